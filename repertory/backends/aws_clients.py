@@ -27,42 +27,41 @@ CONNECTIONS_MAX = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsService:
-    """A service, and who needs it."""
+    """An AWS service, and the class that uses it."""
 
     name: str
-    """As botocore calls it, for example `s3`."""
+    """botocore's name for it, for example `s3`."""
     wanted_by: str
     """The class to name when a library is missing."""
     extra: str
     """The extra that installs the libraries."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Options of botocore's `Config` that this service needs. A `boto_client_config` is laid over them."""
+    """Options of botocore's `Config` that this service needs. A `boto_client_config` overrides them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsSettings:
-    """How to reach a service. What is None comes from the environment and `~/.aws`, as in every AWS tool."""
+    """How to reach a service. A field that is None comes from the environment and `~/.aws`, as in every AWS tool."""
 
     region_name: str | None = None
     boto_session: Any = None
     """A boto3, botocore or aiobotocore session, whose credentials and region are used."""
     endpoint_url: str | None = None
     boto_client_config: Any = None
-    """A botocore `Config`, laid over ours."""
+    """A botocore `Config` that overrides ours."""
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 120.0
     """Seconds between two pieces of an answer."""
 
 
 class LendingClient:
-    """A client of boto3 as the session of `AwsSettings`: it lends its credentials and its region."""
+    """A boto3 client used as the session of `AwsSettings`: it provides its credentials and its region."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self.region_name: str | None = client.meta.region_name
 
     def get_credentials(self) -> Any:
-        """As a session has it."""
         return self._client._get_credentials()
 
 
@@ -93,7 +92,7 @@ def _open_session(service: AwsService, settings: AwsSettings) -> tuple[Any, str 
         connect_timeout=settings.connect_timeout_s,
         read_timeout=settings.read_timeout_s,
         max_pool_connections=CONNECTIONS_MAX,
-        retries={"total_max_attempts": 1, "mode": "standard"},  # whoever calls retries, visibly
+        retries={"total_max_attempts": 1, "mode": "standard"},  # the caller retries, visibly
         connector_args={"pool_timeout": None},
         **service.options,
     )
@@ -124,10 +123,12 @@ def _region_of(session: Any) -> str | None:
 
 
 class _Credentials:
-    """Credentials of a synchronous session, found and refreshed in worker threads, as aiobotocore asks for them.
+    """Credentials of a synchronous session, found and refreshed in worker threads, in the form that aiobotocore
+    expects.
 
-    So files, the metadata service, SSO and credential processes never hold the loop up, and work on every loop. Both
-    the credentials and the provider that finds them. An aiobotocore session's credentials are awaited instead.
+    So files, the metadata service, SSO and credential processes never block the loop, and work on every loop. This
+    class is both the credentials and the provider that finds them. An aiobotocore session's credentials are awaited
+    instead.
     """
 
     def __init__(self, session: Any) -> None:
@@ -153,7 +154,7 @@ class _Credentials:
         return await _in_thread(self._found.get_frozen_credentials)
 
     async def get_account_id(self) -> Any:
-        """The account that the keys belong to, when it is known."""
+        """The account that the keys belong to, if known."""
         return getattr(await self.get_frozen_credentials(), "account_id", None)
 
     def get_deferred_property(self, property_name: str) -> Callable[[], Any]:

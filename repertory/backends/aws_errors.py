@@ -1,10 +1,9 @@
-"""What goes wrong between us and a service of AWS, as errors of ours. What one service says alone is in a file of its
-own beside what speaks to it.
+"""Maps errors of AWS services to ours. Errors of one service alone are mapped beside the code that calls it.
 
     slow down        throttling in any spelling, status 429                       Throttled
     try again        other 5xx, no connection, no or half an answer               Unavailable
     fix the call     no credentials, no region, no such profile, no such request  Invalid
-    give up          what the service refuses, all else                           Failed
+    give up          refused by the service, all else                             Failed
 
 Source: the error types common to AWS services, and those of the service models that we use.
 """
@@ -63,13 +62,13 @@ _NO_REGION = "no AWS region is known: set AWS_REGION, or pass region_name='us-ea
 
 
 class PageTokens:
-    """The tokens of one listing, page after page. A service that gives one twice would be asked for ever."""
+    """The page tokens of one listing. Refuses a repeated token, which would make the listing endless."""
 
     def __init__(self) -> None:
         self._given: set[str] = set()
 
     def next(self, token: str | None) -> str | None:
-        """What to ask for the next page with; None when there is none. Errors: `Failed` for one that was given."""
+        """The token for the next page; None when there is none. Errors: `Failed` for a repeated one."""
         if not token:
             return None
         if token in self._given:
@@ -80,7 +79,7 @@ class PageTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsKinds:
-    """The classes that say what is wrong with a service."""
+    """The error classes for one service."""
 
     unavailable: type[Unavailable] = Unavailable
     throttled: type[Throttled] = Throttled
@@ -88,53 +87,44 @@ class AwsKinds:
 
 
 OF_SESSIONS = AwsKinds(unavailable=StoreUnavailable, throttled=StoreThrottled, failed=StoreFailed)
-"""Of a service that keeps sessions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An error as a service told it."""
-
     service: str
     code: str
     message: str
     status: int
     response: Mapping[str, Any]
-    """All of it, as botocore has it."""
     where: Mapping[str, object]
-    """What was asked for."""
     kinds: AwsKinds
 
     @property
     def name(self) -> str:
-        """The code in small letters: services do not agree on capitals."""
+        """The code in lower case: services do not agree on capitals."""
         return self.code.lower()
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What an error of ours says of it."""
         return {**self.where, "code": self.code, "status": self.status}
 
     def failed(self, hint: str | None, more: Mapping[str, Any] | None = None) -> Failed:
-        """An error that says what to do about it, when anybody knows. `more` are further fields."""
+        """An error with advice, if there is any. `more` are further fields."""
         said = f"{hint} ({self.message})" if hint else f"{self.service} refused the request: {self.message}"
         return self.kinds.failed(said, **self.fields, **(more or {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsErrors:
-    """How the errors of one service become ours."""
-
     service: str
-    """What users call it."""
     hints: Mapping[str, str]
-    """Code in small letters to what to do about it. These are no outages, whatever their status."""
+    """Lower-case code to advice. These are no outages, whatever their status."""
     particular: Callable[[Refusal], RepertoryError | None]
-    """What the service says with words of its own; None for what it says as others do."""
+    """Maps the service's own errors; None for errors that all services share."""
     kinds: AwsKinds = field(default_factory=AwsKinds)
 
     def from_foreign(self, error: Exception, where: Mapping[str, object]) -> RepertoryError:
-        """The error of ours for one of `aws_client_errors`, with `where` as fields. Raise it `from` the original."""
+        """Our error for one of `aws_client_errors`, with `where` as fields. Raise it `from` the original."""
         import httpx2
 
         boto, parsers = import_module("botocore.exceptions"), import_module("botocore.parsers")
@@ -174,7 +164,7 @@ class AwsErrors:
 
 
 def aws_client_errors() -> tuple[type[Exception], ...]:
-    """The classes that `from_foreign` knows. An `except` clause evaluates this only when something was raised."""
+    """The classes that `from_foreign` maps. An `except` clause evaluates this only when something was raised."""
     import httpx2
 
     boto, parsers = import_module("botocore.exceptions"), import_module("botocore.parsers")

@@ -1,7 +1,7 @@
-"""Large files, streamed: a new one is whole under its name or not there, and one that is there is read by pieces.
+"""Large files, streamed: a new file is whole under its name or absent, and an existing one is read in pieces.
 
 On asyncio the bytes go through aiofiles when it is installed, elsewhere through anyio. A cancelled write of aiofiles
-goes on in its thread; closing the file waits for it, so nothing lands in a file after its block has ended.
+goes on in its thread; closing the file waits for it, so no write reaches a file after its block has ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from repertory.errors import AlreadyExists, CorruptJournal, Failed, Invalid, Not
 
 READ_BYTES = 256 * 1024
 LINE_BYTES_MAX = 256 * 1024 * 1024
-"""The longest line that is read: more than any record has, and less than any machine."""
+"""The longest line that is read: longer than any record, and small enough for any machine."""
 
 _NO_SUCH_NAME = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EINVAL}
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
@@ -33,7 +33,7 @@ WriteChunk = Callable[[bytes], Awaitable[object]]
 
 
 class _File(Protocol):
-    """A file of either library. Each method is one piece of work in a thread."""
+    """A file of either library. Each method runs once in a thread."""
 
     async def read(self, size: int, /) -> bytes: ...
 
@@ -48,10 +48,11 @@ class _File(Protocol):
 
 @asynccontextmanager
 async def new_file(path: Path, *, overwrite: bool = False) -> AsyncGenerator[WriteChunk]:
-    """Write a file, with mode 0600: it has its name, and is on stable storage, when the block has ended well.
+    """Write a file with mode 0600. When the block ends without an error, the file has its name and is on stable
+    storage.
 
-    Otherwise nothing is left of it. Errors: `AlreadyExists` unless `overwrite`; `NotFound` for a folder that is not
-    there; `Failed` (no rights), `Invalid` (a name that cannot be), `Unavailable` (disk full), all naming the path.
+    Otherwise nothing is left of it. Errors: `AlreadyExists` unless `overwrite`; `NotFound` for a missing folder;
+    `Failed` (no permission), `Invalid` (impossible name), `Unavailable` (disk full), all with the path.
     """
     work = _NewFile(path, overwrite)
     with _Mapped(path):
@@ -69,10 +70,10 @@ async def new_file(path: Path, *, overwrite: bool = False) -> AsyncGenerator[Wri
 
 
 async def read_lines(path: Path) -> AsyncGenerator[bytes]:
-    """The lines of a file in order, without what ends them. Close it when you stop early.
+    """The lines of a file in order, without their line ends. Close it when you stop early.
 
-    Errors: `NotFound`, `Failed` (no rights), `Invalid` (no file), `Unavailable`, all naming the path; `CorruptJournal`
-    for a line that never ends.
+    Errors: `NotFound`, `Failed` (no permission), `Invalid` (not a file), `Unavailable`, all with the path;
+    `CorruptJournal` for a line longer than `LINE_BYTES_MAX`.
     """
     with _Mapped(path):
         async with _opened(str(path), "rb") as file:
@@ -91,7 +92,7 @@ async def read_lines(path: Path) -> AsyncGenerator[bytes]:
 
 
 async def read_rest(descriptor: int) -> bytes:
-    """All that is left to read of an open file, which stays open. Errors: `OSError`."""
+    """The rest of an open file, which stays open. Errors: `OSError`."""
     pieces: list[bytes] = []
     async with _opened(descriptor, "rb") as file:
         while piece := await file.read(READ_BYTES):
@@ -100,7 +101,7 @@ async def read_rest(descriptor: int) -> bytes:
 
 
 class _Mapped:
-    """Errors of the file system as ours."""
+    """Maps errors of the file system to ours."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -115,7 +116,7 @@ class _Mapped:
 
 
 class _NewFile:
-    """A file that is made under another name, in the same folder. Blocking."""
+    """A file that is written under another name in the same folder. Blocking."""
 
     def __init__(self, path: Path, overwrite: bool) -> None:
         self._path = path
@@ -132,7 +133,7 @@ class _NewFile:
         os.close(descriptor)
 
     def give_name(self) -> None:
-        """The name that readers look for, for good."""
+        """Give the file its final name, durably."""
         if self._overwrite:
             os.replace(self.name, self._path)
         else:
@@ -150,7 +151,7 @@ class _NewFile:
                 os.unlink(self.name)
 
     def _link(self) -> None:
-        """Unlike a rename, a link never takes the place of a file that has come there meanwhile."""
+        """Unlike a rename, a link never replaces a file that appeared meanwhile."""
         try:
             os.link(self.name, self._path)
         except FileExistsError as error:

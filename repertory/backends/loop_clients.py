@@ -1,7 +1,7 @@
 """Clients that belong to an event loop: one per loop, made when first needed.
 
-A client holds connections, and connections belong to the loop that opened them. So each loop gets a client of its own,
-and `aclose` closes that of the loop it is called in.
+A client holds connections, and connections belong to the loop that opened them. So each loop has its own client, and
+`aclose` closes the client of the loop that calls it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LoopClients:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: no client yet. The connections of the parent's stay open for the parent."""
+        """In a forked child: drop all clients. The parent's connections stay open for the parent."""
         never_collect(*self._clients.items())
         self._lock, self._clients = threading.Lock(), WeakKeyDictionary()
 

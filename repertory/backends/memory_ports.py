@@ -1,7 +1,7 @@
-"""What a memory store is: whatever has these attributes and methods. Nobody has to subclass anything.
+"""A memory store is any object with these attributes and methods; no subclassing is needed.
 
-Only `search` must exist. The others are there or not, on the class or on the object. All may be synchronous or not;
-a synchronous one runs in a worker thread.
+Only `search` is required. The other methods are optional, on the class or on the object. Each may be synchronous or
+asynchronous; a synchronous one runs in a worker thread.
 """
 
 from __future__ import annotations
@@ -14,81 +14,83 @@ from repertory.core.messages import Message
 
 
 class MemoryStore(Protocol):
-    """A place that can be searched for what is remembered.
+    """A searchable store of memory entries.
 
-    Besides, a store may have `add(content, metadata)`, `add_messages(messages, context)`, `initialize()` and
-    `get_tools()`; see `AddingStore` and the others here. A store with `writable = True` has `add` or `add_messages`.
+    A store may also have `add(content, metadata)`, `add_messages(messages, context)`, `initialize()` and `get_tools()`;
+    see `AddingStore` and the other protocols here. A store with `writable = True` has `add` or `add_messages`.
     """
 
     name: str
-    """Unique among the stores of a manager; tools and callers name it so."""
+    """Unique among the stores of a manager; tools and callers use it to name the store."""
     description: str | None
-    """What it holds, for the model."""
+    """What the store holds, for the model."""
     max_search_results: int | None
-    """At most so many entries where a caller does not say; None leaves it to the manager."""
+    """The most entries to return when the caller gives no number; None leaves it to the manager."""
     writable: bool
     extraction: Any
-    """Whether what is said is taken in by itself: False or None, True, or an `ExtractionConfig`."""
+    """Whether the store extracts entries from conversations automatically: False or None, True, or an
+    `ExtractionConfig`.
+    """
 
     async def search(self, query: str, options: SearchOptions | None = None) -> Sequence[MemoryEntry]:
-        """What it knows of that, the best first. Errors: whatever it likes; others are asked all the same."""
+        """The entries that match the query, best first. Errors: any; the other stores are asked all the same."""
         ...
 
 
 @runtime_checkable
 class AddingStore(Protocol):
-    """A store that takes single memories in."""
+    """A store that accepts single entries."""
 
     async def add(
         self, content: str, metadata: EntryMetadata | None = None, *, context: AddMessagesContext | None = None
     ) -> object:
-        """Remember that. On return it is stored. `context` is given where the signature names it."""
+        """Store one entry; it is stored on return. `context` is passed if the signature names it."""
         ...
 
 
 @runtime_checkable
 class MessageStore(Protocol):
-    """A store that takes in what was said as it was said, and makes of it what it likes."""
+    """A store that accepts messages and extracts entries from them itself."""
 
     async def add_messages(self, messages: Sequence[Message], context: AddMessagesContext | None = None) -> object:
-        """Take a batch in, in the order in which it was said. On return it is stored."""
+        """Take in a batch of messages, in conversation order. They are stored on return."""
         ...
 
 
 @runtime_checkable
 class InitializedStore(Protocol):
-    """A store that has to be prepared before it is first used."""
+    """A store that needs preparation before its first use."""
 
     async def initialize(self) -> None:
-        """Prepare it. When it fails, the next use tries again."""
+        """Prepare the store. If it fails, the next use tries again."""
         ...
 
 
 @runtime_checkable
 class ClosingStore(Protocol):
-    """A store that holds something open."""
+    """A store that holds open resources."""
 
     async def aclose(self) -> None:
-        """Close what it holds. It opens again when it is used again."""
+        """Close what the store holds. The next use opens it again."""
         ...
 
 
 class Embedder(Protocol):
-    """Makes vectors of texts: texts that mean the same have vectors that point the same way.
+    """Turns texts into vectors; texts with similar meaning have vectors in similar directions.
 
-    It is asked from several event loops. When it has an `aclose`, that is called in a loop that has no more use for it.
+    It is called from several event loops. If it has an `aclose`, that is called in each loop that no longer needs it.
     """
 
     @property
     def name(self) -> str:
-        """Of the model that makes them. Vectors of different names are never compared."""
+        """The embedding model's name. Vectors of different names are never compared."""
         ...
 
     @property
     def dimensions(self) -> int:
-        """How many numbers a vector has."""
+        """The length of a vector."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """A vector for each text, in order. Errors: whatever it likes; the texts are tried again later."""
+        """One vector per text, in order. Errors: any; the texts are tried again later."""
         ...

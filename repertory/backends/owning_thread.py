@@ -1,9 +1,9 @@
-"""One thread that owns a blocking resource and does everything that is done to it, in order.
+"""A thread that owns a blocking resource and runs every call on it, in order.
 
-Loops hand work over and wait; any number of loops and threads may do so at once. The thread starts with the first
-piece of work and ends in `aclose`. A task that is cancelled while it waits goes on waiting, so that work is never cut
-in half and nobody is told that a commit failed while it succeeds. A fork waits for the piece of work that is under way;
-the child begins without a thread.
+Any number of loops and threads may hand work over and wait, concurrently. The thread starts with the first piece of
+work and ends in `aclose`. A task that is cancelled while it waits goes on waiting, so work is never cut in half and no
+caller sees a failure for a commit that succeeded. A fork waits for the running piece of work; the child starts without
+a thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class OwningThread:
-    """Runs functions one after the other on a thread of its own."""
+    """Runs functions one after the other on its own thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -36,11 +36,11 @@ class OwningThread:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: no thread, and nothing to do."""
+        """In a forked child: no thread and no work."""
         self._queue, self._guard, self._thread = SimpleQueue(), threading.Lock(), None
 
     def retire(self) -> None:
-        """Nothing is done any more, not even what was handed over."""
+        """Run nothing more, not even work that was handed over."""
         self._closed = True
 
     async def run(
@@ -50,10 +50,10 @@ class OwningThread:
         after: Callable[[], None] | None = None,
         undo: Callable[[T], None] | None = None,
     ) -> T:
-        """What `work` returned or raised.
+        """The result or the exception of `work`.
 
-        `after` runs on the thread once the caller has its answer, and must not raise. `undo` is given a result that
-        nobody will see, since the caller was cancelled meanwhile. Errors: `Invalid` when the thread was closed before.
+        `after` runs on the thread once the caller has its answer, and must not raise. `undo` receives a result that the
+        caller will not see, because it was cancelled meanwhile. Errors: `Invalid` when the thread is closed.
         """
         errand = _Errand(work, after)
         self._hand_over(errand)
@@ -68,7 +68,7 @@ class OwningThread:
         return errand.outcome()
 
     async def aclose(self, last: Callable[[], None]) -> None:
-        """Do what was handed over, then `last`, then end the thread. Without a thread, nothing is done.
+        """Run the work that was handed over, then `last`, then end the thread. Without a thread, nothing runs.
 
         Returns when the thread is gone. Calling it twice is allowed.
         """
@@ -99,10 +99,10 @@ class OwningThread:
 
 
 class _Errand(Generic[T]):
-    """One piece of work, and the place where its giver waits.
+    """A piece of work, and the place where its caller waits.
 
-    The one place here that knows two kinds of loops. What anyio offers for calling a loop would block the thread until
-    the loop has answered, and an asyncio Future is half the cost of a portable event: it is waited for at every commit.
+    The only place here that distinguishes the two kinds of loops. anyio's way to call a loop would block the thread
+    until the loop answers, and an asyncio Future costs half as much as a portable event, which matters at every commit.
     """
 
     __slots__ = ("_after", "_call", "_error", "_event", "_finished", "_future", "_result", "_work")
@@ -125,13 +125,13 @@ class _Errand(Generic[T]):
             self._call = cast("_TrioToken", native).run_sync_soon
 
     def do(self) -> None:
-        """On the thread: work, answer, tidy up."""
+        """On the thread: run the work, answer, then run `after`."""
         try:
             self._result = self._work()
         except BaseException as error:  # noqa: BLE001 - relayed: whoever waits raises it
             self._error = error
         self._finished = True
-        # When the loop has ended, so has whoever waited in it.
+        # When the loop has ended, so has the task that waited in it.
         with suppress(RuntimeError):
             self._call(self._wake)
         if self._after is not None:
@@ -144,7 +144,7 @@ class _Errand(Generic[T]):
             self._event.set()
 
     async def done(self) -> None:
-        """Wait until the work is done, cancelled or not. A cancellation that came in the meantime is raised then."""
+        """Wait until the work is done, cancelled or not. A cancellation that came meanwhile is raised then."""
         try:
             if self._future is not None:
                 await self._future

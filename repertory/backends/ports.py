@@ -1,4 +1,4 @@
-"""The ports: what the agent system asks of the outside world. Implementations live in the neighbouring folders.
+"""The ports: what the agent system needs from the outside world. Implementations live in the neighbouring folders.
 
 Actors import this file and never an implementation. Policy (what to write, when, who owns what) lives above the ports.
 """
@@ -44,7 +44,7 @@ class Model(ABC):
     """
 
     stateful: bool = False
-    """Whether the provider keeps the conversation itself."""
+    """True if the provider keeps the conversation itself."""
 
     @abstractmethod
     def stream(
@@ -74,7 +74,7 @@ class Model(ABC):
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether `count_tokens` asks the provider, rather than estimating."""
+        """True if `count_tokens` asks the provider; False if it estimates."""
         return settings_of(self).get("use_native_token_count") is True
 
     async def count_tokens(
@@ -83,7 +83,7 @@ class Model(ABC):
         tool_specs: Sequence[ToolSpec] | None = None,
         system_prompt: str | None = None,
     ) -> int:
-        """Tokens that these would take; an estimate unless the provider counts."""
+        """The tokens that these would take; an estimate unless the provider counts."""
         return estimate_tokens(messages, tool_specs, system_prompt)
 
     async def aclose(self) -> None:
@@ -92,48 +92,50 @@ class Model(ABC):
 
 
 def settings_of(model: Model) -> Mapping[str, Any]:
-    """A model's settings by name, whatever its `get_config` gives: a mapping, an object with attributes, or nothing."""
+    """A model's settings by name, if its `get_config` returns a mapping or an object with attributes; else an empty
+    mapping.
+    """
     config = cast("object", model.get_config())
     return cast("Mapping[str, Any]", config if isinstance(config, Mapping) else getattr(config, "__dict__", {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """What a running tool may know of its call."""
+    """What a running tool is told about its call."""
 
     tool_use: ToolUse
     agent_id: str
     state: AgentState
     idempotency_key: str
-    """The same for every attempt at this call, across restarts, and in forks and snapshots that were taken in the
-    middle of it. Hand it to services that deduplicate.
+    """The same for every attempt at this call: across restarts, and in forks and snapshots taken during it. Pass it to
+    services that deduplicate.
     """
     attempt: int = 1
     invocation_state: Mapping[str, Any] = field(default_factory=dict[str, Any])
     agent: Any = None
     """The `Agent` that the tool runs for, as users know it."""
     on_partial: Callable[[object], Awaitable[None]] | None = None
-    """Shows a piece of the result, as it comes, to whoever streams the turn; None when nobody does."""
+    """Sends a piece of the result to the stream of the turn; None when nothing streams the turn."""
     on_exception: Callable[[Exception], None] | None = None
-    """Notes what was raised, when that becomes an error result."""
+    """Records an exception that the tool turned into an error result."""
     questions: Questions | None = None
-    """What was asked and answered before; None where nobody can be asked."""
+    """The tool's earlier questions and their answers; None where no person can be asked."""
     result_bytes: int = RESULT_BYTES
-    """How much the result may weigh; see `Limits`. The model is not shown a heavier one."""
+    """The largest result in bytes; see `Limits`. The model is not shown a larger one."""
 
     def interrupt(
         self, name: str, reason: object = None, response: object = None, *, expires_s: float | None = None
     ) -> Any:
-        """Ask a person: the first time the tool stops here and the turn waits, the second time the answer is returned.
+        """Ask a person. The first call stops the tool and the turn waits; once there is an answer, the call returns it.
 
-        The tool runs anew from its beginning when it has its answer, so ask before anything takes effect. `name` tells
-        the questions of one tool use apart; the same name is the same question. `reason` is shown to the person.
-        `response`: an answer that is known already. `expires_s`: seconds from now for which the question stands.
-        Errors: `Invalid` for what is no JSON, and for two different questions of one name. The exception by which the
-        tool stops, `InterruptException`, is not to be caught.
+        The tool then runs again from its beginning, so ask before anything takes effect. `name` tells the questions of
+        one tool use apart; the same name is the same question. `reason` is shown to the person. `response`: an answer
+        that is known already. `expires_s`: how many seconds from now the question stays open. Errors: `Invalid` for a
+        value that is not JSON, and for two different questions with one name. Do not catch `InterruptException`: it is
+        what stops the tool.
         """
         if self.questions is None:
-            raise Invalid("nobody can be asked here: the tool was not called by an agent", name=name)
+            raise Invalid("no person can be asked here: the tool was not called by an agent", name=name)
         scope = tool_scope(self.tool_use["toolUseId"])
         return self.questions.ask(scope, name, reason, response, expires_s)
 
@@ -145,17 +147,17 @@ class Tool(Protocol):
     def name(self) -> str: ...
     @property
     def spec(self) -> ToolSpec:
-        """Name, description and JSON schema as the model is told."""
+        """Name, description and JSON schema as the model sees them."""
         ...
 
     @property
     def effects(self) -> bool:
-        """Whether running it changes the world. Its start is durable before it runs."""
+        """True if running it changes the outside world. Its start is durable before it runs."""
         ...
 
     @property
     def idempotent(self) -> bool:
-        """Whether running it twice with the same idempotency key is as good as once."""
+        """True if running it twice with the same idempotency key has the effect of one run."""
         ...
 
     @property
@@ -170,7 +172,7 @@ class Tool(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedTool:
-    """A tool as its server describes it. The fields mean what they mean for `Tool`."""
+    """A tool as its server describes it. The fields have the same meaning as in `Tool`."""
 
     spec: ToolSpec
     effects: bool = True
@@ -179,25 +181,27 @@ class OfferedTool:
 
 
 class ToolConnection(Protocol):
-    """An open connection to a server of tools. Calls may overlap.
+    """An open connection to a tool server. Calls may overlap.
 
-    Errors of every method: `Unavailable` when the connection has ended, at once for calls in flight. Cancelling a
-    call asks the server to drop it.
+    Errors of every method: `Unavailable` when the connection has ended, at once for calls in flight. Cancelling a call
+    asks the server to stop it.
     """
 
     async def tools(self) -> Sequence[OfferedTool]:
-        """What the server offers now, in its order. Errors: `Failed` when it does not answer in time, or nonsense."""
+        """The server's tools now, in its order. Errors: `Failed` when it does not answer in time or answers with
+        nonsense.
+        """
         ...
 
     async def call(self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES) -> ToolResult:
-        """Run the tool of that name once. What the server refuses, or says that no one can read, is an error result.
+        """Run the named tool once. A refusal, or an answer that cannot be read, is an error result.
 
-        Errors: `TooLarge` for a result that weighs more than `result_bytes` (`core/limits.py`).
+        Errors: `TooLarge` for a result of more than `result_bytes` (`core/limits.py`).
         """
         ...
 
     async def query(self, method: str, arguments: Mapping[str, object]) -> object:
-        """Whatever else the server's protocol has, by the protocol's name for it.
+        """Call any other method of the server's protocol, by the protocol's name for it.
 
         Errors: `Failed`, `Invalid`, `TooLarge`.
         """
@@ -210,21 +214,22 @@ class ToolConnection(Protocol):
 
 @runtime_checkable
 class ToolSource(Protocol):
-    """Where tools come from that somebody else runs. `name` tells sources apart in messages and in the tree."""
+    """A source of tools that run outside this process. `name` tells sources apart in messages and in the tree."""
 
     @property
     def name(self) -> str: ...
 
     def connect(self) -> AbstractAsyncContextManager[ToolConnection]:
-        """Connect, for as long as the block; entered and left in one task, any number of times one after the other.
+        """A connection for the length of the block. Enter and leave it in one task, as often as needed, one after the
+        other.
 
-        Errors, on entering: `Unavailable`, within a bound of the source's own, naming it and what to check.
+        Errors, on entering: `Unavailable`, within the source's own time limit; it names the source and what to check.
         """
         ...
 
 
 class OutputSchema(Protocol):
-    """Structured output that a caller wants: a form that the model fills in by calling it as a tool."""
+    """Structured output that a caller asked for: an output schema that the model fills in by calling it as a tool."""
 
     @property
     def name(self) -> str:
@@ -233,11 +238,11 @@ class OutputSchema(Protocol):
 
     @property
     def spec(self) -> ToolSpec:
-        """The form as the model is told of it."""
+        """The output schema as the model sees it."""
         ...
 
     def read(self, value: object) -> tuple[object, str]:
-        """What the model filled in (a JSON value, or the text of one), as the caller wants it and as JSON text.
+        """The model's answer (a JSON value, or its text) as the value that the caller asked for, and as JSON text.
 
         Errors: `Invalid` with a message that the model can act on.
         """
@@ -255,7 +260,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Rows of one session to be appended together or not at all, under its lease.
+    """Rows of one session, appended all or none, under its lease.
 
     `erase` names rows (agent id, sequence number) whose content the same commit destroys.
     """
@@ -284,14 +289,14 @@ class SessionInfo:
     """Epoch seconds."""
     updated_at: float
     owner: str | None
-    """Who holds the lease now; None when nobody does."""
+    """The owner that holds the lease now; None when there is none."""
     damaged: bool = False
-    """Whether something was met that cannot be read; agents that are damaged are left out then."""
+    """True if part of the session cannot be read; `agents` then lacks the damaged agents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corruption:
-    """Something that is wrong with what is stored."""
+    """Damage that was found in stored data."""
 
     where: str
     """The key of an object, the path of a file, or a row."""
@@ -300,53 +305,52 @@ class Corruption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SalvagedRows:
-    """What can be had of a session, whatever is wrong with it."""
+    """What can still be read of a session."""
 
     rows: Sequence[Row] = ()
-    """Every row that can be read, of all agents, in any order and not proved; the same one may be there twice."""
+    """Every readable row, of all agents, in any order and unverified; the same row may appear twice."""
     damages: Sequence[Corruption] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What was found where sessions lie, rather than in one of them."""
+    """What an inspection of a whole store found, beyond single sessions."""
 
     damages: Sequence[Corruption] = ()
     sick: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Session to what is wrong with it that reading it need not meet."""
+    """Session id to a defect that reading the session need not meet."""
     strays: Sequence[str] = ()
-    """What lies among the sessions and is no part of any: left over, or somebody else's. It does no harm."""
+    """Objects or files among the sessions that belong to none: leftovers, or another program's. They do no harm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCapabilities:
-    """What a `SessionStore` can do besides keeping journals, and what its owner must know of it."""
+    """What a `SessionStore` can do besides keeping journals, and what its owner must know about it."""
 
     others_add: bool = False
-    """Whether programs that know no leases may add messages to its sessions at any time. An owner meets what they have
-    added with its next append, which is refused with `LeaseLost`; acquiring the session again takes it in.
+    """True if programs that know no leases may add messages to its sessions at any time. The owner's next append is
+    then refused with `LeaseLost`; acquiring the session again reads the added messages.
     """
     maintained: bool = False
-    """Whether `maintain` is to run: commits are requests that cost, and leases end by themselves. Sessions do not wait
-    for each other then: groups of different sessions may be appended at the same time.
+    """True if `maintain` must run: commits are requests that cost money, and leases expire. Groups of different
+    sessions may then be appended at the same time, so sessions do not wait for each other.
     """
     flush_delay_s: float = 0.0
-    """How long records that nobody waits for should gather before they are appended."""
+    """How long the commit buffer should gather records that no caller waits for."""
     look_every_s: float | None = None
     """How often an owner should call `asked_for`. None: owners cannot be asked for a session."""
     yields_within_s: float = 1.0
-    """How long an idle owner takes, as a rule, from being asked until the session is free."""
+    """How long an idle owner usually takes to free a session after it was asked."""
     reads_positions: bool = False
-    """Whether `load_at` takes what opening there takes, however long the journal is."""
+    """True if `load_at` costs as much as opening at that position, however long the journal is."""
     finds_labels: bool = False
-    """Whether `labels` finds the snapshots of a journal without reading the rest of it."""
+    """True if `labels` finds the snapshots of a journal without reading the rest of it."""
     quarantines: bool = False
-    """Whether damage can be read around, and what is damaged be moved aside: `salvage` and `set_aside`."""
+    """True if `salvage` can read around damage and `set_aside` can move damaged data aside."""
     rebuilds: bool = False
-    """Whether all sessions lie in one thing that may be damaged as a whole: `rebuild`."""
+    """True if all sessions share one file that may be damaged as a whole: `rebuild`."""
     forgets_the_oldest: bool = False
-    """Whether the oldest records go by themselves some day, which is no damage: a journal may begin later than it did.
-    """
+    """True if the oldest records expire by themselves: a journal that begins later than before is not damaged."""
 
 
 class Named(Protocol):
@@ -357,41 +361,41 @@ class Named(Protocol):
 
 
 class Maintained(Named, Protocol):
-    """What a session store does between commits, and reads besides whole journals."""
+    """A session store's work between commits, and its reads of parts of a journal."""
 
     async def maintain(self) -> None:
-        """Renew the leases that are held, and tidy up, until cancelled. Run it, supervised, while the store is open.
+        """Renew the held leases and tidy up, until cancelled. Run it, supervised, while the store is open.
 
-        Cancelling it is safe at any time, and what fails is tried again.
+        Cancelling it is safe at any time. Work that fails is tried again.
         """
 
     async def asked_for(self) -> Sequence[str]:
-        """The sessions held by this object that others have asked for since the last look: `acquire` asks whenever it
-        is refused with `SessionBusy`. An owner gives such a session up when no turn of it runs. Cheap: no request of
-        its own to a store whose requests cost, beyond those by which leases are renewed. Errors: `Unavailable`.
+        """The sessions held by this object that other owners have asked for since the last call: `acquire` asks
+        whenever it is refused with `SessionBusy`. An owner releases such a session when no turn of it runs. Cheap:
+        where requests cost money, it sends none beyond those that renew leases. Errors: `Unavailable`.
         """
         return ()
 
     async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
-        """Rows in order, from the `low` of the row at `seq` up to that one, their content as it is now. Empty when
-        there is no such row. Errors: those of `load`; `Invalid` where only whole journals are read.
+        """Rows in order, from the `low` of the row at `seq` up to that row, with their current content. Empty when
+        there is no such row. Errors: those of `load`; `Invalid` where only whole journals can be read.
         """
         raise _unable(self, "read a position by itself", session_id)
 
     async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
-        """The rows of kind `snapshot` that have their content, in order. Errors: as `load_at`."""
+        """The rows of kind `snapshot` whose content is not erased, in order. Errors: as `load_at`."""
         raise _unable(self, "find labels by themselves", session_id)
 
 
 class Repairable(Named, Protocol):
-    """What a session store can do about damage."""
+    """How a session store finds and repairs damage."""
 
     async def inspect(self) -> Inspection:
-        """Look at the place as a whole. Changes nothing."""
+        """Look at the store as a whole. Changes nothing."""
         return Inspection()
 
     async def examine(self, session_id: str) -> Sequence[Corruption]:
-        """Everything that is damaged of a session where nobody who opens it would meet that. Changes nothing."""
+        """All damage of a session that opening it would not meet. Changes nothing."""
         return ()
 
     async def salvage(self, session_id: str) -> SalvagedRows:
@@ -399,41 +403,43 @@ class Repairable(Named, Protocol):
         raise _unable(self, "read around damage", session_id)
 
     async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
-        """Move all that is stored of a session to where nobody reads it, as it is, and store these rows in its place:
-        whole journals, from their first rows on. Gives the name of what was moved.
+        """Move all stored data of a session aside, unchanged, where no store reads it, and store these rows in its
+        place: whole journals, from their first rows on. Returns the name of the moved data.
 
         Errors: `NotFound`, `SessionBusy` (a live owner other than this object has it).
         """
         raise _unable(self, "set anything aside", session_id)
 
     async def quarantined(self, session_id: str) -> Sequence[str]:
-        """What was set aside of a session, by name, the oldest first. Deleting the session removes it as well."""
+        """The names of a session's data that was set aside, oldest first. Deleting the session removes that data as
+        well.
+        """
         return ()
 
     async def rebuild(self, keep: Callable[[SalvagedRows], Sequence[Row]]) -> str:
-        """Make the place anew of the rows that `keep` gives for each session (none: it is left out), and move aside
-        what was there. Gives the name of what was moved. `keep` is called in another thread.
+        """Move the whole store aside and build a new one from the rows that `keep` returns for each session (none: the
+        session is left out). Returns the name of the moved data. `keep` is called in another thread.
 
         Errors: `SessionBusy` when a live owner other than this object has a session there.
         """
         raise _unable(self, "be made anew", None)
 
     async def corrupt_files(self) -> Sequence[str]:
-        """What was moved aside so, by name, the oldest first. Any session may be in there; nothing removes it."""
+        """The names of what `rebuild` moved aside, oldest first. They may hold any session; nothing removes them."""
         return ()
 
 
 class SessionStore(Maintained, Repairable, Protocol):
     """Durable, append-only journals, one per agent in a session. `name` tells two stores apart in one process.
 
-    Subclass it: what not every store can do has an answer here, and `capabilities` says what is more than that.
+    Subclass it: methods that not every store supports have a default here, and `capabilities` says which ones work.
 
-    Contract (proved for every implementation by `repertory.testing.SessionStoreContract`): `append` is one group:
-    when it returns, every accepted batch is on stable storage; a batch is accepted whole or refused whole; a refused
-    batch never hinders another. A batch is refused with `LeaseLost` when its lease is not the current one or its
-    first row does not directly follow the last one stored; with another error when nobody knows whether it is stored.
-    A batch without rows proves that its lease is the current one, and changes nothing. Cancellation waits for the
-    commit in flight.
+    Contract (proved for every implementation by `repertory.testing.SessionStoreContract`): `append` is one group: when
+    it returns, every accepted batch is on stable storage; a batch is accepted whole or refused whole; a refused batch
+    never hinders another. A batch is refused with `LeaseLost` when its lease is not the current one or its first row
+    does not directly follow the last one stored; with another error when it is unknown whether it is stored. A batch
+    without rows proves that its lease is the current one, and changes nothing. Cancellation waits for the commit in
+    flight.
     """
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
@@ -445,16 +451,18 @@ class SessionStore(Maintained, Repairable, Protocol):
         ...
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
-        """Commit one group; one outcome per batch, in order. Errors: `Unavailable` (nothing is known to be stored)."""
+        """Commit one group; one outcome per batch, in order. Errors: `Unavailable` (unknown whether anything is
+        stored).
+        """
         ...
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
-        """Rows in order, from the last row's `low` on, or all of them. Empty when there are none."""
+        """Rows in order, from the last row's `low` on; with `whole`, all of them. Empty when there are none."""
         ...
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
-        """Every session that holds records, the most recently changed first; or that one alone, read without looking
-        at the others. One that is damaged is there, without the agents that cannot be read.
+        """Every session that holds records, most recently changed first. With `session_id`: that one alone, read
+        without looking at the others. A damaged session is listed without the agents that cannot be read.
         """
         ...
 
@@ -463,12 +471,12 @@ class SessionStore(Maintained, Repairable, Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close. Leases held by this object are given up. Calling it twice is allowed."""
+        """Close, and release the leases held by this object. Calling it twice is allowed."""
         ...
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """The same for as long as the store is open. A store that says nothing can do nothing of this."""
+        """Constant while the store is open. The default has none of these capabilities."""
         return StoreCapabilities()
 
 
@@ -483,14 +491,14 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Put only if the object that is there is the one that `version` names."""
+    """Put only if the stored object has this `version`."""
 
     version: str
 
 
 @dataclass(frozen=True, slots=True)
 class Overwrite:
-    """Put whatever is there. It fences nobody: for what has one writer, or where the last one may win."""
+    """Put unconditionally. It fences no writer: use it for objects with one writer, or where the last write may win."""
 
 
 Condition = Create | Update | Overwrite
@@ -511,7 +519,7 @@ class ObjectInfo:
     key: str
     size_bytes: int
     version: str | None
-    """None where the store would have to read the object to know it."""
+    """None where the store would have to read the object to find it."""
     modified_at: float
     """Epoch seconds, by the store's clock."""
 
@@ -521,20 +529,20 @@ class ObjectStore(Protocol):
 
     Contract (proved for every implementation by `repertory.testing.object_contract`):
 
-    - Keys are what `check_key` takes; a key that is the folder of another one (`a` beside `a/b`) may be refused with
-      `Invalid`, since files cannot do it.
+    - Keys are what `check_key` accepts. A key that is the folder of another one (`a` beside `a/b`) may be refused with
+      `Invalid`, since file systems cannot hold both.
     - A `get` sees the whole of one put or nothing of it. When `put` returns, the object survives a crash of the
-      machine, and every later `get` and `list`, in whichever process, sees it.
+      machine, and every later `get` and `list`, in any process, sees it.
     - Of writers that race with `Create`, or with `Update` from the same version, exactly one wins.
-    - A version names a content: it changes with the body, and may come back when the body does. Whoever minds that
-      puts a counter into the body.
-    - Cancelling a `put` leaves the object whole as before or whole as put. Files wait for the write in flight; on S3 a
-      request that was already sent may still land shortly afterwards.
+    - A version names a content: it changes with the body, and may come back when the body does. A caller that must tell
+      equal bodies apart puts a counter into the body.
+    - Cancelling a `put` leaves the object whole, either old or new. Files wait for the write in flight; on S3 a request
+      that was already sent may still take effect shortly afterwards.
 
     Errors of every method: `Unavailable` and `Throttled` when retries within the store's own bound did not help (a put
-    may have been done all the same: nothing is known), `Failed` when the other side refuses (rights, bucket, clock;
-    the message says what to change), `Invalid` for the caller's mistakes and after `aclose`. Never `Corrupt`: what a
-    body means is decided above. Objects that others put there are objects like ours; what has no valid key is not seen.
+    may have been stored all the same), `Failed` when the service refuses (permissions, bucket, clock; the message says
+    what to change), `Invalid` for the caller's mistakes and after `aclose`. Never `Corrupt`: the callers decide what a
+    body means. Other programs' objects count like our own; objects without a valid key are not listed.
     """
 
     @property
@@ -545,23 +553,23 @@ class ObjectStore(Protocol):
         ...
 
     async def put(self, key: str, body: bytes, condition: Condition) -> str:
-        """Write an object and give its version.
+        """Write an object and return its version.
 
-        Errors: `AlreadyExists` (`Create`), `PreconditionFailed` (`Update`: another version is there, or nothing). A
-        put whose acknowledgement was lost is recognised and counts as done, unless somebody has replaced the object
+        Errors: `AlreadyExists` (`Create`), `PreconditionFailed` (`Update`: there is another version, or no object). A
+        put whose response was lost is recognised and counts as done, unless another writer has replaced the object
         since; then it is a conflict.
         """
         ...
 
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
-        """All objects whose key begins with `prefix` and follows `start_after`, in the order of the keys' bytes.
+        """All objects whose key begins with `prefix` and follows `start_after`, in the byte order of their keys.
 
-        `prefix` is empty, or a key with or without a slash behind it.
+        `prefix` is empty, or a key with or without a slash at its end.
         """
         ...
 
     async def delete(self, key: str) -> None:
-        """Remove an object for good. One that is not there is no error."""
+        """Remove an object for good. A missing object is no error."""
         ...
 
     async def aclose(self) -> None:

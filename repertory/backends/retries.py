@@ -1,4 +1,4 @@
-"""Trying again within a bound: exponential backoff with jitter."""
+"""Retries within a time limit: exponential backoff with jitter."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How long a call is tried again while its errors are `Retryable`."""
+    """How long a call is retried while its errors are `Retryable`."""
 
     timeout_s: float = 20.0
-    """Seconds for all attempts of a call and the waits between them; an attempt that takes longer is cut off."""
+    """Seconds for all attempts of a call and the delays between them; a longer attempt is cut off."""
     first_delay_s: float = 0.1
-    """Seconds before the second attempt. Each further wait is twice as long; up to half of it is left out by chance."""
+    """Seconds before the second attempt. Each further delay doubles; a random part of up to half is left out."""
     delay_max_s: float = 5.0
     unavailable: type[Unavailable] = Unavailable
-    """What is raised when no attempt came to an end."""
+    """Raised when no attempt finished in time."""
 
 
 async def with_retries(call: Callable[[], Awaitable[T]], patience: RetryPolicy, jitter: Callable[[], float]) -> T:
-    """What `call` gives at last. `jitter` gives numbers from 0 up to 1. Cancellation ends the attempt, or the wait.
+    """The result of `call`, retried. `jitter` returns numbers from 0 up to 1. Cancellation ends the attempt, or the
+    delay.
 
-    Errors: those of the call that are not `Retryable`, at once; otherwise the last one when the time is over, and
-    `Unavailable` when no attempt had come to an end by then.
+    Errors: an error of the call that is not `Retryable`, at once; otherwise the last one when the time is over, or
+    `Unavailable` when no attempt had finished by then.
     """
     deadline = anyio.current_time() + patience.timeout_s
     delay_s = patience.first_delay_s

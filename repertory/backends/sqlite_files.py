@@ -1,4 +1,4 @@
-"""SQLite databases as files: made with narrow rights, opened, and their errors in our words."""
+"""SQLite databases as files: created with narrow permissions, opened, and their errors mapped to ours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from repertory.errors import Corrupt, Failed, Invalid, RepertoryError, Unavailab
 from repertory.forking import forget_in_children
 
 SESSIONS_ID, MEMORY_ID = 0x52707430, 0x5270746D
-"""Tell our databases from other people's, at byte 68 of the file. One of sessions may hold a memory as well."""
+"""Application ids that mark our databases, at byte 68 of the file. A session database may hold a memory as well."""
 
 _MARKS = (
     "SELECT (SELECT application_id FROM pragma_application_id()), (SELECT user_version FROM pragma_user_version()),"
@@ -38,16 +38,15 @@ _TAKEN = {
     sqlite3.SQLITE_CONSTRAINT_ROWID,
     sqlite3.SQLITE_CONSTRAINT_NOTNULL,
 }
-"""No statement of ours stores what these refuse, unless what is stored already is not as we store it."""
+"""Only damaged data makes our statements violate these constraints."""
 
 UNUSABLE_VALUES = sqlite3.Error, OSError, TypeError, ValueError, OverflowError
-"""What comes of values that are not of the types that we store: SQLite lets any value lie in any column, so damage or
-somebody's edit may have put a text where a number should be."""
+"""Raised for values of types that we do not store: SQLite allows any value in any column, so damage or an edit may have
+put a text where a number should be.
+"""
 
 
 class Marks(NamedTuple):
-    """What tells whose a database is."""
-
     application: int
     version: int
     entries: int
@@ -55,15 +54,15 @@ class Marks(NamedTuple):
 
 
 def read_marks(connection: sqlite3.Connection) -> Marks:
-    """All as of one moment: another process may be making the database."""
+    """Read in one statement: another process may be creating the database."""
     return Marks(*connection.execute(_MARKS).fetchone())
 
 
 def use_wal(connection: sqlite3.Connection) -> None:
-    """Have the database written through a log in front of it, from now on and for everybody.
+    """Switch the database to a write-ahead log, permanently and for every process.
 
-    SQLite does not wait for others here, whatever its timeout: while somebody else makes the same database, it says at
-    once that it is locked. A transaction does wait for them. Errors: those of SQLite.
+    SQLite ignores its busy timeout here: while another process creates the same database, it reports a lock at once. A
+    transaction does wait. Errors: those of SQLite.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -79,17 +78,16 @@ def use_wal(connection: sqlite3.Connection) -> None:
 
 
 class Connection(sqlite3.Connection):
-    """A connection that a forked child closes at once. It is used by one thread at a time, outside of which no fork
-    happens while it works (`forking.unforked`).
+    """A connection that a forked child closes at once. One thread at a time uses it, and no fork happens while it works
+    (`forking.unforked`).
 
-    SQLite keeps one table for the process of what it has locked in each file. A child has a copy of that table, and
-    none of the locks, which do not pass to children: a connection that it opens itself would believe that it has them,
-    and what it commits could be lost with a log that others delete. Closing what was inherited clears the table. It
-    gives up no lock of the parent's, since those are the parent's own.
+    SQLite keeps one table per process of its locks in each file. A child inherits a copy of that table but none of the
+    locks: its own new connection would assume that it holds them, and its commits could be lost with a log that others
+    delete. Closing the inherited connection clears the table. It releases no lock of the parent.
     """
 
     def forget_parent(self) -> None:
-        """Close it; nothing is copied from the log to the database, as the parent goes on with both."""
+        """Close it without a checkpoint, since the parent goes on using the database and its log."""
         if sys.version_info >= (3, 12):
             with suppress(sqlite3.Error):
                 self.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, True)
@@ -99,22 +97,19 @@ class Connection(sqlite3.Connection):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseKind:
-    """What a database is called in errors."""
-
     name: str
     """Such as `session database`."""
     entry: str
     """What may be too large for it, such as `a record`."""
     unavailable: type[Unavailable] = Unavailable
-    """What is raised when it cannot be used now."""
+    """Raised when the database cannot be used now."""
     failed: type[Failed] = Failed
-    """What is raised when it can never be used so."""
+    """Raised when the database can never be used like this."""
 
     def connect(self, path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
-        """A connection without transactions of its own. The file is created with mode 0600 (its folder
-        with 0700) if it is not there.
+        """A connection in autocommit mode. Creates the file with mode 0600 (its folder with 0700) if needed.
 
-        Errors: `Invalid` for what is no file, and those of SQLite and the file system as they are.
+        Errors: `Invalid` for a path that is no file; those of SQLite and the file system, unmapped.
         """
         self._create(path)
         uri = f"file:{quote(str(path))}?mode=rw"
@@ -123,7 +118,7 @@ class DatabaseKind:
             uri=True,
             timeout=busy_timeout_s,
             isolation_level=None,
-            check_same_thread=False,  # A forked child closes it, in another thread.
+            check_same_thread=False,  # In a forked child, another thread closes it.
             factory=Connection,
         )
         forget_in_children(connection)
@@ -137,7 +132,7 @@ class DatabaseKind:
 
     @contextmanager
     def mapped_errors(self, path: Path) -> Generator[None, None, None]:
-        """Turn what SQLite and the file system raise into errors of ours that name the path."""
+        """Map errors of SQLite and the file system to ours, with the path."""
         try:
             yield
         except RepertoryError:
@@ -146,7 +141,6 @@ class DatabaseKind:
             raise self.mapped_error(error, path) from error
 
     def mapped_error(self, error: Exception, path: Path) -> RepertoryError:
-        """What to raise instead."""
         where = {"path": str(path), "cause": str(error)}
         if isinstance(error, OSError):
             if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG):
@@ -168,9 +162,9 @@ class DatabaseKind:
         return self.unavailable(f"the {self.name} cannot be used now", **where)
 
     def _create(self, path: Path) -> None:
-        """Make the folder and an empty file with narrow rights. An existing file is not opened here.
+        """Create the folder and an empty file with narrow permissions. An existing file is not opened here.
 
-        Closing a file that a connection of this process has open would take its locks away: a flaw of POSIX locks.
+        Closing a file that a connection of this process has open would release its locks: a flaw of POSIX locks.
         """
         make_folders(path.parent)
         try:

@@ -1,7 +1,7 @@
-"""Blocking work in worker threads. Ours is always waited for: no write lands after its caller has gone on. Code of
-others may never return, and is waited for within a bound.
+"""Blocking work in worker threads. Our own code is always waited for: no write happens after its caller has gone on.
+Users' code may never return, and is waited for within a time limit.
 
-A cancellation by asyncio itself goes through anyio's shield and would leave the thread alone with its work.
+A cancellation by asyncio itself passes through anyio's shield and would leave the thread running unobserved.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from anyio.lowlevel import RunVar
 from repertory.errors import Unavailable
 
 THREADS_MAX = 32
-"""Operations on files that run at once in one event loop, whatever else runs in threads; more wait for one."""
+"""File operations that run at once in one event loop, independent of other threads; more wait for one."""
 OFF_LOOP_BYTES = 256 * 1024
-"""Work on so many bytes takes milliseconds, which other tasks of the event loop need not wait for."""
+"""Work on this many bytes takes milliseconds and should not block the event loop."""
 LEFT_MAX = 16
-"""Threads with code of others that may be left to themselves in one event loop before more of it is refused."""
+"""Abandoned threads with users' code in one event loop, before more such calls are refused."""
 _LOOK_S = 0.001
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ _limiter: RunVar[anyio.CapacityLimiter] = RunVar("repertory_file_threads")
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:
-    """What `work` returned or raised. Cancellation waits until the work has ended, or never lets it begin."""
+    """The result or the exception of `work`. Cancellation waits until the work has ended, or prevents its start."""
     errand = _Errand(work)
     try:
         return await anyio.to_thread.run_sync(errand.do, limiter=_threads())
@@ -43,11 +43,10 @@ async def run_in_thread(work: Callable[[], T]) -> T:
 
 
 async def run_foreign(work: Callable[[], T], *, by: float = math.inf, grace_s: float = math.inf) -> T:
-    """What code of others returned or raised. It has threads of its own, so what hangs in it is in nobody's way.
+    """The result or the exception of users' code. It has its own threads, so a hanging call blocks no other work.
 
-    A cancellation waits for it as well, but only until `by`, a time of the event loop's clock, and for `grace_s`. Then
-    its thread is left to itself, and what it still gives is thrown away. Errors: `Unavailable` while `LEFT_MAX` such
-    threads run.
+    Cancellation waits for it too, but only until `by` (event loop time) and for `grace_s`. Then its thread is abandoned
+    and its result dropped. Errors: `Unavailable` while `LEFT_MAX` such threads run.
     """
     foreign = _foreign_threads()
     foreign.left = [each for each in foreign.left if each.running]
@@ -64,7 +63,7 @@ async def run_foreign(work: Callable[[], T], *, by: float = math.inf, grace_s: f
 
 
 class _Errand(Generic[T]):
-    """Work that either begins and is waited for, or is called off before."""
+    """Work that either starts and is waited for, or is called off before it starts."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
@@ -83,13 +82,11 @@ class _Errand(Generic[T]):
 
     @property
     def running(self) -> bool:
-        """Whether it has begun and not ended."""
+        """True if it has started and not ended."""
         return self._state == "running"
 
     async def ended(self, by: float = math.inf) -> None:
-        """Call the work off or, when it has begun, wait for its end, until then at most. Rare, so it may look instead
-        of being told.
-        """
+        """Call the work off or, if it has started, wait for its end, at most until `by`. This is rare, so it polls."""
         with self._guard:
             if self._state == "waiting":
                 self._state = "called off"
@@ -103,7 +100,7 @@ class _Errand(Generic[T]):
 class _ForeignThreads:
     limiter: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(THREADS_MAX))
     left: list[_Errand[Any]] = field(default_factory=list["_Errand[Any]"])
-    """Those that nobody waits for any more."""
+    """Calls that are no longer waited for."""
 
 
 _foreign: RunVar[_ForeignThreads] = RunVar("repertory_foreign_threads")

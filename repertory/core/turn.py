@@ -368,11 +368,11 @@ def _cut_off(turn: Turn, answer: Answer, uses: tuple[ToolUse, ...]) -> Step:
 def _ask_for_form(turn: Turn, message: Message) -> Step:
     """The model answered without structured output: tell it to give only that."""
     if turn.output_only:
-        turn = turn._replace(forms_wrong=turn.invalid_outputs + 1)
+        turn = turn._replace(invalid_outputs=turn.invalid_outputs + 1)
     if turn.invalid_outputs >= turn.limits.invalid_outputs_max:
         return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FailTurn(_no_form(turn)))
     prompt: Message = {"role": "user", "content": [{"text": FORM_PROMPT}]}
-    return _next_step(turn._replace(form_only=True), AppendMessage(message), AppendMessage(prompt))
+    return _next_step(turn._replace(output_only=True), AppendMessage(message), AppendMessage(prompt))
 
 
 def _no_form(turn: Turn) -> StructuredOutputException:
@@ -430,7 +430,7 @@ def _tools_ended(turn: Turn, event: ToolsEnded) -> Step:
     if event.filled_output is not None:
         return _close(turn, ({"text": event.filled_output},), AppendMessage(message))
     if event.invalid_output:
-        turn = turn._replace(forms_wrong=turn.invalid_outputs + 1)
+        turn = turn._replace(invalid_outputs=turn.invalid_outputs + 1)
         if turn.invalid_outputs >= turn.limits.invalid_outputs_max:
             return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FailTurn(_no_form(turn)))
     return _next_step(turn, AppendMessage(message))

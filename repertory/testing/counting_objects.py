@@ -1,4 +1,4 @@
-"""An `ObjectStore` that counts what is asked of it, and may take its time."""
+"""An `ObjectStore` that counts its requests, and can delay them."""
 
 from __future__ import annotations
 
@@ -14,51 +14,45 @@ T = TypeVar("T")
 
 
 class CountingObjectStore:
-    """Wraps any store. A request counts when it is made, whatever comes of it."""
+    """Wraps any store. A request counts when it is made, even if it fails."""
 
     def __init__(self, store: ObjectStore, *, latency_s: float = 0.0) -> None:
-        """Each request takes `latency_s` longer."""
+        """Each request is delayed by `latency_s`."""
         self._store = store
         self.latency_s = latency_s
         self.requests: Counter[str] = Counter()
-        """How many of each: `get`, `put`, `list`, `delete`."""
+        """Number of `get`, `put`, `list` and `delete` requests."""
         self.puts: list[tuple[str, int]] = []
         """Key and bytes of each put."""
 
     @property
     def name(self) -> str:
-        """The wrapped store's."""
         return self._store.name
 
     def take(self) -> dict[str, int]:
-        """What was counted since this was last asked."""
+        """The counts since the last call."""
         counted, self.requests, self.puts = dict(self.requests), Counter(), []
         return counted
 
     @property
     def bytes_put(self) -> int:
-        """Of all puts since the last `take`."""
+        """The bytes of all puts since the last `take`."""
         return sum(size_bytes for _, size_bytes in self.puts)
 
     async def get(self, key: str) -> StoredObject:
-        """As the wrapped store."""
         return await self._count("get", lambda: self._store.get(key))
 
     async def put(self, key: str, body: bytes, condition: Condition) -> str:
-        """As the wrapped store."""
         self.puts.append((key, len(body)))
         return await self._count("put", lambda: self._store.put(key, body, condition))
 
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
-        """As the wrapped store."""
         return await self._count("list", lambda: self._store.list(prefix, start_after))
 
     async def delete(self, key: str) -> None:
-        """As the wrapped store."""
         await self._count("delete", lambda: self._store.delete(key))
 
     async def aclose(self) -> None:
-        """Close the wrapped store."""
         await self._store.aclose()
 
     async def _count(self, name: str, call: Callable[[], Awaitable[T]]) -> T:

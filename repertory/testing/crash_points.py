@@ -1,7 +1,7 @@
-"""Places where a process kills itself, numbered in the order in which it reaches them.
+"""Numbered points, in the order in which a process reaches them, where it kills itself.
 
-A test starts a child with a number; the child runs until it reaches the point with this number and is gone, as by
-`kill -9`, with nothing flushed and nothing closed. The next child takes the next number, until one survives.
+A test starts a child with a number; the child runs until it reaches the point with this number and dies, as by `kill
+-9`, with nothing flushed and nothing closed. The next child takes the next number, until one survives.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from repertory.errors import RepertoryError
 
 
 class CrashPoints:
-    """Counts the points that are reached and crashes at one of them."""
+    """Counts the points that are reached, and crashes at one of them."""
 
     def __init__(self, crash_at: int | None, crash: Callable[[], None] | None = None) -> None:
-        """`crash_at` counts from 1; None never crashes. `crash` must not return; without one, SIGKILL to this
+        """`crash_at` counts from 1; None never crashes. `crash` must not return; the default sends SIGKILL to this
         process.
         """
         self._crash_at = crash_at
         self._crash = crash or _kill_self
         self.reached_count = 0
-        """Points reached so far: what a run that survived needed to go through."""
+        """Points reached so far; after a surviving run, the number of points in it."""
 
     def reach(self, label: str) -> None:
-        """Be at a point. `label` is for the reader of the test."""
+        """Count one point, and crash if it is the chosen one. `label` is for the reader of the test."""
         del label
         self.reached_count += 1
         if self.reached_count == self._crash_at:
@@ -44,7 +44,7 @@ class CrashPoints:
 
 
 class CrashingSessionStore(SessionStore):
-    """Wraps any store with a crash point before and one after each call that changes something."""
+    """Wraps any store, with one crash point before and one after each call that changes something."""
 
     def __init__(self, store: SessionStore, points: CrashPoints) -> None:
         self._store = store
@@ -87,7 +87,7 @@ class CrashingSessionStore(SessionStore):
 
 
 class CrashingObjectStore:
-    """Wraps any object store with a crash point before and one after each put and each delete."""
+    """Wraps any object store, with one crash point before and one after each put and each delete."""
 
     def __init__(self, store: ObjectStore, points: CrashPoints) -> None:
         self._store = store
@@ -95,32 +95,26 @@ class CrashingObjectStore:
 
     @property
     def name(self) -> str:
-        """The wrapped store's."""
         return self._store.name
 
     async def get(self, key: str) -> StoredObject:
-        """As the wrapped store."""
         return await self._store.get(key)
 
     async def put(self, key: str, body: bytes, condition: Condition) -> str:
-        """As the wrapped store."""
         self._points.reach(f"before put {key}")
         version = await self._store.put(key, body, condition)
         self._points.reach(f"after put {key}")
         return version
 
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
-        """As the wrapped store."""
         return await self._store.list(prefix, start_after)
 
     async def delete(self, key: str) -> None:
-        """As the wrapped store."""
         self._points.reach(f"before delete {key}")
         await self._store.delete(key)
         self._points.reach(f"after delete {key}")
 
     async def aclose(self) -> None:
-        """Close the wrapped store."""
         await self._store.aclose()
 
 

@@ -1,4 +1,4 @@
-"""An `ObjectStore` that fails as the world does: refused, throttled and slow calls, lost answers, torn listings."""
+"""An `ObjectStore` with realistic faults: refused, throttled and slow calls, lost responses, incomplete listings."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectFaults:
-    """How often what goes wrong, per call. Rates are between 0 and 1."""
+    """Fault rates per call, between 0 and 1."""
 
     error_rate: float = 0.0
-    """`Unavailable`, and nothing was done."""
+    """Raise `Unavailable`; nothing was done."""
     throttle_rate: float = 0.0
-    """`Throttled`, and nothing was done."""
+    """Raise `Throttled`; nothing was done."""
     lost_rate: float = 0.0
-    """`Unavailable` although it was done: the answer got lost."""
+    """Raise `Unavailable` although the call was done: its response was lost."""
     slow_rate: float = 0.0
-    """The call takes up to `slow_s` longer before it does anything."""
+    """Delay the call by up to `slow_s` before it has any effect."""
     slow_s: float = 1.0
     torn_rate: float = 0.0
-    """A listing lacks objects, each with the chance of one half. No store of the contract does so; what must live with
-    services that do is tested with it."""
+    """Leave objects out of a listing, each with probability one half. A store under the contract never does this; use
+    it to test code for services that do.
+    """
 
 
 class FaultyObjectStore:
-    """Wraps any store. The same seed and the same calls give the same faults; `faults` lists them as they happened.
+    """Wraps any store. The same seed and the same calls give the same faults; `faults` lists them in order.
 
-    `settings` may be exchanged at any time, for example to let a store recover. `aclose` never fails.
+    `settings` may be replaced at any time, for example to let a store recover. `aclose` never fails.
     """
 
     def __init__(self, store: ObjectStore, chance: Chance, settings: ObjectFaults) -> None:
@@ -47,19 +48,16 @@ class FaultyObjectStore:
 
     @property
     def name(self) -> str:
-        """The wrapped store's."""
         return self._store.name
 
     async def get(self, key: str) -> StoredObject:
-        """As the wrapped store, or a fault."""
         return await self._call("get", lambda: self._store.get(key))
 
     async def put(self, key: str, body: bytes, condition: Condition) -> str:
-        """As the wrapped store, or a fault: with `Unavailable`, it may be done all the same."""
+        """As the wrapped store, or a fault; after `Unavailable`, the put may have been done."""
         return await self._call("put", lambda: self._store.put(key, body, condition))
 
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
-        """As the wrapped store, or a fault."""
         torn = self._chance.random() < self.settings.torn_rate
         found = await self._call("list", lambda: self._store.list(prefix, start_after))
         if torn:
@@ -68,15 +66,14 @@ class FaultyObjectStore:
         return found
 
     async def delete(self, key: str) -> None:
-        """As the wrapped store, or a fault: with `Unavailable`, it may be done all the same."""
+        """As the wrapped store, or a fault; after `Unavailable`, the object may be gone."""
         await self._call("delete", lambda: self._store.delete(key))
 
     async def aclose(self) -> None:
-        """Close the wrapped store."""
         await self._store.aclose()
 
     async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
-        # Four draws per call, whatever comes of them: a change of one rate leaves the other faults where they were.
+        # Always four draws per call: changing one rate leaves the other faults where they were.
         slow, refused, throttled, lost = (self._chance.random() for _ in range(4))
         settings = self.settings
         if slow < settings.slow_rate:

@@ -1,6 +1,4 @@
-"""A `SessionStore` that fails as the world does: refused calls, slow calls, and commits whose acknowledgement is
-lost.
-"""
+"""A `SessionStore` with realistic faults: refused calls, slow calls, and commits whose acknowledgement is lost."""
 
 from __future__ import annotations
 
@@ -20,21 +18,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSettings:
-    """How often what goes wrong, per call. Rates are between 0 and 1."""
+    """Fault rates per call, between 0 and 1."""
 
     error_rate: float = 0.0
-    """`Unavailable`, and nothing was done."""
+    """Raise `Unavailable`; nothing was done."""
     lost_rate: float = 0.0
-    """`Unavailable` although it was done: the answer got lost."""
+    """Raise `Unavailable` although the call was done: its response was lost."""
     slow_rate: float = 0.0
-    """The call takes up to `slow_s` longer before it does anything."""
+    """Delay the call by up to `slow_s` before it has any effect."""
     slow_s: float = 1.0
 
 
 class FaultySessionStore(SessionStore):
-    """Wraps any store. The same seed and the same calls give the same faults; `faults` lists them as they happened.
+    """Wraps any store. The same seed and the same calls give the same faults; `faults` lists them in order.
 
-    `settings` may be exchanged at any time, for example to let a store recover. `aclose` never fails.
+    `settings` may be replaced at any time, for example to let a store recover. `aclose` never fails.
     """
 
     def __init__(self, store: SessionStore, chance: Chance, settings: FaultSettings) -> None:
@@ -54,7 +52,7 @@ class FaultySessionStore(SessionStore):
         await self._call("release", lambda: self._store.release(lease))
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
-        """As the wrapped store, or `Unavailable`: the group may be stored all the same."""
+        """As the wrapped store, or `Unavailable`; the group may then be stored."""
         return await self._call("append", lambda: self._store.append(batches))
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
@@ -64,14 +62,14 @@ class FaultySessionStore(SessionStore):
         return await self._call("sessions", lambda: self._store.sessions(session_id))
 
     async def delete(self, session_id: str) -> None:
-        """As the wrapped store, or `Unavailable`: the session may be gone all the same."""
+        """As the wrapped store, or `Unavailable`; the session may then be gone."""
         await self._call("delete", lambda: self._store.delete(session_id))
 
     async def aclose(self) -> None:
         await self._store.aclose()
 
     async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
-        # Three draws per call, whatever comes of them: a change of one rate leaves the other faults where they were.
+        # Always three draws per call: changing one rate leaves the other faults where they were.
         slow, refused, lost = (self._chance.random() for _ in range(3))
         settings = self.settings
         if slow < settings.slow_rate:

@@ -1,4 +1,4 @@
-"""A `SessionStore` in memory, held to the same contract as the real ones."""
+"""A `SessionStore` in memory, under the same contract as the real ones."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ class _Session:
 
 
 class SessionShelf:
-    """What several `MemorySessionStore`s share, as several processes share a database. Not for use across threads."""
+    """The sessions that several `MemorySessionStore`s share, as several processes share a database. Not for use across
+    threads.
+    """
 
     def __init__(self) -> None:
         self.sessions: dict[str, _Session] = {}
         self.alive: set[str] = set()
-        """Owners whose store is open. Taking one out is what a kill does to it."""
+        """Owners whose store is open. Remove one to simulate its kill."""
         self.last_generation = 0
         self.asked: set[tuple[str, str]] = set()
-        """Owners, and the sessions that others have asked them for."""
+        """Pairs of an owner and a session that another owner has asked it for."""
 
     def next_generation(self) -> int:
-        """Higher than every one before."""
+        """A generation higher than every earlier one."""
         self.last_generation += 1
         return self.last_generation
 

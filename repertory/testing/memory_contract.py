@@ -1,12 +1,13 @@
-"""What every memory store must do, as tests: your own too, synchronous or not. Subclass it next to your store's tests:
+"""What every memory store must do, as tests; for synchronous and asynchronous stores. Subclass it next to your store's
+tests:
 
     class TestMyStore(MemoryStoreContract):
         def open_store(self, place: Path) -> object:
             return MyStore(place / "memories")
 
-For stores that are written to, and that give back the words that they were given. What a store does not have (`add`,
-`add_messages`, a `context`) is not asked of it, and what it need not do can be said by the attributes of the class.
-Each test runs on the event loops that the project's `anyio_backend` fixture offers. Needs pytest.
+For writable stores that return the text that they were given. Methods that a store lacks (`add`, `add_messages`, a
+`context`) are not tested; the class attributes turn off optional requirements. Each test runs on the event loops that
+the project's `anyio_backend` fixture offers. Needs pytest.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from repertory.core.memory.options import AddMessagesContext, SearchOptions
 from repertory.core.messages import Message
 
 WAIT_S = 30.0
-"""Bound on every test."""
+"""Time limit of every test."""
 UNUSUAL_TEXTS = [
     "quokka Ünïcödé 日本語 😀 e\u0301",
     "quokka 'quoted' \"twice\" \\ back; DROP TABLE memories; --",
@@ -55,26 +56,26 @@ _numbers = count(1)
 
 
 class Memories:
-    """A store, called in one way whichever way it works."""
+    """A store with one asynchronous interface, whether its methods are synchronous or not."""
 
     def __init__(self, store: Any) -> None:
         self.store = store
 
     def has(self, method: str) -> bool:
-        """Whether it has such a method."""
+        """True if the store has this method."""
         return callable(getattr(self.store, method, None))
 
     def takes_context(self, method: str) -> bool:
-        """Whether that method wants to know where what it is given comes from."""
+        """True if that method takes a `context`."""
         parameters = inspect.signature(getattr(self.store, method)).parameters.values()
         return any(each.name == "context" or each.kind is each.VAR_KEYWORD for each in parameters)
 
     async def search(self, query: str, limit: int | None = None) -> list[str]:
-        """The contents of what it finds."""
+        """The contents of the entries found."""
         return [content for content, _ in await self.entries(query, limit)]
 
     async def entries(self, query: str, limit: int | None = None) -> list[tuple[str, Mapping[str, object]]]:
-        """Contents and metadata of what it finds."""
+        """The contents and metadata of the entries found."""
         options = None if limit is None else SearchOptions(max_search_results=limit)
         found = await _called(partial(self.store.search, query, options))
         assert isinstance(found, list | tuple), "a search gives a list"
@@ -87,7 +88,7 @@ class Memories:
         return entries
 
     async def remember(self, content: str) -> None:
-        """Have it remember something, as a memory or else as something that the user said."""
+        """Store a text with `add`, or else as a user message."""
         if self.has("add"):
             await self.add(content)
         else:
@@ -96,39 +97,41 @@ class Memories:
     async def add(
         self, content: str, metadata: Mapping[str, object] | None = None, context: AddMessagesContext | None = None
     ) -> None:
-        """Have it remember something. `context` is given only to a store that takes it."""
+        """Store an entry. `context` is passed only if the store takes it."""
         named = {"context": context} if self.takes_context("add") else {}
         await _called(partial(self.store.add, content, metadata, **named))
 
     async def add_messages(self, messages: Sequence[Message], context: AddMessagesContext) -> None:
-        """Hand a batch over."""
+        """Store a batch of messages."""
         named = {"context": context} if self.takes_context("add_messages") else {}
         await _called(partial(self.store.add_messages, messages, **named))
 
 
 class MemoryStoreContract(ABC):
-    """The contract. Stores opened on the same place, one after the other, know the same."""
+    """The contract. Stores opened on the same place, one after the other, hold the same entries."""
 
     pytestmark = pytest.mark.anyio
 
     lasts = True
-    """Whether a store that was closed knows everything when it is opened again."""
+    """True if a closed store still has all entries when it is opened again."""
     keeps_metadata = True
-    """Whether what is given beside a memory is found with it."""
+    """True if an entry is returned with its metadata."""
     finds_anything = False
-    """Whether a search may give what has nothing to do with the question, as a search by vectors does."""
+    """True if a search may return unrelated entries, as a vector search does."""
 
     @abstractmethod
     def open_store(self, place: Path) -> object:
-        """A new store over the memories in `place`. It may be async."""
+        """A new store over the entries in `place`. It may be async."""
 
     async def settle(self, store: object) -> None:
-        """Wait until what was added can be found, where a store has it without showing it at once."""
+        """Wait until added entries can be found, for stores that index them later."""
         del store
 
     @asynccontextmanager
     async def memories(self, place: Path, *, wants: str | None = None) -> AsyncGenerator[Memories]:
-        """A store, prepared, and closed in the end, all within the bound. Skips where it has no method `wants`."""
+        """A store, initialized, and closed at the end, within the time limit. Skips the test if the store lacks the
+        method `wants`.
+        """
         with anyio.fail_after(WAIT_S):
             opened = self.open_store(place)
             memories = Memories(await opened if inspect.isawaitable(opened) else opened)
@@ -206,7 +209,7 @@ class MemoryStoreContract(ABC):
                 assert set(await memories.search(question, 3)) <= {"the quokka lives on an island"}
 
     async def test_a_long_memory_is_found_by_what_stands_in_its_middle(self, tmp_path: Path) -> None:
-        """Whole, or the piece of it that says so."""
+        """The store may return the whole text, or the matching piece."""
         words = "the wombat digs a burrow. " * 500
         content = f"{words}the quokka does not. {words}"
         async with self.memories(tmp_path) as memories:
@@ -239,7 +242,7 @@ class MemoryStoreContract(ABC):
             assert sorted(found) == sorted(f"the quokka number {number} eats leaves" for number in range(12))
 
     async def test_the_same_write_again_is_one_memory_where_the_store_wants_to_know(self, tmp_path: Path) -> None:
-        """Extraction is tried again when nobody knows whether it went through."""
+        """Extraction retries a write when it is unknown whether it succeeded."""
         async with self.memories(tmp_path, wants="add") as memories:
             if not memories.takes_context("add"):
                 pytest.skip("the store's add takes no context")
@@ -257,7 +260,7 @@ class MemoryStoreContract(ABC):
             ]
 
     async def test_a_batch_of_messages_is_taken_in_with_who_said_what(self, tmp_path: Path) -> None:
-        """A store may make of them what it likes: what says a role says the right one."""
+        """A store may extract any entries; an entry with a role must have the right one."""
         said = {"the quokka lives on an island": "user", "the walrus lives on the ice": "assistant"}
         messages = _messages(said)
         given = copy.deepcopy(messages)
@@ -272,7 +275,7 @@ class MemoryStoreContract(ABC):
                 assert all(metadata.get("role", role) == role for content, metadata in found if word in content)
 
     async def test_the_same_batch_again_adds_nothing_and_that_of_another_session_does(self, tmp_path: Path) -> None:
-        """Sequence numbers start anew in each session."""
+        """Sequence numbers start again in each session."""
         async with self.memories(tmp_path, wants="add_messages") as memories:
             if not memories.takes_context("add_messages"):
                 pytest.skip("the store's add_messages takes no context")

@@ -21,7 +21,7 @@ from repertory.backends.ports import Create, ObjectStore, Overwrite, Update
 from repertory.errors import AlreadyExists, Invalid, NotFound, PreconditionFailed
 
 WAIT_S = 30.0
-"""Bound on every test."""
+"""Time limit of every test."""
 BAD_KEYS = [
     "",
     ".",
@@ -63,7 +63,7 @@ class ObjectStoreContract(ABC):
 
     @asynccontextmanager
     async def stores(self, *places: Path) -> AsyncGenerator[list[ObjectStore]]:
-        """One store per place, closed in the end, all within the bound."""
+        """One store per place, closed at the end, within the time limit."""
         with anyio.fail_after(WAIT_S):
             async with AsyncExitStack() as stack:
                 opened = [self.open_store(place) for place in places]
@@ -345,7 +345,7 @@ class ObjectStoreContract(ABC):
             assert list(await store.list("")) == []
 
     async def test_a_key_that_would_be_a_folder_of_another_does_no_harm(self, tmp_path: Path) -> None:
-        """It may be refused or kept; what is there stays."""
+        """The put may be refused or accepted; existing objects stay."""
         async with self.stores(tmp_path) as (store,):
             await store.put("a/b", b"first", Create())
             for key in ("a", "a/b/c"):

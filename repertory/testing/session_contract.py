@@ -26,18 +26,18 @@ from repertory.core.journal.rows import RecordKind, Row, verify
 from repertory.errors import Invalid, LeaseLost, NotFound, SessionBusy
 
 WAIT_S = 20.0
-"""Bound on every test."""
+"""Time limit of every test."""
 
 
 def grow(count: int, agent_id: str = "default", *, at: float = 1.0, after: Sequence[Row] = ()) -> list[Row]:
-    """Rows of a conversation that goes on after `after` (all rows of the agent so far)."""
+    """Rows of a conversation that continues after `after` (all earlier rows of the agent)."""
     fold = restore(after).fold
     appender = Appender(agent_id, fold, after[-1].link if after else None, lambda size: b"s" * size)
     return [_say(appender, at) for _ in range(count)]
 
 
 def windowed(count: int) -> list[Row]:
-    """Rows of a conversation of which the last four messages are shown, with a snapshot after every tenth message."""
+    """Rows of a conversation whose window is its last four messages, with a snapshot after every tenth message."""
     appender = Appender("default", Fold(), None, lambda size: b"s" * size)
     rows: list[Row] = []
     for number in range(count):
@@ -70,11 +70,11 @@ class SessionStoreContract(ABC):
 
     @abstractmethod
     def open_store(self, place: Path, owner: str) -> SessionStore:
-        """A new store over the sessions in `place`, owning under this name."""
+        """A new store over the sessions in `place`, with this owner name."""
 
     @asynccontextmanager
     async def stores(self, place: Path, *owners: str) -> AsyncGenerator[list[SessionStore]]:
-        """One store per owner, closed in the end, all within the bound."""
+        """One store per owner, closed at the end, within the time limit."""
         with anyio.fail_after(WAIT_S):
             async with AsyncExitStack() as stack:
                 opened = [self.open_store(place, owner) for owner in owners]
@@ -194,7 +194,7 @@ class SessionStoreContract(ABC):
                 await one.acquire("session")
 
     async def test_acquiring_again_in_the_same_store_fences_the_earlier_lease(self, tmp_path: Path) -> None:
-        """A restarted actor takes its session back without waiting for itself."""
+        """A restarted actor acquires its session again without waiting for its own lease."""
         rows = grow(2)
         async with self.stores(tmp_path, "one") as (store,):
             old = await store.acquire("session")
@@ -276,7 +276,7 @@ class SessionStoreContract(ABC):
             assert list(await two.load("session", "default", whole=True)) == rows
 
     async def test_any_position_is_read_from_where_opening_there_would_begin(self, tmp_path: Path) -> None:
-        """For stores that read a position without the rest."""
+        """For stores with `reads_positions`."""
         rows = windowed(40)
         async with self.stores(tmp_path, "one", "two") as (one, two):
             if not one.capabilities.reads_positions:
@@ -299,7 +299,7 @@ class SessionStoreContract(ABC):
             assert list(await two.load_at("nothing", "default", 1)) == []
 
     async def test_snapshots_are_found_without_the_rest(self, tmp_path: Path) -> None:
-        """For stores that find labels without reading whole journals."""
+        """For stores with `finds_labels`."""
         rows = windowed(30)
         async with self.stores(tmp_path, "one") as (store,):
             if not store.capabilities.finds_labels:
@@ -351,7 +351,7 @@ class SessionStoreContract(ABC):
             assert list(await store.load("kept", "default", whole=True)) == rows
 
     async def test_what_is_set_aside_is_replaced_and_goes_with_the_session(self, tmp_path: Path) -> None:
-        """For stores that can set aside what is damaged."""
+        """For stores with `quarantines`."""
         rows = grow(4)
         async with self.stores(tmp_path, "one", "two") as (one, two):
             if not one.capabilities.quarantines:

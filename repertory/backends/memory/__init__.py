@@ -1,5 +1,5 @@
-"""Memory stores: where what agents remember is kept.
+"""Memory stores: where agents' memories are kept.
 
-A file here speaks to one store and decides nothing about conversations. What a store is stands in
-`repertory.backends.memory_ports`. Start with `sqlite/store.py`.
+A file here calls one store and decides nothing about conversations. `repertory.backends.memory_ports` defines a store.
+Start with `sqlite/store.py`.
 """

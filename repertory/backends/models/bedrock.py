@@ -38,16 +38,16 @@ DEFAULT_MODEL_ID = "global.anthropic.claude-sonnet-4-6"
 
 
 class BedrockConfig(TypedDict, total=False):
-    """Settings of a `BedrockModel`. What is left out, or None, is left to the service."""
+    """Settings of a `BedrockModel`. A field that is missing or None is left to the service."""
 
     model_id: str
     """A model id, an inference profile, or an ARN."""
     context_window_limit: int | None
-    """The model's window in tokens, for models that the table does not know."""
+    """The model's window in tokens, for models that our table lacks."""
     streaming: bool | None
-    """Whether to use ConverseStream (the default) or Converse."""
+    """True for ConverseStream (the default), False for Converse."""
     use_native_token_count: bool | None
-    """Whether `count_tokens` asks the service. Off by default: it is one more call over the network."""
+    """True if `count_tokens` asks the service. False by default, since it is one more network call."""
     temperature: float | None
     max_tokens: int | None
     top_p: float | None
@@ -62,32 +62,32 @@ class BedrockConfig(TypedDict, total=False):
     """Defaults to `enabled`, which tells whether the input or the output was blocked."""
     guardrail_stream_processing_mode: Literal["sync", "async"] | None
     guardrail_latest_message: bool | None
-    """Whether the guardrail sees the latest user message only."""
+    """True if the guardrail sees only the latest user message."""
     guardrail_redact_input: bool | None
-    """Whether blocked input is replaced in the conversation (the default)."""
+    """True if blocked input is replaced in the conversation (the default)."""
     guardrail_redact_input_message: str | None
     guardrail_redact_output: bool | None
-    """Whether blocked output is replaced by our text instead of the guardrail's. Off by default."""
+    """True if our text replaces blocked output, instead of the guardrail's. False by default."""
     guardrail_redact_output_message: str | None
     include_tool_result_status: Literal["auto"] | bool | None
-    """Whether tool results carry their status; `auto` (the default) sends it to the models that know it."""
+    """True if tool results carry their status; `auto` (the default) sends it to the models that accept it."""
     service_tier: str | None
     additional_request_fields: dict[str, Any] | None
     additional_response_field_paths: list[str] | None
     additional_args: dict[str, Any] | None
-    """Request parameters to be added as they are."""
+    """Request parameters that are added unchanged."""
 
 
 class BedrockModel(ProviderModel):
     """A model on Amazon Bedrock. Building one connects to nothing.
 
     Credentials and region come from the arguments, else from the environment and `~/.aws` as in every AWS tool; they
-    are looked up at the first call. One model may be used by many agents at once and from several event loops; each
-    loop has its own connections, released by `aclose` in that loop.
+    are looked up at the first call. Many agents may use one model at once, from several event loops; each loop has its
+    own connections, released by `aclose` in that loop.
 
     Errors: `Throttled` and `Unavailable` (call again later), `ModelStreamBroken` (call again),
     `ContextWindowOverflowException` (shorten), `ModelFailed` (refused, not allowed, no credentials or region, nonsense:
-    the message says what to set). botocore's own retries are off, so that whoever calls decides about them.
+    the message says what to set). botocore's own retries are off, so that the caller decides about retries.
     Cancellation: closing the stream early releases its connection.
     """
 
@@ -105,10 +105,10 @@ class BedrockModel(ProviderModel):
         read_timeout_s: float = 120.0,
         **config: Unpack[BedrockConfig],
     ) -> None:
-        """`config` is documented field by field at `BedrockConfig`; a name that is not there is a `TypeError`.
+        """`BedrockConfig` documents the fields of `config`; an unknown name is a `TypeError`.
 
-        `boto_session` is a boto3, botocore or aiobotocore session to take credentials and region from, and
-        `boto_client_config` a botocore `Config` that is laid over ours. `read_timeout_s` bounds the time between two
+        `boto_session` is a boto3, botocore or aiobotocore session that provides credentials and region;
+        `boto_client_config` is a botocore `Config` that overrides ours. `read_timeout_s` bounds the time between two
         pieces of an answer, not the whole answer.
         """
         if region_name is not None and boto_session is not None:
@@ -191,19 +191,19 @@ async def _whole_answer(response: Mapping[str, Any]) -> AsyncGenerator[StreamEve
     yield {"metadata": {key: response[key] for key in ("usage", "metrics", "trace") if key in response}}
 
 
-# What a guardrail's verdict means for the conversation: which of the two messages is to be replaced.
+# After a guardrail's verdict: which of the two messages must be replaced.
 #
-# Pure. The trace of the answer tells whether the input or the output was blocked. Without a trace nobody can tell, so
-# blocked then means the input too: keeping a text that was refused is worse than hiding one that was not.
+# Pure. The trace of the answer says whether the input or the output was blocked. Without a trace this is unknown, so
+# the input counts as blocked too: keeping a refused text is worse than hiding an accepted one.
 
 INTERVENED = "guardrail_intervened"
-"""The stop reason of an answer that a guardrail has replaced."""
+"""The stop reason when a guardrail has replaced the answer."""
 REDACTED_INPUT = "[User input redacted.]"
 REDACTED_OUTPUT = "[Assistant output redacted.]"
 
 
 def redaction(config: BedrockConfig, stop_reason: str | None, metadata: Mapping[str, Any]) -> StreamEvent | None:
-    """The `redactContent` event that a blocked answer calls for, None when nothing is to be replaced."""
+    """The `redactContent` event for a blocked answer; None when nothing must be replaced."""
     if stop_reason != INTERVENED:
         return None
     trace = metadata.get("trace", {}).get("guardrail")
@@ -216,7 +216,7 @@ def redaction(config: BedrockConfig, stop_reason: str | None, metadata: Mapping[
 
 
 def _blocked(assessment: object) -> bool:
-    """Whether anything in the assessment was found and blocked, however deep it stands."""
+    """True if anything in the assessment was found and blocked, at any depth."""
     if isinstance(assessment, Mapping):
         found = cast("Mapping[str, object]", assessment)
         blocked = found.get("action") == "BLOCKED" and found.get("detected", True) is True
@@ -265,7 +265,7 @@ async def _parsed(stream: Any, frame: Any) -> StreamEvent:
         raise ModelFailed("malformed model event", event=frame.headers.get(":event-type"), reason=str(error)) from error
 
 
-# What goes wrong between us and Bedrock, as errors of ours. The one place where its errors and botocore's are named.
+# Maps errors of Bedrock and botocore to ours. Only this section names them.
 #
 #   slow down        throttling, quotas, status 429                                       Throttled
 #   try again        5xx, model not ready or timed out, no connection, read timeout       Unavailable
@@ -318,7 +318,7 @@ _NO_REGION = "no AWS region is known: set AWS_REGION, or pass region_name='us-ea
 
 
 def service_error(code: str, status: int, message: str, retry_after_s: float | None = None) -> RepertoryError:
-    """An answer of the service that says no. `code` in any spelling, `status` 0 when it came inside a stream."""
+    """The error for a refusal by the service. `code` in any spelling, `status` 0 when it came inside a stream."""
     name = code.lower()
     fields: dict[str, object] = {"code": code, "status": status} if status else {"code": code}
     if is_overflow(message):
@@ -336,7 +336,7 @@ def service_error(code: str, status: int, message: str, retry_after_s: float | N
 
 
 def bedrock_errors() -> tuple[type[Exception], ...]:
-    """The classes that `from_foreign` knows. An `except` clause evaluates this only when something was raised."""
+    """The classes that `from_bedrock_error` maps. An `except` clause evaluates this only when something was raised."""
     import httpx2
 
     boto = import_module("botocore.exceptions")
@@ -346,7 +346,7 @@ def bedrock_errors() -> tuple[type[Exception], ...]:
 
 
 def from_bedrock_error(error: Exception) -> RepertoryError:
-    """The error of ours for one of `bedrock_errors`. Raise it `from` the original."""
+    """Our error for one of `bedrock_errors`. Raise it `from` the original."""
     import httpx2
 
     boto, frames = import_module("botocore.exceptions"), import_module("botocore.eventstream")
@@ -373,10 +373,11 @@ def _from_response(response: Mapping[str, Any]) -> RepertoryError:
     return service_error(code, meta.get("HTTPStatusCode", 0), message, retry_after_s(meta.get("HTTPHeaders", {})))
 
 
-# What is sent to Converse and ConverseStream: settings and a conversation as request parameters.
+# Builds requests to Converse and ConverseStream: settings and a conversation as request parameters.
 #
-# Pure. What is ours (`metadata`, `tracking_id`) never leaves, and what the service would refuse in an otherwise sound
-# history (blank text, tool blocks without a tool list, tool input that is no object) is spelled so that it accepts it.
+# Pure. Our own fields (`metadata`, `tracking_id`) are never sent. Parts of a sound history that the service would
+# refuse (blank text, tool blocks without a tool list, tool input that is no object) are changed so that it accepts
+# them.
 #
 # Source: Amazon Bedrock API reference, `Converse` and `ConverseStream`.
 
@@ -478,7 +479,7 @@ def _sends_status(config: BedrockConfig) -> bool:
 
 
 def _guard_latest(sent: list[dict[str, Any]]) -> None:
-    """Mark the latest user message's text as what the guardrail shall look at."""
+    """Mark the text of the latest user message for the guardrail."""
     for message in reversed(sent):
         if message["role"] == "user" and any("text" in block for block in message["content"]):
             message["content"] = [

@@ -1,6 +1,6 @@
-"""Content blocks, as Converse spells them, read for services that spell them otherwise.
+"""Reads Converse content blocks for services with other formats.
 
-What a service cannot take is `Invalid`, which names the block and the service, before anything is sent.
+A block that a service cannot take is `Invalid`, with the block and the service, before anything is sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, cast
 from repertory.errors import Invalid
 
 BLANK_TEXT = "[blank text]"
-"""Stands for a message that has no text: services refuse empty ones."""
+"""Replaces an empty text: services refuse messages without text."""
 
 _IMAGE_FORMATS = {"png": "png", "jpeg": "jpeg", "jpg": "jpeg", "gif": "gif", "webp": "webp"}
 _TEXT_FORMATS = frozenset(("txt", "md", "csv", "html"))
@@ -38,7 +38,7 @@ class DocumentBlock:
 
 
 def text_in(block: Mapping[str, Any]) -> str | None:
-    """The text of a block that is text at heart: plain, guarded, cited or JSON. None for any other."""
+    """The text of a text-like block: plain, guarded, cited or JSON. None for any other."""
     if "text" in block:
         return str(block["text"])
     if "json" in block:
@@ -51,7 +51,7 @@ def text_in(block: Mapping[str, Any]) -> str | None:
 
 
 def input_of(tool_use: Mapping[str, Any]) -> dict[str, Any]:
-    """The input of a tool use as an object: services accept nothing else, and a model may have produced it."""
+    """The input of a tool use as an object: services accept nothing else, but a model may have produced it."""
     value = tool_use["input"]
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {"input": value}
 
@@ -84,12 +84,10 @@ def document_in(block: Mapping[str, Any], service: str) -> DocumentBlock:
 
 
 def cannot_take(block: str, service: str, what: str, got: object) -> Invalid:
-    """The error for a block that a service has no place for."""
     return Invalid(f"{service} cannot take this {block} block: {what}", block=block, service=service, got=got)
 
 
 def block_kind(block: Mapping[str, Any]) -> str:
-    """The name of a block's kind."""
     return next(iter(block), "empty")
 
 

@@ -16,15 +16,15 @@ from repertory.errors import Invalid, ModelFailed
 
 BEDROCK_MODEL_ID = "amazon.titan-embed-text-v2:0"
 REQUESTS_MAX = 8
-"""Requests at the same time: the service takes one text in each."""
+"""Concurrent requests: the service takes one text in each."""
 _DIMENSIONS = (256, 512, 1024)
 _CHARACTERS_MAX = 50_000
-"""Longer texts are refused by the service. What is beyond is left out."""
+"""The service refuses longer texts; they are cut off here."""
 _BEDROCK = AwsService(name="bedrock-runtime", wanted_by="BedrockEmbedder", extra="bedrock")
 
 
 class BedrockEmbedder:
-    """An `Embedder` by Titan Text Embeddings V2, through InvokeModel. Building one connects to nothing.
+    """An `Embedder` that uses Titan Text Embeddings V2, through InvokeModel. Building one connects to nothing.
 
     Credentials and region are found as in every AWS tool. May be used from several event loops; each has its own
     connections, released by `aclose` in that loop. Errors: `Throttled` and `Unavailable` (call again later),
@@ -63,7 +63,6 @@ class BedrockEmbedder:
 
     @property
     def dimensions(self) -> int:
-        """How many numbers a vector has."""
         return self._dimensions
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
@@ -139,8 +138,8 @@ class OpenAIEmbedder:
         client_args: Mapping[str, Any] | None = None,
         client: Any = None,
     ) -> None:
-        """`dimensions`: how many numbers a vector has; the service is asked for so many. `client_args`: arguments of
-        `openai.AsyncOpenAI`. `client`: such a client of your own, used as it is and never closed.
+        """`dimensions`: the length of a vector, which the service is asked for. `client_args`: arguments of
+        `openai.AsyncOpenAI`. `client`: your own such client, used as it is and never closed.
         """
         if dimensions < 1:
             raise Invalid("dimensions is a positive number", got=dimensions)
@@ -155,7 +154,6 @@ class OpenAIEmbedder:
 
     @property
     def dimensions(self) -> int:
-        """How many numbers a vector has."""
         return self._dimensions
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:

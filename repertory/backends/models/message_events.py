@@ -1,6 +1,6 @@
-"""A finished answer as the stream of events that would have brought it.
+"""A finished answer as the stream of events that would have carried it.
 
-Used where the whole answer is known at once: replies of a script, rules, and providers asked without streaming.
+For answers that are known whole: replies of a script, rules, and providers without streaming.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from repertory.backends.ports import StreamEvent
 
 Split = Callable[[str], Iterable[str]]
-"""Cuts a text into the pieces that become one delta each. Joined they are the text again."""
+"""Cuts a text into pieces, one per delta. Joined, the pieces are the text again."""
 
 
 def whole(text: str) -> Iterable[str]:
-    """One piece: all of it."""
     return (text,)
 
 
@@ -26,8 +25,8 @@ def message_events(
 ) -> Iterator[StreamEvent]:
     """The events from `messageStart` to `messageStop`.
 
-    Without a `stop_reason` it is `tool_use` when a block asks for a tool, else `end_turn`. Block kinds that no delta
-    can carry are left out.
+    Without a `stop_reason` it is `tool_use` when a block is a tool use, else `end_turn`. Block kinds that no delta can
+    carry are left out.
     """
     yield {"messageStart": {"role": "assistant"}}
     asks = False

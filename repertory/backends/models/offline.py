@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from repertory.core.messages import ContentBlock, Message, ToolResult, ToolSpec
 
 OFFLINE_LABEL = "[offline] "
-"""What every answer begins with, so that nobody takes it for a language model's."""
+"""The start of every answer, so that no user takes it for a language model's."""
 
 _SENTENCES = {
     "calculator": "The result is {}.",
@@ -31,11 +31,12 @@ _SENTENCES = {
 
 
 class OfflineModel(Model):
-    """Answers by rules: arithmetic, the time, notes in files, facts said earlier, and otherwise what it understood.
+    """Answers by rules: arithmetic, the time, notes in files, facts from earlier messages; otherwise repeats what it
+    understood.
 
-    It calls the tools `calculator(expression)`, `current_time()`, `list_files()`, `read_file(path)`,
-    `write_file(path, text)` and `append_file(path, text)` when they are offered, and answers with their results. The
-    same conversation gets the same answer. Words stream one by one, without delay. It never fails.
+    It calls the tools `calculator(expression)`, `current_time()`, `list_files()`, `read_file(path)`, `write_file(path,
+    text)` and `append_file(path, text)` when they are offered, and answers with their results. The same conversation
+    gets the same answer. Words stream one by one, without delay. It never fails.
     """
 
     async def stream(
@@ -84,7 +85,7 @@ def _part_text(part: Mapping[str, object]) -> str:
 
 
 def _use_id(messages: Sequence[Message]) -> str:
-    """An id that the same conversation always gets and that no other tool use in it has."""
+    """An id that depends only on the conversation and is unique in it."""
     asked = json.dumps(messages, sort_keys=True, default=str)
     return f"tooluse_{hashlib.sha256(asked.encode()).hexdigest()[:16]}"
 
@@ -94,7 +95,7 @@ def _words(text: str) -> Sequence[str]:
     return re.findall(r"\s*\S+|\s+$", text)
 
 
-# The rules by which the offline model answers: what was said, and what may be called, to one decision.
+# The rules of the offline model: from the conversation and the available tools to one decision.
 #
 # Pure and deterministic. The first rule that fits decides; the order of `_RULES` is the order of trust. Rules look at
 # the latest user text only, except for facts ("my dog is called Rex"), which are looked up in everything that was
@@ -121,19 +122,19 @@ OfflineReply: TypeAlias = "Say | Use"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What a rule may look at."""
+    """The input of a rule."""
 
     text: str
-    """What the user said last."""
+    """The last user text."""
     said: Sequence[str]
     """Every text of the conversation, oldest first, the last one included."""
     tools: Collection[str]
-    """Names of the tools that may be called."""
+    """Names of the available tools."""
 
 
 def decide(situation: Situation) -> OfflineReply:
-    """What to do about what the user said last. Of a long text only what it asks to be saved is understood: the time
-    that the other rules take may grow with the square of its length.
+    """The reply to the last user text. In a long text, only a request to save it is understood: the other rules may
+    take time that grows with the square of its length.
     """
     for rule in _RULES if len(situation.text) <= _UNDERSTOOD_CHARS_MAX else (_save_file,):
         decision = rule(situation)
@@ -143,7 +144,7 @@ def decide(situation: Situation) -> OfflineReply:
 
 
 def facts(texts: Sequence[str]) -> dict[str, str]:
-    """What people said of themselves, by subject ("name" -> "Ada"); the last one said wins."""
+    """What users said about themselves, by subject ("name" -> "Ada"); the last value wins."""
     return {subject: value for text in texts for subject, value in _facts_in(text)}
 
 

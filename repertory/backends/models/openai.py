@@ -1,4 +1,4 @@
-"""Models on OpenAI's service, and on every server that speaks its protocol, through Chat Completions."""
+"""Models on OpenAI's service, and on every server with its protocol, through Chat Completions."""
 
 from __future__ import annotations
 
@@ -50,32 +50,33 @@ class OpenAIConfig(TypedDict, total=False):
 
     model_id: str
     params: Mapping[str, Any] | None
-    """Further fields of the request, such as `temperature` or `max_completion_tokens`. They win over ours; None takes a
-    field out.
+    """Further fields of the request, such as `temperature` or `max_completion_tokens`. They override ours; None removes
+    a field.
 
     `extra_headers`, `extra_query` and `timeout` are the SDK's.
     """
     context_window_limit: int | None
-    """The model's window in tokens, for models that the table does not know."""
+    """The model's window in tokens, for models that our table lacks."""
     streaming: bool | None
-    """Whether the answer comes piece by piece (the default) or at once."""
+    """True to stream the answer (the default), False to get it whole."""
     reasoning_field: str | None
-    """The field of an assistant message in which earlier reasoning goes back, for servers that ask for it, such as
-    `reasoning_content`. Left out, it stays here."""
+    """The field of an assistant message that returns earlier reasoning, for servers that require it, such as
+    `reasoning_content`. Without it, reasoning is not sent.
+    """
 
 
 class OpenAIModel(SDKModel):
     """A model behind Chat Completions, through the official SDK. Building one connects to nothing.
 
     OpenAI's own service by default; Ollama, vLLM, llama.cpp and others by `client_args={"base_url": ...}` or
-    `OPENAI_BASE_URL`. The key comes from `client_args`, else from `OPENAI_API_KEY`; a server that is named by its URL
-    needs none. One model may be used by many agents at once and from several event loops; each loop has its own
-    connections, released by `aclose` in that loop.
+    `OPENAI_BASE_URL`. The key comes from `client_args`, else from `OPENAI_API_KEY`; a server given by its URL needs
+    none. Many agents may use one model at once, from several event loops; each loop has its own connections, released
+    by `aclose` in that loop.
 
     Errors: `Throttled` and `Unavailable` (call again later), `ModelStreamBroken` (call again),
     `ContextWindowOverflowException` (shorten), `ModelFailed` (refused, not allowed, no key, nonsense: the message says
     what to set), `Invalid` (a block that the service cannot take; nothing was sent). The SDK's own retries are off, so
-    that whoever calls decides about them. Cancellation: closing the stream early releases its connection.
+    that the caller decides about retries. Cancellation: closing the stream early releases its connection.
     """
 
     _known = OpenAIConfig
@@ -91,11 +92,11 @@ class OpenAIModel(SDKModel):
         read_timeout_s: float = 120.0,
         **config: Unpack[OpenAIConfig],
     ) -> None:
-        """`config` is documented field by field at `OpenAIConfig`; a name that is not there is a `TypeError`.
+        """`OpenAIConfig` documents the fields of `config`; an unknown name is a `TypeError`.
 
-        `client_args` are arguments of `openai.AsyncOpenAI` and win over the timeouts here. `client` is such a client
-        of your own: it is used as it is, with its own timeouts and retries, and never closed. `read_timeout_s` bounds
-        the time between two pieces of an answer, not the whole answer.
+        `client_args` are arguments of `openai.AsyncOpenAI` and override the timeouts here. `client` is your own such
+        client: it is used as it is, with its own timeouts and retries, and never closed. `read_timeout_s` bounds the
+        time between two pieces of an answer, not the whole answer.
         """
         start: OpenAIConfig = {"model_id": DEFAULT_MODEL_ID}
         super().__init__(
@@ -120,7 +121,7 @@ class OpenAIModel(SDKModel):
         return self._ask(completion_arguments(config, messages, tool_specs, system_prompt, options), CompletionReader())
 
 
-# What is sent to Chat Completions: settings and a conversation as arguments of the SDK's call.
+# Builds requests to Chat Completions: settings and a conversation as arguments of the SDK's call.
 #
 # Pure. What is ours (`metadata`, `tracking_id`) never leaves. Text alone goes as one string, which every server
 # understands. Tool results are messages of their own and can hold only text, so their images and documents follow in a
@@ -129,7 +130,7 @@ class OpenAIModel(SDKModel):
 # Source: the OpenAI API, `POST /v1/chat/completions`.
 
 ATTACHED = "[The attachments of this result follow in the next message.]"
-"""Stands in a tool result for what only a user message can hold."""
+"""Replaces content in a tool result that only a user message can hold."""
 _SERVICE = "OpenAI"
 
 
@@ -156,7 +157,7 @@ def completion_arguments(
 
 
 def _user(message: Message) -> list[dict[str, Any]]:
-    """Tool messages first, which must directly follow the assistant's; then everything else as one user message."""
+    """Tool messages first, directly after the assistant's as required; then everything else as one user message."""
     tools: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
     for block in message["content"]:
@@ -172,7 +173,7 @@ def _user(message: Message) -> list[dict[str, Any]]:
 
 
 def _tool_content(content: Sequence[Mapping[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """What a tool message says, and what it cannot hold."""
+    """The text of a tool message, and the content that it cannot hold."""
     parts = [part for block in content for part in _parts(block)]
     attached = [part for part in parts if part["type"] != "text"]
     texts = [part["text"] for part in parts if part["type"] == "text"]
@@ -234,7 +235,7 @@ def _parts(block: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _document(block: Mapping[str, Any]) -> dict[str, Any]:
-    """A PDF as a file; text, since the service takes no other files."""
+    """A PDF as a file; other documents as text, since the service takes no other files."""
     document = document_in(block, _SERVICE)
     if document.pdf is None:
         return {"type": "text", "text": "\n".join([f"Document {document.name!r}:", *document.texts])}
@@ -271,7 +272,7 @@ STOP_REASONS = {
     "function_call": "end_turn",
     "content_filter": "content_filtered",
 }
-"""Finish reasons as Converse spells them, for an answer without tool calls; unknown ones are passed on."""
+"""Finish reasons in Converse's spelling, for an answer without tool calls; unknown ones are passed on."""
 _FINAL = frozenset(("max_tokens", "content_filtered"))
 """Stop reasons that tool calls do not change."""
 _SILENCE: Mapping[str, object] = {}
@@ -288,18 +289,18 @@ class CompletionReader:
     def __init__(self) -> None:
         self._started = False
         self._blocks = 0
-        """How many blocks have begun."""
+        """How many blocks have started."""
         self._voice: Voice | None = None
-        """What is being spoken, None while nothing is."""
+        """The kind of the open block, text or reasoning; None when none is open."""
         self._spoken = 0
-        """The index of the block that is being spoken."""
+        """The index of the open block."""
         self._calls = ToolCalls()
         self._finish: str | None = None
         self._refused = False
         self._usage = _SILENCE
 
     def feed(self, chunk: Mapping[str, object]) -> Iterator[StreamEvent]:
-        """The events that the next chunk brings. Of several choices only the first is read."""
+        """Our events for the next chunk. Only the first choice is read."""
         if not self._started:
             self._started = True
             yield {"messageStart": {"role": "assistant"}}
@@ -314,7 +315,6 @@ class CompletionReader:
                     self._finish = filled(choice["finish_reason"], "chunk", "finish_reason")
 
     def whole(self, answer: Mapping[str, object]) -> Iterator[StreamEvent]:
-        """The events of a completion that came at once."""
         choices = _mappings(answer, "choices")
         if not any(is_mapping(choice.get("message")) for choice in choices):
             raise ModelFailed("the model answered without a message", answer=sorted(answer))
@@ -358,7 +358,7 @@ class CompletionReader:
             yield {"contentBlockStop": {"contentBlockIndex": self._spoken}}
 
     def _on_tool_call(self, part: Mapping[str, object], answer_id: str) -> Iterator[StreamEvent]:
-        """Calls may come by turns, so each keeps its block open to the end."""
+        """The pieces of several calls may alternate, so each call keeps its block open to the end."""
         call = self._calls.take(part)
         if call.block is None and call.name:
             yield from self._fall_silent()
@@ -387,7 +387,6 @@ def _delta(index: int, delta: Mapping[str, object]) -> StreamEvent:
 
 
 def _mappings(holder: Mapping[str, object], name: str) -> Sequence[Mapping[str, object]]:
-    """The objects listed under a name; none when there is no list."""
     listed = holder.get(name) or ()
     if not isinstance(listed, list | tuple):
         malformed("chunk", f"a list under '{name}'", listed)
@@ -395,7 +394,7 @@ def _mappings(holder: Mapping[str, object], name: str) -> Sequence[Mapping[str, 
 
 
 def _counted(usage: Mapping[str, object]) -> dict[str, int]:
-    """The usage as Converse counts it: cached tokens apart from `inputTokens`. Empty when the service did not say."""
+    """The usage in Converse's terms: `inputTokens` excludes cached tokens. Empty when the service sent none."""
     if "prompt_tokens" not in usage:
         return {}
     details = usage.get("prompt_tokens_details")
@@ -420,16 +419,16 @@ def _number(value: object) -> int:
 
 @dataclass(slots=True)
 class ToolCall:
-    """One call, as far as it is known."""
+    """One call, as far as its pieces have arrived."""
 
     position: int
-    """Which call of the answer it is, from 0."""
+    """The index of the call in the answer, from 0."""
     given_id: str = ""
     name: str = ""
     pending: str = ""
-    """Arguments that came and were not passed on yet."""
+    """Arguments that arrived and were not passed on yet."""
     block: int | None = None
-    """The index of its content block, once that has begun."""
+    """The index of its content block, once that has started."""
 
 
 class ToolCalls:
@@ -443,11 +442,11 @@ class ToolCalls:
         self._used_ids: set[str] = set()
 
     def begun(self) -> Sequence[ToolCall]:
-        """The calls whose blocks have begun, in order."""
+        """The calls whose blocks have started, in order."""
         return [call for call in self._calls if call.block is not None]
 
     def refuse_nameless(self) -> None:
-        """Raise `ModelFailed` when a call never got a name, so that nobody knows what was asked for."""
+        """Raise `ModelFailed` when a call never got a name."""
         for call in self._calls:
             filled(call.name, "tool_calls", "function.name")
 
@@ -463,7 +462,9 @@ class ToolCalls:
         return call
 
     def use_id(self, call: ToolCall, answer_id: str) -> str:
-        """The id of a call: the service's, or one made from the answer's when it gave none, or one twice."""
+        """The id of a call: the service's, or one made from the answer's id when the service gave
+        none or repeated one.
+        """
         if call.given_id and call.given_id not in self._used_ids:
             self._used_ids.add(call.given_id)
             return call.given_id

@@ -1,7 +1,7 @@
-"""What the models of all providers have in common: settings that are checked by name, options of a call, counting.
+"""What the models of all providers share: settings checked by name, call options, token counting.
 
-A provider's file only translates: a conversation into what its service takes, and what that sends into events and
-errors of ours. `sdk.py` is the same for the providers that are asked through an official SDK.
+A provider's file only translates: a conversation into requests to its service, and the answers into our events and
+errors. `sdk.py` adds what the providers with an official SDK share.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 _log = logging.getLogger("repertory.models")
 
 NONSENSE = (ValueError, TypeError, LookupError, AttributeError)
-"""What client libraries raise for an answer of another shape than they know."""
+"""Raised by client libraries for answers of an unexpected shape."""
 
 SystemBlocks = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCallOptions:
-    """The options that every provider knows, and the settings for this call only."""
+    """The options that every provider accepts, and the settings for this call only."""
 
     tool_choice: Mapping[str, Any] | None
-    """As Converse spells it: `{"auto": {}}`, `{"any": {}}` or `{"tool": {"name": ...}}`."""
+    """In Converse's spelling: `{"auto": {}}`, `{"any": {}}` or `{"tool": {"name": ...}}`."""
     system_prompt_content: SystemBlocks | None
-    """The system prompt as blocks (`text`, `cachePoint`). It wins over the string."""
+    """The system prompt as blocks (`text`, `cachePoint`). It overrides the string."""
     settings: Mapping[str, Any]
 
 
 def call_options(options: Mapping[str, Any]) -> ModelCallOptions:
-    """The options of one call. `invocation_state` is for hooks and tools: no provider is told.
+    """The options of one call. `invocation_state` is for hooks and tools; providers do not receive it.
 
     Errors: `Invalid` for a tool choice that is none of the three.
     """
@@ -65,17 +65,17 @@ def call_options(options: Mapping[str, Any]) -> ModelCallOptions:
 
 
 class ProviderModel(Model):
-    """A model of a provider. One may be used by many agents at once and from several event loops; each loop has its own
-    connections, released by `aclose` in that loop.
+    """A provider's model. Many agents may use one at once, from several event loops; each loop has its own connections,
+    released by `aclose` in that loop.
     """
 
     _known: ClassVar[type[Mapping[str, Any]]]
-    """The settings that there are, with their types."""
+    """The valid settings, with their types."""
     _service: ClassVar[str]
-    """What to call the provider in front of a person."""
+    """The provider's name in messages."""
 
     def __init__(self, start: Mapping[str, Any], config: Mapping[str, Any], clients: LoopClients) -> None:
-        """`start`: what settings are before `config`."""
+        """`start`: the defaults that `config` overrides."""
         self._clients = clients
         self._config: Mapping[str, Any] = start
         self.update_config(**config)
@@ -109,9 +109,10 @@ class ProviderModel(Model):
         system_prompt: str | None = None,
         system_prompt_content: SystemBlocks | None = None,
     ) -> int:
-        """Tokens that these would take: counted by the service when `use_native_token_count` is set, else estimated.
+        """The tokens that these would take: counted by the service when `use_native_token_count` is set, else
+        estimated.
 
-        A service that does not answer, or cannot count for this model, is no error: then it is the estimate.
+        When the service does not answer, or cannot count for this model, the result is the estimate.
         """
         if self._config.get("use_native_token_count"):
             options = call_options({"system_prompt_content": system_prompt_content})
@@ -145,7 +146,7 @@ class ProviderModel(Model):
         system_prompt: str | None,
         options: ModelCallOptions,
     ) -> Callable[[], Awaitable[int]]:
-        """Asks the service to count. Only for providers with a setting `use_native_token_count`."""
+        """A call that asks the service to count. Only for providers with a setting `use_native_token_count`."""
         raise NotImplementedError
 
 
@@ -156,7 +157,7 @@ _MEANT = {
     "aws_region": "write region_name=...",
     "model": "write model_id=...",
 }
-"""What somebody who names such a setting should write."""
+"""Corrections for commonly confused setting names."""
 
 
 def changed_settings(
@@ -190,8 +191,8 @@ def system_prompt_text(system_prompt: str | None, content: SystemBlocks | None) 
 
 # How services say that a conversation does not fit the model's window.
 #
-# None of them has a status of its own for it that all models use, so it is known by its words. Gateways pass on what
-# the service behind them said, hence one list for all.
+# No service has one status for it on all models, so the words of the message decide. Gateways pass the message of the
+# service behind them on, hence one list for all.
 #
 # Source: the services' own messages, as they were seen.
 
@@ -217,7 +218,7 @@ _WORDS = (
 
 
 def is_overflow(message: str, *codes: str) -> bool:
-    """Whether a refusal means that the messages must become shorter. Codes are compared in lower case."""
+    """True if a refusal means that the messages are too long. Codes are compared in lower case."""
     text = message.lower()
     return any(code.lower() in _CODES for code in codes) or any(words in text for words in _WORDS)
 
@@ -228,9 +229,9 @@ def is_overflow(message: str, *codes: str) -> bool:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait, None when the answer does not say. The names of `headers` are in lower case.
+    """Seconds to wait; None when the answer gives none. The names of `headers` are in lower case.
 
-    A date is counted from the answer's own `Date`, so clocks that differ do no harm.
+    A date is relative to the answer's own `Date`, so different clocks do no harm.
     """
     milliseconds = _seconds(headers.get("retry-after-ms"))
     if milliseconds is not None:
@@ -272,7 +273,7 @@ _CLOSE_TIMEOUT_S = 2.0
 async def release(
     reader: AsyncIterator[object], close: Callable[[], Awaitable[object]], errors: tuple[type[Exception], ...]
 ) -> None:
-    """Unwind what reads, then close, within 2 s and shielded. `errors` are what the unread rest may raise: ignored."""
+    """Unwind the reader, then close, within 2 s and shielded. `errors` that the unread rest raises are ignored."""
     with anyio.CancelScope(shield=True) as scope, suppress(*errors):
         scope.cancel()
         async for _ in reader:

@@ -1,4 +1,4 @@
-"""A model that says what it was told to say: for tests, examples and benchmarks, without a network."""
+"""A model with scripted replies: for tests, examples and benchmarks, without a network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ReplyFunction: TypeAlias = "Callable[[Sequence[Message], Sequence[ToolSpec] | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedCall:
-    """What the model was asked. The list is its own; the messages in it are those of the call."""
+    """One recorded call. The list is a copy; the messages in it are those of the call."""
 
     messages: Sequence[Message]
     tool_specs: Sequence[ToolSpec] | None
@@ -51,7 +51,7 @@ class ScriptedModel(Model):
         chunk: int | None = None,
         loop: bool = False,
     ) -> None:
-        """Pause `delay_s` before each event, say `chunk` characters per delta (None: all), `loop` the last reply."""
+        """Pause `delay_s` before each event, send `chunk` characters per delta (None: all), `loop` the last reply."""
         if chunk is not None and chunk < 1:
             raise Invalid("chunk is a number of characters, at least 1, or None", chunk=chunk)
         self._replies: Sequence[ScriptedReply] = [replies] if isinstance(replies, str) else list(replies)
@@ -62,7 +62,7 @@ class ScriptedModel(Model):
         self._tool_uses = 0
         self._tokens = _TokenLedger()
         self.calls: list[ScriptedCall] = []
-        """What was asked, one entry per call, in order."""
+        """The recorded calls, in order."""
 
     async def stream(
         self,
@@ -106,7 +106,7 @@ class ScriptedModel(Model):
 
 
 def _blocks(reply: object) -> list[ContentBlock]:
-    """The reply as content blocks; an error is raised, and anything else is `Invalid`."""
+    """The reply as content blocks. Raises a scripted error; an invalid reply is `Invalid`."""
     _raise_error(reply)
     if isinstance(reply, str):
         return [{"text": reply}]
@@ -145,9 +145,10 @@ def _metadata(asked: int, blocks: list[ContentBlock]) -> StreamEvent:
 
 
 class _TokenLedger:
-    """Estimates of what the last call sent, so that a conversation that grew or slid on is not counted anew each time.
+    """Remembers the estimates of the last call, so that the messages of a growing or sliding conversation are not
+    counted again.
 
-    Messages are known by identity, and one in the middle is taken to be what it was: this is an estimate.
+    Messages are recognised by identity, and only the first and last are compared: this is an estimate.
     """
 
     __slots__ = ("_counts", "_rest", "_rest_tokens", "_seen", "_total")
@@ -174,7 +175,7 @@ class _TokenLedger:
         return self._rest_tokens + self._total
 
     def _forget_all_but(self, messages: Sequence[Message]) -> None:
-        """Keep the stretch of known messages with which these begin."""
+        """Keep the range of known messages with which these begin."""
         first = messages[0] if messages else None
         gone = next((position for position, seen in enumerate(self._seen) if seen is first), len(self._seen))
         self._total -= sum(self._counts[:gone])

@@ -1,6 +1,6 @@
-"""Asking through an official SDK: one call, its answer read piece by piece, its errors turned into ours.
+"""Calls through an official SDK: one call, its answer read piece by piece, its errors mapped to ours.
 
-The SDK knows where to ask, with which key, and what a refusal is. What the service then sends is read and judged here.
+The SDK knows the address, the key, and what a refusal is. This file reads and checks what the service sends.
 """
 
 from __future__ import annotations
@@ -40,14 +40,12 @@ ApiCall = Callable[[], Awaitable[Any]]
 
 
 class AnswerReader(Protocol):
-    """Turns one answer of a service into events of ours. Errors: `ModelFailed` for nonsense."""
+    """Translates one answer of a service into our events. Errors: `ModelFailed` for nonsense."""
 
-    def feed(self, piece: Mapping[str, object], /) -> Iterator[StreamEvent]:
-        """The events that the next piece of a stream brings."""
-        ...
+    def feed(self, piece: Mapping[str, object], /) -> Iterator[StreamEvent]: ...
 
     def whole(self, answer: Mapping[str, object], /) -> Iterator[StreamEvent]:
-        """The events of an answer that came at once."""
+        """Our events for an answer that came whole."""
         ...
 
     def finish(self) -> Iterator[StreamEvent]:
@@ -64,8 +62,6 @@ class SDKModel(ProviderModel):
         super().__init__(start, config, sdk_clients(self._sdk, settings))
 
     def _ask(self, arguments: Mapping[str, Any], reader: AnswerReader) -> AsyncGenerator[StreamEvent]:
-        """The events of one call of the SDK's."""
-
         async def call() -> Any:
             return await attrgetter(self._sdk.resource)(await self._clients.get()).create(**arguments)
 
@@ -74,7 +70,7 @@ class SDKModel(ProviderModel):
 
 
 async def ask(service: Service, call: ApiCall) -> Any:
-    """What the SDK answers. Errors are ours."""
+    """The SDK's answer. Its errors are mapped to ours."""
     try:
         return await call()
     except sdk_errors(service) as error:
@@ -82,7 +78,7 @@ async def ask(service: Service, call: ApiCall) -> Any:
 
 
 async def whole_events(service: Service, call: ApiCall, reader: AnswerReader) -> AsyncGenerator[StreamEvent, None]:
-    """The events of a call that is answered at once."""
+    """The events of a call whose answer comes whole."""
     answer = await ask(service, call)
     for event in reader.whole(mapping_field(as_plain(answer), "answer", "answer")):
         yield event
@@ -91,7 +87,7 @@ async def whole_events(service: Service, call: ApiCall, reader: AnswerReader) ->
 
 
 async def streamed_events(service: Service, call: ApiCall, reader: AnswerReader) -> AsyncGenerator[StreamEvent, None]:
-    """The events of a call that is answered by a stream. Closing the generator releases the connection."""
+    """The events of a call whose answer is a stream. Closing the generator releases the connection."""
     stream = await ask(service, call)
     try:
         async with aclosing(_pieces(service, stream)) as pieces:
@@ -108,7 +104,7 @@ async def streamed_events(service: Service, call: ApiCall, reader: AnswerReader)
 
 
 def _pieces(service: Service, stream: Any) -> AsyncGenerator[object, None]:
-    """The SDK's own stream is read from its response; one that somebody has wrapped is left to its wrapper."""
+    """The SDK's own stream is read from its response; a stream wrapped by the user is read through its wrapper."""
     errors = sdk_errors(service)
     if type(stream) is import_module(service.package).AsyncStream:
         return server_sent(stream.response, errors)
@@ -125,12 +121,12 @@ async def _wrapped(stream: Any, errors: tuple[type[Exception], ...]) -> AsyncGen
 
 
 def as_plain(answer: object) -> object:
-    """What the service sent, as JSON has it. Fields that the SDK does not know are there too."""
+    """The service's answer as JSON values, with fields that the SDK does not know."""
     dump = getattr(answer, "model_dump", None)
     return answer if dump is None else cast("object", dump(exclude_unset=True, warnings=False))
 
 
-# What goes wrong between us and a service behind an official SDK, as errors of ours.
+# Maps errors of a service behind an official SDK to ours.
 #
 #   slow down        status 429, rate limits                                              Throttled
 #   try again        5xx, 529, 408, 409, no connection, no answer in time                 Unavailable
@@ -149,7 +145,7 @@ _TRY_AGAIN = frozenset((408, 409, 425))
 def refusal_error(
     service: Service, status: int, message: str, *codes: str, wait_s: float | None = None
 ) -> RepertoryError:
-    """An answer that says no. `status` is 0 when it came inside a stream; `codes` are the service's own words."""
+    """The error for a refusal. `status` is 0 when it came inside a stream; `codes` are the service's own."""
     names = {code.lower() for code in codes}
     fields: dict[str, object] = {**({"status": status} if status else {}), **({"code": codes[0]} if codes else {})}
     if status == 413 or is_overflow(message, *codes):
@@ -181,7 +177,7 @@ def _key_advice(service: Service) -> str:
 
 
 def sdk_errors(service: Service) -> tuple[type[Exception], ...]:
-    """The classes that `from_foreign` knows. The SDK must be installed, and is loaded by this."""
+    """The classes that `from_sdk_error` maps. The SDK must be installed, and this call loads it."""
     import httpx2
 
     sdk = import_module(service.package)
@@ -190,9 +186,9 @@ def sdk_errors(service: Service) -> tuple[type[Exception], ...]:
 
 
 def from_sdk_error(service: Service, error: Exception, *, answering: bool) -> RepertoryError:
-    """The error of ours for one of `sdk_errors`. Raise it `from` the original.
+    """Our error for one of `sdk_errors`. Raise it `from` the original.
 
-    `answering` says whether an answer had begun, so that a lost connection means a broken answer.
+    `answering`: an answer had started, so a lost connection means a broken answer.
     """
     import httpx2
 
@@ -213,12 +209,11 @@ def from_sdk_error(service: Service, error: Exception, *, answering: bool) -> Re
 
 
 def is_error(piece: Mapping[str, object]) -> bool:
-    """Whether a piece of an answer says instead that there will be none."""
+    """True if a piece of an answer is an error instead."""
     return bool(piece.get("error")) or "error" in (piece.get("type"), piece.get("object"))
 
 
 def told_error(service: Service, piece: Mapping[str, object]) -> RepertoryError:
-    """The error of ours for such a piece."""
     return refusal_error(service, 0, *_told(piece, f"{service.name} ended the answer with an error"))
 
 
@@ -247,7 +242,7 @@ def _from_connection(service: Service, error: Exception, *, answering: bool) -> 
 
 
 def _told(body: object, otherwise: str) -> list[str]:
-    """The message of an error's body, and its codes. Servers spell it in many ways; the status says the rest."""
+    """The message of an error's body, and its codes. Servers use many formats; the status decides the rest."""
     inner = body.get("error", body) if is_mapping(body) else body
     if isinstance(inner, str) and inner:
         return [inner]
@@ -268,13 +263,14 @@ def _told(body: object, otherwise: str) -> list[str]:
 
 _DONE = "[DONE]"
 _LAST_BYTES_S = 0.1
-"""How long a server that is done may take to say so on the connection, which then can serve again."""
+"""How long a server may take to end its response, so that the connection can be reused."""
 
 
 async def server_sent(response: Any, errors: tuple[type[Exception], ...]) -> AsyncGenerator[object, None]:
-    """What the events of an httpx response hold, in order, up to `[DONE]` or to its end.
+    """The data of an httpx response's events, in order, up to `[DONE]` or its end.
 
-    Errors: httpx's, and `ValueError` for what is not JSON in UTF-8. `errors` are those that an unread rest may raise.
+    Errors: httpx's, and `ValueError` for data that is not JSON in UTF-8. `errors` are those that an unread rest may
+    raise.
     """
     chunks: AsyncIterator[bytes] = response.aiter_bytes()
     decoder = EventDecoder()
@@ -292,7 +288,7 @@ async def server_sent(response: Any, errors: tuple[type[Exception], ...]) -> Asy
 
 
 class EventDecoder:
-    """Cuts bytes into the data of events. Lines end in LF or CRLF; other fields than `data` are passed over."""
+    """Cuts bytes into the data of events. Lines end in LF or CRLF; fields other than `data` are skipped."""
 
     __slots__ = ("_data", "_rest")
 
@@ -316,9 +312,9 @@ _SDK_ARGUMENTS = frozenset(("extra_headers", "extra_query", "extra_body", "timeo
 
 
 def with_params(arguments: Mapping[str, Any], params: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The arguments with the user's fields, which win. A field that is None is taken out.
+    """The arguments with the user's fields, which override ours. A field that is None is removed.
 
-    Fields that we do not send ourselves go past the SDK into the body, so that it need not know them.
+    Fields that we do not send ourselves go into the body, so the SDK need not know them.
     """
     merged, body = dict(arguments), dict((params or {}).get("extra_body") or {})
     for key, value in (params or {}).items():
@@ -343,34 +339,32 @@ _CREDENTIALS = frozenset(("api_key", "admin_api_key", "workload_identity", "prov
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What differs between the two."""
+    """What differs between the two SDKs."""
 
     name: str
-    """What to call it in front of a person."""
     model: str
-    """The class that speaks to it."""
     package: str
     """The SDK, and the extra that installs it."""
     client: str
     """The SDK's asynchronous client."""
     root_error: str
-    """The SDK's error that all its others are."""
+    """The base class of the SDK's errors."""
     resource: str
-    """Where a client has the calls that a model makes."""
+    """The client attribute with the calls of a model."""
     key_variable: str
     url_variable: str
     keyless: bool
-    """Whether a server that is named by its URL is asked also when there is no key."""
+    """True if a server given by its URL is called without a key, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """How to reach the service. What is left out comes from the environment, as the SDK's documents say."""
+    """How to reach the service. Missing fields come from the environment, as the SDK documents."""
 
     client: Any = None
-    """A client of the user's, used as it is, in every loop, and never closed."""
+    """The user's client, used as it is, in every loop, and never closed."""
     client_args: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
-    """Arguments of the SDK's client, laid over ours."""
+    """Arguments of the SDK's client, which override ours."""
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 120.0
     """Seconds between two pieces of an answer."""
@@ -394,13 +388,13 @@ def sdk_clients(service: Service, settings: ClientSettings) -> LoopClients:
 
 
 def _open(service: Service, settings: ClientSettings) -> Any:
-    """A client that has loaded what its first call needs. Runs in a worker thread."""
+    """A client with everything loaded that its first call needs. Runs in a worker thread."""
     import_module("httpcore2")  # which httpx2 would import at its first request, on the event loop
     sdk, timeouts = import_module(service.package), import_module("httpx2").Timeout
     timeout = timeouts(settings.read_timeout_s, connect=settings.connect_timeout_s, pool=None)
     arguments = {"timeout": timeout, "max_retries": 0, **settings.client_args}  # the agent retries, visibly
     if "http_client" not in arguments:
-        # The SDK's own has a finalizer that starts a task in whatever loop runs by then.
+        # The SDK's own client has a finalizer that starts a task in any loop that runs by then.
         arguments["http_client"] = sdk.DefaultAsyncHttpxClient(timeout=arguments["timeout"], verify=_certificates())
     if service.keyless and _needs_no_key(service, arguments):
         arguments["api_key"] = "none"
@@ -411,11 +405,11 @@ def _open(service: Service, settings: ClientSettings) -> Any:
 
 @functools.cache
 def _certificates() -> Any:
-    """Whom to trust, read once per process: reading takes longer than everything else here."""
+    """The trusted certificates, read once per process: reading them takes longer than everything else here."""
     return import_module("httpx2").create_ssl_context()
 
 
 def _needs_no_key(service: Service, arguments: Mapping[str, Any]) -> bool:
-    """Whether a URL is named and nobody said a key: a server on one's own machine has none."""
+    """True if a URL and no key is given: a local server has none."""
     elsewhere = arguments.get("base_url") or os.environ.get(service.url_variable)
     return bool(elsewhere) and not os.environ.get(service.key_variable) and not _CREDENTIALS & arguments.keys()

@@ -1,5 +1,5 @@
 """Where objects are kept: implementations of `ObjectStore` from `repertory.backends.ports`.
 
-What may enter: stores, and what only stores need (their files, clients and errors). What an object means is decided
-above the port. Start with `memory.py` (the shortest), then `files.py` and `s3.py`.
+What belongs here: stores, and what only stores need (their files, clients and errors). The code above the port decides
+what an object means. Start with `in_memory.py` (the shortest), then `files.py` and `s3.py`.
 """

@@ -1,7 +1,7 @@
 """Folders and files below a root, reached without following a link: each is opened relative to the folder above it.
 
 A link is not followed even when it appears on the way, because every step is `openat(2)` with `O_NOFOLLOW`. The root
-itself must not be a link either; what lies above it is whoever's who chose it. POSIX only.
+must not be a link either; the folders above it are the choice of the store's owner. POSIX only.
 
 Source: openat(2); the attack that it stops is CWE-367 on top of CWE-59.
 """
@@ -21,7 +21,7 @@ from repertory.errors import Invalid
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Flags for every file that is opened. A pipe or a device in its place holds nobody up."""
+"""Flags for every opened file. A pipe or a device in its place does not block."""
 _FORMS: tuple[Literal["NFC"], Literal["NFD"]] = ("NFC", "NFD")
 """How an accented letter may be written: as one character, or as a letter and an accent."""
 
@@ -30,8 +30,8 @@ _FORMS: tuple[Literal["NFC"], Literal["NFD"]] = ("NFC", "NFD")
 def opened_folders(root: Path, names: Sequence[str], *, create: bool = False) -> Generator[list[int]]:
     """Descriptors of the root and of each folder below it in turn.
 
-    What is missing is made (mode 0700, durable before the block begins) or is `FileNotFoundError`, as is a file where
-    a folder should be when nothing is to be made.
+    With `create`, missing folders are made (mode 0700, durable before the block begins). Otherwise a missing folder, or
+    a file in its place, is `FileNotFoundError`.
     """
     with ExitStack() as stack:
         chain = [_open_root(root, create=create)]
@@ -43,15 +43,15 @@ def opened_folders(root: Path, names: Sequence[str], *, create: bool = False) ->
 
 
 def remove_empty_folders(chain: Sequence[int], names: Sequence[str]) -> None:
-    """Remove the lowest folder, and those above it, as long as they are empty. `chain` is that of these names."""
-    with suppress(OSError):  # not empty, or somebody else's to remove
+    """Remove the lowest folder and its parents while they are empty. `chain` has the descriptors of these names."""
+    with suppress(OSError):  # not empty, or not ours to remove
         for parent, name in zip(reversed(chain[:-1]), reversed(names), strict=True):
             os.rmdir(name, dir_fd=parent)
 
 
 @contextmanager
 def opened_file(name: str, folder: int, flags: int) -> Generator[int]:
-    """The descriptor of a file that is there; `FileNotFoundError` when none is, or only a folder."""
+    """The descriptor of an existing file; `FileNotFoundError` when there is none, or only a folder."""
     try:
         descriptor = os.open(name, flags | FILE, dir_fd=folder)
     except IsADirectoryError as error:
@@ -69,10 +69,10 @@ def opened_file(name: str, folder: int, flags: int) -> Generator[int]:
 
 
 def check_spelling(name: str, folder: int, status: os.stat_result) -> None:
-    """Raise `Invalid` when a file system that ignores case, or how an accented letter is written, has found something
-    that is spelled otherwise.
+    """Raise `Invalid` when a file system that ignores case, or Unicode normalization, has found a file with another
+    spelling.
 
-    Where another spelling leads to the same file, the folder is read to see what is really there.
+    Where another spelling leads to the same file, the folder is read to find the stored name.
     """
     others = {name.swapcase(), *(unicodedata.normalize(form, name) for form in _FORMS)} - {name}
     for other in others:

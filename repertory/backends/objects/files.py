@@ -1,4 +1,4 @@
-"""Objects as files below a folder: readable by hand, shared by any number of processes of one machine."""
+"""Objects as files below a folder: readable by hand, shared by any number of processes on one machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from repertory.errors import (
 from repertory.forking import unforked
 
 LARGE_BYTES = 4 * 1024 * 1024
-"""An object of that size is read by pieces, so that it holds no thread for long and a cancellation ends it soon."""
+"""An object of at least this size is read in pieces, so that it blocks no thread for long and cancellation is quick."""
 _FIRST_WAIT_S = 0.001
 _WAIT_MAX_S = 0.05
 
@@ -50,22 +50,22 @@ class FileObjectStore:
     """An `ObjectStore` in a folder. May be used from several event loops and threads at once.
 
     Each call is one piece of work in a worker thread, which cancellation waits for; an object of `LARGE_BYTES` and more
-    is read by pieces. Files are made with mode 0600 and
-    folders with 0700; no link is followed below the root, nor is the root one. Nothing is created before the first put.
-    Every regular file below the root whose path is a key is an object, whoever made it; files that are being written
-    are not, and what killed processes left of those is removed by the next `list` over their folder.
+    is read in pieces. Files are made with mode 0600 and folders with 0700; no link is followed below the root, nor may
+    the root be one. Nothing is created before the first put. Every regular file below the root whose path is a key is
+    an object, whichever program made it. Files being written are not; the next `list` over a folder removes those that
+    killed processes left in it.
 
     On a network file system the conditions hold as far as its locks and hard links do.
 
-    Errors of every call: `Unavailable` (disk full, a writer in the way for too long: try again), `Failed` (no rights),
-    `Invalid` (a link, a name that the file system does not take, keys that differ in case alone on a file system that
-    does not tell them apart). What was refused has left nothing half-written.
+    Errors of every call: `Unavailable` (disk full, another writer holds the object too long: try again), `Failed` (no
+    permission), `Invalid` (a link, a name that the file system refuses, keys that differ in case alone on a file system
+    that ignores case). A refused call leaves nothing half-written.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, busy_timeout_s: float = 5.0) -> None:
-        """A relative `root` is taken from the folder that is current when the store is first used.
+        """A relative `root` is resolved against the current folder when the store is first used.
 
-        `busy_timeout_s` is how long to wait for others who write the same object.
+        `busy_timeout_s` is how long to wait for other writers of the same object.
         """
         self._root = Path(root)
         self._tree = FileTree(self._root)
@@ -74,7 +74,7 @@ class FileObjectStore:
 
     @property
     def name(self) -> str:
-        """Two stores with the same name hold the same objects."""
+        """Stores with equal names hold the same objects."""
         return f"files:{self._root}"
 
     async def get(self, key: str) -> StoredObject:
@@ -94,14 +94,14 @@ class FileObjectStore:
         return await self._run(partial(self._tree.put, check_key(key), body, condition))
 
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
-        """All objects whose key begins with `prefix` and follows `start_after`, in the order of their keys. Reads
-        the folders that `prefix` leads into, and no file: there are no versions in it.
+        """All objects whose key begins with `prefix` and follows `start_after`, in the order of their keys. Reads only
+        folders below `prefix` and no file, so versions are None.
         """
         after = "" if start_after is None else check_key(start_after)
         return await self._run(partial(self._tree.list, check_prefix(prefix), after))
 
     async def delete(self, key: str) -> None:
-        """Remove an object, and the folders that are empty without it. One that is not there is no error."""
+        """Remove an object, and its folders if they are empty then. A missing object is no error."""
         await self._run(partial(self._tree.delete, check_key(key)))
 
     async def aclose(self) -> None:
@@ -109,7 +109,7 @@ class FileObjectStore:
         self._closed = True
 
     async def _run(self, work: Callable[[], T]) -> T:
-        """Do it; while another writer is in the way, wait for a moment and do it again."""
+        """Run `work`; while another writer holds the object, wait and run it again."""
         if self._closed:
             raise Invalid("this was closed before", name=self.name)
         deadline = anyio.current_time() + self._busy_timeout_s
@@ -125,7 +125,7 @@ class FileObjectStore:
 
 
 def _unforked(work: Callable[[], T]) -> T:
-    """A child never inherits the lock on a file that is being replaced: it would keep others from it."""
+    """A child must not inherit the lock on a file that is being replaced: it would keep other writers out."""
     with unforked:
         return work()
 
@@ -159,12 +159,12 @@ class FileTree:
 
     @cached_property
     def _root(self) -> Path:
-        """Found out once, at the first use, in the thread that may ask for the current folder."""
+        """Resolved once, at the first use, in the thread that may ask for the current folder."""
         return self._given_root.absolute()
 
     def get(self, key: str, large: ExitStack) -> StoredObject | int:
-        """Read an object: no writes, no locks. Of a large one a descriptor that `large` closes: what is read there is
-        one object, since files are replaced and never edited.
+        """Read an object: no writes, no locks. For a large one, a descriptor that `large` closes: it always reads one
+        object, since files are replaced and never edited.
         """
         with self.mapped(key), self._place(key) as place:
             with opened_file(place.name, place.folder, os.O_RDONLY) as descriptor:
@@ -187,7 +187,7 @@ class FileTree:
                     case Overwrite():
                         self._overwrite(key, body)
         except NotFound as error:
-            raise WriterBusy("somebody removed the folder meanwhile", key=key) from error
+            raise WriterBusy("the folder was removed meanwhile", key=key) from error
         return _version(body)
 
     def list(self, prefix: str, start_after: str) -> Sequence[ObjectInfo]:
@@ -200,7 +200,7 @@ class FileTree:
         return [found[key] for key in sorted(found)]
 
     def delete(self, key: str) -> None:
-        """Remove an object, and the folders above it that are empty then. One fsync."""
+        """Remove an object, and its folders if they are empty then. One fsync."""
         *names, name = key.split("/")
         with suppress(NotFound), self.mapped(key), opened_folders(self._root, names) as chain:
             with opened_file(name, chain[-1], os.O_RDWR) as descriptor:
@@ -245,7 +245,7 @@ class FileTree:
                 raise WriterBusy("another writer was quicker", key=key) from error
 
     def _collect(self, folder: int, above: str, beginning: str, after: str, found: dict[str, ObjectInfo]) -> None:
-        """Add what lies in a folder and below. `above` is what the keys of its files begin with."""
+        """Add the objects in a folder and below. `above` is the prefix of their keys."""
         with os.scandir(folder) as entries:
             for entry in entries:
                 key = above + entry.name
@@ -272,7 +272,7 @@ class FileTree:
 
     @contextmanager
     def mapped(self, key: str) -> Generator[None]:
-        """Turn what the operating system says into errors of ours."""
+        """Map errors of the operating system to ours."""
         try:
             yield
         except OSError as error:
@@ -290,7 +290,7 @@ class FileTree:
 
 
 def _replace(place: _Place, body: bytes, expected: str | None) -> None:
-    """Put a new file in the place of the one that is there. Raises `FileNotFoundError` when none is."""
+    """Replace an existing file with a new one. Raises `FileNotFoundError` when there is none."""
     with opened_file(place.name, place.folder, os.O_RDWR) as descriptor:
         lock_current(descriptor, place.name, place.folder)
         found = _version(read_all(descriptor)) if expected is not None else None
@@ -330,7 +330,7 @@ def _version(body: bytes) -> str:
     return blake2b(body, digest_size=16).hexdigest()
 
 
-# New files that are whole or not there, and locks that end with their process.
+# New files that are whole or absent, and locks that end with their process.
 #
 # A file is written under a name of its own, synced, and only then given the name that readers look for. While it is
 # written it is locked, so a file that nobody has locked is what a killed process left behind.
@@ -340,14 +340,14 @@ _numbers = count()
 
 
 class WriterBusy(StoreUnavailable):
-    """Another writer is in the way for a moment: the store tries again before anyone hears of it."""
+    """Another writer holds the object for a moment: the store retries before its caller sees this."""
 
 
 @contextmanager
 def write_new_file(body: bytes, folder: int) -> Generator[str]:
     """The name of a new file in `folder` with this content, on stable storage.
 
-    The block gives it another name; when it raises, the file is gone.
+    The block renames it; when the block raises, the file is removed.
     """
     name, descriptor = _new_file(folder)
     try:
@@ -371,10 +371,10 @@ def read_all(descriptor: int) -> bytes:
 
 
 def lock_current(descriptor: int, name: str, folder: int) -> None:
-    """Lock the file that has this name now, until the descriptor is closed; everybody who replaces it does so.
+    """Lock the file that has this name now, until the descriptor is closed; every writer that replaces it does so.
 
-    The file is its own lock: the one that takes its place is another file. Raises `Busy` when somebody else has it
-    locked, or has just replaced it.
+    The file is its own lock: its replacement is another file. Raises `WriterBusy` when another writer has it locked, or
+    has just replaced it.
     """
     if not _lock(descriptor):
         raise WriterBusy("another writer holds the object", part=name)
@@ -383,7 +383,7 @@ def lock_current(descriptor: int, name: str, folder: int) -> None:
 
 
 def remove_abandoned(name: str, folder: int) -> None:
-    """Remove a new file that was never given its name, unless its writer is alive."""
+    """Remove a new file that was never renamed, unless its writer is alive."""
     with suppress(OSError):
         descriptor = os.open(name, os.O_RDWR | FILE, dir_fd=folder)
         try:
@@ -394,7 +394,7 @@ def remove_abandoned(name: str, folder: int) -> None:
 
 
 def _new_file(folder: int) -> tuple[str, int]:
-    """A new locked file with a name of its own. Somebody who tidies up may be quicker than the lock: then another."""
+    """A new locked file with a unique name. If a cleanup removes it before it is locked, another is made."""
     for _ in range(_NAMES_TRIED):
         name = f"{RESERVED}{os.getpid()}-{next(_numbers)}"
         try:

@@ -1,6 +1,6 @@
-"""Objects in memory: for tests, and for what need not outlive the process.
+"""Objects in memory: for tests, and for objects that need not outlive the process.
 
-As strict as the strictest of the others, so that what works here works on them: a version names a content, and a key
+As strict as the strictest other store, so that code that works here works on them: a version names a content, and a key
 is never the folder of another one.
 """
 
@@ -28,25 +28,27 @@ class _Kept(NamedTuple):
 
 
 class ObjectShelf:
-    """What several `MemoryObjectStore`s share, as several processes share a bucket. For any number of threads."""
+    """The objects that several `MemoryObjectStore`s share, as several processes share a bucket. For any number of
+    threads.
+    """
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
-        """`clock` gives epoch seconds. Without one, every put is a second after the one before."""
+        """`clock` returns epoch seconds. Without one, each put is one second after the one before."""
         self.clock = clock or map(float, count()).__next__
         self.lock = threading.Lock()
         """Held for moments, never across a wait."""
         self.objects: dict[str, _Kept] = {}
         self.folders: Counter[str] = Counter()
-        """How many objects lie below each folder."""
+        """Folder to the number of objects below it."""
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: a lock of its own. The objects are a copy from here on."""
+        """In a forked child: use a new lock. The objects are a copy from here on."""
         self.lock = threading.Lock()
 
 
 class MemoryObjectStore:
-    """Keeps objects on a shelf. Each call is one checkpoint, before it does anything; then it is done at once."""
+    """Keeps objects on a shelf. Each call is one checkpoint before it has any effect, and then runs without waiting."""
 
     def __init__(self, shelf: ObjectShelf | None = None) -> None:
         self._shelf = shelf if shelf is not None else ObjectShelf()
@@ -54,7 +56,7 @@ class MemoryObjectStore:
 
     @property
     def name(self) -> str:
-        """Two stores with the same name hold the same objects."""
+        """Stores with equal names hold the same objects."""
         return f"memory:{id(self._shelf):x}"
 
     async def get(self, key: str) -> StoredObject:
@@ -67,7 +69,7 @@ class MemoryObjectStore:
         return StoredObject(body=kept.body, version=kept.version)
 
     async def put(self, key: str, body: bytes, condition: Condition) -> str:
-        """Keep an object. Errors: `AlreadyExists`, `PreconditionFailed`; `Invalid` when it would be another's
+        """Store an object. Errors: `AlreadyExists`, `PreconditionFailed`; `Invalid` when its key is another key's
         folder.
         """
         check_key(key)
@@ -94,7 +96,6 @@ class MemoryObjectStore:
         ]
 
     async def delete(self, key: str) -> None:
-        """Forget an object. One that is not there is no error."""
         check_key(key)
         await self._enter()
         with self._shelf.lock:
@@ -126,5 +127,5 @@ class MemoryObjectStore:
 
 
 def _folders(key: str) -> Iterator[str]:
-    """Every folder that the key lies in, from the top."""
+    """Every folder of the key, from the top."""
     return (key[:end] for end, character in enumerate(key) if character == "/")

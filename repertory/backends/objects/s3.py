@@ -1,4 +1,4 @@
-"""Objects in an S3 bucket, or in any service that speaks S3's protocol and knows its conditional writes."""
+"""Objects in an S3 bucket, or in any service with S3's protocol and its conditional writes."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from repertory.errors import (
 )
 
 PAGE_KEYS_MAX = 1000
-"""Keys that one request of a listing asks for: the most that S3 gives."""
+"""Keys that one list request asks for: S3's maximum."""
 
 _SERVICE = AwsService(
     name="s3",
     wanted_by="S3 storage",
     extra="s3",
-    # Bodies are signed then, which protects them as well, also where a service does not know the newer checksums.
+    # Bodies are then signed, which protects them too, even where a service does not know the newer checksums.
     options={"request_checksum_calculation": "when_required", "response_checksum_validation": "when_required"},
 )
 _WRITE = "repertory-write"
-"""The metadata that says which put an object comes from."""
+"""The metadata key that says which put made an object."""
 _NO_VERSIONS = ("", "*")
-"""What no version is, and would match any object."""
+"""These are no versions, and would match any object."""
 
 T = TypeVar("T")
 
@@ -59,13 +59,13 @@ class S3ObjectStore:
     the objects and s3:ListBucket on the bucket, nothing else. Credentials and region are looked up at the first call.
     One store may be used from several event loops; each has its own connections, released by `aclose` in that loop.
 
-    Throttling, 5xx and broken connections are tried again with backoff, for `patience.timeout_s` in all; botocore's own
-    retries are off. When an answer to a conditional put got lost, the next attempt meets our own object, and sees by
-    its metadata that it is ours.
+    Throttling, 5xx and broken connections are retried with backoff, for `patience.timeout_s` in all; botocore's own
+    retries are off. When the response to a conditional put was lost, the next attempt meets our own object and
+    recognises it by its metadata.
 
-    Errors of every call: `Throttled` and `Unavailable` (patience is over), `Failed` (no such bucket, wrong region, not
-    allowed, wrong clock), `Invalid` (no credentials, no such profile). Cancellation ends the request at once; a put
-    that was already sent is done whole or not at all, and may be done shortly after.
+    Errors of every call: `Throttled` and `Unavailable` (the retries' time is over), `Failed` (no such bucket, wrong
+    region, not allowed, wrong clock), `Invalid` (no credentials, no such profile). Cancellation ends the request at
+    once; a put that was already sent is done whole or not at all, and may be done shortly after.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class S3ObjectStore:
         patience: RetryPolicy | None = None,
         content_type: str = "application/json",
     ) -> None:
-        """`prefix` stands before every key, with a slash between; slashes at its ends mean nothing.
+        """`prefix` precedes every key, with a slash between; slashes at its ends are ignored.
 
-        `writer` must be unique to this object, such as a random id: by it the store knows its own puts, and by it
-        the waits of many stores differ. `content_type` is what objects are labelled with.
+        `writer` must be unique to this object, such as a random id: the store recognises its own puts by it, and it
+        makes the retry delays of different stores differ. `content_type` is the content type of the objects.
         """
         if not bucket:
             raise Invalid("a bucket has a name", got=bucket)
@@ -98,7 +98,7 @@ class S3ObjectStore:
 
     @property
     def name(self) -> str:
-        """Two stores with the same name hold the same objects."""
+        """Stores with equal names hold the same objects."""
         return f"s3:{self._aws.endpoint_url or ''}/{self._bucket}/{self._prefix}"
 
     async def get(self, key: str) -> StoredObject:
@@ -114,7 +114,7 @@ class S3ObjectStore:
         return await self._patiently(attempt)
 
     async def put(self, key: str, body: bytes, condition: Condition) -> str:
-        """Write an object; S3 has it safe on return. Errors: `AlreadyExists`, `PreconditionFailed`, and see the
+        """Write an object; it is durable in S3 on return. Errors: `AlreadyExists`, `PreconditionFailed`, and see the
         class.
         """
         request: dict[str, Any] = {"Key": self._full(key), "Body": body, "ContentType": self._content_type}
@@ -141,7 +141,7 @@ class S3ObjectStore:
         return await self._patiently(attempt)
 
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
-        """All objects whose key begins with `prefix` and follows `start_after`, in the order of the keys' bytes."""
+        """All objects whose key begins with `prefix` and follows `start_after`, in the byte order of their keys."""
         request: dict[str, Any] = {"Prefix": self._prefix + check_prefix(prefix), "MaxKeys": PAGE_KEYS_MAX}
         if start_after is not None:
             request["StartAfter"] = self._full(start_after)
@@ -158,7 +158,7 @@ class S3ObjectStore:
         return found
 
     async def delete(self, key: str) -> None:
-        """Remove an object. One that is not there is no error. A bucket that keeps versions keeps them."""
+        """Remove an object. A missing object is no error. A bucket with versioning keeps the old versions."""
         request = {"Key": self._full(key)}
         await self._patiently(lambda: self._ask("delete_object", request))
 
@@ -174,7 +174,7 @@ class S3ObjectStore:
         return full
 
     def _info(self, item: Mapping[str, Any]) -> ObjectInfo | None:
-        """A line of a listing; None for what has no key of ours, such as the markers that consoles make for folders."""
+        """A line of a listing; None for an invalid key, such as the folder markers that consoles create."""
         key = str(item["Key"])[len(self._prefix) :]
         if not is_key(key):
             return None
@@ -182,7 +182,7 @@ class S3ObjectStore:
         return ObjectInfo(key=key, size_bytes=size_bytes, version=_version(item), modified_at=modified_at)
 
     async def _own_version(self, key: str, write: str) -> str | None:
-        """The version of the object that is there, if this very put made it."""
+        """The version of the stored object, if this same put made it."""
         try:
             found = await self._ask("head_object", {"Key": key})
         except NotFound:
@@ -195,20 +195,19 @@ class S3ObjectStore:
         return await with_retries(attempt, self._patience, self._jitter)
 
     def _jitter(self) -> float:
-        """The next number of a sequence that is this writer's own."""
+        """The next number of this writer's own sequence."""
         digest = self._writer.copy()
         digest.update(str(next(self._numbers)).encode())
         return int.from_bytes(digest.digest()[:4]) / 2**32
 
     async def _ask(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """One request, and its answer."""
         with self._mapped(str(request.get("Key", request.get("Prefix")))):
             client = await self._clients.get()
             return await getattr(client, operation)(Bucket=self._bucket, **request)
 
     @contextmanager
     def _mapped(self, key: str) -> Generator[None]:
-        """Turn what botocore says into errors of ours."""
+        """Map botocore's errors to ours."""
         try:
             yield
         except aws_client_errors() as error:
@@ -225,7 +224,7 @@ def _refused(key: str, condition: Create | Update) -> Conflict:
     return PreconditionFailed("the object is not the one to update", key=key, wanted=condition.version)
 
 
-# What S3 says with words of its own, as errors of ours; the rest is in `aws_errors.py`.
+# Maps S3's own errors to ours; the common AWS errors are in `aws_errors.py`.
 #
 #     try again        two writes at once                                                   Unavailable
 #     not there        the object; never the bucket                                         NotFound

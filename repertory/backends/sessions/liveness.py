@@ -1,6 +1,6 @@
-"""How the owner of sessions shows that it is alive, where the leases themselves are objects.
+"""How the owner of sessions shows that it is alive, where leases are stored as objects.
 
-On one machine by a lock that the system drops with the process; across machines by the time of its last proof.
+On one machine: a file lock that the system drops with the process. Across machines: the time of its last proof.
 """
 
 from __future__ import annotations
@@ -21,64 +21,65 @@ from repertory.errors import Invalid, StoreFailed, StoreUnavailable
 from repertory.forking import forget_in_children, unforked
 
 _LOOKED_AT = 10
-"""For how many times its life a proof that somebody looked at is remembered."""
+"""How many lease lifetimes long a checked proof is remembered."""
 
 
 LEASE_S = 10.0
-"""Seconds that a lease lives after the last sign of its owner, where only time can tell."""
+"""Seconds that a lease lives after its owner's last proof, where only time can tell."""
 
 
 class Liveness(Protocol):
-    """What a store asks of it. `owner` is the name that leases have; times are epoch seconds."""
+    """What a store needs to know about owners. `owner` is the name in a lease; times are epoch seconds."""
 
     @property
     def renew_every_s(self) -> float | None:
-        """How often an owner that writes nothing gives a sign of life; None when it need not."""
+        """How often an owner that writes nothing must renew its leases; None: never."""
         ...
 
     async def begin(self) -> None:
-        """Be alive from now on. Calling it twice is allowed. Errors: `Unavailable`, `Invalid`."""
+        """Count as alive from now on. Calling it twice is allowed. Errors: `Unavailable`, `Invalid`."""
         ...
 
     async def is_alive(
         self, owner: str, proved_at: float, silent_s: Callable[[], Awaitable[float]] | None = None
     ) -> bool:
-        """Whether another owner, whose last proof is of that time, is alive now. `silent_s` says how old the proof is
-        by the clock of whatever keeps it, for who may ask for that; without it `proved_at` has to do.
+        """True if another owner, whose last proof has that time, is alive now. `silent_s` returns the age of the proof
+        by the store's own clock, for callers that can ask for it; without it, `proved_at` decides.
         """
         ...
 
     async def ask(self, owner: str, session_id: str) -> bool:
-        """Ask another owner for a session; False where that has to be said where the session lies."""
+        """Ask another owner for a session. False where the request must be stored with the session instead."""
         ...
 
     async def asked_for(self) -> Sequence[str]:
-        """The sessions that others have asked for since the last look. Errors: `Unavailable`."""
+        """The sessions that other owners have asked for since the last call. Errors: `Unavailable`."""
         ...
 
     async def end(self) -> None:
-        """Be alive no longer. Calling it twice is allowed."""
+        """Stop counting as alive. Calling it twice is allowed."""
         ...
 
 
 class TimeToLive:
-    """Alive for some seconds after each proof. A clock that is behind the owner's, or jumps back, makes nobody wait
-    longer than that: a proof that stays the same while it is looked at for so many seconds counts no longer. One that
-    is ahead makes the wait shorter, and nothing worse: what an owner writes is decided by the lease alone.
+    """An owner is alive for `ttl_s` seconds after each proof. If the local clock is behind the owner's, or jumps back,
+    a caller still waits no longer than that: a proof that stays the same for `ttl_s` seconds of looking at it has
+    expired. If the clock is ahead, the wait is shorter, which is harmless: the lease alone decides what an owner may
+    write.
     """
 
     def __init__(self, wall: Callable[[], float], ttl_s: float = LEASE_S) -> None:
         self._wall = wall
         self._ttl_s = ttl_s
         self._seen: dict[tuple[str, float], float] = {}
-        """Owner and proof to when it was looked at first, by a clock that does not jump."""
+        """Owner and proof to the monotonic time at which it was first seen."""
 
     @property
     def renew_every_s(self) -> float | None:
         return self._ttl_s / 4
 
     async def begin(self) -> None:
-        """A proof in the lease is all there is."""
+        """Nothing to do: the proof is in the lease."""
 
     async def is_alive(
         self, owner: str, proved_at: float, silent_s: Callable[[], Awaitable[float]] | None = None
@@ -86,7 +87,7 @@ class TimeToLive:
         return self.counts(owner, proved_at) if silent_s is None else await silent_s() <= self._ttl_s
 
     def counts(self, owner: str, proved_at: float) -> bool:
-        """Whether an owner is alive whose last proof is of that time."""
+        """True if an owner whose last proof has that time is alive."""
         if self._wall() - proved_at >= self._ttl_s:
             return False
         now = anyio.current_time()
@@ -101,11 +102,11 @@ class TimeToLive:
         return ()
 
     async def end(self) -> None:
-        """No more proofs are enough."""
+        """Nothing to do: without further proofs the lease expires."""
 
 
 class LockedFile:
-    """Alive as long as the process holds the lock on a file of its own, in a folder beside the sessions."""
+    """Alive while the process holds the lock on its own file, in a folder beside the sessions."""
 
     def __init__(self, folder: Path, owner: str) -> None:
         self._folder = folder
@@ -113,7 +114,7 @@ class LockedFile:
         self._beginning = anyio.Lock()
 
     renew_every_s = None
-    """The system keeps the lock."""
+    """The system keeps the lock, so nothing needs renewal."""
 
     async def begin(self) -> None:
         """Errors: `Unavailable` when the folder cannot be made or locked."""
@@ -160,7 +161,9 @@ class LockedFile:
             return self._lock.asked_for()
         except OSError as error:
             cause = error.strerror or str(error)
-            raise StoreUnavailable("nobody can be heard", path=str(self._folder), cause=cause) from error
+            raise StoreUnavailable(
+                "requests of other processes cannot be read", path=str(self._folder), cause=cause
+            ) from error
 
     def _alive(self, owner: str) -> bool:
         try:
@@ -168,22 +171,22 @@ class LockedFile:
         except OSError as error:
             cause = error.strerror or str(error)
             raise StoreUnavailable(
-                "nobody can tell whether an owner lives", path=os.fspath(self._folder), cause=cause
+                "it cannot be determined whether an owner is alive", path=os.fspath(self._folder), cause=cause
             ) from error
 
 
-# Proof of life between processes of one machine.
+# Liveness between processes of one machine.
 #
 # Each store holds an exclusive lock on a file of its own, in a folder beside the database. The system lets the lock go
 # when the process ends, however it ends, so anyone who can lock the file knows that its owner is dead: no heartbeat, no
 # time to live. Those who test take shared locks, so two of them never mistake each other for the owner. A forked child
 # closes what it has inherited of its parent's lock: else the parent would seem alive for as long as the child is.
 #
-# Whoever wants a session that an owner has writes its name into the owner's file, which the owner reads now and then.
+# A process that wants an owner's session writes its name into the owner's file, which the owner reads now and then.
 #
 # The file begins with two lines: the owner's process, and the last position that it has committed, where it notes that.
 # The note is written after the commit has been synced, and is not synced itself: it outlives its process, and never
-# says more than what was acknowledged. So who opens the database after a kill notices when commits are missing.
+# says more than what was acknowledged. So the process that opens the database after a kill notices missing commits.
 
 _ASKED_BYTES_MAX = 64 * 1024
 _DIGITS = 20
@@ -197,23 +200,23 @@ class OwnerLock:
         self._path = folder / check_id(owner, "owner")
         self._file: int | None = None
         self._heard = 0
-        """Bytes of the file that are ours, or that were read."""
+        """Bytes of the file that this owner wrote or has read."""
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: hold nothing. The parent keeps its lock, which ends with its own descriptor."""
+        """In a forked child: drop the lock. The parent keeps it through its own descriptor."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
 
     @property
     def held(self) -> bool:
-        """Whether others see this owner alive."""
+        """True if other processes see this owner as alive."""
         return self._file is not None
 
     def acquire(self) -> None:
-        """Become alive; also clears away what dead owners left. Errors: `Unavailable`; `Invalid` when the owner is in
-        use.
+        """Take the lock, and remove the files of dead owners. Errors: `Unavailable`; `Invalid` when the owner's name is
+        in use.
         """
         if self._file is None:
             with suppress(FileExistsError):
@@ -224,7 +227,6 @@ class OwnerLock:
             self._clear_dead()
 
     def release(self) -> None:
-        """Stop being alive. Calling it twice is allowed."""
         with unforked:
             if self._file is not None:
                 with suppress(OSError):
@@ -233,14 +235,16 @@ class OwnerLock:
                 self._file = None
 
     def alive(self, owner: str) -> bool:
-        """Whether another owner is alive now. A name that no owner can have, as damage may leave it, is nobody's."""
+        """True if another owner is alive now. An impossible owner name, which damage may leave, counts as dead."""
         try:
             return _alive(self._folder / check_id(owner, "owner"))
         except Invalid:
             return False
 
     def ask(self, owner: str, session_id: str) -> None:
-        """Ask another owner for a session. One that is gone need not be asked; one that missed it is asked again."""
+        """Ask another owner for a session. An owner that is gone need not be asked; one that missed the request is
+        asked again.
+        """
         with suppress(OSError):
             file = os.open(self._folder / owner, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
@@ -249,17 +253,17 @@ class OwnerLock:
                 os.close(file)
 
     def note(self, position: int) -> None:
-        """Note that everything up to this position is committed. What cannot be noted is not missed by anybody."""
+        """Record that everything up to this position is committed. If that fails, the position is not recorded."""
         if self._file is not None:
             with suppress(OSError):
                 os.pwrite(self._file, b"%0*d" % (_DIGITS, position), self._heard - _DIGITS - 1)
 
     def asked_for(self) -> list[str]:
-        """The sessions that others have asked for since the last look. One look at the file's size, usually."""
+        """The sessions that other processes have asked for since the last call. Usually only reads the file's size."""
         if self._file is None or os.fstat(self._file).st_size <= self._heard:
             return []
         said = os.pread(self._file, _ASKED_BYTES_MAX, self._heard)
-        # What is asked for just now is lost with it, and asked for again.
+        # A request that arrives just now is cut off too; its process asks again.
         os.ftruncate(self._file, self._heard)
         return list(dict.fromkeys(line for line in said.decode(errors="replace").split("\n") if line))
 
@@ -271,7 +275,7 @@ class OwnerLock:
 
 
 def noted_in(folder: Path) -> int:
-    """The highest position that an owner, alive or dead, has noted in the folder; 0 when nobody has."""
+    """The highest position that an owner, alive or dead, has noted in the folder; 0 when there is none."""
     highest = 0
     with suppress(OSError):
         for name in os.listdir(folder):
@@ -282,7 +286,7 @@ def noted_in(folder: Path) -> int:
 
 
 def _lock_own(path: Path) -> int:
-    """A new locked file at `path`. It gets its name only once it is locked: nobody ever sees a live owner's file
+    """A new locked file at `path`. It gets its name only when locked, so no process ever sees a live owner's file
     unlocked.
     """
     if _alive(path):
@@ -296,7 +300,7 @@ def _lock_own(path: Path) -> int:
                 unnamed.rename(path)
                 return file
         except FileNotFoundError:
-            pass  # Someone who clears away was quicker than the rename.
+            pass  # Another process removed the file before the rename.
         except BaseException:
             os.close(file)
             raise
@@ -304,7 +308,7 @@ def _lock_own(path: Path) -> int:
 
 
 def _alive(path: Path) -> bool:
-    """Whether someone holds the file locked. A file that nobody holds is removed."""
+    """True if a process holds the file locked. A file that is not locked is removed."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

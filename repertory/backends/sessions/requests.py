@@ -1,4 +1,4 @@
-"""Requests to an object store, many of them side by side but never too many."""
+"""Concurrent requests to an object store, with a bound."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from repertory.backends.ports import Condition, Create, ObjectInfo, ObjectStore,
 from repertory.errors import NotFound, RepertoryError
 
 SIDE_BY_SIDE = 32
-"""Requests under way at once for one kind of work: commits, or reading, or tidying up."""
+"""The most concurrent requests for one kind of work: commits, reading, or maintenance."""
 
 T = TypeVar("T")
 
 
 async def side_by_side(calls: Sequence[Callable[[], Awaitable[T]]], at_once: int = SIDE_BY_SIDE) -> list[T]:
-    """What each call gives, in order. When some fail, those under way end all the same, and no more are begun; then the
-    first error is raised.
+    """The result of each call, in order. When some fail, calls under way still finish and no more start; then the first
+    error is raised.
     """
     if len(calls) == 1:
         return [await calls[0]()]
@@ -44,7 +44,6 @@ async def side_by_side(calls: Sequence[Callable[[], Awaitable[T]]], at_once: int
 
 
 async def find(objects: ObjectStore, key: str) -> StoredObject | None:
-    """An object, or None when there is none."""
     try:
         return await objects.get(key)
     except NotFound:
@@ -58,7 +57,6 @@ class Requests:
         self._objects = objects
 
     async def find(self, key: str) -> StoredObject | None:
-        """An object, or None when there is none."""
         return await find(self._objects, key)
 
     async def find_all(self, keys: Sequence[str], at_once: int = SIDE_BY_SIDE) -> list[StoredObject | None]:
@@ -66,28 +64,26 @@ class Requests:
         return await side_by_side([partial(self.find, key) for key in keys], at_once)
 
     async def put(self, key: str, body: bytes, condition: Condition) -> str:
-        """Write an object and give its version."""
         return await self._objects.put(key, body, condition)
 
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
-        """What lies below a prefix, in order."""
+        """The objects below a prefix, in order."""
         return await self._objects.list(prefix, start_after)
 
     async def delete_all(self, keys: Sequence[str], at_once: int = SIDE_BY_SIDE) -> None:
-        """Remove objects."""
         await side_by_side([partial(self._objects.delete, key) for key in keys], at_once)
 
 
-# Objects of damaged sessions, moved aside as they are: `<aside>/<number>/...` in the same storage, where `aside` is a
-# folder of the session's own.
+# Objects of damaged sessions, set aside unchanged: `<aside>/<number>/...` in the same storage, where `aside` is the
+# session's own folder.
 #
-# Each time that something is set aside has a number of its own, from 1. Nothing reads these objects but people.
+# Each copy has its own number, from 1. Only people read these objects.
 
 _DIGITS = 4
 
 
 async def copy_aside(requests: Requests, folder: str, aside: str) -> str:
-    """Copy every object below a folder (named without a slash behind it). Gives the folder of the copies."""
+    """Copy every object below a folder (named without a slash at its end). Returns the folder of the copies."""
     names = await names_aside(requests, aside)
     number = int(names[-1].rpartition("/")[2]) + 1 if names else 1
     target = f"{aside}/{number:0{_DIGITS}}"
@@ -103,13 +99,13 @@ async def copy_aside(requests: Requests, folder: str, aside: str) -> str:
 
 
 async def names_aside(requests: Requests, aside: str) -> Sequence[str]:
-    """The folders of such copies, the oldest first."""
+    """The folders of such copies, oldest first."""
     prefix = f"{aside}/"
     numbers = {info.key.removeprefix(prefix).split("/")[0] for info in await requests.list(prefix)}
     return [f"{prefix}{number}" for number in sorted(filter(str.isdecimal, numbers), key=int)]
 
 
 async def remove_aside(requests: Requests, aside: str) -> None:
-    """Remove all of these copies."""
+    """Remove all such copies."""
     found = await requests.list(f"{aside}/")
     await requests.delete_all([info.key for info in found])

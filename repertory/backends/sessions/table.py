@@ -1,7 +1,7 @@
-"""What every store of sessions does the same way, whatever its layout: who may write, and one call at a time.
+"""What every session store does the same way, whatever its layout: who may write, and one call at a time.
 
-Who may write is decided here, and nowhere else: by the generation and the owner that a layout has read, and by whether
-that owner is alive. A layout reads them, and writes the next ones under its own condition.
+Only this file decides who may write: by the generation and the owner that a layout has read, and by whether that owner
+is alive. A layout reads them, and writes the next ones under its own condition.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ E = TypeVar("E")
 
 
 class Title(Protocol):
-    """Whose a session is, as a layout has read it."""
+    """Who owns a session, as a layout has read it."""
 
     @property
     def generation(self) -> int:
-        """Of the last owner; it rises with each. 0: nobody has owned it yet."""
+        """The last owner's; it rises with each owner. 0: never owned."""
         ...
 
     @property
     def owner(self) -> str | None:
-        """None when the session was given up."""
+        """None when the session was released."""
         ...
 
 
 def is_current(title: Title, lease: Lease) -> bool:
-    """Whether a lease is the one that counts."""
+    """True if a lease is the current one."""
     return (title.generation, title.owner) == (lease.generation, lease.owner)
 
 
 def rival(title: Title, owner: str) -> str | None:
-    """The owner that keeps `owner` out, if it is alive; None when nobody does."""
+    """Another owner than `owner`, which keeps it out if alive; None when there is none."""
     return title.owner if title.owner != owner else None
 
 
 def lost(lease: Lease) -> LeaseLost:
-    """What to tell the holder of a lease that is no longer current."""
+    """The error for the holder of a lease that is no longer current."""
     return LeaseLost("the session has another owner now", session=lease.session_id, generation=lease.generation)
 
 
 def busy(session_id: str, owner: str | None) -> SessionBusy:
-    """What to tell who wants a session of a live owner."""
+    """The error for a caller that wants a session of a live owner."""
     return SessionBusy("another live owner has the session", session=session_id, owner=owner)
 
 
 def refuse_gaps(session_id: str, rows: Sequence[Row], last_seq: int) -> LeaseLost | None:
-    """The refusal of an agent's rows that do not directly follow the last one stored."""
+    """The refusal of an agent's rows that do not directly follow the last one stored, or None."""
     for seq, row in enumerate(rows, last_seq + 1):
         if row.seq != seq:
             return LeaseLost("rows do not follow what is stored", session=session_id, seq=row.seq, stored=last_seq)
@@ -74,14 +74,14 @@ def refuse_gaps(session_id: str, rows: Sequence[Row], last_seq: int) -> LeaseLos
 
 
 class AgentPart(NamedTuple):
-    """What of a batch is one agent's."""
+    """One agent's rows and erasures in a batch."""
 
     rows: Sequence[Row]
     erase: Sequence[int]
 
 
 def parts_by_agent(batch: Batch) -> dict[str, AgentPart]:
-    """The agents that a batch is for, those with rows first."""
+    """A batch by agent, those with rows first."""
     rows: dict[str, list[Row]] = {}
     for row in batch.rows:
         rows.setdefault(row.agent_id, []).append(row)
@@ -92,7 +92,7 @@ def parts_by_agent(batch: Batch) -> dict[str, AgentPart]:
 
 
 def position_after(batch: Batch, last_seqs: Mapping[str, int] | Callable[[str], int]) -> Position:
-    """What to answer for a batch that is stored."""
+    """The outcome of a batch that is stored."""
     agent_id = batch.rows[-1].agent_id if batch.rows else (batch.erase[-1][0] if batch.erase else "")
     if not agent_id:
         return Position(agent_id="", seq=0)
@@ -101,7 +101,7 @@ def position_after(batch: Batch, last_seqs: Mapping[str, int] | Callable[[str], 
 
 
 def check_agents(batches: Sequence[Batch]) -> None:
-    """Raise `Invalid` for agents that cannot be called so."""
+    """Raise `Invalid` for invalid agent ids."""
     for agent_id in {row.agent_id for batch in batches for row in batch.rows}:
         check_id(agent_id, "agent id")
 
@@ -111,10 +111,10 @@ async def append_apart(
     locked: Callable[[str], AbstractAsyncContextManager[E]],
     append: Callable[[E, Batch], Awaitable[CommitOutcome]],
 ) -> list[CommitOutcome]:
-    """Append the batches of different sessions side by side, those of one session each after the one before, with
-    `locked` held; one outcome per batch, in order. Cancellation waits for all of it.
+    """Append batches of different sessions concurrently, and those of one session one after the other, with `locked`
+    held; one outcome per batch, in order. Cancellation waits for all of it.
 
-    Errors: those of `locked`. Whatever `append` raises is the outcome of its batch.
+    Errors: those of `locked`. An error that `append` raises is the outcome of its batch.
     """
     check_agents(batches)
     outcomes: dict[int, CommitOutcome] = {}
@@ -152,8 +152,6 @@ async def write_anew(store: SessionStore, session_id: str, keep: Sequence[Row]) 
 
 
 class Held(Protocol):
-    """A lease of ours, and what a layout knows of it."""
-
     @property
     def lease(self) -> Lease: ...
 
@@ -164,37 +162,36 @@ J = TypeVar("J")
 
 @dataclass(slots=True)
 class SessionEntry(Generic[H, J]):
-    """What a store knows of one session."""
+    """What a store knows about one session."""
 
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     users: int = 0
     """Calls that hold the lock or wait for it."""
     held: H | None = None
     journals: dict[str, J] = field(default_factory=lambda: dict[str, J]())
-    """Those that are open, by agent."""
+    """The open journals, by agent id."""
 
     def drop(self) -> None:
-        """It is not ours any more."""
+        """Forget the lease and the journals."""
         self.held, self.journals = None, {}
 
 
 class SessionTable(Generic[H, J]):
-    """The sessions of a store, each worked on by one call at a time. For one event loop."""
+    """The sessions of a store, each used by one call at a time. For one event loop."""
 
     def __init__(self, name: Callable[[], str]) -> None:
-        """`name`: of the store, for who calls it when it is closed."""
+        """`name` returns the store's name, for the error after `close`."""
         self._name = name
         self._entries: dict[str, SessionEntry[H, J]] = {}
         self.closed = False
 
     def refuse_closed(self) -> None:
-        """Raise `Invalid` once the store is closed."""
         if self.closed:
             raise Invalid("this was closed before", name=self._name())
 
     @asynccontextmanager
     async def locked(self, session_id: str) -> AsyncGenerator[SessionEntry[H, J]]:
-        """The session, for this call alone; forgotten when nobody needs it any more. Errors: `Invalid`."""
+        """The session's entry, locked for this call; dropped when no call needs it any more. Errors: `Invalid`."""
         self.refuse_closed()
         entry = self._entries.setdefault(session_id, SessionEntry[H, J]())
         entry.users += 1
@@ -207,20 +204,18 @@ class SessionTable(Generic[H, J]):
                 self._entries.pop(session_id, None)
 
     def held(self) -> dict[str, H]:
-        """The sessions that are held, by id."""
+        """The held leases, by session id."""
         return {name: entry.held for name, entry in self._entries.items() if entry.held is not None}
 
     async def release(self, lease: Lease, give_up: Callable[[SessionEntry[H, J]], Awaitable[None]]) -> None:
-        """Give a session up, unless the lease is no longer current. Cancellation waits for it."""
+        """Release a session, unless the lease is no longer current. Cancellation waits for it."""
         with anyio.CancelScope(shield=True):
             async with self.locked(lease.session_id) as entry:
                 if entry.held is not None and entry.held.lease == lease:
                     await give_up(entry)
 
     async def close(self, give_up: Callable[[SessionEntry[H, J]], Awaitable[None]]) -> bool:
-        """Refuse every later call, and give up what is held; whether there was anything to close. The caller shields
-        it.
-        """
+        """Refuse every later call, and release all leases. False if it was closed before. The caller shields it."""
         if self.closed:
             return False
         self.closed = True

@@ -1,5 +1,5 @@
-"""What the model may call: functions turned into tools, their schemas, and the threads that synchronous ones run in.
+"""Python functions as tools that the model may call, their schemas, and the threads for synchronous ones.
 
-What may enter: implementations of the `Tool` port and what they need. pydantic is imported by `input_schema.py` alone,
-and that file is imported when a schema is first needed. Start reading at `function_tool.py`.
+What belongs here: implementations of the `Tool` port and what they need. pydantic is imported by `input_schema.py` and
+`output_form.py` alone, which are imported when first needed. Start reading at `function_tool.py`.
 """

@@ -1,7 +1,7 @@
-"""A Python function as a tool: called as before by Python, run with checked input by an agent.
+"""A Python function as a tool: Python calls it as before, an agent runs it with checked input.
 
-Life of one run: the input is checked and converted, `agent` and `tool_context` are put in, the function is called (on
-the event loop when it is asynchronous, in a worker thread when not), and what it returns becomes a tool result.
+Steps of a run: the input is checked and converted, `agent` and `tool_context` are added, the function is called (on the
+event loop when it is asynchronous, in a worker thread when not), and its return value becomes a tool result.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 OnPartial = Callable[[object], Awaitable[None]]
-"""Takes what an asynchronous generator yields, as it comes."""
+"""Receives each value that an asynchronous generator yields."""
 
 _log = logging.getLogger("repertory.tools")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSettings:
-    """What a tool says of itself besides its signature."""
+    """A tool's settings besides its signature."""
 
     name: str
     description: str | None = None
     """None: the docstring, without its `Args` section."""
     input_schema: Mapping[str, object] | None = None
-    """JSON schema to show the model in place of the derived one. Input is still checked against the signature."""
+    """JSON schema for the model instead of the derived one. Input is still checked against the signature."""
     timeout_s: float | None = None
-    """Seconds one attempt may take, counted by whoever runs the tool; None means no bound."""
+    """Seconds one attempt may take, enforced by the caller of `run`; None means no bound."""
     idempotent: bool = False
     effects: bool = True
 
 
 class ToolDeclaration:
-    """Everything about a tool that does not depend on the instance a method is taken from. The schema is built once."""
+    """The parts of a tool that do not depend on the instance of a method. The schema is built once."""
 
     def __init__(self, function: Callable[..., Any], settings: ToolSettings, context_name: str | None = None) -> None:
         """Errors: `TypeError` for parameters that a model cannot fill in."""
@@ -66,18 +66,16 @@ class ToolDeclaration:
 
     @functools.cached_property
     def schema(self) -> InputSchema:
-        """The input's schema. Loads pydantic. Errors: `Invalid` for annotations that have none."""
+        """The input's schema. Loads pydantic. Errors: `Invalid` for annotations without one."""
         descriptions = read_docstring(self._function.__doc__).parameters
         return schema_class()(self.settings.name, self._function, self.parameters.visible, descriptions)
 
     @property
     def has_schema(self) -> bool:
-        """Whether the schema was built already."""
         return "schema" in self.__dict__
 
     @functools.cached_property
     def spec(self) -> ToolSpec:
-        """The tool as the model is told of it."""
         settings = self.settings
         description = settings.description or read_docstring(self._function.__doc__).description or settings.name
         schema = settings.input_schema or self.schema.json_schema
@@ -96,7 +94,7 @@ class FunctionTool(Generic[P, R]):
         self._kind = _kind_of(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function itself: no conversion, no injection, exceptions as they are."""
+        """Call the function itself: no conversion, no injection, exceptions unchanged."""
         return self._function(*args, **kwargs)
 
     @overload
@@ -120,7 +118,6 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def name(self) -> str:
-        """What the model calls it."""
         return self._declaration.settings.name
 
     @property
@@ -136,27 +133,26 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def effects(self) -> bool:
-        """Whether running it changes the world."""
         return self._declaration.settings.effects
 
     @property
     def idempotent(self) -> bool:
-        """Whether running it twice with the same idempotency key is as good as once."""
         return self._declaration.settings.idempotent
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds one attempt may take; None means no bound. Whoever runs the tool counts them."""
+        """Seconds one attempt may take; None means no bound. The caller of `run` enforces it."""
         return self._declaration.settings.timeout_s
 
     async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
-        """Run once with what the model sent. Each value of an asynchronous generator goes to `context.on_partial`.
+        """Run once with the model's input. Each value of an asynchronous generator goes to `context.on_partial`.
 
-        Input that does not fit, exceptions of the function and results that JSON cannot say, or that are too large, are
-        results with status `error`, and `context.on_exception` is told. All but the first (and any other `Invalid`: the
-        model's mistakes) are logged in one line, with their traceback at level debug. Cancellation is never swallowed:
-        an asynchronous function is cancelled where it waits; a synchronous one cannot be, so its thread runs on and its
-        result is thrown away. Nor is `InterruptException`, by which the function asks a person.
+        Invalid input, exceptions of the function, and results that JSON cannot express or that are too large become
+        results with status `error`, and `context.on_exception` is called. All but invalid input (and any other
+        `Invalid`: the model's mistakes) are logged in one line, with their traceback at level debug. Cancellation is
+        never swallowed: an asynchronous function is cancelled where it waits; a synchronous one cannot be, so its
+        thread runs on and its result is dropped. `InterruptException`, by which the function asks a person, is not
+        swallowed either.
         """
         use_id = tool_use["toolUseId"]
         if not self._declaration.has_schema:
@@ -197,8 +193,8 @@ class FunctionTool(Generic[P, R]):
 
         def work() -> tuple[ToolResult | None, Any]:
             value = function(**arguments)
-            # A plain wrapper around an asynchronous function gives its coroutine, which belongs on the event loop. All
-            # else becomes the result here: a large one takes a while.
+            # A plain wrapper around an asynchronous function returns its coroutine, which belongs on the event loop.
+            # Any other value becomes the result here: a large one takes a while.
             return (None, value) if inspect.isawaitable(value) else (result_of(value), None)
 
         result, awaitable = await tool_threads().run(work)
@@ -221,7 +217,7 @@ async def _last(values: AsyncIterator[object], on_partial: OnPartial | None) -> 
 
 
 def _kind_of(function: object) -> Literal["coroutine", "generator", "thread"]:
-    """How the function runs. A callable object is judged by its `__call__`."""
+    """How the function runs. For a callable object, its `__call__` decides."""
     called: object = function
     if not inspect.isroutine(function) and not isinstance(function, functools.partial):
         called = inspect.getattr_static(type(function), "__call__")
@@ -236,7 +232,7 @@ _ENTRY = re.compile(r"\*{0,2}(?P<name>\w+)\s*(?:\(.*?\))?\s*:(?:\s+|$)(?P<text>.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Docstring:
-    """A docstring taken apart. `description` is everything but the `Args` section; either may be empty."""
+    """A parsed docstring. `description` is everything but the `Args` section; either may be empty."""
 
     description: str
     parameters: Mapping[str, str]
@@ -244,7 +240,7 @@ class Docstring:
 
 
 def read_docstring(text: str | None) -> Docstring:
-    """Take a docstring apart. Anything that is no `Args` section stays in the description, in its order."""
+    """Parse a docstring. Everything but the `Args` section stays in the description, in its order."""
     lines = inspect.cleandoc(text or "").splitlines()
     start = next((index for index, line in enumerate(lines) if _ARGS_HEADER.fullmatch(line)), None)
     if start is None:
@@ -256,7 +252,7 @@ def read_docstring(text: str | None) -> Docstring:
 
 
 def _entries(lines: Sequence[str]) -> dict[str, str]:
-    """Entries stand at the section's smallest indentation; deeper lines go on with the entry above them."""
+    """Entries have the section's smallest indentation; deeper lines continue the entry above them."""
     margin = min((indent for line in lines if (indent := _indent(line)) is not None), default=0)
     parts: dict[str, list[str]] = {}
     current: list[str] = []
@@ -271,7 +267,7 @@ def _entries(lines: Sequence[str]) -> dict[str, str]:
 
 
 def _indent(line: str) -> int | None:
-    """How far a line is indented; None for a blank line, which belongs to whatever stands around it."""
+    """The indentation of a line; None for a blank line, which belongs to the lines around it."""
     return len(line) - len(line.lstrip()) if line.strip() else None
 
 
@@ -287,18 +283,17 @@ _UNSUPPORTED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """A signature, sorted."""
-
     visible: tuple[inspect.Parameter, ...]
-    """In the order of the signature; annotations as written, perhaps strings."""
+    """In signature order; annotations as written, perhaps strings."""
     injected: Mapping[str, InjectedParameter]
-    """Parameter name to what the runtime passes for it."""
+    """Parameter name to the value that the runtime passes."""
     receiver: str | None
-    """`self` or `cls` of a method that is not bound yet: it runs only when taken from an instance."""
+    """`self` or `cls` of an unbound method: it runs only when taken from an instance."""
 
 
 def read_parameters(function: Callable[..., Any], context_name: str | None = None) -> Parameters:
-    """Sort a signature. `agent`, `tool_context`, `context_name` and whatever is annotated `ToolContext` are injected.
+    """Sort the parameters by kind. `agent`, `tool_context`, `context_name` and parameters annotated `ToolContext` are
+    injected.
 
     Errors: `TypeError` for `*args`, `**kwargs` and positional-only parameters, which a model cannot name, and when
     `context_name` names no parameter.
@@ -325,7 +320,7 @@ def _injected(parameter: inspect.Parameter, context_name: str | None) -> Injecte
 
 
 def _says_context(annotation: object) -> bool:
-    """Whether an annotation is `ToolContext`. A string is matched by its spelling: it need not resolve at run time."""
+    """True if an annotation is `ToolContext`. A string is compared as text: it need not resolve at run time."""
     if isinstance(annotation, str):
         return _CONTEXT_ANNOTATION.fullmatch(annotation.strip("'\" ")) is not None
     return annotation in (ToolContext, ToolContext | None)
@@ -344,37 +339,35 @@ def _name_of(function: Callable[..., Any]) -> str:
 THREADS_MAX = 32
 """Synchronous tools that run at once in one event loop; more wait for a thread."""
 ABANDONED_MAX = 16
-"""Abandoned calls that may still run before synchronous tools are refused."""
+"""Abandoned calls that may still run before further synchronous tools are refused."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadStatistics:
-    """A look at one event loop's tool threads."""
+    """Counts of one event loop's tool threads."""
 
     running_count: int
     abandoned_count: int
-    """How many of them nobody waits for any more."""
+    """How many of them are no longer waited for."""
 
 
 class ToolThreads:
-    """The tool threads of one event loop."""
-
     def __init__(self) -> None:
         self._limiter = anyio.CapacityLimiter(THREADS_MAX)
         self._running: set[object] = set()
         self._abandoned: set[object] = set()
 
     def statistics(self) -> ThreadStatistics:
-        """How many threads run now. Safe from any thread."""
+        """The current counts. Safe from any thread."""
         return ThreadStatistics(running_count=len(self._running), abandoned_count=len(self._abandoned))
 
     async def run(self, function: Callable[[], T]) -> T:
-        """Call `function` in a thread and give its result, or raise what it raised.
+        """Call `function` in a thread; its result or its exception.
 
-        Cancellation returns at once and leaves the thread to itself. Errors: `LimitReached` when too many abandoned
-        calls still run: wait for them, or give what those tools wait for a timeout of its own.
+        Cancellation returns at once and abandons the thread. Errors: `LimitReached` when too many abandoned calls still
+        run: wait for them, or give those tools a timeout for what they wait for.
         """
         abandoned_count = len(self._abandoned)
         if abandoned_count >= ABANDONED_MAX:
@@ -399,7 +392,7 @@ class ToolThreads:
     def _abandon(self, call: object) -> None:
         """Count the call as abandoned while it runs.
 
-        Added first and looked at second, in the opposite order of the thread: whichever is last takes it out again.
+        Adds the call, then checks if it still runs; the thread does the opposite. So the later of the two removes it.
         """
         self._abandoned.add(call)
         if call not in self._running:
@@ -419,11 +412,11 @@ def tool_threads() -> ToolThreads:
         return threads
 
 
-# `@tool`: make a function callable by a model. It is still the function.
+# `@tool`: make a function callable by a model. Python can still call it as a function.
 
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""What every provider takes as a tool's name."""
+"""Tool names that every provider accepts."""
 
 
 class ToolDecorator(Protocol):
@@ -461,12 +454,12 @@ def tool(
 
     Types and docstring become the JSON schema when it is first needed. Parameters named `agent` or `tool_context`, and
     those annotated `ToolContext`, are filled in by the runtime and hidden from the model; `context="name"` names one
-    more, `context=True` none (`tool_context` is filled in anyway).
-    `timeout_s`: seconds one attempt may take. `effects=False`: running it changes nothing, so its start need not be
-    durable first. `idempotent=True`: after a crash it may simply run again. `inputSchema` replaces the schema that the
-    model is shown (with or without its outer `{"json": ...}`); the input is still checked against the signature.
+    more, `context=True` none (`tool_context` is filled in anyway). `timeout_s`: seconds one attempt may take.
+    `effects=False`: running it changes nothing, so its start need not be durable first. `idempotent=True`: after a
+    crash it may simply run again. `inputSchema` replaces the schema that the model sees (with or without its outer
+    `{"json": ...}`); the input is still checked against the signature.
 
-    Errors: `TypeError` for what is no function and for parameters that a model cannot name; `Invalid` for bad settings.
+    Errors: `TypeError` for other objects and for parameters that a model cannot name; `Invalid` for bad settings.
     """
 
     def decorate(target: Callable[..., Any], /) -> FunctionTool[..., Any]:
@@ -498,7 +491,7 @@ def _check_function(target: object) -> None:
 
 
 def _warn_of_silence(target: Callable[..., Any], settings: ToolSettings) -> None:
-    """Say it once when a model will not know what a tool is for, or what its parameters are: it works all the same."""
+    """Log once if a tool lacks a description of itself or of its parameters for the model; it works all the same."""
     missing: list[str] = []
     if not settings.description and not inspect.getdoc(target):
         missing.append("no docstring, so the model is told nothing of what it does: write one")

@@ -1,4 +1,4 @@
-"""What a tool accepts: the JSON schema that the model is told, and the check of what the model then sends.
+"""The input of a tool: the JSON schema for the model, and the check of what the model sends.
 
 This file imports pydantic, so it is imported when a tool's schema is first needed and never before.
 
@@ -25,7 +25,7 @@ from pydantic_core import ErrorDetails
 from repertory.errors import Invalid
 
 PROBLEMS_MAX = 8
-"""Faults of one input that the model is told at a time."""
+"""How many faults of one input the model is told at a time."""
 _VALUE_TEXT_MAX = 80
 _NOTHING = inspect.Parameter.empty
 
@@ -52,10 +52,10 @@ class InputSchema:
         self.json_schema: Mapping[str, object] = _json_schema(adapter)
 
     def read(self, value: object) -> dict[str, Any]:
-        """The arguments for the function, as the annotations say: converted, copied, without those left out.
+        """The arguments for the function, converted by its annotations, without those left out.
 
-        Nothing in the result is shared with `value`, so a tool that edits its arguments edits no history. Null counts
-        as an empty object. Errors: `Invalid`, one clause per faulty field, in words that a model can act on.
+        The result is a copy, so a tool that edits its arguments edits no history. Null counts as an empty object.
+        Errors: `Invalid`, one clause per faulty field, in words that a model can act on.
         """
         if value is None:
             value = {}
@@ -107,7 +107,7 @@ def _annotation(tool_name: str, function: Callable[..., Any], parameter: inspect
 
 
 def _namespaces(function: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The names that a function's annotations may use: its module's, and those that its body closes over."""
+    """The names available to a function's annotations: its module's, and those of its closure."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)
@@ -126,7 +126,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _adapter(tool_name: str, fields: Mapping[str, Any]) -> pydantic.TypeAdapter[Any]:
-    # A misspelt optional field must not be ignored in silence. A tool without fields has none to misspell, and some
+    # A misspelt optional field must not be ignored silently. A tool without fields has none to misspell, and some
     # models cannot help sending one.
     config = pydantic.ConfigDict(extra="forbid" if fields else "ignore", arbitrary_types_allowed=False)
     dictionary = _dictionary(fields)

@@ -1,6 +1,6 @@
-"""Looking for a regular expression in lines, in a process of its own with a time limit.
+"""Searches lines for a regular expression, in its own process with a time limit.
 
-A pattern may take for ever (`(a+)+$`), and Python's matcher neither stops nor lets other threads run meanwhile: so it
+A pattern may run for ever (`(a+)+$`), and Python's matcher neither stops nor lets other threads run meanwhile: so it
 runs where it can be killed.
 """
 
@@ -32,15 +32,15 @@ else:
 
 
 def is_plain(pattern: str) -> bool:
-    """Whether the pattern means itself, so that looking for the text does."""
+    """True if the pattern has no special characters, so that a text search is enough."""
     return _SPECIAL.isdisjoint(pattern)
 
 
 async def search_lines(pattern: str, lines: Sequence[str], timeout_s: float = SEARCH_TIMEOUT_S) -> list[int]:
-    """Where the lines match, by `re.search`. Cancellation waits for the time limit at most.
+    """The numbers of the lines that match, by `re.search`. Cancellation waits for the time limit at most.
 
-    Errors: `Invalid` for what is no regular expression, `LimitReached` when the time is up, `Failed` where this program
-    can start no Python.
+    Errors: `Invalid` for a malformed or too long pattern, `LimitReached` when the time is up, `Failed` where this
+    program cannot start Python.
     """
     if len(pattern) > PATTERN_CHARS_MAX:
         raise Invalid("the pattern is too long", characters=len(pattern), most=PATTERN_CHARS_MAX)

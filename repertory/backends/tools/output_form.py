@@ -1,4 +1,4 @@
-"""Structured output: a type of the caller's as a form that the model fills in.
+"""Structured output: the caller's type as an output schema that the model fills in.
 
 This file imports pydantic, so it is imported when a caller asks for structured output and never before.
 """
@@ -23,17 +23,17 @@ _NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class PydanticForm:
-    """A pydantic model class (or a dataclass, or a typed dictionary) as an `OutputForm`."""
+    """A pydantic model class (or a dataclass, or a typed dictionary) as an `OutputSchema`."""
 
     def __init__(self, kind: type[Any]) -> None:
-        """Errors: `Invalid` for a type that is no object in JSON, or that has no JSON schema."""
+        """Errors: `Invalid` for a type that is no JSON object, or that has no JSON schema."""
         try:
             self._adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(kind)
             schema = self._adapter.json_schema()
         except PydanticUserError as error:
             told = error.message.partition("\n")[0]
             raise Invalid("structured output takes a type with a JSON schema", got=kind.__name__, why=told) from error
-        if "$ref" in schema:  # A type that holds itself. Providers want to see an object first.
+        if "$ref" in schema:  # A recursive type. Providers require an object at the top.
             schema = {**schema["$defs"][schema.pop("$ref").rpartition("/")[2]], **schema}
         if schema.get("type") != "object":
             raise Invalid("structured output takes a type that is an object in JSON", got=kind.__name__)
@@ -47,10 +47,10 @@ class PydanticForm:
         }
 
     def read(self, value: object) -> tuple[object, str]:
-        """The value as the type, and as JSON text that reads as the same again. A string is taken for the text of the
-        value, which may stand in a fence.
+        """The value as the caller's type, and as JSON text that reads back as an equal value. A string is read as JSON
+        text, which may be in a code fence.
 
-        Errors: `Invalid` naming every faulty field, in words that a model can act on.
+        Errors: `Invalid` with every faulty field, in words that a model can act on.
         """
         text = _unfenced(value) if isinstance(value, str) else json.dumps({} if value is None else value)
         try:
@@ -64,7 +64,7 @@ class PydanticForm:
         return read, self._said(read) or text
 
     def _said(self, read: object) -> str | None:
-        """The object as JSON text; None when it cannot be said, or would be another when it is read."""
+        """The object as JSON text; None when it cannot be written, or would not read back as an equal one."""
         try:
             said = self._adapter.dump_json(read, by_alias=True, warnings=False).decode()
             return said if self._adapter.validate_json(said) == read else None
@@ -78,7 +78,7 @@ def _problem(problem: Mapping[str, Any]) -> str:
 
 
 def _unfenced(text: str) -> str:
-    """What stands in the fence, when the text is nothing but a fenced block. In linear time: the text is a model's."""
+    """The content of the fence, if the text is only a fenced block. Linear time, since the text is a model's."""
     opening, _, rest = text.strip().partition("\n")
     inside, closing, end = rest.rpartition("\n")
     fenced = closing and end.strip() == "```" and _FENCE.fullmatch(opening.rstrip()) is not None
@@ -86,7 +86,7 @@ def _unfenced(text: str) -> str:
 
 
 def form_for(kind: type[Any]) -> PydanticForm:
-    """The form of a type, built once. Errors: as `PydanticForm`."""
+    """The output schema of a type, built once. Errors: as `PydanticForm`."""
     if not isinstance(cast("object", kind), type):
         raise Invalid("structured output takes a pydantic model class", got=kind)
     return _form_for(kind)

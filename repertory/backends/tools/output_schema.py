@@ -1,7 +1,7 @@
-"""Whether a value fits a JSON schema that somebody else wrote.
+"""Checks a value against a JSON schema from outside.
 
-Loads `jsonschema`, which the `mcp` package brings. Nothing else of weight is loaded: this file also runs in processes
-that are started for one check.
+Loads `jsonschema`, which the `mcp` package brings, and no other large module: this file also runs in processes that are
+started for one check.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def judged(schema: Mapping[str, object], value: object) -> str | None:
 
 
 def validator_of(schema: Mapping[str, object]) -> Any:
-    """A validator of `jsonschema` that knows no document but this one. Errors: `Failed` for what is no schema."""
+    """A `jsonschema` validator that resolves no other documents. Errors: `Failed` for an invalid schema."""
     from jsonschema import SchemaError
     from jsonschema.validators import validator_for
     from referencing import Registry
@@ -38,7 +38,9 @@ def validator_of(schema: Mapping[str, object]) -> Any:
 
 
 def problem_in(validator: Any, value: object) -> str | None:
-    """What does not fit first; None when the value fits. Errors: `Failed` for a schema that refers to nothing."""
+    """The first thing that does not fit; None when the value fits. Errors: `Failed` for a schema with a dangling
+    reference.
+    """
     from referencing.exceptions import Unresolvable
 
     try:

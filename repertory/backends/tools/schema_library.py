@@ -1,7 +1,7 @@
-"""Loading what builds schemas, at the moment when a first schema is needed.
+"""Loads the schema library when the first schema is needed.
 
-The library takes some 70 ms and reads files, so code that runs on an event loop awaits `load_schema_library` first; the
-import then happens in a worker thread.
+The library takes some 70 ms and reads files, so code on an event loop awaits `load_schema_library` first; the import
+then runs in a worker thread.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ def schema_class() -> type[InputSchema]:
 
 
 async def load_schema_library() -> None:
-    """Have the library loaded without holding the event loop up. Costs nothing when it is there already."""
+    """Load the library without blocking the event loop. Costs nothing when it is loaded."""
     if not schema_class.cache_info().currsize:
         await anyio.to_thread.run_sync(schema_class)

@@ -107,12 +107,12 @@ class Progress:
         letters = [
             MemoryDeadLetter(at=at, why=why[:WHY_CHARS_MAX], write=write) for write in self.pending if write.key == key
         ]
-        return replace(self.landed(key), letters=(*self.dead_letters, *letters)[-LETTERS_MAX:])
+        return replace(self.landed(key), dead_letters=(*self.dead_letters, *letters)[-LETTERS_MAX:])
 
     def given_up(self, stretch: SeqRange, why: str, at: float) -> Progress:
         """This range cannot be extracted."""
         letter = MemoryDeadLetter(at=at, why=why[:WHY_CHARS_MAX], stretch=stretch)
-        return replace(self.extracted(stretch, ()), letters=(*self.dead_letters, letter)[-LETTERS_MAX:])
+        return replace(self.extracted(stretch, ()), dead_letters=(*self.dead_letters, letter)[-LETTERS_MAX:])
 
     def without(self, seqs: Collection[int]) -> Progress:
         """Drop all pending writes and dead letters that came from these messages. The rest of their ranges is extracted
@@ -128,14 +128,14 @@ class Progress:
             self,
             pending=tuple(write for write in self.pending if write.key not in keys),
             again=tuple(dict.fromkeys((*self.again, *stretches))),
-            letters=tuple(each for each in self.dead_letters if each.write is None or each.write.key not in keys),
+            dead_letters=tuple(each for each in self.dead_letters if each.write is None or each.write.key not in keys),
         )
 
     def replayed(self) -> Progress:
         """Every dead letter is to be tried again."""
         writes = [letter.write for letter in self.dead_letters if letter.write is not None]
         again = [letter.stretch for letter in self.dead_letters if letter.write is None]
-        return replace(self.accepted(writes), again=tuple(dict.fromkeys((*self.again, *again))), letters=())
+        return replace(self.accepted(writes), again=tuple(dict.fromkeys((*self.again, *again))), dead_letters=())
 
 
 def read_progress(position: int, kept: Json) -> Progress:

@@ -1,4 +1,4 @@
-"""Everything that is asked of a memory database, as transactions on one connection.
+"""Every operation on a memory database, as a transaction on one connection.
 
 Blocking: it belongs to one thread. Each method is one transaction; after an error nothing of it is stored.
 """
@@ -42,7 +42,7 @@ from repertory.core.recall.entries import Saying
 from repertory.errors import Corrupt, NotFound, RepertoryError, Unavailable
 
 EntrySource: TypeAlias = tuple[int, float | None]
-"""A turn that something was taken from: its sequence number, and when it was said."""
+"""A turn that an entry was extracted from: its sequence number, and when it was said."""
 
 _SHOWN = (
     "SELECT entries.id, content, kind, role, speaker, said_at, session, agent, seq, given_id, seen, recorded_at,"
@@ -53,8 +53,6 @@ _SHOWN = (
 
 
 class MemoryDatabase:
-    """A memory database, open."""
-
     def __init__(self, path: Path, scope: str, *, busy_timeout_s: float) -> None:
         self._path = path
         self._name = str(path)
@@ -73,7 +71,7 @@ class MemoryDatabase:
             return insert_turns(self._connection, self._scope, turns, now=now)
 
     def add(self, saying: Saying, sources: Sequence[EntrySource], key: str | None, *, now: float) -> str | None:
-        """Store one memory. Returns its id, or None when that key was taken before, or what it comes from forgotten."""
+        """Store one entry. Returns its id, or None when that key was taken before, or its source was forgotten."""
         with self._writing():
             if not take_key(self._connection, self._scope, key):
                 return None
@@ -82,7 +80,7 @@ class MemoryDatabase:
     def supersede(
         self, old: str, saying: Saying, sources: Sequence[EntrySource], key: str | None, *, now: float
     ) -> str | None:
-        """Store what holds instead of `old`. Errors: `NotFound`."""
+        """Store an entry that replaces `old`. Errors: `NotFound`."""
         with self._writing():
             if not take_key(self._connection, self._scope, key):
                 return None
@@ -96,7 +94,7 @@ class MemoryDatabase:
             return self._id(new)
 
     def forget(self, memory_id: str) -> int:
-        """Erase an entry, and what was taken from it. Returns how many that were."""
+        """Erase an entry, and what was extracted from it. Returns the number of erased entries."""
         with self._writing():
             entries = self._keys(memory_id)
             count = forget_entries(self._connection, self._scope_key(), entries) if entries else 0
@@ -104,8 +102,8 @@ class MemoryDatabase:
         return count
 
     def forget_said(self, session_id: str, agent_id: str | None, seq: int | None) -> int:
-        """Erase what was said in a session, or one turn of it, and what was taken from it. Returns how many that
-        were.
+        """Erase the turns of a session, or one of them, and what was extracted from them. Returns the number of erased
+        entries.
         """
         with self._writing():
             found = self._connection.execute(
@@ -119,7 +117,7 @@ class MemoryDatabase:
         return count
 
     def search(self, sought: Sought, vector: bytes | None = None) -> list[MemoryEntry]:
-        """The best entries, the best first; by what they say, and, given a vector, by what is alike."""
+        """The best entries, best first; by their words and, given a vector, by similarity."""
         with self._reading():
             alike = None if vector is None else self._vectors.likeness(vector)
             best = recall(self._connection, sought, alike)
@@ -141,7 +139,7 @@ class MemoryDatabase:
             return [(row[0], _entry(row, None)) for row in rows]
 
     def tidy(self) -> None:
-        """What others were in the way of. What fails here is tried again later."""
+        """Do the work that other processes blocked before. Failures are retried later."""
         if self._erased_in_log:
             with suppress(sqlite3.Error):
                 self._erased_in_log = not empty_log(self._connection, busy_timeout_s=0.0)
@@ -149,26 +147,23 @@ class MemoryDatabase:
                 self._connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s * 1000)}")
 
     def close(self) -> None:
-        """Close the file."""
         with mapped_errors(self._path):
             self._connection.close()
 
     def claim_vectors(self, name: str, dimensions: int, *, anew: bool) -> None:
-        """Note who makes the vectors. Errors: `Invalid` when somebody else did."""
+        """Record the embedder of the vectors. Errors: `Invalid` when another one is recorded."""
         with self._writing():
             claim(self._connection, name, dimensions, anew=anew)
 
     def pending_vectors(self, limit: int) -> list[Pending]:
-        """Entries that have no vector yet."""
         with self._reading():
             return pending(self._connection, self._scope, limit)
 
     def packed_vectors(self, vectors: Sequence[Sequence[float]], texts: int, dimensions: int) -> list[bytes]:
-        """Vectors as they are stored. Errors: `Failed` for others than were asked for."""
+        """Vectors in stored form. Errors: `Failed` for a wrong number or shape."""
         return pack_vectors(vectors, texts, dimensions)
 
     def store_vectors(self, made: Sequence[tuple[int, bytes]]) -> None:
-        """Store vectors of entries."""
         with self._writing():
             store(self._connection, made)
 
@@ -187,7 +182,7 @@ class MemoryDatabase:
         return str(self._connection.execute(statement, (key,)).fetchone()[0])
 
     def _keys(self, memory_id: str) -> list[int]:
-        """The entries with that id: one, or those that the caller has called so."""
+        """The entries with that id: one, or those to which the caller gave this id."""
         own = int(memory_id) if memory_id.isascii() and memory_id.isdigit() and len(memory_id) < 19 else -1
         scope = self._scope_key()
         found = self._connection.execute(
@@ -216,7 +211,7 @@ class MemoryDatabase:
 
     @contextmanager
     def _transaction(self, begin: str) -> Generator[None, None, None]:
-        """Commit; after an error, as if nothing had been."""
+        """Commit; an error leaves no trace."""
         try:
             self._refuse_lost_file()
             self._connection.execute(begin)
@@ -231,7 +226,7 @@ class MemoryDatabase:
             raise
 
     def _refuse_lost_file(self) -> None:
-        """SQLite would go on writing to a file that was removed, and nobody would ever find those memories again."""
+        """SQLite would go on writing to a removed file, and those memories would be lost."""
         if os.stat(self._name).st_ino != self._inode:
             raise Unavailable("the memory database was replaced while it was open", path=self._name)
 
@@ -242,7 +237,7 @@ class MemoryDatabase:
 
 
 def _entry(row: tuple[Any, ...], score: float | None) -> MemoryEntry:
-    """An entry as callers see it: what the caller said of it stands as it was said."""
+    """An entry as callers see it, with the caller's metadata unchanged."""
     key, content, kind, role, speaker, said_at, session, agent, seq, given_id, seen, recorded_at, gone_at, *rest = row
     successor, metadata = rest
     known: dict[str, Json] = {
@@ -277,8 +272,8 @@ mapped_errors, mapped_error = _KIND.mapped_errors, _KIND.mapped_error
 
 
 def open_memory_database(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
-    """A connection of this thread to the database, created with mode 0600 (its folder with 0700) if it is not there. It
-    may be one of sessions: then it is one of both.
+    """A connection of this thread to the database; creates it with mode 0600 (its folder with 0700) if needed. A
+    session database becomes a memory database as well.
 
     Erased contents are overwritten (`secure_delete`). Errors: `Invalid` for a symbolic link; `Corrupt` for a file that
     is damaged or not ours; `Failed` for one of a newer release; `Unavailable` when it cannot be opened now. The errors
@@ -301,8 +296,8 @@ def open_memory_database(path: Path, *, busy_timeout_s: float) -> sqlite3.Connec
 
 
 def _has_memory(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the tables are there. False for an empty database, and for one that sessions alone have been in. Raises
-    `Corrupt` for anything that is not ours.
+    """True if the tables exist. False for an empty database, and for one with only sessions. Raises `Corrupt` for any
+    other file.
     """
     application, _, entries = read_marks(connection)
     if application == 0 and entries == 0:
@@ -316,7 +311,7 @@ def _has_memory(connection: sqlite3.Connection, path: Path) -> bool:
 def _write_schema(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        # Another process may have been quicker.
+        # Another process may have been faster.
         if not _has_memory(connection, path):
             create_tables(connection)
             if read_marks(connection).application != SESSIONS_ID:

@@ -1,7 +1,7 @@
-"""Writing entries: what was said, what was learned, and what holds instead of something else.
+"""Writing entries: turns, facts, and entries that replace others.
 
-Every function works within the transaction that is open, on a connection whose database has the tables, and commits
-nothing: so memories can be stored in the same commit as what they are made of. The index is changed with the entries.
+Every function works within the open transaction, on a database that has the tables, and commits nothing: so memories
+can be stored in the same commit as their sources. The index is changed with the entries.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _ENTRY = (
 )
 _TEXT = "INSERT INTO memory_text (rowid, content, heading, scope) VALUES (?, ?, ?, ?)"
 _NO_TURN = -1
-"""In place of a sequence number: from that conversation, nobody knows which turn."""
+"""Replaces a sequence number: from that conversation, but the turn is unknown."""
 
 
 def scope_token(scope: int) -> str:
-    """How the index knows whose an entry is."""
+    """The index's term for a scope."""
     return f"s{scope}"
 
 
 def take_key(connection: sqlite3.Connection, scope: str, key: str | None) -> bool:
-    """Whether to go on: False when that key was taken before."""
+    """False when that key was taken before; the caller then stops."""
     if key is None:
         return True
     taken = connection.execute(
@@ -42,8 +42,8 @@ def take_key(connection: sqlite3.Connection, scope: str, key: str | None) -> boo
 def insert_turns(connection: sqlite3.Connection, scope: str, sayings: Iterable[Saying], *, now: float) -> list[int]:
     """Store turns in their order, at the end of their conversations. Returns the keys of those that were stored.
 
-    A turn with a sequence number is stored once in its conversation, and not again after it was forgotten. It is
-    another one when both were said at known times that differ: the session was deleted, and begun again.
+    A turn with a sequence number is stored once in its conversation, and not again after it was forgotten. If two turns
+    have the same number and known times that differ, they are different: the session was deleted and started again.
     """
     scope_key = _scope(connection, scope)
     stored: list[int] = []
@@ -71,8 +71,8 @@ def insert_fact(
 ) -> int | None:
     """Store a fact, or count it when it is known. Returns its key.
 
-    `sources`: the turns of its conversation that it was taken from, by number and time. None when one of them was
-    forgotten: nothing is stored then.
+    `sources`: the turns of its conversation that it was extracted from, by number and time. If one of them was
+    forgotten, nothing is stored and the result is None.
     """
     scope_key = _scope(connection, scope)
     conversation = None
@@ -94,7 +94,9 @@ def insert_fact(
 
 
 def supersede(connection: sqlite3.Connection, old: int, new: int, *, at: float) -> None:
-    """From then on the new entry holds instead of the old one. What holds already is left alone."""
+    """Replace the old entry with the new one from then on. An entry that was replaced before, or by itself, is left
+    unchanged.
+    """
     if old != new:
         connection.execute(
             "UPDATE memory_entries SET gone_at = ?, successor = ? WHERE id = ? AND gone_at IS NULL", (at, new, old)
@@ -104,7 +106,7 @@ def supersede(connection: sqlite3.Connection, old: int, new: int, *, at: float) 
 def conversation_key(
     connection: sqlite3.Connection, scope_key: int, session_id: str | None, agent_id: str | None
 ) -> int:
-    """The key of a conversation, which is made when it is not there."""
+    """The key of a conversation; creates it if needed."""
     where = (scope_key, session_id or "", agent_id or "")
     connection.execute(
         "INSERT OR IGNORE INTO memory_conversations (scope, session, agent, places) VALUES (?, ?, ?, 0)", where
@@ -128,7 +130,7 @@ def _insert(
     wheres: Sequence[tuple[int, int | None, int | None, bytes | None]],
     now: float,
 ) -> list[int]:
-    """Keys are never used again, also when their entries are gone."""
+    """Keys are never reused, even when their entries are gone."""
     last = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'memory_entries'").fetchone()
     first = 1 if last is None else last[0] + 1
     keys = list(range(first, first + len(sayings)))
@@ -200,12 +202,12 @@ TURN, FACT = 0, 1
 """Kinds of entries."""
 
 SCHEMA = (
-    # A single line. `erasures` counts what was erased, so that whoever keeps a copy in memory knows that it is old.
+    # A single line. `erasures` counts what was erased, so that a process with a copy in memory knows that it is old.
     "CREATE TABLE memory_format (version INTEGER NOT NULL, erasures INTEGER NOT NULL)",
     f"INSERT INTO memory_format VALUES ({FORMAT_VERSION}, 0)",
-    # Who remembers. `entries` counts theirs.
+    # The scopes. `entries` counts the entries of each.
     "CREATE TABLE memory_scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, entries INTEGER NOT NULL)",
-    # Where something was said. `places` is the last place that was given in it; '' stands for what nobody knows.
+    # Where something was said. `places` is the last place that was given in it; '' stands for unknown.
     "CREATE TABLE memory_conversations (id INTEGER PRIMARY KEY, scope INTEGER NOT NULL, session TEXT NOT NULL,"
     " agent TEXT NOT NULL, places INTEGER NOT NULL, UNIQUE (scope, session, agent))",
     # What is remembered. `place` orders the turns of a conversation without gaps, `seq` is where the journal has them.
@@ -229,7 +231,7 @@ SCHEMA = (
     "CREATE TABLE memory_keys (scope INTEGER NOT NULL, key TEXT NOT NULL, PRIMARY KEY (scope, key)) WITHOUT ROWID",
     "CREATE TABLE memory_forgotten (conversation INTEGER NOT NULL, seq INTEGER NOT NULL, said_at REAL)",
     "CREATE INDEX memory_forgotten_turns ON memory_forgotten (conversation, seq, said_at)",
-    # The index: it holds words, not texts, so whoever erases an entry tells it again what the entry said.
+    # The index: it holds words, not texts, so erasing an entry takes the text of the entry once more.
     "CREATE VIRTUAL TABLE memory_text USING fts5(content, heading, scope, content='', columnsize=0,"
     " tokenize='porter unicode61 remove_diacritics 2')",
     # Vectors of what `memory_embedder`, a single line, makes of texts: float32, in the byte order of this machine.
@@ -240,7 +242,7 @@ SCHEMA = (
 
 
 def has_tables(connection: sqlite3.Connection, where: str) -> bool:
-    """Whether the tables are there. Errors: `Failed` for those of a newer release, `Corrupt` for no version of ours."""
+    """True if the tables exist. Errors: `Failed` for those of a newer release, `Corrupt` for an unknown version."""
     statement = "SELECT count(*) FROM sqlite_schema WHERE name = 'memory_format'"
     if not connection.execute(statement).fetchone()[0]:
         return False
@@ -259,7 +261,6 @@ def has_tables(connection: sqlite3.Connection, where: str) -> bool:
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """Make the tables, within the transaction that is open."""
     for statement in SCHEMA:
         connection.execute(statement)
 
@@ -271,7 +272,7 @@ def create_tables(connection: sqlite3.Connection) -> None:
 
 
 def forget_entries(connection: sqlite3.Connection, scope_key: int, entries: Sequence[int]) -> int:
-    """Erase these entries of the scope, and what was taken from those among them that are turns. Returns how many."""
+    """Erase these entries of the scope, and what was extracted from the turns among them. Returns how many."""
     found = _marked(
         connection,
         f"SELECT id, conversation, seq, said_at FROM memory_entries WHERE scope = ? AND id IN ({_marks(entries)})",
@@ -290,8 +291,8 @@ def forget_turns(
     scope_key: int,
     numbers: Collection[int] | None = None,
 ) -> int:
-    """Erase what was said in these conversations, or some turns of each, and what was taken from it; also what comes
-    from it later. Returns how many entries that were.
+    """Erase the turns of these conversations, or some of each, and what was extracted from them, now or later. Returns
+    the number of erased entries.
     """
     gone: set[int] = set()
     among = "" if numbers is None else f" AND seq IN ({_marks(numbers)})"
@@ -310,7 +311,7 @@ def forget_turns(
 
 
 def refuse_from_now_on(connection: sqlite3.Connection, conversation: int, seq: int, said_at: float | None) -> None:
-    """That turn, and what comes from it, is not stored any more. Without a time: nothing with its number is."""
+    """Never store that turn, or anything extracted from it, again. Without a time: any turn with its number."""
     connection.execute(
         "INSERT INTO memory_forgotten (conversation, seq, said_at) SELECT ?1, ?2, ?3 WHERE NOT EXISTS"
         " (SELECT 1 FROM memory_forgotten WHERE conversation = ?1 AND seq = ?2 AND said_at IS ?3)",
@@ -319,14 +320,14 @@ def refuse_from_now_on(connection: sqlite3.Connection, conversation: int, seq: i
 
 
 def empty_log(connection: sqlite3.Connection, *, busy_timeout_s: float) -> bool:
-    """Remove erased contents from the log. False when others still read it: then do it again later."""
+    """Remove erased contents from the log. False when other processes still read it: try again later."""
     connection.execute(f"PRAGMA busy_timeout = {round(busy_timeout_s * 1000)}")
     (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return not busy
 
 
 def _without_sightings(connection: sqlite3.Connection, turns: Iterable[tuple[int, int]]) -> set[int]:
-    """Take back every time that a fact was learned from one of these turns. Returns the facts of which none is left."""
+    """Remove these turns as sources of facts. Returns the facts that have no source left."""
     touched: set[tuple[int, int]] = set()
     for conversation, seq in turns:
         touched |= set(
@@ -351,11 +352,11 @@ _MOVE = (
     "UPDATE memory_entries SET conversation ="
     " (SELECT conversation FROM memory_sources WHERE entry = ?1 ORDER BY sighting LIMIT 1) WHERE id = ?1"
 )
-"""A fact that is left belongs to the conversation where it was learned first, of those that are left."""
+"""A remaining fact belongs to the conversation of its earliest remaining source."""
 
 
 def _erase(connection: sqlite3.Connection, scope_key: int, entries: Iterable[int]) -> int:
-    """Contents are overwritten (`secure_delete`). Merging the index is what removes words from it."""
+    """Contents are overwritten (`secure_delete`). Merging the index removes the words from it."""
     count = 0
     for entry in entries:
         found = connection.execute(

@@ -1,4 +1,4 @@
-"""Finding what a question asks for: candidates from the index, what stands beside them, and their ranking."""
+"""Finding the entries for a query: candidates from the index, their neighbours, and their ranking."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from repertory.core.recall.ranking import (
 from repertory.errors import Failed, Invalid
 
 SHORTLIST = 40
-"""Candidates that are ranked with all signs; by their own words alone the rest is worse."""
+"""Candidates that are ranked with all signals; the others are worse by their own words alone."""
 BESIDE = 10
-"""Of how many of them the neighbours are candidates too, though they have none of the words."""
+"""For this many of them, the neighbours are candidates too, even without any of the words."""
 
 _COLUMNS = "memory_entries.id, conversation, place, words, role, speaker, substr(content, 1, 80)"
 _HOLDS = "gone_at IS NULL"
@@ -46,18 +46,18 @@ _WORD = re.compile(r"[^\W_]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sought:
-    """What is asked, of whom."""
+    """A query, its scope and its bounds."""
 
     scope: str
     question: str
     limit: int
     as_of: float | None = None
-    """Epoch seconds: only what was known then, and held."""
+    """Epoch seconds: only entries that were known and valid then."""
     weights: RankingWeights = DEFAULT_WEIGHTS
 
 
 def recall(connection: sqlite3.Connection, sought: Sought, alike: Likeness | None = None) -> list[tuple[int, float]]:
-    """The keys of the best entries and what they are worth, the best first."""
+    """The keys of the best entries and their scores, best first."""
     found = connection.execute(
         "SELECT id, entries, (SELECT count(*) FROM memory_scopes), (SELECT max(id) FROM memory_entries)"
         " FROM memory_scopes WHERE name = ?",
@@ -85,7 +85,7 @@ def recall(connection: sqlite3.Connection, sought: Sought, alike: Likeness | Non
 
 
 def _best(postings: Postings, rarities: Sequence[float], weights: RankingWeights, limit: int | None) -> list[int]:
-    """The entries with the rarest words, the best first."""
+    """The entries with the rarest words, best first."""
     alike: dict[tuple[int, int], list[int]] = {}
     body, heading = postings.body, postings.heading
     for entry, mask in body.items():
@@ -110,7 +110,7 @@ def _best(postings: Postings, rarities: Sequence[float], weights: RankingWeights
 
 
 class _Candidates:
-    """Entries that come into question, as ranking wants them."""
+    """Candidates, prepared for ranking."""
 
     def __init__(
         self, connection: sqlite3.Connection, scope_key: int, sought: Sought, postings: Postings, terms: Sequence[str]
@@ -125,11 +125,11 @@ class _Candidates:
         self.candidates: dict[int, Candidate] = {}
 
     def read(self, keys: Sequence[int]) -> None:
-        """Read these entries, without those that did not hold at the time."""
+        """Read these entries, without those that were not valid at the time."""
         self._take(self._connection.execute(_BY_KEY + self._time, {**self._values, "keys": json.dumps(keys)}))
 
     def read_beside(self, keys: Sequence[int]) -> None:
-        """Read the turns around these, which may say what is asked in other words."""
+        """Read the turns around these, which may have the answer in other words."""
         wanted: set[tuple[int, int]] = set()
         for key in keys:
             candidate = self.candidates.get(key)
@@ -161,7 +161,7 @@ class _Candidates:
             )
 
     def _is_asked(self, speaker: str) -> bool:
-        """Whether the question names somebody; the same few speak again and again."""
+        """True if the query names this speaker. Cached, since few speakers recur often."""
         asked = self._named.get(speaker)
         if asked is None:
             asked = self._named[speaker] = not self._asked.isdisjoint(_WORD.findall(speaker.lower()))
@@ -177,43 +177,43 @@ class _Candidates:
 READ_LEAST, READ_MOST = 300, 5000
 _READ_SHARE = 20_000_000
 _WORTH_LOOKING = 0.35
-"""A frequent word that counts less than this share of the rarest is left out."""
+"""A frequent word with less than this share of the rarest word's weight is left out."""
 
 _NEWEST = "SELECT rowid FROM memory_text WHERE memory_text MATCH ? ORDER BY rowid DESC LIMIT ?"
 _READ = f"SELECT json_group_array(rowid) FROM ({_NEWEST})"  # one row is read far faster than thousands
 
 
 def read_max(size: int) -> int:
-    """Entries that are read before frequent words are only looked for among them, in an index of this size: the larger
-    it is, the longer each of them takes.
+    """How many entries are read before frequent words are looked up only among them, in an index of this size: in a
+    larger index, each lookup takes longer.
     """
     return max(READ_LEAST, min(READ_MOST, _READ_SHARE // max(size, 1)))
 
 
 @dataclass(slots=True)
 class Postings:
-    """What was found. Bit n of a mask stands for word n."""
+    """The entries found. Bit n of a mask stands for word n."""
 
     body: dict[int, int] = field(default_factory=dict[int, int])
     """Entry to the words of its text."""
     heading: dict[int, int] = field(default_factory=dict[int, int])
     """Entry to the words of its heading."""
     rarities: list[float] = field(default_factory=list[float])
-    """What each word counts for."""
+    """The weight of each word."""
 
 
 class _Posting(NamedTuple):
     having: float
-    """About how many entries have the word there."""
+    """The approximate number of entries with the word in that column."""
     number: int
     column: str
     expression: str
     newest: list[int]
-    """All of them, unless there are more than are read."""
+    """All of them, or the newest up to the read limit."""
 
 
 def read_postings(connection: sqlite3.Connection, terms: Sequence[str], index: Index) -> Postings:
-    """Ask for each word, in the texts and in the headings."""
+    """Look up each word, in the texts and in the headings."""
     columns = "content", "heading"
     postings = [
         _posting(connection, index, number, column, term) for number, term in enumerate(terms) for column in columns
@@ -234,22 +234,22 @@ def read_postings(connection: sqlite3.Connection, terms: Sequence[str], index: I
 
 
 class Index(NamedTuple):
-    """What there is to search."""
+    """The searched part of the index."""
 
     entries: int
-    """How many entries are theirs whom the question is asked of."""
+    """The number of entries in the scope."""
     last: int
     """The key of the newest entry."""
     token: str | None
-    """Whose entries; None when all are."""
+    """The scope's term; None when all entries are in scope."""
 
     def theirs(self, expression: str) -> str:
-        """The same, of theirs only."""
+        """The expression, restricted to the scope."""
         return expression if self.token is None else f'({expression}) AND ({{scope}} : "{self.token}")'
 
 
 def _posting(connection: sqlite3.Connection, index: Index, number: int, column: str, term: str) -> _Posting:
-    """A term has letters and digits only, so nothing in it can be taken for syntax."""
+    """A term has only letters and digits, so it cannot contain query syntax."""
     expression = f'({{{column}}} : "{term if column == "content" else heading_word(term)}")'
     newest = _read(connection, index, expression)
     having = len(newest)
@@ -260,7 +260,7 @@ def _posting(connection: sqlite3.Connection, index: Index, number: int, column: 
 
 
 def _rare(postings: Sequence[_Posting], most: int) -> Sequence[_Posting]:
-    """The first, and those behind it while they are few."""
+    """The first posting, and the following ones while few entries are read."""
     read = 0.0
     for place, posting in enumerate(postings):
         read += posting.having
@@ -281,7 +281,7 @@ def _mark(found: Postings, posting: _Posting, entries: Iterable[int]) -> None:
         marks[entry] = get(entry, 0) | bit
 
 
-# Vectors of entries: which are missing, storing them, and finding those that point the same way.
+# Vectors of entries: finding missing ones, storing them, and finding similar ones.
 #
 # They lie in the database as float32 of length 1, and all of a scope in memory as one matrix while they are searched:
 # 384 numbers of 100,000 entries take 150 MB. numpy is loaded with the first of them. Products are `einsum` and not `@`,
@@ -289,10 +289,11 @@ def _mark(found: Postings, posting: _Posting, entries: Iterable[int]) -> None:
 
 
 ALIKE_MAX = 50
-"""Entries that come into question for being alike."""
+"""The most candidates by similarity."""
 EXACT_MAX = 1000
-"""Entries that are compared exactly. Of more, those are that are alike in a sketch: their vectors seen from fewer
-directions, chosen at random, which is several times as quick and seldom misses what is much alike."""
+"""Entries that are compared exactly. If there are more, a sketch selects them: the vectors projected on fewer random
+directions, which is several times as fast and rarely misses very similar ones.
+"""
 SKETCH_DIMENSIONS = 96
 
 
@@ -304,7 +305,9 @@ class Pending(NamedTuple):
 
 
 def claim(connection: sqlite3.Connection, name: str, dimensions: int, *, anew: bool) -> None:
-    """Note whose vectors these are. Errors: `Invalid` when they are another's, unless `anew` drops those."""
+    """Record whose vectors these are. Errors: `Invalid` when another embedder is recorded, unless `anew` drops its
+    vectors.
+    """
     found = connection.execute("SELECT name, dimensions FROM memory_embedder").fetchone()
     if found == (name, dimensions):
         return
@@ -323,7 +326,7 @@ def claim(connection: sqlite3.Connection, name: str, dimensions: int, *, anew: b
 
 
 def pending(connection: sqlite3.Connection, scope: str, limit: int) -> list[Pending]:
-    """The oldest entries of the scope that are newer than all that have a vector: vectors are made in order."""
+    """The oldest entries of the scope that are newer than all entries with a vector: vectors are made in order."""
     rows = connection.execute(
         "SELECT entries.id, trim(heading || ' ' || content) FROM memory_entries AS entries"
         " WHERE scope = (SELECT id FROM memory_scopes WHERE name = ?1) AND entries.id > coalesce((SELECT max(entry)"
@@ -335,7 +338,7 @@ def pending(connection: sqlite3.Connection, scope: str, limit: int) -> list[Pend
 
 
 def store(connection: sqlite3.Connection, made: Iterable[tuple[int, bytes]]) -> None:
-    """Store vectors of entries; those of which the entry was forgotten meanwhile are dropped."""
+    """Store vectors of entries; vectors of entries that were forgotten meanwhile are dropped."""
     connection.executemany(
         "INSERT OR REPLACE INTO memory_vectors (entry, scope, vector)"
         " SELECT id, scope, ?2 FROM memory_entries WHERE id = ?1",
@@ -344,7 +347,7 @@ def store(connection: sqlite3.Connection, made: Iterable[tuple[int, bytes]]) -> 
 
 
 def pack_vectors(vectors: Sequence[Sequence[float]], texts: int, dimensions: int) -> list[bytes]:
-    """Vectors as they are stored. Errors: `Failed` when the embedder gave others than were asked for."""
+    """Vectors in stored form. Errors: `Failed` when the embedder returned a wrong number or shape."""
     np: Any = import_module("numpy")
 
     try:
@@ -371,7 +374,7 @@ class VectorMatrix:
         self._projection: Any = None
 
     def likeness(self, vector: bytes) -> Likeness | None:
-        """How alike each entry is to that vector; None when none has a vector. Within a transaction."""
+        """The similarity of each entry to that vector; None when no entry has a vector. Call within a transaction."""
         np: Any = import_module("numpy")
 
         self._catch_up(len(vector))
@@ -417,17 +420,17 @@ class VectorMatrix:
 
 
 class Likeness:
-    """How alike entries are to a question, from -1 to 1."""
+    """The similarity of entries to a query, from -1 to 1."""
 
     def __init__(self, matrix: Any, wanted: Any, places: dict[int, int], best: list[int]) -> None:
         self._matrix = matrix
         self._wanted = wanted
         self._places = places
         self.best = best
-        """The entries that are most alike, the most first."""
+        """The most similar entries, best first."""
 
     def of(self, entries: Iterable[int]) -> dict[int, float]:
-        """Of these, as far as they have vectors."""
+        """The similarities of these entries, without those that have no vector."""
         known = [entry for entry in entries if entry in self._places]
         if not known:
             return {}

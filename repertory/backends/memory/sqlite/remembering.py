@@ -1,7 +1,7 @@
-"""What sessions say, put into the memory that lies in their database, by the commits that store it.
+"""Stores the messages of sessions as memories in the same database, by the same commits.
 
-The store of the sessions calls this within its transactions: so what is stored is found, and what is erased is
-forgotten, from one and the same moment on.
+The session store calls this within its transactions: so a stored message is found, and an erased one is forgotten, at
+the same moment.
 """
 
 from __future__ import annotations
@@ -35,31 +35,29 @@ class _Conversation(NamedTuple):
 
 
 class SessionMemory:
-    """The memory beside the sessions of one database, as their store needs it. It belongs to the store's thread.
+    """The memory tables in a session database, for its store. It belongs to the store's thread.
 
-    Nothing is stored without a rule. What is erased or deleted is forgotten all the same, in every scope, if there is a
-    memory in the file.
+    Nothing is stored without a rule. Erased or deleted messages are still forgotten, in every scope, if the file has
+    memory tables.
     """
 
     def __init__(self, path: Path, rule: Callable[[str], str | None] | None) -> None:
-        """`rule` gives the scope in which a session is remembered, or None."""
+        """`rule` returns the scope in which a session is remembered, or None."""
         self._name = str(path)
         self._rule = rule
 
     def is_ready(self, connection: sqlite3.Connection) -> bool:
-        """Whether nothing is to be made. Errors: `Corrupt` for tables of another version."""
+        """True if no tables must be made. Errors: `Corrupt` for tables of another version."""
         return has_tables(connection, self._name) or self._rule is None
 
     def prepare(self, connection: sqlite3.Connection) -> None:
-        """Make the tables."""
         create_tables(connection)
 
     def scope_of(self, session_id: str) -> str | None:
-        """What the rule says."""
         return None if self._rule is None else self._rule(session_id)
 
     def stored(self, connection: sqlite3.Connection, scope: str, session_id: str, rows: Sequence[Row]) -> None:
-        """Remember the messages among these rows. What this release cannot read is left out."""
+        """Remember the messages among these rows. Rows that this release cannot read are left out."""
         for agent_id, of_agent in groupby(rows, key=lambda row: row.agent_id):
             said = list(_said(of_agent))
             context = AddMessagesContext(
@@ -73,7 +71,7 @@ class SessionMemory:
                 insert_turns(connection, scope, turns, now=said[-1].at)
 
     def erased(self, connection: sqlite3.Connection, session_id: str, rows: Sequence[tuple[str, int]]) -> None:
-        """Forget these turns and what was taken from them. What stands in their place is not remembered either."""
+        """Forget these turns and what was extracted from them. Their replacements are not remembered either."""
         if not has_tables(connection, self._name):
             return
         for conversation in _conversations(connection, session_id):
@@ -84,7 +82,7 @@ class SessionMemory:
                     refuse_from_now_on(connection, conversation.id, seq, None)
 
     def deleted(self, connection: sqlite3.Connection, session_id: str) -> None:
-        """Forget what was said in the session, what was taken from that alone, and that there was such a session."""
+        """Forget the session's turns, what was extracted only from them, and the session itself."""
         if not has_tables(connection, self._name):
             return
         for scope, of_scope in groupby(_conversations(connection, session_id), key=lambda each: each.scope):
@@ -108,7 +106,7 @@ def _said(rows: Iterator[Row]) -> Iterator[SaidMessage]:
 
 
 def _conversations(connection: sqlite3.Connection, session_id: str) -> list[_Conversation]:
-    """Those of a session, scope by scope."""
+    """The conversations of a session, scope by scope."""
     found = connection.execute(
         "SELECT scope, memory_conversations.id, agent FROM memory_scopes CROSS JOIN memory_conversations"
         " ON scope = memory_scopes.id AND session = ? ORDER BY scope",

@@ -1,8 +1,8 @@
-"""What agents remember, in one SQLite database: the embedded default, with no model and no service.
+"""Agents' memory in one SQLite database: the embedded default, without a model or a service.
 
-Raw turns and facts lie beside each other and are found as soon as they are stored; how they are ranked stands in
-`repertory.core.recall.ranking`. Durability: every write returns after an fsync. Any number of processes of one machine
-may share a database; it must lie on a local disk, as for SQLite in general. A forked child opens the database anew.
+Turns and facts are stored side by side and are found as soon as they are stored; `repertory.core.recall.ranking` ranks
+them. Durability: every write returns after an fsync. Any number of processes on one machine may share a database; it
+must lie on a local disk, as SQLite requires. A forked child opens the database again.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from repertory.core.messages import Message
 
 
-# Making vectors beside everything else: a thread that runs while there is something to do, with an event loop.
+# Making vectors in the background: a thread with an event loop that runs while there is work.
 #
-# A write wakes it and does not wait for it. What it has not done when the process ends is done after the next write.
+# A write wakes it and does not wait for it. Work left when the process ends is done after the next write.
 
 
 _log = logging.getLogger("repertory.memory")
 
 
 class EmbeddingThread:
-    """Calls `work` until it says that nothing is left, in a thread that is there only meanwhile."""
+    """Calls `work` until nothing is left, in a thread that exists only meanwhile."""
 
     def __init__(self, work: Callable[[], Awaitable[bool]], name: str) -> None:
-        """`work` does a piece and returns whether there was one. An error of ours is logged, and ends the thread."""
+        """`work` does one piece and returns True if there was one. An error of ours is logged, and ends the thread."""
         self._work = work
         self._name = name
         self._guard = threading.Lock()
@@ -55,11 +55,11 @@ class EmbeddingThread:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: no thread. What was to be done is done by the parent's."""
+        """In a forked child: no thread. The parent's thread does the pending work."""
         self._guard, self._thread, self._woken = threading.Lock(), None, False
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """Start the thread if needed: there may be work."""
         with self._guard:
             self._woken = True
             if (self._thread is None or not self._thread.is_alive()) and not self._closing:
@@ -67,7 +67,7 @@ class EmbeddingThread:
                 self._thread.start()
 
     async def aclose(self) -> None:
-        """Let the piece that is worked on be finished, and nothing more. Returns when the thread is gone."""
+        """Finish the running piece and no more. Returns when the thread is gone."""
         with self._guard:
             self._closing = True
             thread = self._thread
@@ -89,7 +89,7 @@ class EmbeddingThread:
                 pass
 
     def _goes_on(self) -> bool:
-        """Whether somebody has called in the meantime. Otherwise the thread is as good as gone."""
+        """True if `wake` was called meanwhile. Otherwise the thread counts as gone."""
         with self._guard:
             if not self._woken or self._closing:
                 self._thread = None
@@ -105,7 +105,7 @@ T = TypeVar("T")
 
 
 class OpenedOnce:
-    """Opens the database when it is first needed, in each process; once closed, it stays so."""
+    """Opens the database at its first use in each process; once closed, it stays closed."""
 
     def __init__(self, path: Path, scope: str, *, busy_timeout_s: float) -> None:
         self._path = path
@@ -116,19 +116,19 @@ class OpenedOnce:
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: the next use opens the database anew."""
+        """In a forked child: the next use opens the database again."""
         self._database = None
 
     async def run(self, work: Callable[[MemoryDatabase], T]) -> T:
-        """What `work` returned or raised. The database is created when it is not there."""
+        """The result or the exception of `work`. Creates the database if needed."""
         return await self._thread.run(lambda: work(self._open()), after=self._tidy)
 
     async def run_if_there(self, work: Callable[[MemoryDatabase], T], otherwise: T) -> T:
-        """The same for what creates nothing."""
+        """The same without creating the database; `otherwise` if there is none."""
         return await self._thread.run(lambda: work(self._open()) if self._is_there() else otherwise, after=self._tidy)
 
     async def aclose(self) -> None:
-        """Do what was asked for before, then close the file and end the thread."""
+        """Finish the work handed over before, then close the file and end the thread."""
         await self._thread.aclose(self._close)
 
     # On the thread.
@@ -154,7 +154,7 @@ class OpenedOnce:
 
 
 RESULTS = 10
-"""Entries that a search gives where nobody says how many."""
+"""How many entries a search returns by default."""
 _PAGE_MAX = 1000
 
 
@@ -169,7 +169,7 @@ class MemoryPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySettings:
-    """How a store is known to its manager and its users."""
+    """A store's name, description and options for managers and users."""
 
     name: str
     description: str | None
@@ -213,19 +213,20 @@ class SQLiteMemory:
 
     @property
     def scope(self) -> str:
-        """Whose memories these are. No call sees or changes those of another scope."""
+        """The owner of these memories. No call sees or changes those of another scope."""
         return self._scope
 
     async def search(
         self, query: str, options: SearchOptions | None = None, *, as_of: float | None = None
     ) -> Sequence[MemoryEntry]:
-        """What it knows of that, the best first. Any text is a query; one that matches nothing gives nothing.
+        """The entries that match the query, best first. Any text is a query; one without matches returns nothing.
 
-        `options.max_search_results`: at most so many; otherwise the store's own number, otherwise 10. `as_of`: epoch
-        seconds; what was known at that time and held then. Without it, what has been superseded is not found.
+        `options.max_search_results`: the most entries; by default the store's own number, else 10. `as_of`: epoch
+        seconds; finds what was known and valid at that time. Without it, superseded entries are not found.
 
-        Each entry's metadata has `id`, `kind` ("turn" or "fact"), `score` (the more the better, comparable within one
-        search) and, where known, `role`, `speaker`, `said_at`, `session_id`, `agent_id`, `seq`, and what was given.
+        Each entry's metadata has `id`, `kind` ("turn" or "fact"), `score` (higher is better, comparable within one
+        search) and, where known, `role`, `speaker`, `said_at`, `session_id`, `agent_id`, `seq`, and the metadata that
+        was stored.
         """
         from repertory.backends.memory.sqlite.recall import Sought  # loads sqlite3, with the first use
 
@@ -244,16 +245,15 @@ class SQLiteMemory:
     async def add(
         self, content: str, metadata: EntryMetadata | None = None, *, context: AddMessagesContext | None = None
     ) -> str | None:
-        """Remember that. Returns its id. On return it is stored, and found.
+        """Store an entry and return its id. On return it is durable, and can be found.
 
-        What the metadata says is kept and given back with it. `speaker` (or `name`), `role`, `session_id` (or
-        `session`) and `said_at` (or `timestamp`, `date`: epoch seconds or ISO 8601; any other text is searched as it
-        is) count in searches, and make it a turn, which stands where it came in its session. Anything else is a fact: a
-        fact that is known is counted (`seen`) and not stored twice. `id` is what you call it yourself; several entries
-        may share it.
+        The metadata is kept and returned with it. `speaker` (or `name`), `role`, `session_id` (or `session`) and
+        `said_at` (or `timestamp`, `date`: epoch seconds or ISO 8601; any other text is searched as it is) affect
+        searches, and make the entry a turn, in the order in which its session's turns came. Any other entry is a fact:
+        a known fact is counted (`seen`) and not stored twice. `id` is your own id; several entries may share it.
 
-        `context`: where it comes from. Returns None when its `idempotency_key` was taken before, or when a turn that
-        the fact was taken from has been forgotten: nothing is stored then.
+        `context`: its source. Returns None, and stores nothing, when its `idempotency_key` was taken before, or when a
+        turn that the fact was extracted from has been forgotten.
         """
         where = read_options(AddMessagesContext, context, "context")
         saying = saying_of(content, metadata, where)
@@ -261,12 +261,12 @@ class SQLiteMemory:
         return await self._write(lambda database, now: database.add(saying, sources, key, now=now))
 
     async def add_messages(self, messages: Sequence[Message], context: AddMessagesContext | None = None) -> int:
-        """Remember what was said as it was said, each message by itself, in the order given. Returns how many were
-        stored: those without text are not, nor those of a session and agent whose sequence number was taken before,
-        unless then and now the context says when they were said, and it differs: that session was begun anew.
+        """Store each message as one turn, in the order given. Returns how many were stored. Messages without text are
+        not stored, nor those of a session and agent whose sequence number was taken before, unless the context had
+        times then and now, and they differ: that session was started again.
 
-        All of them are stored, or none. A message's `metadata["custom"]["speaker"]` says who spoke, where a role does
-        not.
+        All of them are stored, or none. A message's `metadata["custom"]["speaker"]` names the speaker, where a role
+        does not.
         """
         where = read_options(AddMessagesContext, context, "context")
         turns = sayings_of(messages, where)
@@ -285,8 +285,8 @@ class SQLiteMemory:
         *,
         context: AddMessagesContext | None = None,
     ) -> str | None:
-        """Remember that instead of an entry, which is not found any more except `as_of` a time before. Returns the new
-        id, or None as `add` does. Errors: `NotFound` for an id that is not there; and see the class.
+        """Store an entry that replaces another, which is then found only `as_of` an earlier time. Returns the new id,
+        or None as `add` does. Errors: `NotFound` for an unknown id; and see the class.
         """
         where = read_options(AddMessagesContext, context, "context")
         saying = saying_of(content, metadata, where)
@@ -301,11 +301,12 @@ class SQLiteMemory:
         agent_id: str | None = None,
         seq: int | None = None,
     ) -> int:
-        """Erase an entry by its id; or by where it comes from: a session, an agent in it, one message of it.
+        """Erase an entry by its id, or by its source: a session, an agent in it, or one message.
 
-        Facts that were taken from what is erased go with it, unless they were learned elsewhere as well. What is erased
-        is overwritten in the file, in its index and in its log, and does not come back when the same messages are given
-        again. Returns how many entries that were. Errors: `Invalid` when it says neither; and see the class.
+        Facts that were extracted from erased turns are erased too, unless they have another source. Erased content is
+        overwritten in the file, in its index and in its log, and does not come back when the same messages are stored
+        again. Returns the number of erased entries. Errors: `Invalid` unless exactly one of `memory_id` and
+        `session_id` is given; and see the class.
         """
         if (memory_id is None) == (session_id is None):
             raise Invalid("say what to forget: memory_id, or session_id with agent_id and seq")
@@ -322,18 +323,18 @@ class SQLiteMemory:
         return await self._opened.run_if_there(lambda database: database.forget_said(str(session_id), agent_id, seq), 0)
 
     async def embed(self, *, anew: bool = False) -> None:
-        """Make every vector that is missing, and return when they are stored. Nobody has to: vectors follow a write by
+        """Make every missing vector, and return when they are stored. Calling it is optional: vectors follow a write by
         themselves, and until then a text is found by its words.
 
-        `anew`: drop all vectors of the file first, which is how it gets another embedder. Errors: `Invalid` when there
-        is no embedder, or when the vectors are another's; `Failed` when the embedder fails; and see the class.
+        `anew`: first drop all vectors of the file, to change its embedder. Errors: `Invalid` when there is no embedder,
+        or when the vectors are another embedder's; `Failed` when the embedder fails; and see the class.
         """
         if self._vectors is None:
             raise Invalid("this store has no embedder", store=self.name)
         await self._vectors.make_all(anew=anew)
 
     async def entries(self, *, after: str | None = None, limit: int = 100) -> MemoryPage:
-        """Everything there is, in the order in which it came, `limit` at a time (1,000 at most), superseded or not."""
+        """All entries, superseded ones too, in the order in which they came, `limit` at a time (1,000 at most)."""
         start = 0 if after is None else _position(after)
         wanted = min(_positive(limit, "limit"), _PAGE_MAX)
         rows = await self._opened.run_if_there(lambda database: database.page(start, wanted + 1), [])
@@ -341,7 +342,7 @@ class SQLiteMemory:
         return MemoryPage([entry for _, entry in shown], str(shown[-1][0]) if len(rows) > wanted else None)
 
     async def aclose(self) -> None:
-        """Close: no thread and no file stays open. It opens again when it is used again. Calling twice is allowed."""
+        """Close: no thread and no file stays open. The next use opens it again. Calling it twice is allowed."""
         opened, self._opened = self._opened, self._closed()
         vectors, self._vectors = self._vectors, self._vectors_of(self._opened)
         if vectors is not None:
@@ -375,14 +376,12 @@ def _position(after: str) -> int:
 
 
 AT_ONCE = 64
-"""Texts that the embedder is given together, between two commits."""
+"""How many texts the embedder receives together, between two commits."""
 
 _log = logging.getLogger("repertory.memory")
 
 
 class EntryVectors:
-    """Vectors in one database, from its first use to its closing."""
-
     def __init__(self, embedder: Embedder, opened: OpenedOnce, name: str) -> None:
         """Errors: `ImportError` when numpy is missing."""
         if find_spec("numpy") is None:
@@ -394,11 +393,10 @@ class EntryVectors:
         self._thread = EmbeddingThread(self._make_some_apart, f"repertory {name} vectors")
 
     def wake(self) -> None:
-        """Something was written."""
         self._thread.wake()
 
     async def question(self, query: str) -> bytes | None:
-        """The vector of a question; None when the embedder fails: then words are left. Errors: `Invalid` when the
+        """The vector of a query; None when the embedder fails: then only words are searched. Errors: `Invalid` when the
         vectors are another embedder's.
         """
         if not query.strip():
@@ -412,17 +410,17 @@ class EntryVectors:
         return vector
 
     async def make_all(self, *, anew: bool) -> None:
-        """Make what is missing, or everything. Errors: `Invalid`, `Failed`, and those of the database."""
+        """Make the missing vectors, or all. Errors: `Invalid`, `Failed`, and those of the database."""
         await self._claim(anew=anew)
         while await self._make_some():
             pass
 
     async def aclose(self) -> None:
-        """End the thread; what it has not made is made after the next write."""
+        """End the thread; vectors that are still missing are made after the next write."""
         await self._thread.aclose()
 
     async def _make_some(self) -> bool:
-        """Make the vectors of a few entries. Whether there were any."""
+        """Make the vectors of a few entries. False if there were none."""
         await self._claim(anew=False)
         entries = await self._opened.run_if_there(lambda database: database.pending_vectors(AT_ONCE), [])
         if not entries:
@@ -433,7 +431,7 @@ class EntryVectors:
         return True
 
     async def _make_some_apart(self) -> bool:
-        """The same in a loop that ends when there is no more."""
+        """The same in the thread's event loop, which ends when nothing is left."""
         goes_on = await self._make_some()
         aclose = getattr(self._embedder, "aclose", None)
         if not goes_on and aclose is not None:
@@ -449,7 +447,7 @@ class EntryVectors:
             raise Failed("the embedder failed", embedder=self._embedder.name, texts=len(texts)) from error
 
     async def _packed(self, vectors: Sequence[Sequence[float]], texts: int) -> list[bytes]:
-        """On the thread, since numpy is loaded there."""
+        """On the database's thread, since numpy is loaded there."""
 
         def packed(database: MemoryDatabase) -> list[bytes]:
             return database.packed_vectors(vectors, texts, self._embedder.dimensions)
@@ -457,7 +455,7 @@ class EntryVectors:
         return await self._opened.run_if_there(packed, [b""] * texts)
 
     async def _claim(self, *, anew: bool) -> None:
-        """Once is enough, when there is something to claim."""
+        """Claims once, when the database exists."""
         if anew or not self._claimed:
             name, dimensions = self._embedder.name, self._embedder.dimensions
 

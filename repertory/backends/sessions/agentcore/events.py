@@ -1,4 +1,4 @@
-"""Events of one actor in AgentCore Memory: created, listed newest first, deleted. Retries, and nothing else.
+"""Events of one actor in AgentCore Memory: creates, lists (newest first) and deletes them, with retries and no more.
 
 Source: the service model of `bedrock-agentcore` (CreateEvent, ListEvents, DeleteEvent, ListSessions).
 """
@@ -35,7 +35,7 @@ from repertory.errors import (
 )
 
 PAGE_EVENTS_MAX = 100
-"""Events that one request of a listing asks for: the most that the service gives."""
+"""How many events one list request asks for: the service's maximum."""
 
 _SERVICE = AwsService(name="bedrock-agentcore", wanted_by="AgentCoreMemorySessionManager", extra="agentcore")
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,14 +48,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEvent:
-    """An event to be created."""
-
     at_ms: int
-    """Epoch milliseconds; events are listed by it."""
+    """Epoch milliseconds; the service lists events by it."""
     payload: Sequence[PayloadItem]
     metadata: Mapping[str, str]
     token: str
-    """The same for every attempt at this event, and for no other: the service keeps the first."""
+    """The same for every attempt at this event, and unique to it: the service keeps the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +64,12 @@ class ListedEvent:
     at_ms: int
     metadata: Mapping[str, str]
     payload: Sequence[PayloadItem] = ()
-    """Empty when it was not asked for."""
+    """Empty when it was not requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A part of a listing, newest first."""
+    """One page of a listing, newest first."""
 
     events: Sequence[ListedEvent]
     next_token: str | None
@@ -79,42 +77,38 @@ class Page:
 
 
 class MemoryEvents(Protocol):
-    """The events of one actor in one memory, by session. Sessions are named as the service has them.
+    """The events of one actor in one memory, by session. Sessions have the service's names.
 
-    Errors of every method: `Throttled` and `Unavailable` when retries did not help (what was to be created may have
-    been), `Failed`, `NotFound` (no such memory), `LimitReached`, `Invalid` (credentials; after `aclose`).
+    Errors of every method: `Throttled` and `Unavailable` when retries did not help (an event may have been created all
+    the same), `Failed`, `NotFound` (no such memory), `LimitReached`, `Invalid` (credentials; after `aclose`).
     """
 
     @property
     def name(self) -> str:
-        """Two objects with the same name see the same events."""
+        """Equal names mean the same events."""
         ...
 
     async def create(self, session: str, event: NewEvent) -> str:
-        """Create an event and give its id; empty when the service does not say it."""
+        """Create an event and return its id; empty when the service does not return one."""
         ...
 
     async def page(self, session: str, token: str | None, *, payloads: bool) -> Page:
-        """The newest events, or those that follow a page. No events when there is no such session."""
+        """The newest events, or the page with that token. No events when there is no such session."""
         ...
 
     async def delete(self, session: str, event_id: str) -> None:
-        """Delete an event. One that is not there is no error."""
+        """Delete an event. A missing event is no error."""
         ...
 
-    async def sessions(self) -> Sequence[str]:
-        """The sessions that there are."""
-        ...
+    async def sessions(self) -> Sequence[str]: ...
 
-    async def aclose(self) -> None:
-        """Close. Calling it twice is allowed."""
-        ...
+    async def aclose(self) -> None: ...
 
 
 class AgentCoreEvents:
     """`MemoryEvents` of the service. Building one connects to nothing.
 
-    Throttling, 5xx and broken connections are tried again with backoff, for `patience.timeout_s` in all; botocore's own
+    Throttling, 5xx and broken connections are retried with backoff, for `patience.timeout_s` in all; botocore's own
     retries are off. May be used from several event loops, each of which closes its own connections.
     """
 
@@ -127,7 +121,7 @@ class AgentCoreEvents:
         aws: AwsSettings | None = None,
         patience: RetryPolicy | None = None,
     ) -> None:
-        """`writer` must be unique to this object: by it the waits of many differ."""
+        """`writer` must be unique to this object: it makes the retry delays of different objects differ."""
         self._memory_id = memory_id
         self._actor_id = actor_id
         self._writer = writer
@@ -214,7 +208,7 @@ class AgentCoreEvents:
         return await with_retries(attempt, self._patience, self._jitter)
 
     def _jitter(self) -> float:
-        """The next number of a sequence that is this writer's own."""
+        """The next number of this writer's own sequence."""
         digest = blake2b(f"{self._writer} {next(self._numbers)}".encode(), digest_size=4).digest()
         return int.from_bytes(digest) / 2**32
 
@@ -229,7 +223,7 @@ def _event(said: Mapping[str, Any]) -> ListedEvent:
     )
 
 
-# What AgentCore Memory says with words of its own, as errors of ours; the rest is in `aws_errors.py`.
+# Maps AgentCore Memory's own errors to ours; the common AWS errors are in `aws_errors.py`.
 #
 #     not there        no such memory, or event               NotFound
 #     over a bound     ServiceQuotaExceededException          LimitReached

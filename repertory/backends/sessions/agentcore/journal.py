@@ -1,6 +1,4 @@
-"""One agent's journal in the events of a session, as its owner keeps it: opening, taking in what others wrote,
-appending.
-"""
+"""One agent's journal in the events of a session, for its owner: opening, taking in added messages, appending."""
 
 from __future__ import annotations
 
@@ -42,13 +40,13 @@ from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import StoreUnavailable
 
 ROWS_MAX = 100
-"""Rows in one group of those that are made for messages of others."""
+"""The most rows in one group that records other programs' messages."""
 
 _log = logging.getLogger("repertory.sessions")
 
 
 class RowsFound(NamedTuple):
-    """An agent's rows as somebody finds them who only looks, and when the first of all was made (0.0: unknown)."""
+    """An agent's rows as a reader without the lease finds them, and when the first was made (0.0: unknown)."""
 
     rows: list[Row]
     began: float
@@ -81,14 +79,14 @@ def _began_in(reading: EventReading) -> float:
 
 
 def opened_of(means: SharedParts, names: tuple[str, str], reading: EventReading) -> OpenedTree:
-    """The journal as it was found, and what follows from what others have written. Errors: `CorruptJournal`."""
+    """The stored journal, and the rows that record other programs' messages. Errors: `CorruptJournal`."""
     first = reading.first_number if reading.complete else 0
     numbers = range(first, reading.next_number)
     return open_agent(names, reading.assembled, numbers, reading.agent, means.wall(), means.entropy)
 
 
 class AgentCoreJournal:
-    """The journal of one agent, owned. `parts` are written by others; they are told of by `follow`."""
+    """The journal of one agent, owned. The caller writes its `parts` and reports each with `follow`."""
 
     def __init__(self, owned: OwnedSession, agent_id: str) -> None:
         self._owned = owned
@@ -96,33 +94,32 @@ class AgentCoreJournal:
         self._agent_id = agent_id
         self._names = (owned.lease.session_id, agent_id)
         self._is_agent = orchestrator_in(agent_id) is None
-        """Else others are not told: they know no records of orchestrators."""
+        """False for an orchestrator: other programs know no records of orchestrators."""
         self._log = GroupLog(agent_id=agent_id, generation=owned.lease.generation)
         self._agent_known = True
-        """Whether the agent's record in the log is what there is, rather than not looked for."""
+        """True if the log was searched for the agent's record."""
         self._agent_event: str | None = None
-        """The event of ours that has it."""
+        """The id of our event that holds it."""
         self._began = 0.0
 
     @property
     def last_seq(self) -> int:
-        """The last row that is stored."""
         return self._log.last_seq
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is stored, not even by others."""
+        """True if nothing is stored, not even by other programs."""
         return not self._log.last_seq and not self._log.next_number
 
     @property
     def due(self) -> bool:
-        """Whether there is anything to tell others in the end."""
+        """True if the agent's record must be written before the session is released."""
         return self._is_agent and self._log.due
 
     async def open(self) -> tuple[list[Row], Sequence[int]]:
-        """Read, and take in what others wrote.
+        """Read the journal, and take in other programs' messages.
 
-        The rows that opening needs, from `low` on, and the rows whose contents are still to be erased.
+        Returns the rows that opening needs, from `low` on, and the rows whose contents must still be erased.
         """
         reading = await self._settled(self._owned.tails.get(self._agent_id, 0))
         self._owned.opened = True
@@ -145,7 +142,7 @@ class AgentCoreJournal:
         return opened.needed(), sorted(found.erase)
 
     async def stored_rows(self, *, whole: bool) -> list[Row]:
-        """The rows as they are stored. Errors: `Unavailable` when the memory does not show all of them."""
+        """The stored rows. Errors: `Unavailable` when the memory does not list all of them."""
         reading = await self._settled(self._log.last_seq, first=1 if whole else None)
         if reading.altered:
             check_events(self._names, reading)
@@ -160,11 +157,11 @@ class AgentCoreJournal:
     # Writing.
 
     def parts(self, rows: Sequence[Row], erase: Sequence[int], *, batch: bool = False) -> list[Part]:
-        """As `GroupLog.parts`. `batch`: they are not all in one event, and say so."""
+        """As `GroupLog.parts`. `batch`: the parts are spread over several events, and say so."""
         return self._log.parts(rows, erase, batch=batch)
 
     def items(self, rows: Sequence[Row], part: Part) -> Sequence[PayloadItem]:
-        """A part of these rows as it stands in an event."""
+        """The event items for one part of these rows."""
         began = self._began or (at_of(rows[0].body) if rows else None) or self._means.wall()
         whose = self._whose(began)
         if part.message is None or part.number is None:
@@ -172,7 +169,6 @@ class AgentCoreJournal:
         return message_items(whose, part.number, part.message, part.said_at(self._means.wall()), part.group)
 
     def follow(self, part: Part) -> None:
-        """A part is stored."""
         self._log.stored(part)
         self._note_stored()
         self._began = self._began or at_of(part.group.rows[0].body) or 0.0
@@ -182,13 +178,13 @@ class AgentCoreJournal:
         self._owned.committed_at = self._means.wall()
 
     async def begin(self, rows: Sequence[Row]) -> None:
-        """Write the agent's record before there is any message, which these rows are to follow."""
+        """Write the agent's record before its first message, for these rows."""
         if self._is_agent:
             await self._put_record(self._log.first_document(rows, self._means.wall()))
             self._log.state_due = self._log.view_due = False
 
     async def put_agent(self) -> None:
-        """Write the agent's record as of now."""
+        """Write the agent's current record."""
         if not self._is_agent:
             return
         log = self._log
@@ -209,12 +205,11 @@ class AgentCoreJournal:
         self._agent_event = event_id
 
     async def put_due(self, *, closing: bool = False) -> None:
-        """Tell others of a state that has changed and, when `closing`, how much is shown."""
+        """Write the agent's record if its state has changed; when `closing`, also if the window has."""
         if self._log.state_due or (closing and self.due):
             await self.put_agent()
 
     def erased(self) -> None:
-        """Contents of this journal were erased."""
         self._log.view_due = True
 
     # Within.
@@ -224,7 +219,7 @@ class AgentCoreJournal:
         return Whose(self._agent_id, began, session_id if session_id != self._owned.name else None)
 
     async def _settled(self, last_seq: int, *, first: int | None = None) -> EventReading:
-        """A reading that has everything there must be, or the last one when that does not come."""
+        """A reading with every row up to `last_seq`, or the last reading when they do not appear in time."""
         newest: list[EventReading] = []
 
         async def look() -> EventReading | None:
@@ -243,8 +238,8 @@ class AgentCoreJournal:
         return await until_settled(look, self._means.settings.settle_s) or newest[0]
 
     async def _keep_made(self, opened: OpenedTree, reading: EventReading) -> None:
-        """Store the rows that follow from what others have written, and which messages of theirs that was: also those
-        that were mended, whose rows have them by value.
+        """Store the rows made from other programs' messages, with the places of those messages. Repaired rows hold
+        their messages by value.
         """
         number = max(reading.assembled.numbers.values(), default=-1) + 1
         filed = {each for each, _ in opened.files.values()}
@@ -280,15 +275,15 @@ class AgentCoreJournal:
             _log.warning("older events are gone session=%r agent=%r first=%r", session_id, agent_id, rows[0].seq)
 
 
-# Erasing contents from a session whose events cannot be changed: each is written anew without them, and deleted.
+# Erasing contents from a session whose events cannot be changed: each is rewritten without them, then deleted.
 
 
 async def erase(owned: OwnedSession, wanted: Mapping[str, Sequence[int]]) -> None:
     """Destroy the contents of rows (by agent), in every event that holds them: first the messages, so that a row
-    without content never stands beside the message that it had, and last in the event that asks for it.
+    without content never stands beside its message, and last in the event that asks for it.
 
-    An event written anew stands at the time of the one it replaces. Errors: as `MemoryEvents`; then what asks for it
-    is still there, and whoever owns the session next goes on.
+    A rewritten event has the time of the one it replaces. Errors: as `MemoryEvents`; the request is then still stored,
+    and the session's next owner continues.
     """
     means = owned.means
     log = EventLog(means.events, owned.name)

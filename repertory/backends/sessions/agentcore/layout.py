@@ -1,14 +1,14 @@
-"""What stands in the events of a session: the package's own items, spelled as it spells them, and ours beside them.
+"""The events of a session: the package's own items, spelled as the package spells them, and ours beside them.
 
     message     `conversational` (from 100,000 characters on a blob), the message's record as JSON; then, when it is
                 ours, a blob with the group of rows around it
     rows        a blob with a record group that has no message
     agent       metadata stateType=AGENT and agentId; a blob with the agent's record
     session     metadata stateType=SESSION; a blob with the session's record
-    lease       a blob that says who owns the session, or gave it up
+    lease       a blob that says who owns the session, or released it
 
-Ours carry a `Mark` in their metadata, under `repertory`, and a digest of mark and items at the end of their first blob.
-Others skip blobs that hold an object, and metadata that they do not know.
+Our events carry an `EventMark` in their metadata, under `repertory`, and a digest of mark and items at the end of our
+first blob. Other programs skip blobs that hold an object, and unknown metadata.
 
 Source: bedrock-agentcore 1.25.0, `memory.integrations.strands`.
 """
@@ -44,7 +44,7 @@ from repertory.core.messages import Message, check_message
 from repertory.errors import Invalid
 
 TEXT_CHARACTERS_MAX = 100_000
-"""Of a text and its role together; longer ones are blobs."""
+"""The most characters of a text and its role together; longer ones are blobs."""
 STATE_TYPE = "stateType"
 AGENT_ID = "agentId"
 
@@ -61,14 +61,14 @@ _ROLES = {"USER": "user", "ASSISTANT": "assistant"}
 
 
 class EventMark(NamedTuple):
-    """What the metadata of our events says."""
+    """The content of our metadata key in an event."""
 
     kind: str
-    """`held` and `free` are leases, taken and given up; `asked` asks the owner of a generation for its session."""
+    """`held` and `free` take and release a lease; `asked` asks the owner of a generation for its session."""
     generation: int
-    """Of the owner who wrote it, or who is asked."""
+    """The generation of the owner who wrote it, or who is asked."""
     wall: float
-    """When, in epoch seconds by the owner's clock: the event's own time is no earlier than the one before it."""
+    """Epoch seconds by the owner's clock: the event's own time is no earlier than that of the event before it."""
     owner: str = ""
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ class EventMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundGroup:
-    """A record group of ours in an event."""
+    """One of our record groups in an event."""
 
     agent_id: str
     source: DocumentSource
@@ -87,13 +87,13 @@ class FoundGroup:
     began: float
     """When the agent's first row was made."""
     edition: int = 0
-    """How often it was written anew."""
+    """How often it was rewritten."""
     events: Mapping[int, str] = field(default_factory=dict[int, str])
-    """Number of a message that others have added to its place."""
+    """Number of a message that another program added, to its place."""
 
 
 class ForeignMessage(NamedTuple):
-    """A message that others have added."""
+    """A message that another program added."""
 
     ref: str
     """Its place: the event's id, a slash, and the item in it."""
@@ -102,28 +102,28 @@ class ForeignMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """An event, read."""
+    """An event after parsing."""
 
     event: ListedEvent
     mark: EventMark | None
-    """None when somebody else has written it."""
+    """None when another program wrote it."""
     fault: str | None = None
-    """Why it is not what one of ours has written. What it still says is for salvage."""
+    """How it differs from what we wrote. Salvage still uses the rest."""
     record_fault: str | None = None
-    """The same of an agent's or a session's record, which opening does not need."""
+    """The same for an agent's or a session's record, which opening does not need."""
     found: Sequence[FoundGroup] = ()
     said: Sequence[ForeignMessage] = ()
     agent: tuple[str, AgentFile] | None = None
     tails: Mapping[str, int] | None = None
-    """Agent id to its last sequence number, as whoever wrote the event knew them; None when it does not say."""
+    """Agent id to its last sequence number, as the event's writer knew them; None when it does not say."""
     committed_at: float = 0.0
-    """When the last of these was stored; 0.0 when it does not say."""
+    """When the last of these rows was stored; 0.0 when the event does not say."""
     session_id: str | None = None
-    """The session's id, when it says that."""
+    """The session's id, if the event has it."""
 
 
 def session_name(session_id: str) -> str:
-    """What the service calls a session: its id, or as much of it as is possible and a digest."""
+    """The service's name for a session: its id, or the usable part of it and a digest."""
     if _SESSION.fullmatch(session_id) and not _ASIDE.fullmatch(session_id):
         return session_id
     kept = re.sub(r"[^a-zA-Z0-9_-]+", "-", session_id)[:60].lstrip("-_")
@@ -132,31 +132,31 @@ def session_name(session_id: str) -> str:
 
 
 def aside_name(name: str, number: int) -> str:
-    """What the service calls that which was set aside of a session, for the first time, the second and so on."""
+    """The service's name for a session's copy of that number."""
     return f"repertory-aside-{blake2b(name.encode(), digest_size=16).hexdigest()}-{number}"
 
 
 def number_aside(name: str, of: str | None = None) -> int | None:
-    """Which time that was; None for a session, and for what was set aside of another one than `of`."""
+    """The number of a copy; None for a session, and for the copy of another session than `of`."""
     found = _ASIDE.fullmatch(name)
     number = int(found[1]) if found is not None else None
     return number if number is None or of is None or aside_name(of, number) == name else None
 
 
 def may_be_shared(name: str) -> bool:
-    """Whether two ids may have this name: one that it was made of, and one that it is."""
+    """True if two session ids may lead to this name: one it was derived from, and one equal to it."""
     return _DIGESTED.search(name) is not None
 
 
 def agent_value(agent_id: str) -> str:
-    """How metadata name an agent: by its id, or by a digest when the id is no value, or looks like such a digest."""
+    """An agent's name in metadata: its id, or a digest when the id is no valid value, or looks like such a digest."""
     if _VALUE.fullmatch(agent_id) and not _DIGESTED_AGENT.fullmatch(agent_id):
         return agent_id
     return f"repertory:{blake2b(agent_id.encode(), digest_size=16).hexdigest()}"
 
 
 def is_metadata(key: str, value: str) -> bool:
-    """Whether the service takes this pair."""
+    """True if the service accepts this pair."""
     return len(key) <= 128 and all(_VALUE.fullmatch(text) for text in (key, value or "-"))
 
 
@@ -164,13 +164,11 @@ def is_metadata(key: str, value: str) -> bool:
 
 
 class Whose(NamedTuple):
-    """Whose group it is."""
-
     agent_id: str
     began: float
     """When the agent's first row was made."""
     session_id: str | None = None
-    """The session's id, when that cannot be its name."""
+    """The session's id, if it differs from the service's name."""
 
     @property
     def fields(self) -> dict[str, object]:
@@ -179,7 +177,7 @@ class Whose(NamedTuple):
 
 
 def message_items(whose: Whose, number: int, message: Message, at: float, group: RecordGroup) -> list[PayloadItem]:
-    """A message and the rows around it."""
+    """The event items for a message and the rows around it."""
     fields = message_fields(number, message, at, group)
     ours = cast("dict[str, object]", fields.pop(OURS))
     fields["message_id"] = 0  # The package numbers nothing.
@@ -192,19 +190,18 @@ def rows_item(
     files: Mapping[int, tuple[int, Message]],
     events: Mapping[int, str],
 ) -> PayloadItem:
-    """Rows without a message, or for messages that others have added: `events` says where each of those is."""
+    """Rows without a message, or for messages that other programs added: `events` has the places of those."""
     said = {"events": {str(number): ref for number, ref in events.items()}} if events else {}
     return _ours({**whose.fields, **said, **rows_fields(group, files)})
 
 
 def lease_item(session_id: str, tails: Mapping[str, int] | None, committed_at: float = 0.0) -> PayloadItem:
-    """Whose session it is stands in the mark; this says what its owner knew."""
+    """The mark says who owns the session; this item says what that owner knew."""
     said: dict[str, object] = {} if tails is None else {"tails": dict(tails), "at": committed_at}
     return _ours({"session": session_id, **said})
 
 
 def session_item(session_id: str, at: float) -> PayloadItem:
-    """The session's record."""
     return {"blob": to_file(read(session_document(session_id, at)), indent=None).decode()}
 
 
@@ -220,9 +217,7 @@ def _ours(fields: Mapping[str, object]) -> PayloadItem:
 
 
 def sealed_items(mark: str, payload: Sequence[PayloadItem]) -> list[PayloadItem]:
-    """The items of an event with their digest in the first blob of ours; as they are when there is none. `mark`: as the
-    metadata have it.
-    """
+    """The items with a digest in our first blob; unchanged when we have none. `mark`: the mark in the metadata."""
     items = list(payload)
     place = _first_of_ours(items)
     if place is not None:
@@ -232,7 +227,7 @@ def sealed_items(mark: str, payload: Sequence[PayloadItem]) -> list[PayloadItem]
 
 
 def _first_of_ours(items: Sequence[PayloadItem]) -> int | None:
-    """Whatever is missing at the end of an event is missed so."""
+    """The first blob carries the digest, so a cut at the end of an event is detected."""
     ours = (place for place, item in enumerate(items) if str(item.get("blob", "")).startswith(_OURS_BEGINS))
     return next(ours, None)
 
@@ -242,7 +237,7 @@ def _digest_of(mark: str, items: Sequence[PayloadItem]) -> str:
 
 
 def _is_altered(event: ListedEvent) -> bool:
-    """Whether an event is not as it was sealed. One that was never sealed is not."""
+    """True if an event differs from what its digest says. Events without a digest are not altered."""
     items = list(event.payload)
     place = _first_of_ours(items)
     if place is None:
@@ -256,7 +251,7 @@ def _is_altered(event: ListedEvent) -> bool:
 
 
 def item_bytes(item: PayloadItem) -> int:
-    """About how many bytes an item takes."""
+    """The approximate size of an item."""
     blob = item.get("blob")
     return len(blob) if isinstance(blob, str) else len(item["conversational"]["content"]["text"])
 
@@ -265,7 +260,6 @@ def item_bytes(item: PayloadItem) -> int:
 
 
 def read_mark(metadata: Mapping[str, str]) -> EventMark | None:
-    """The mark of an event of ours."""
     found = _MARK.fullmatch(metadata.get(OURS, ""))
     if found is None:
         return None
@@ -273,7 +267,7 @@ def read_mark(metadata: Mapping[str, str]) -> EventMark | None:
 
 
 def read_event(event: ListedEvent) -> Seen:
-    """Everything that an event says. What nobody can read is left out, and named when it is ours."""
+    """Parse an event. Unreadable items are left out, and reported if they are ours."""
     mark = read_mark(event.metadata)
     kind = event.metadata.get(STATE_TYPE)
     if mark is None and OURS in event.metadata:
@@ -296,7 +290,7 @@ def read_event(event: ListedEvent) -> Seen:
 
 
 def _read_items(event: ListedEvent, mark: EventMark | None) -> Seen:
-    """An event with messages, rows or a lease."""
+    """Parse an event with messages, rows or a lease."""
     found: list[FoundGroup] = []
     said: list[ForeignMessage] = []
     tails: dict[str, int] | None = None
@@ -346,14 +340,12 @@ def _numbers_in(value: object) -> dict[str, int]:
 
 
 class _Text(NamedTuple):
-    """A message as an item has it."""
-
     text: str
     role: str
 
 
 class _Unit(NamedTuple):
-    """A message with the blob of ours that belongs to it, or any other item."""
+    """A message with our blob that belongs to it, or any other item."""
 
     ref: str
     item: PayloadItem
@@ -378,7 +370,7 @@ def _units(event: ListedEvent) -> list[_Unit]:
 
 
 def _text_of(item: PayloadItem) -> _Text | None:
-    """The message in an item, whoever wrote it; None for every other item."""
+    """The message in an item, written by this or another program; None for every other item."""
     said = cast("Mapping[str, object] | None", item.get("conversational"))
     if said is not None:
         content = cast("Mapping[str, object]", said.get("content") or {})
@@ -414,7 +406,7 @@ def _ours_in(item: PayloadItem) -> dict[str, object] | None:
 
 
 def _group_in(ref: str, ours: dict[str, object], text: _Text | None) -> FoundGroup:
-    """Errors: `ValueError`, `TypeError`, `KeyError` and the like, for what somebody has edited."""
+    """Errors: `ValueError`, `TypeError`, `KeyError` and the like, for edited items."""
     number = ours.get("number")
     if isinstance(number, int) and text is not None:
         source, group = DocumentSource(number), read_message_fields({**(_fields_of(text) or {}), OURS: ours})
@@ -443,7 +435,7 @@ def _fields_of(text: _Text) -> dict[str, object] | None:
 
 
 def _message_said(text: _Text, at: float) -> Read:
-    """A message of others: the package's record, or the bare text that other tools of the service write."""
+    """Another program's message: the package's record, or the bare text that other tools of the service write."""
     fields = _fields_of(text)
     if fields is not None and "message" in fields:
         return read_message_fields({name: value for name, value in fields.items() if name != OURS})
@@ -468,12 +460,12 @@ def _agent_in(event: ListedEvent) -> tuple[str, AgentFile] | None:
     agent_id = read(body).get("agent_id")
     if not isinstance(agent_id, str):
         return None
-    named = event.metadata.get(AGENT_ID, agent_id)  # Releases before this one had ids like our digests there.
+    named = event.metadata.get(AGENT_ID, agent_id)  # Earlier releases stored ids there that look like our digests.
     return (agent_id, found) if named in (agent_id, agent_value(agent_id)) else None
 
 
 def _session_in(event: ListedEvent) -> str | None:
-    """The session's id, as its record has it."""
+    """The session's id from its record."""
     blob = event.payload[-1].get("blob") if event.payload else None
     try:
         told = read(blob.encode("utf-8", "surrogatepass")).get("session_id") if isinstance(blob, str) else None
@@ -488,8 +480,8 @@ def _session_in(event: ListedEvent) -> str | None:
 def erased_payload(
     seen: Seen, wanted: Mapping[str, Collection[int]], shown: Mapping[str, Message], at: float
 ) -> list[PayloadItem]:
-    """The items of an event anew: without the contents of these rows (by agent), with `shown` in the place of messages
-    (by ref), and nobody is asked any more to erase anything.
+    """The items of an event without the contents of these rows (by agent), with `shown` in place of messages (by ref),
+    and without the request to erase.
     """
     items: list[PayloadItem] = []
     for unit in _units(seen.event):

@@ -1,9 +1,9 @@
-"""Owning a session in a memory that knows no conditions on writes: the highest generation owns it, and everybody looks.
+"""Owning a session in a memory without conditional writes: the highest generation owns it, and every owner checks.
 
 An owner takes a generation above all it has seen, writes an event that says so, and lists the session until it sees
 that event. Then it looks again before a turn, and before a commit when its last look is older than `prove_s`: a higher
-generation ends its ownership. Between two looks nothing stops it. What it writes then is of a lower generation, and is
-taken in by the next owner as something that was added.
+generation ends its ownership. Between two looks nothing stops it. Events that it writes then have a lower generation,
+and the next owner takes them in like another program's messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from repertory.core.message_tree.documents import OURS
 from repertory.errors import LeaseLost, RepertoryError, StoreUnavailable
 
 REQUESTS_AT_ONCE = 8
-"""Requests for one session that are under way side by side: the service limits all of them together."""
+"""Concurrent requests for one session: the service limits all of them together."""
 _CHANCE_BITS = 20
 _TRIES = 6
 _OF_LEASES = ("held", "free", "asked")
@@ -41,40 +41,38 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCoreSettings:
-    """How ownership and commits go."""
+    """Timing and size limits of ownership and commits."""
 
     lease_s: float = 30.0
     """How long an owner counts as alive after its last event."""
     renew_s: float = 10.0
-    """How long an owner may write nothing before it writes that it is alive."""
+    """How long an owner may write nothing before it renews its lease."""
     prove_s: float = 5.0
-    """How long a look at the session counts."""
+    """How long a look at the session counts as proof of ownership."""
     settle_s: float = 5.0
-    """How long to look again for events that there must be."""
+    """How long to list again for events that must exist."""
     relook_s: float = 0.5
-    """How long to wait before a session counts as busy: its owner may have given it up just now."""
+    """How long to wait before a session counts as busy: its owner may be releasing it."""
     event_bytes_max: int = 1_000_000
-    """The largest commit that is one event, unless a single message is larger."""
+    """The largest commit that is written as one event, unless a single message is larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerFound:
-    """Whose a session is, as far as a listing says."""
-
     generation: int = 0
-    """The highest one; 0 when nobody of ours has owned it yet."""
+    """The highest one; 0 when none of our owners had it yet."""
     owner: str | None = None
     proved_at: float = 0.0
     """When the owner wrote its last event, by its clock."""
 
 
 def event_marks(events: Sequence[ListedEvent]) -> list[EventMark]:
-    """The marks of those events that are ours."""
+    """The marks of our events."""
     return [mark for event in events if (mark := read_mark(event.metadata)) is not None]
 
 
 def owner_in(events: Sequence[ListedEvent]) -> OwnerFound:
-    """What the newest events of a session say of its owner."""
+    """The owner that the newest events of a session name."""
     marks = [mark for mark in event_marks(events) if mark.kind != "asked"]
     top = max((mark.generation for mark in marks), default=0)
     newest = [mark for mark in marks if mark.generation == top]
@@ -87,7 +85,7 @@ def owner_in(events: Sequence[ListedEvent]) -> OwnerFound:
 
 @dataclass(slots=True, kw_only=True)
 class SharedParts:
-    """What owners of one store share."""
+    """What the owned sessions of one store share."""
 
     events: MemoryEvents
     owner: str
@@ -95,45 +93,43 @@ class SharedParts:
     entropy: Entropy
     settings: AgentCoreSettings
     metadata: Callable[[str], Mapping[str, str]]
-    """What is to stand beside the messages of a session. Errors: `Invalid`."""
+    """The metadata to write with a session's messages. Errors: `Invalid`."""
     tokens: Iterator[int]
 
 
 class _Pending(NamedTuple):
-    """An event that is to be written, and what to do then."""
-
     event: NewEvent
     done: Callable[[], None]
 
 
 @dataclass(slots=True, kw_only=True)
 class OwnedSession:
-    """A session that is owned, and what its owner has seen and written."""
+    """An owned session, and what its owner has seen and written."""
 
     means: SharedParts
     lease: Lease
     name: str
-    """As the service calls it."""
+    """The service's name for it."""
     log: EventLog | None = None
-    """The listing that showed the ownership, for whoever opens an agent first."""
+    """The listing that showed the ownership; the first agent to open uses it."""
     ended: bool = False
-    """Whether nothing more may be written but that the session is given up."""
+    """True if only the release may still be written."""
     unsure: set[tuple[str, int, bytes]] = field(default_factory=set[tuple[str, int, bytes]])
-    """Agent, sequence number and link of rows in a commit that was not told to be stored: it may be made again."""
+    """Agent, sequence number and link of rows whose commit had no answer: the caller may repeat it."""
     wanted: bool = False
-    """Whether somebody has asked for the session."""
+    """True if another owner has asked for the session."""
     news: str | None = None
-    """An event that somebody else has added since an agent was opened."""
+    """An event that another writer has added since an agent was opened."""
     opened: bool = False
-    """Whether an agent was opened, so that what is listed later may be news to it."""
+    """True if an agent was opened, so that events listed later may be news to it."""
     tails: dict[str, int] = field(default_factory=dict[str, int])
-    """Agent id to the last sequence number there must be."""
+    """Agent id to the last sequence number that must exist."""
     committed_at: float = 0.0
-    """When the last of these was stored; 0.0 when nobody knows."""
+    """When the last of these rows was stored; 0.0 when unknown."""
     session_known: bool = True
-    """Whether the session's record is there."""
+    """True if the session's record exists."""
     superseded: list[str] = field(default_factory=list[str])
-    """Events of ours that nobody needs any more."""
+    """Our events that are no longer needed."""
     written_at: float = 0.0
     held_event: str = ""
     last_ms: int = 0
@@ -145,7 +141,7 @@ class OwnedSession:
     """Older events were not read."""
     _pending: list[_Pending] = field(default_factory=lambda: list[_Pending]())
     _known: set[str] = field(default_factory=set[str])
-    """The events that were there, by id; our own since then are known by their marks."""
+    """The ids of the events that were there before; our own later ones are known by their marks."""
 
     async def create(
         self,
@@ -154,16 +150,16 @@ class OwnedSession:
         metadata: Mapping[str, str] | None = None,
         at_ms: int | None = None,
     ) -> str:
-        """Write an event behind all others, or at the time given. Its id. Errors: as `MemoryEvents`."""
+        """Write an event after all others, or at the given time. Returns its id. Errors: as `MemoryEvents`."""
         return await self._send(self._compose(kind, payload, metadata, at_ms))
 
     def prepare(self, payload: Sequence[PayloadItem], metadata: Mapping[str, str], done: Callable[[], None]) -> None:
-        """Have rows written with the next `settle`, in order; `done` is called when they are."""
+        """Queue rows for the next `settle`, in order; `done` is called when they are written."""
         self._pending.append(_Pending(self._compose("rows", payload, metadata), done))
 
     async def settle(self) -> None:
-        """Write what was prepared. What fails is tried again with the next call, as the same event: so it is there
-        once, whatever became of earlier attempts. Errors: as `MemoryEvents`.
+        """Write the queued events. A failed one is retried by the next call as the same event, so it is stored once,
+        whatever became of earlier attempts. Errors: as `MemoryEvents`.
         """
         while self._pending:
             await self._send(self._pending[0].event)
@@ -191,16 +187,16 @@ class OwnedSession:
         return event_id
 
     async def delete(self, event_id: str) -> None:
-        """Delete an event; nothing when the service has not said its id. Errors: as `MemoryEvents`."""
+        """Delete an event; does nothing when its id is unknown. Errors: as `MemoryEvents`."""
         if event_id:
             await self.means.events.delete(self.name, event_id)
 
     def recently_looked(self, seconds: float) -> bool:
-        """Whether the last look is younger than that."""
+        """True if the last look is less than that many seconds old."""
         return anyio.current_time() - self._looked_at < seconds
 
     async def look(self) -> LeaseLost | None:
-        """None when the session is still ours; whether somebody has added to it says `news` then.
+        """None if this owner still has the session; `news` then says if another writer has added to it.
 
         One request, unless more than a page of events came since the last look. Errors: as `MemoryEvents`.
         """
@@ -225,18 +221,18 @@ class OwnedSession:
         return None
 
     async def renew(self) -> None:
-        """Write that the owner is alive. Errors: as `MemoryEvents`."""
+        """Renew the lease. Errors: as `MemoryEvents`."""
         before, self.held_event = self.held_event, await self.create("held", [self._lease_item()])
         with suppress(RepertoryError):
             await self.delete(before)
 
     async def release(self) -> None:
-        """Give the session up, and delete what nobody needs any more. Errors: as `MemoryEvents`."""
+        """Release the session, and delete superseded events. Errors: as `MemoryEvents`."""
         tidying = [partial(self._tidy, event_id) for event_id in self.superseded]
         await side_by_side([self._free, *tidying], REQUESTS_AT_ONCE)
 
     def begin(self, log: EventLog) -> None:
-        """The session is ours, as this listing shows."""
+        """Start owning the session, as this listing shows."""
         self.log = log
         self._looked_at = anyio.current_time()
         self.session_known = not log.complete
@@ -247,7 +243,7 @@ class OwnedSession:
             self.session_known = self.session_known or seen.event.metadata.get(STATE_TYPE) == "SESSION"
             if seen.mark is None or seen.mark.kind not in _OF_LEASES or seen.event.event_id == self.held_event:
                 continue
-            if seen.fault is not None:  # It is told of, and stays for whoever mends the session.
+            if seen.fault is not None:  # The damage is reported, and the event stays for the repair.
                 continue
             self.superseded.append(seen.event.event_id)
             if seen.tails is not None and seen.mark.generation >= told:
@@ -258,21 +254,20 @@ class OwnedSession:
             self._first_known_ms = log.seen[-1].event.at_ms
 
     def know(self, log: EventLog) -> None:
-        """What this listing has is no news any more."""
         self._known |= {seen.event.event_id for seen in log.seen}
 
     async def _free(self) -> None:
         await self.create("free", [self._lease_item()])
 
     async def _tidy(self, event_id: str) -> None:
-        with suppress(RepertoryError):  # It does no harm, and whoever owns the session next tries again.
+        with suppress(RepertoryError):  # The event does no harm, and the session's next owner tries again.
             await self.delete(event_id)
 
     def _lease_item(self) -> PayloadItem:
         return lease_item(self.lease.session_id, self.tails, self.committed_at)
 
     def _is_news(self, event: ListedEvent) -> bool:
-        """Whether an event is something that was said, and that we do not know."""
+        """True if an event adds messages that this owner does not know."""
         if event.event_id in self._known or event.at_ms < self._first_known_ms:
             return False
         mark = read_mark(event.metadata)
@@ -280,18 +275,15 @@ class OwnedSession:
 
 
 class SessionRace:
-    """Becoming the owner of sessions."""
-
     def __init__(self, means: SharedParts) -> None:
         self._means = means
         self._life = TimeToLive(means.wall, means.settings.lease_s)
         self._floors: dict[str, int] = {}
-        """Generations that a session had in this store, which it may have forgotten."""
+        """Generations that a session had in this store; the service may have forgotten them."""
         self._asked: tuple[str, int] | None = None
-        """The session and generation that were asked for last."""
+        """The session and generation that were last asked for."""
 
     async def acquire(self, session_id: str, name: str, *, takeover: bool) -> OwnedSession:
-        """Own the session. Errors: `SessionBusy`, and as `MemoryEvents`."""
         means = self._means
         looked, standing = False, OwnerFound()
         for _ in range(_TRIES):
@@ -322,7 +314,7 @@ class SessionRace:
         raise busy(session_id, standing.owner)
 
     async def _ask_for(self, name: str, standing: OwnerFound, events: Sequence[ListedEvent]) -> None:
-        """Ask the owner to give the session up, once. Errors: as `MemoryEvents`."""
+        """Ask the owner for the session, once. Errors: as `MemoryEvents`."""
         means, asked = self._means, (name, standing.generation)
         if self._asked == asked:
             return
@@ -334,16 +326,16 @@ class SessionRace:
         self._asked = asked
 
     def in_other_hands(self, standing: OwnerFound) -> bool:
-        """Whether a live owner other than this one has it."""
+        """True if a live owner other than this one has it."""
         return rival(standing, self._means.owner) is not None and self.alive(standing) is not None
 
     def alive(self, standing: OwnerFound) -> str | None:
-        """The owner, if there is one that counts as alive."""
+        """The owner, if it counts as alive."""
         owner = standing.owner
         return owner if owner is not None and self._life.counts(owner, standing.proved_at) else None
 
     def forget(self, name: str, generation: int) -> None:
-        """The session is deleted. The next generation is higher all the same."""
+        """Remember a deleted session's generation; the next one must be higher."""
         self._floors[name] = max(generation, self._floors.get(name, 0))
 
     def _lease(self, session_id: str, name: str, standing: OwnerFound) -> Lease:
@@ -355,7 +347,7 @@ class SessionRace:
         return Lease(session_id=session_id, owner=self._means.owner, generation=generation)
 
     async def _read_back(self, owned: OwnedSession) -> EventLog:
-        """The newest page, once it has the event that says that we own the session."""
+        """The newest page, once it holds the event that makes us the owner."""
 
         async def listed() -> EventLog | None:
             log = EventLog(self._means.events, owned.name, owned.lease.session_id)
@@ -376,7 +368,7 @@ def _newest_ms(events: Sequence[ListedEvent]) -> int:
 
 
 async def until_settled(look: Callable[[], Awaitable[T | None]], settle_s: float) -> T | None:
-    """What `look` finds, asked again with growing waits for as long as it finds None and the time is not over."""
+    """The first result of `look` that is not None; called again with growing waits until `settle_s` is over."""
     deadline, delay_s = anyio.current_time() + settle_s, 0.05
     while (found := await look()) is None and anyio.current_time() < deadline:
         await anyio.sleep(delay_s)

@@ -1,4 +1,4 @@
-"""Reading one agent's rows from the events of a session: the newest pages first, and no more than are needed."""
+"""Reading one agent's rows from the events of a session: the newest pages first, and no more than needed."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import CorruptJournal, Invalid
 
 ASSEMBLED_AT_ONCE_MAX = 100
-"""Documents that are put together on the event loop, which takes some milliseconds; more are in a thread."""
+"""The most documents that are assembled on the event loop, which takes some milliseconds; more are, in a thread."""
 EXPIRY_S_MIN = 43_200.0
-"""No memory forgets an event sooner: the service counts in days, and clocks differ."""
+"""No event expires sooner: the service counts in days, and clocks differ."""
 _DAMAGED = (
     "an event of the session is damaged or missing: if it was written just now, try again; else have"
     " `repertory sessions doctor --repair` set everything aside and go on from what is sound"
 )
 _READ_AT_ONCE = 16
-"""Events that are read between two looks of the event loop at its other work."""
+"""How many events are parsed before the event loop gets a turn."""
 
 
 class EventLog:
-    """The events of a session as they were listed, newest first, as far as somebody has asked for them."""
+    """The listed events of a session, newest first, as far as they were read."""
 
     def __init__(self, events: MemoryEvents, session: str, session_id: str | None = None) -> None:
-        """`session` is the service's name for it. `session_id`: whose events they are to be, when that is known: a name
-        that is made of one id may be another one itself, and reading is `Invalid` then.
+        """`session` is the service's name for it. `session_id`: the expected session, if known. A name derived from one
+        id may equal another id; reading then is `Invalid`.
         """
         self._events = events
         self._session = session
@@ -52,10 +52,10 @@ class EventLog:
         self._tokens = PageTokens()
         self.seen: list[Seen] = []
         self.complete = False
-        """Whether there are no more."""
+        """True if there are no more pages."""
 
     async def more(self) -> None:
-        """Read a page further. Errors: as `MemoryEvents`."""
+        """Read one more page. Errors: as `MemoryEvents`."""
         page = await self._events.page(self._session, self._token, payloads=True)
         for place, event in enumerate(page.events):
             seen = read_event(event)
@@ -75,12 +75,11 @@ class EventLog:
             await self.more()
 
     def anew(self) -> EventLog:
-        """Another look at the same events."""
         return EventLog(self._events, self._session, self._session_id)
 
     @property
     def agents(self) -> list[str]:
-        """The agents that were heard of, as far as was read."""
+        """The agents named in the pages read so far."""
         named = [found.agent_id for seen in self.seen for found in seen.found]
         named += [seen.agent[0] for seen in self.seen if seen.agent is not None]
         named += [agent_id for seen in self.seen for agent_id in seen.tails or ()]
@@ -89,49 +88,46 @@ class EventLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventReading:
-    """What was found of an agent."""
-
     assembled: Assembled
     documents: Mapping[DocumentSource, Read]
     first_number: int = 0
-    """The number of the first message that is there, as far as was read."""
+    """The number of the first message, as far as was read."""
     next_number: int = 0
     refs: Mapping[int, str] = field(default_factory=dict[int, str])
     """The places of messages, by number."""
     agent: AgentFile | None = None
     """The agent's record; None when it was not met."""
     agent_event: str | None = None
-    """The event that has it, when it is ours."""
+    """The id of the event that holds it, if it is ours."""
     unreadable: Sequence[str] = ()
-    """The places of messages of others that nobody can read."""
+    """The places of other programs' messages that cannot be read."""
     superseded: Sequence[str] = ()
-    """The ids of events of ours that were written anew, or whose agent's record was."""
+    """The ids of our events that were rewritten, or whose agent's record was."""
     altered: Sequence[Corruption] = ()
-    """What is not as it was written."""
+    """Content that differs from what we wrote."""
     missing: Sequence[Corruption] = ()
-    """What must be there and is not, unless it is only late to be listed."""
+    """Content that must exist and is not listed; it may only be late."""
     torn: bool = False
-    """Whether a commit was cut off, or is not seen whole yet. What it said counts as added."""
+    """True if a commit was cut off, or is not listed completely yet. Its messages count as added."""
     began: float = 0.0
     """When the agent's first row was made; 0.0 when there is none."""
     complete: bool = True
-    """Whether there is nothing before what was read."""
+    """True if nothing older exists."""
 
     @property
     def damages(self) -> Sequence[Corruption]:
-        """Everything that is wrong."""
         return [*self.altered, *self.missing]
 
     @property
     def late(self) -> bool:
-        """Whether another look may show more."""
+        """True if another listing may show more."""
         lost = any(fault.message is None for fault in self.assembled.faults)
         return not self.altered and (lost or self.torn or bool(self.missing))
 
 
 def check_events(names: tuple[str, str], reading: EventReading) -> None:
-    """Raise `CorruptJournal` naming the first place that is damaged, and saying what can be done. `names`: of the
-    session and of the agent.
+    """Raise `CorruptJournal` with the first damaged place and what can be done. `names`: of the session and of the
+    agent.
     """
     if reading.damages:
         first = reading.damages[0]
@@ -140,10 +136,10 @@ def check_events(names: tuple[str, str], reading: EventReading) -> None:
 
 
 async def read_agent_log(log: EventLog, agent_id: str, now: float, *, first: int | None = None) -> EventReading:
-    """The rows from `first` on, from the last row's `low` on when None, and what others have added behind them; and
-    what is damaged of all that was read. `now` in epoch seconds: what is young has not expired.
+    """The rows from `first` on (None: from the last row's `low` on), the messages that other programs added after them,
+    and the damage in all that was read. `now` in epoch seconds: young events cannot have expired.
 
-    Everything is read when it takes more than there is, as it does for an agent that nobody of ours has opened yet.
+    Reads every page if needed, as for an agent that none of our owners has opened yet.
     """
     pages = 1
     if not log.seen and not log.complete:
@@ -168,7 +164,7 @@ async def read_agent_log(log: EventLog, agent_id: str, now: float, *, first: int
 
 
 def _altered(log: EventLog, gathered: GatheredEvents, reading: EventReading) -> list[Corruption]:
-    """Events of ours that are not as they were written, and messages of others that are not as they were taken in."""
+    """Our events that differ from what we wrote, and other programs' messages that changed after they were taken in."""
     altered = [Corruption(where=seen.event.event_id, what=seen.fault) for seen in log.seen if seen.fault is not None]
     there = {said.ref for seen in log.seen for said in seen.said}
     adopted = {ref for place in gathered.mine.values() for ref in place.found.events.values()}
@@ -177,7 +173,7 @@ def _altered(log: EventLog, gathered: GatheredEvents, reading: EventReading) -> 
         if ref is not None and not fault.redacted and (ref not in adopted or ref in there):
             altered.append(Corruption(where=ref, what=fault.why))
     rows = reading.assembled.rows
-    if rows and rows[0].seq > rows[-1].low and reading.agent is None:  # It is all that says what has expired.
+    if rows and rows[0].seq > rows[-1].low and reading.agent is None:  # Only the agent's record says what has expired.
         records = [seen for seen in log.seen if seen.record_fault is not None]
         altered += [Corruption(where=seen.event.event_id, what=str(seen.record_fault)) for seen in records]
     return altered
@@ -186,15 +182,15 @@ def _altered(log: EventLog, gathered: GatheredEvents, reading: EventReading) -> 
 def _missing(
     log: EventLog, agent_id: str, gathered: GatheredEvents, reading: EventReading, now: float
 ) -> list[Corruption]:
-    """What must be there and is not: rows between others, the first ones of a journal that is too young for them to
-    have expired, the last ones that an owner knew when it wrote down what there is.
+    """Missing rows: between others; at the start of a journal too young for them to have expired; and at the end, up to
+    what an owner recorded.
     """
     every = [found for seen in log.seen for found in seen.found if found.agent_id == agent_id]
     last = max((found.read.kept[-1].line.seq for found in every), default=0)
     began = max((found.began for found in every), default=0.0)
     young = _is_young(began, now)
     standing = [place.found for place in gathered.mine.values()]
-    # What was written anew may stay longer than what stood behind it.
+    # A rewritten event may expire later than the events after it.
     kept = [found for found in standing if young or found.edition == 0] or standing
     first = min((found.read.kept[0].line.seq for found in kept), default=1)
     rows = reading.assembled.rows
@@ -212,12 +208,12 @@ def _missing(
 
 
 def _is_young(at: float, now: float) -> bool:
-    """Whether what was written at a time, if that is known, has not expired for certain."""
+    """True if something written at that time, if known, cannot have expired."""
     return at > 0.0 and now - at < EXPIRY_S_MIN
 
 
 def _lost_messages(reading: EventReading) -> list[int]:
-    """The rows of messages of ours that are not there any more. Others may delete what they have said."""
+    """The rows of our lost messages. Other programs may delete their own."""
     faults = [fault for fault in reading.assembled.faults if fault.message is None]
     return [fault.row.seq for fault in faults if fault.number is None or fault.number not in reading.refs]
 
@@ -238,26 +234,22 @@ async def find_agent(log: EventLog, agent_id: str) -> AgentFile | None:
 
 
 class _Place(NamedTuple):
-    """A record group and the event that holds it."""
-
     found: FoundGroup
     seen: Seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatheredEvents:
-    """What the events say of one agent."""
-
     mine: Mapping[DocumentSource, _Place]
     said: Sequence[ForeignMessage]
-    """What others have added and what owners wrote that were fenced, oldest first."""
+    """Messages of other programs and of fenced owners, oldest first."""
     agent: AgentFile | None
     agent_event: str | None
     superseded: Sequence[str]
 
 
 def gather(log: EventLog, agent_id: str) -> GatheredEvents:
-    """The groups of an agent, and the messages that nobody has a record group for."""
+    """The groups of an agent, and the messages without a record group."""
     mine: dict[DocumentSource, _Place] = {}
     superseded: dict[str, None] = {}
     agent: AgentFile | None = None
@@ -287,8 +279,8 @@ def gather(log: EventLog, agent_id: str) -> GatheredEvents:
 
 
 def _put(mine: dict[DocumentSource, _Place], place: _Place, superseded: dict[str, None]) -> None:
-    """Of two groups for one place the later owner's stands, of two of one owner the one that was written anew, or
-    written twice.
+    """Of two groups for one place, keep the later owner's; of two of one owner, the one that was rewritten, or written
+    twice.
     """
     other = mine.get(place.found.source)
     if other is None:
@@ -303,7 +295,7 @@ def _put(mine: dict[DocumentSource, _Place], place: _Place, superseded: dict[str
 
 
 def _said_in(seen: Seen, agent_id: str, mine: Mapping[DocumentSource, _Place]) -> Iterator[ForeignMessage]:
-    """The messages in an event that are nobody's group: others', and those of groups that do not stand."""
+    """The messages in an event without a valid group: other programs', and those of superseded groups."""
     yield from seen.said if seen.fault is None else ()
     for found in seen.found:
         if found.agent_id == agent_id and found.source.number is not None:
@@ -318,8 +310,8 @@ def _bare(found: FoundGroup) -> ForeignMessage:
 
 
 def everything_said(log: EventLog, agent_id: str) -> list[Read]:
-    """The messages of an agent that can be read, as they stand, in the order in which they were written; also those of
-    events that are damaged.
+    """An agent's readable messages, as they are stored, in the order in which they were written; also those of damaged
+    events.
     """
     gathered, for_others = gather(log, agent_id), _for_others(log, agent_id)
     standing = {place.found.ref for place in gathered.mine.values()}
@@ -337,8 +329,8 @@ def _link(found: FoundGroup) -> bytes:
 
 
 def _for_others(log: EventLog, agent_id: str) -> set[str]:
-    """The places of messages that belong to another agent: that whose record others have written next, or else last.
-    To an orchestrator nobody talks.
+    """The places of messages that belong to another agent: the one whose record other programs wrote next, or else
+    last. Orchestrators have no messages.
     """
     if orchestrator_in(agent_id) is not None:
         return {said.ref for seen in log.seen for said in seen.said}

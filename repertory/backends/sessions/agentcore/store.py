@@ -1,7 +1,7 @@
-"""Sessions in Amazon Bedrock AgentCore Memory, where the package that users come from finds them, and ours its own.
+"""Sessions in Amazon Bedrock AgentCore Memory, where both the `bedrock-agentcore` package and this one find them.
 
-Start here, then read `layout.py` (what stands in the events) and `ownership.py` (who may write).
-Design note 11 says why it looks like this, `docs/agentcore.md` what it costs and what it cannot prevent.
+Start here, then read `layout.py` (what the events hold) and `ownership.py` (who may write). Design note 11 gives the
+reasons, `docs/agentcore.md` the costs and what the store cannot prevent.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import Corrupt, Invalid, LeaseLost, RepertoryError, StoreNotFound
 
 FLUSH_DELAY_S = 10.0
-"""How long records wait for company: an event has its price, and nobody waits for these."""
+"""Seconds that the commit buffer gathers records that no caller waits for: each event costs money."""
 _SWEEPS_MAX = 5
 
 
@@ -81,7 +81,7 @@ _Entry: TypeAlias = "SessionEntry[OwnedSession, AgentCoreJournal]"
 
 
 def _end(session: _Entry) -> None:
-    """Nothing more is written under this lease; it is given up with the store, unless the session is acquired anew."""
+    """Write nothing more under this lease. It is released with the store, unless the session is acquired again."""
     if session.held is not None:
         session.held.ended = True
     session.journals = {}
@@ -90,8 +90,7 @@ def _end(session: _Entry) -> None:
 class AgentCoreSessionStore(SessionStore):
     """A `SessionStore` over the events of one actor, which it closes. For one event loop.
 
-    Ownership ends by itself when nothing is heard of an owner for `lease_s`, so somebody supervised should run
-    `maintain`.
+    Ownership expires when an owner writes nothing for `lease_s`, so run `maintain` under supervision.
 
     Errors of every call: those of the events (`Unavailable`, `Throttled`, `Failed`, `NotFound` for the memory,
     `LimitReached`), `CorruptJournal`, `Invalid` (bad ids, a closed store).
@@ -108,7 +107,7 @@ class AgentCoreSessionStore(SessionStore):
         metadata: Callable[[str], Mapping[str, str]] = lambda session_id: {},
     ) -> None:
         """`owner` must be unique to this object: letters, digits, `-` and `_`. `wall` gives epoch seconds, `entropy`
-        random bytes, `metadata` what is to stand beside the messages of a session.
+        random bytes, `metadata` the metadata to write with a session's messages.
         """
         check_id(owner, "owner")
         if not owner.replace("-", "").replace("_", "").isalnum() or not owner.isascii() or len(owner) > 64:
@@ -142,7 +141,7 @@ class AgentCoreSessionStore(SessionStore):
         )
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        """Become the owner: two listings and an event. An earlier lease of this very object is fenced.
+        """Become the owner: two listings and an event. An earlier lease of this same object is fenced.
 
         Errors: `SessionBusy`, and see the class.
         """
@@ -160,17 +159,17 @@ class AgentCoreSessionStore(SessionStore):
         await self._table.release(lease, self._release)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[CommitOutcome]:
-        """Commit one group, its sessions side by side, each batch an event; one outcome per batch, in order.
+        """Commit one group, its sessions concurrently, each batch an event; one outcome per batch, in order.
 
-        What others have added meanwhile stands in no commit's way; a batch without rows is refused for it, so that a
-        turn begins with everything that was said. A batch of which nobody knows whether it is stored may be appended
-        again, and is stored once.
+        Messages that other programs added meanwhile do not hinder a commit; a batch without rows is refused because of
+        them, so that a turn begins with all messages. If it is unknown whether a batch is stored, the caller may append
+        it again; it is stored once.
         """
         return await append_apart(batches, self._table.locked, self._append)
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
-        """Rows in order, from the last row's `low` on, or all that have not expired. The owner takes in what others
-        have added.
+        """Rows in order, from the last row's `low` on, or all that have not expired. For the owner, other programs'
+        messages are taken in.
         """
         check_id(session_id, "session id")
         check_id(agent_id, "agent id")
@@ -185,8 +184,8 @@ class AgentCoreSessionStore(SessionStore):
             return await session.journals[agent_id].stored_rows(whole=whole)
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
-        """Every session that holds records, the most recently changed first; or that one alone. An agent that is
-        damaged is left out: opening it says what is wrong.
+        """Every session that holds records, most recently changed first; or that one alone. A damaged agent is left
+        out; opening it says what is wrong.
         """
         self._table.refuse_closed()
         names = [session_name(check_id(session_id, "session id"))] if session_id is not None else []
@@ -196,7 +195,7 @@ class AgentCoreSessionStore(SessionStore):
         return sorted((info for info in infos if info is not None), key=lambda info: info.updated_at, reverse=True)
 
     async def delete(self, session_id: str) -> None:
-        """Delete every event of a session, the oldest first, and what was set aside of it. Records that the service has
+        """Delete every event of a session, oldest first, and its quarantined copies. Records that the service has
         extracted from them stay.
 
         Errors: `NotFound`, `SessionBusy`, and see the class.
@@ -212,21 +211,21 @@ class AgentCoreSessionStore(SessionStore):
                     await self._remove(aside, await self._listed(aside))
 
     async def examine(self, session_id: str) -> Sequence[Corruption]:
-        """Every event that is not as it was written, and what is missing."""
+        """Every event that differs from what we wrote, and every missing one."""
         self._table.refuse_closed()
         return await examine_events(self._means, check_id(session_id, "session id"))
 
     async def salvage(self, session_id: str) -> SalvagedRows:
-        """The rows of a session or, where they cannot be proved, new ones for every message that can be read."""
+        """The rows of a session; where they cannot be proved, new rows for every readable message."""
         self._table.refuse_closed()
         return await salvage_events(self._means, check_id(session_id, "session id"))
 
     async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
-        """Copy the events of a session to one of the actor's sessions that nobody reads, as blobs, from which nothing
-        is extracted; and write it anew with these rows.
+        """Copy the events of a session, as blobs, to another of the actor's sessions, which no reader uses and from
+        which nothing is extracted; then write the session again with these rows.
 
-        Killed on the way, the copy is whole and the session may be gone. Errors: `NotFound`, `SessionBusy`, and see
-        the class.
+        After a crash in between, the copy is whole and the session may be gone. Errors: `NotFound`, `SessionBusy`, and
+        see the class.
         """
         name = session_name(check_id(session_id, "session id"))
         moved_to = ""
@@ -240,13 +239,13 @@ class AgentCoreSessionStore(SessionStore):
         return moved_to
 
     async def quarantined(self, session_id: str) -> Sequence[str]:
-        """What was set aside of a session, as the service calls it, the oldest first."""
+        """The service's names of a session's copies, oldest first."""
         self._table.refuse_closed()
         return await event_copies(self._events, session_name(check_id(session_id, "session id")))
 
     async def maintain(self) -> None:
-        """See whether sessions that are held are still ours and whether anybody has asked for them; say of idle ones
-        that their owner is alive, until cancelled, which is safe at any time. What fails is tried again.
+        """Check that held sessions are still ours and whether another owner has asked for them, and renew the leases of
+        idle ones, until cancelled, which is safe at any time. Failures are retried.
         """
         renew_s = self._means.settings.renew_s
         while True:
@@ -263,7 +262,7 @@ class AgentCoreSessionStore(SessionStore):
                             await owned.renew()
 
     async def asked_for(self) -> Sequence[str]:
-        """Sessions held by this object that others have asked for, as was seen when they were looked at last."""
+        """Held sessions that other owners had asked for at the last look."""
         holding = self._table.held()
         asked = [session_id for session_id, owned in holding.items() if owned.wanted and not owned.ended]
         for session_id in asked:
@@ -272,9 +271,7 @@ class AgentCoreSessionStore(SessionStore):
         return asked
 
     async def aclose(self) -> None:
-        """Close, and give up every lease; those that the memory cannot be told of end by themselves. Calling it twice
-        is allowed.
-        """
+        """Close, and release every lease; a lease that cannot be released expires. Calling it twice is allowed."""
 
         async def give_up(session: _Entry) -> None:
             with suppress(RepertoryError):
@@ -315,7 +312,7 @@ class AgentCoreSessionStore(SessionStore):
                 if left:
                     await erase(owned, {agent_id: left})
             except RepertoryError:
-                _end(session)  # What is stored is unknown: whoever owns it next reads it again.
+                _end(session)  # What is stored is unknown: the next owner reads it again.
                 raise
             session.journals[agent_id] = journal
             return [row.without_content() if row.seq in left else row for row in rows]
@@ -329,7 +326,7 @@ class AgentCoreSessionStore(SessionStore):
         if proving or not owned.recently_looked(self._means.settings.prove_s):
             refusal = await owned.look()
             if refusal is None and proving and owned.news is not None:
-                msg = "somebody else has added to the session; open it again to take that in"
+                msg = "another program has added to the session; open it again to take that in"
                 refusal = LeaseLost(msg, session=owned.lease.session_id, event=owned.news)
             if refusal is not None:
                 _end(session)
@@ -344,7 +341,7 @@ class AgentCoreSessionStore(SessionStore):
         refusal = await commit_events(owned, journals, rows, wanted)
         if refusal is not None:
             return refusal
-        if any(map(is_acted_on, batch.rows)):  # Nothing keeps a fenced owner from writing.
+        if any(map(is_acted_on, batch.rows)):  # The service does not keep a fenced owner from writing.
             refusal = await owned.look()
             if refusal is not None:
                 _end(session)
@@ -352,7 +349,7 @@ class AgentCoreSessionStore(SessionStore):
         return position_after(batch, lambda agent_id: journals[agent_id].last_seq)
 
     async def _removable(self, session_id: str, name: str) -> list[ListedEvent]:
-        """The events of a session that nobody else has. Errors: `NotFound`, `SessionBusy`, `Invalid` for another
+        """The events of a session that no other owner has. Errors: `NotFound`, `SessionBusy`, `Invalid` for another
         session's.
         """
         found = await self._listed(name)
@@ -367,7 +364,7 @@ class AgentCoreSessionStore(SessionStore):
         return found
 
     async def _remove(self, name: str, found: list[ListedEvent]) -> None:
-        """Delete events, the oldest first, and those that are only seen then."""
+        """Delete events, oldest first, and those that are only listed then."""
         for _ in range(_SWEEPS_MAX):
             for start in range(0, len(found), REQUESTS_AT_ONCE):
                 some = found[::-1][start : start + REQUESTS_AT_ONCE]
@@ -377,7 +374,7 @@ class AgentCoreSessionStore(SessionStore):
                 break
 
     async def _listed(self, name: str) -> list[ListedEvent]:
-        """All events of a session, newest first, without what they say."""
+        """All events of a session, newest first, without payloads."""
         found: list[ListedEvent] = []
         token: str | None = None
         while True:
@@ -422,12 +419,10 @@ class AgentCoreSessionStore(SessionStore):
 
 
 ITEMS_MAX = 100
-"""Items that an event may have."""
+"""The most items in an event."""
 
 
 class _Placed(NamedTuple):
-    """A record group and whose it is."""
-
     journal: AgentCoreJournal
     part: Part
     items: Sequence[PayloadItem]
@@ -439,10 +434,10 @@ async def commit_events(
     rows: Mapping[str, Sequence[Row]],
     wanted: Mapping[str, Sequence[int]],
 ) -> LeaseLost | None:
-    """Store the rows of agents, all or none of them, then destroy what is `wanted`. None when that is done.
+    """Store the rows of agents, all or none of them, then destroy the contents of the `wanted` rows. None on success.
 
-    Errors: as `MemoryEvents`. What is stored is unknown then; making the same commit again stores it once. Of a commit
-    of several events of which some are missing, whoever opens the session next has the messages alone.
+    Errors: as `MemoryEvents`. It is then unknown whether the rows are stored; repeating the same commit stores them
+    once. If some events of a commit of several are missing, the session's next owner gets only the messages.
     """
     await owned.settle()
     rows = {agent_id: [row for row in some if _name(row) not in owned.unsure] for agent_id, some in rows.items()}
@@ -467,7 +462,7 @@ async def commit_events(
 
 
 def is_acted_on(row: Row) -> bool:
-    """Whether something happens when this is stored: a tool starts, or somebody is given an answer."""
+    """True if an action follows this row: a tool starts, or a caller receives an answer."""
     if row.kind != RecordKind.MESSAGE or row.erased:
         return row.kind == RecordKind.TOOL_STARTED
     record = decode(row.kind, row.version, row.body)
@@ -502,7 +497,7 @@ def _name(row: Row) -> tuple[str, int, bytes]:
 
 
 async def _begin(owned: OwnedSession, journal: AgentCoreJournal, rows: Sequence[Row]) -> None:
-    """The records of session and agent come before messages: the package takes messages without them for none."""
+    """The records of session and agent come before messages: without them the package ignores the messages."""
     if not owned.session_known:
         record = session_item(owned.lease.session_id, owned.means.wall())
         await owned.create("session", [record], {STATE_TYPE: "SESSION"})
@@ -529,7 +524,6 @@ def _placed(
 
 
 def _events(owned: OwnedSession, placed: Sequence[_Placed]) -> list[list[_Placed]]:
-    """The groups by event."""
     events: list[list[_Placed]] = []
     items, size_bytes = 0, 0
     for each in placed:
@@ -542,14 +536,14 @@ def _events(owned: OwnedSession, placed: Sequence[_Placed]) -> list[list[_Placed
     return events
 
 
-# Looking for damage in the events of a session, reading around it, and setting aside what is damaged.
+# Looking for damage in the events of a session, reading around it, and setting damaged sessions aside.
 #
-# What cannot be proved any more is taken for what somebody else has written: the messages that can be read, as they
-# stand, and the agent's record.
+# Content that can no longer be proved is treated like another program's: the readable messages as they are stored, and
+# the agent's record.
 
 
 async def examine_events(means: SharedParts, session_id: str) -> Sequence[Corruption]:
-    """Everything that is wrong with a session's events, each place once."""
+    """All damage in a session's events, each place once."""
     log = await _whole_log(means, session_id)
     damages = {seen.event.event_id: seen.fault or seen.record_fault for seen in log.seen}
     found = [Corruption(where=where, what=what) for where, what in damages.items() if what is not None]
@@ -559,7 +553,7 @@ async def examine_events(means: SharedParts, session_id: str) -> Sequence[Corrup
 
 
 async def salvage_events(means: SharedParts, session_id: str) -> SalvagedRows:
-    """Every row that can be proved or, when some cannot, new ones for all that can be read; and what is wrong."""
+    """Every row that can be proved; when some cannot, new rows for all readable messages. And the damage."""
     log = await _whole_log(means, session_id)
     rows: list[Row] = []
     for agent_id in log.agents:
@@ -569,12 +563,12 @@ async def salvage_events(means: SharedParts, session_id: str) -> SalvagedRows:
 
 
 def _mended_rows(means: SharedParts, log: EventLog, names: tuple[str, str], reading: EventReading) -> Sequence[Row]:
-    """All rows of an agent, with a record for each message that is lost."""
+    """All rows of an agent, with a record for each lost message."""
     assembled, agent = reading.assembled, reading.agent
     theirs = replace(agent, foreign=True) if agent is not None else None
-    if assembled.lost and theirs is not None:  # It says what the lost rows amounted to.
+    if assembled.lost and theirs is not None:  # The record has the state after the lost rows.
         reading = replace(reading, agent=theirs)
-    # Rows that took in what others had added may be among the lost ones: it would stand at the end then.
+    # Rows that took in added messages may be among the lost ones; those messages would then move to the end.
     in_place = not (assembled.added and any(fault.message is None for fault in assembled.faults))
     try:
         if assembled.begins <= 1 and in_place:
@@ -582,7 +576,7 @@ def _mended_rows(means: SharedParts, log: EventLog, names: tuple[str, str], read
             return [*opened.found, *opened.made]
     except Corrupt:
         pass
-    if orchestrator_in(names[1]) is not None:  # It has no messages: what goes before the damage is what there is.
+    if orchestrator_in(names[1]) is not None:  # It has no messages: only the rows before the damage are left.
         return assembled.rows
     said = list(enumerate(everything_said(log, names[1])))
     numbers = [number for number, _ in said]
@@ -596,14 +590,14 @@ async def _whole_log(means: SharedParts, session_id: str) -> EventLog:
 
 
 async def event_copies(events: MemoryEvents, name: str) -> list[str]:
-    """What was set aside of a session, as the service calls it, the oldest first."""
+    """The service's names of a session's copies, oldest first."""
     numbers = [number for each in await events.sessions() if (number := number_aside(each, name)) is not None]
     names = [aside_name(name, number) for number in sorted(numbers)]
     return [each for each in names if (await events.page(each, None, payloads=False)).events]
 
 
 async def copy_events_aside(means: SharedParts, name: str) -> str:
-    """Copy the events of a session, each as a blob that says all of it. The name of the copy."""
+    """Copy the events of a session, each as a blob with all of its content. Returns the name of the copy."""
     log = EventLog(means.events, name)
     await log.everything()
     before = [number_aside(each, name) or 0 for each in await event_copies(means.events, name)]

@@ -1,4 +1,4 @@
-"""Sessions in the documented layout: a document for each message.
+"""Sessions in the documented layout: one document per message.
 
-Start with `store.py`, then `journal.py` (one agent); design note 7 says why it looks like this.
+Start with `store.py`, then `journal.py` (one agent); design note 7 gives the reasons.
 """

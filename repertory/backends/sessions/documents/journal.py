@@ -1,4 +1,4 @@
-"""One agent's journal in the tree, as its owner keeps it: opening, taking in what others wrote, appending, erasing."""
+"""One agent's journal in the tree, for its owner: opening, taking in added messages, appending, erasing."""
 
 from __future__ import annotations
 
@@ -36,31 +36,32 @@ from repertory.core.message_tree.opening import OpenedTree, needed_of, open_agen
 from repertory.errors import AlreadyExists, LeaseLost
 
 HEAD_BYTES_MAX = 1_000_000
-"""The largest window that is kept in one object besides its documents."""
+"""The largest window that is also kept in one object."""
 
 _log = logging.getLogger("repertory.sessions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeSettings:
-    """What differs between a folder and a bucket."""
+    """The differences between a folder and a bucket."""
 
     prove_s: float = 0.0
     """How long a proof of ownership counts. 0 looks before every commit; otherwise a fenced owner may add messages for
-    that long, which are taken in. It starts no tools: behind intents it looks again, unless proofs count for ever.
+    that long, which are taken in. It starts no tools: after storing intents it looks again, unless proofs count for
+    ever.
     """
     mark_batches: bool = True
-    """Whether a commit of several documents says so in each of them, so that what is left of one that was cut off is
-    removed. Not where nothing can be.
+    """True if each document of a commit of several says so, so that the rest of an interrupted commit can be removed.
+    False where nothing can be removed.
     """
     renew_every_s: float | None = None
-    """How often an owner proves its leases anyway, where they end by themselves. None: they do not."""
+    """How often an owner renews its leases, where leases expire. None: they do not."""
     keep_heads: bool = False
-    """Whether to keep, when a session is given up, what opening it needs in one object."""
+    """True if releasing a session writes what opening needs into one object."""
     keep_folders: bool = False
-    """Whether folders exist only while something is in them, so that an empty one needs a placeholder."""
+    """True if a folder exists only while it holds something, so that an empty one needs a placeholder."""
     short_names: bool = True
-    """Whether ids that are too long for the names of folders are shortened in them."""
+    """True if ids too long for a folder's name are shortened in it."""
 
 
 async def seen_rows(
@@ -71,10 +72,10 @@ async def seen_rows(
     whole: bool = False,
     owned: bool = False,
 ) -> list[Row]:
-    """The rows for somebody who only looks, from the last one's `low` on or all of them. Nothing is written.
+    """The rows for a reader, from the last one's `low` on or all of them. Nothing is written.
 
-    `owned`: what others have added is left out, since the owner will take it in. Errors: `CorruptJournal` naming a
-    document that is damaged.
+    `owned`: messages that other programs added are left out, since the owner will take them in. Errors:
+    `CorruptJournal` with the damaged document.
     """
     reading = await read_journal(place, whole=whole)
     check_documents(place, reading)
@@ -88,11 +89,11 @@ async def seen_rows(
 async def mended_rows(
     place: JournalPlace, wall: Callable[[], float], entropy: Entropy
 ) -> tuple[list[Row], Sequence[Corruption]]:
-    """All rows, with a record for each message that is damaged: what it says now, or that it was lost. And what is
-    damaged. Errors: `CorruptJournal` when rows cannot be told any more.
+    """All rows, with a record for each damaged message: its current content, or that it was lost. And the damage.
+    Errors: `CorruptJournal` when the rows cannot be reconstructed.
     """
     reading = await read_journal(place, whole=True)
-    if reading.assembled.lost and reading.agent is not None:  # It says what the lost rows amounted to.
+    if reading.assembled.lost and reading.agent is not None:  # The document has the state after the lost rows.
         reading = replace(reading, agent=replace(reading.agent, foreign=True))
     opened = _derived(place, reading, wall(), entropy)
     return [*opened.found, *opened.made], reading.damages
@@ -104,14 +105,14 @@ def _derived(place: JournalPlace, reading: DocumentReading, at: float, entropy: 
 
 
 def _numbers(reading: DocumentReading) -> list[int]:
-    """Of the documents of messages, in order, without those of a commit that was cut off."""
+    """The numbers of the message documents, in order, without those of an interrupted commit."""
     torn = {source.number for source in reading.assembled.torn}
     return [number for number in reading.messages if number not in torn]
 
 
 @dataclass(slots=True)
 class _Behind:
-    """What was found of those who may have written since a head was made."""
+    """What other programs may have written since a head was made."""
 
     written: bool = False
     agent: AgentFile | None = None
@@ -119,7 +120,7 @@ class _Behind:
 
 
 class TreeJournal:
-    """The journal of one agent, owned. After an error it is unknown where it stands: open a new one."""
+    """The journal of one agent, owned. After an error its position is unknown: open a new one."""
 
     def __init__(
         self,
@@ -137,17 +138,18 @@ class TreeJournal:
         self._settings = settings
         self._log = GroupLog(agent_id=place.agent_id, generation=generation)
         self._agent_version: str | None = None
-        """Of the agent's document, when it is known."""
+        """The version of the agent's document, if known."""
         self._rows: list[Row] = []
-        """Those that opening needs, when a head is to be kept."""
+        """The rows that opening needs, kept for the head."""
 
     @property
     def last_seq(self) -> int:
-        """The last row that is stored."""
         return self._log.last_seq
 
     async def open(self) -> list[Row]:
-        """Read, tidy up what a crash left, take in what others wrote. The rows that opening needs, from `low` on."""
+        """Read the journal, remove leftovers of a crash, and take in added messages. Returns the rows that opening
+        needs, from `low` on.
+        """
         reading = await read_journal(self._place, whole=False)
         check_documents(self._place, reading)
         found = reading.assembled
@@ -189,7 +191,7 @@ class TreeJournal:
         return self._keep(rows)
 
     async def open_at(self, head: AgentHead | None) -> list[Row]:
-        """As `open`, from the head alone when nobody has written since it was made."""
+        """As `open`; from the head alone if no program has written since it was made."""
         if head is None:
             return await self.open()
         found = await self._look_behind(head.next_number)
@@ -211,7 +213,7 @@ class TreeJournal:
         return self._keep(list(head.rows))
 
     def head(self) -> AgentHead | None:
-        """What opening this needs the next time; None when it is too much, or not known."""
+        """What the next opening needs; None when it is too large, or not known."""
         log, rows = self._log, self._rows
         if not rows or self._agent_version is None or sum(len(row.body) for row in rows) > HEAD_BYTES_MAX:
             return None
@@ -225,7 +227,7 @@ class TreeJournal:
         )
 
     async def _look_behind(self, number: int) -> _Behind:
-        """Whether there is a message of that number, and the agent's document."""
+        """Look for a message of that number, and read the agent's document."""
         found = _Behind()
 
         async def look_at_message() -> None:
@@ -243,13 +245,13 @@ class TreeJournal:
         return rows
 
     async def append(self, rows: Sequence[Row], erase: Sequence[int]) -> LeaseLost | None:
-        """Store rows that follow the last one, then destroy what is to be erased. None when all of that is on stable
-        storage.
+        """Store rows that follow the last one, then destroy the contents to be erased. None once all of that is on
+        stable storage.
         """
         log = self._log
         if any(
             row.kind == RecordKind.RESUME for row in rows
-        ):  # Tools run on these, which others may have run meanwhile.
+        ):  # Tools run after these rows; another program may have run them meanwhile.
             found = await self._look_behind(log.next_number)
             if found.written or found.version != self._agent_version:
                 return self._others_added(self._names.agent)
@@ -273,21 +275,21 @@ class TreeJournal:
         return None
 
     def _others_added(self, file: object) -> LeaseLost:
-        msg = "somebody else has added to the session; open it again to take that in"
+        msg = "another program has added to the session; open it again to take that in"
         return LeaseLost(msg, session=self._place.session_id, agent=self._place.agent_id, file=file)
 
     @property
     def due(self) -> bool:
-        """Whether `close` has anything to do."""
+        """True if `close` has work to do."""
         return self._log.due
 
     async def close(self) -> None:
-        """Tell others how much is shown, when that has changed."""
+        """Write the agent's document if the window has changed."""
         if self.due:
             await self.put_agent()
 
     async def put_agent(self) -> None:
-        """Write the agent's document as of now."""
+        """Write the agent's current document."""
         if self._log.fold is None:
             rows = await seen_rows(self._place, self._wall, self._entropy, owned=True)
             self._log.fold = restore(rows, session_id=self._place.session_id).fold
@@ -301,12 +303,12 @@ class TreeJournal:
         return None if fault.number is None else self._names.key(DocumentSource(fault.number))
 
     async def _put_aside(self, body: bytes) -> None:
-        """Keep an agent's document that is damaged, since it is to be written anew."""
+        """Keep a copy of a damaged agent's document before it is rewritten."""
         await self._objects.put(self._names.quarantined_document, body, Overwrite())
         _log.warning("a damaged document was put aside, and is written anew file=%r", self._names.agent)
 
     async def _erase(self, seqs: Sequence[int]) -> None:
-        """Destroy the contents of rows, in every document that holds them; last in the one that asks for it."""
+        """Destroy the contents of rows in every document that holds them; last in the one that asks for it."""
         wanted = {seq for seq in seqs if 0 < seq <= self._log.last_seq}
         reading = await read_journal(self._place, whole=False)
         check_documents(self._place, reading)
@@ -331,7 +333,7 @@ class TreeJournal:
         self._log.view_due = True
 
     async def _create(self, rows: Sequence[Row], parts: Sequence[Part]) -> None:
-        """The agent's document comes before its messages: others take messages without one for their own to write."""
+        """The agent's document comes before its messages: other programs treat messages without one as their own."""
         body = self._log.first_document(rows, self._wall())
         with suppress(AlreadyExists):
             self._agent_version = await self._objects.put(self._names.agent, body, Create())

@@ -1,7 +1,7 @@
-"""Who owns which session of a tree: an object per session, replaced under its version.
+"""The leases of a tree: one object per session, replaced under its version.
 
-It names owner and generation. Where reading costs requests it also holds a head per agent: what opening it needs, by
-value, as of when the session was given up in good order.
+It names owner and generation. Where reading costs requests, it also holds one head per agent: what opening it needs, by
+value, as of the last release.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseFile:
-    """The object as it was read."""
-
     generation: int = 0
     owner: str | None = None
     proved_at: float = 0.0
@@ -40,28 +38,26 @@ class LeaseFile:
     heads: Mapping[str, object] = field(default_factory=dict[str, object])
     """Agent id to head."""
     tails: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Journal to its last row, as of when the session was given up: no reader may find less."""
+    """Journal to its last row at the last release: no reader may find less."""
     wanted: bool = False
-    """Whether another process asks its owner for it."""
+    """True if another process asks the owner for the session."""
 
 
 @dataclass(slots=True)
 class HeldLease:
-    """A lease of ours, and what we know of its object."""
+    """A lease of this owner, and what is known of its object."""
 
     lease: Lease
     version: str
     proved_at: float
     heads: dict[str, object]
     tails: dict[str, int] = field(default_factory=dict[str, int])
-    """Journal to the last row that there must be."""
+    """Journal to the last row that must exist."""
     wanted: bool = False
-    """Whether another process has asked for it."""
+    """True if another process has asked for the session."""
 
 
 class TreeLeases:
-    """The leases of one owner."""
-
     def __init__(
         self, objects: ObjectStore, life: Liveness, owner: str, wall: Callable[[], float], prove_s: float
     ) -> None:
@@ -72,7 +68,7 @@ class TreeLeases:
         self._wall = wall
         self._prove_s = prove_s
         self._generations: dict[str, int] = {}
-        """The last ones of sessions that were deleted here."""
+        """The last generations of sessions that were deleted here."""
 
     async def acquire(self, names: SessionNames, *, takeover: bool) -> HeldLease:
         """Own the session. Errors: `SessionBusy`."""
@@ -99,8 +95,8 @@ class TreeLeases:
         raise busy(names.session_id, found.owner)
 
     async def _ask(self, names: SessionNames, found: LeaseFile) -> None:
-        """Ask the owner to give the session up. Where nothing else is heard, the lease says so: its owner finds that
-        with its next proof. Who meets another writer asks again.
+        """Ask the owner for the session. Without another channel, the request goes into the lease, where the owner
+        finds it with its next proof. If another writer is faster, the caller asks again.
         """
         owner, version = found.owner, found.version
         if owner is None or version is None or found.wanted or await self._life.ask(owner, names.session_id):
@@ -112,7 +108,9 @@ class TreeLeases:
             )
 
     async def _create_session(self, names: SessionNames, at: float) -> None:
-        """Its document comes first: others take a folder without one for a session that they cannot open."""
+        """The session's document comes first: other programs take a folder without one for a session that they cannot
+        open.
+        """
         with suppress(AlreadyExists):
             await self._objects.put(names.session, session_document(names.session_id, at), Create())
 
@@ -138,27 +136,26 @@ class TreeLeases:
                 wanted=said.get("wanted") is True,
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            if not stored.body.strip(b"\0 \n"):  # Cut off by a power failure of whoever wrote it: nobody owns that.
+            if not stored.body.strip(b"\0 \n"):  # Cut off by a power failure of its writer: the session has no owner.
                 return LeaseFile(version=stored.version)
             raise Corrupt("the lease of the session cannot be read", file=names.lease, cause=str(error)) from error
 
     async def in_other_hands(self, found: LeaseFile) -> bool:
-        """Whether a live owner other than this one has it."""
+        """True if a live owner other than this one has it."""
         other = rival(found, self._owner)
         return other is not None and await self._life.is_alive(other, found.proved_at)
 
     async def alive(self, found: LeaseFile) -> str | None:
-        """The owner, if there is one that is alive."""
         return found.owner if found.owner == self._owner or await self.in_other_hands(found) else None
 
     async def check(self, names: SessionNames, held: HeldLease) -> LeaseLost | None:
-        """None when the lease is current. Asks the store when the last proof has become too old."""
+        """None if the lease is current. Asks the store when the last proof is too old."""
         if self._prove_s and 0 <= self._wall() - held.proved_at <= self._prove_s:  # Negative: the clock went back.
             return None
         return await self.prove(names, held) if self._prove_s else await self.look(names, held)
 
     async def look(self, names: SessionNames, held: HeldLease) -> LeaseLost | None:
-        """None when the lease is current, as the store says now. Where nobody can be fenced, nothing is asked."""
+        """None if the lease is current in the store now. Asks nothing where owners cannot be fenced."""
         if self._prove_s == math.inf:
             return None
         found = await self.read(names)
@@ -168,7 +165,7 @@ class TreeLeases:
         return None
 
     async def prove(self, names: SessionNames, held: HeldLease) -> LeaseLost | None:
-        """Replace the object by one that says the same later. None when the lease is current."""
+        """Replace the object by one with a later time. None if the lease is current."""
         for _ in range(_TRIES):
             now = self._wall()
             try:
@@ -176,7 +173,7 @@ class TreeLeases:
                     names.lease, _body(held.lease, now, {}, held.tails), Update(held.version)
                 )
             except PreconditionFailed:
-                found = await self.read(names)  # It may be our own put, of which we were not told.
+                found = await self.read(names)  # It may be our own put, whose response was lost.
                 if not is_current(found, held.lease):
                     break
                 held.version = found.version or held.version
@@ -187,13 +184,13 @@ class TreeLeases:
         return lost(held.lease)
 
     async def release(self, names: SessionNames, held: HeldLease, heads: Mapping[str, object]) -> None:
-        """Give the session up, in good order. A lease that is no longer current is ignored."""
+        """Release the session. A lease that is no longer current is ignored."""
         body = _body(held.lease, self._wall(), heads, held.tails, owner=None)
         for _ in range(_TRIES):
             try:
                 await self._objects.put(names.lease, body, Update(held.version))
             except PreconditionFailed:
-                found = await self.read(names)  # Somebody may have asked for it.
+                found = await self.read(names)  # Another process may have asked for the session.
                 if not is_current(found, held.lease):
                     return
                 held.version = found.version or held.version
@@ -201,7 +198,7 @@ class TreeLeases:
                 return
 
     def forget(self, session_id: str, generation: int) -> None:
-        """The session is deleted. The next generation is higher all the same."""
+        """Remember a deleted session's generation; the next one must be higher."""
         self._generations[session_id] = max(generation, self._generations.get(session_id, 0))
 
 

@@ -1,4 +1,4 @@
-"""Reading one agent's documents: the last ones first, side by side, and no more than are needed."""
+"""Reading one agent's documents: the last ones first, concurrently, and no more than needed."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from repertory.backends.ports import ObjectStore, StoredObject
 
 ASSEMBLED_AT_ONCE_MAX = 100
-"""Documents that are put together on the event loop, which takes some milliseconds; more are in a thread."""
+"""The most documents that are assembled on the event loop, which takes some milliseconds; more are, in a thread."""
 _DAMAGED = (
     "a document of the session is damaged: put it back from a copy, or have `repertory sessions doctor --repair` set"
     " everything aside and go on from what is sound; who has edited it on purpose removes its key 'repertory'"
 )
 _FIRST_READ = 48
-"""Messages that are read in the first go: the default window and some more."""
+"""Messages in the first read: the default window and some more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,27 +41,24 @@ class DocumentReading:
 
     assembled: Assembled = field(default_factory=Assembled)
     documents: Mapping[DocumentSource, Read] = field(default_factory=dict[DocumentSource, Read])
-    """What was read."""
     messages: Sequence[int] = ()
-    """The numbers of all documents of messages, in order."""
+    """The numbers of all message documents, in order."""
     damages: Sequence[Corruption] = ()
-    """What is wrong with the documents that were read: what nobody can read, what is not as we have written it, what is
-    lost. A document that somebody else has written anew is none.
+    """The damage in the documents that were read: unreadable, changed after we wrote them, or lost. A document that
+    another program has rewritten is not damaged.
     """
     document: StoredObject | None = None
-    """What tells others how things stand, as it was found."""
+    """The agent's or orchestrator's document, as it was read."""
     agent: AgentFile | None = None
-    """That document of an agent; None when there is none, or nobody can read it."""
+    """The parsed agent's document; None when there is none, or it cannot be read."""
 
     @property
     def agent_version(self) -> str | None:
-        """Of that document, when there is one."""
+        """The version of that document, if there is one."""
         return None if self.document is None else self.document.version
 
 
 class _Told(TypedDict):
-    """What says how things stand."""
-
     document: StoredObject | None
     agent: AgentFile | None
 
@@ -77,7 +74,7 @@ class JournalPlace:
 
 
 async def id_in_document(objects: ObjectStore, key: str, name: str) -> str | None:
-    """An id as a document has it, whose folder's name may be shortened."""
+    """The id in a document, whose folder's name may be shortened."""
     stored = await find(objects, key)
     value: object = None
     with suppress(ValueError):
@@ -86,8 +83,8 @@ async def id_in_document(objects: ObjectStore, key: str, name: str) -> str | Non
 
 
 async def check_told(objects: ObjectStore, names: SessionNames) -> None:
-    """Raise `Invalid` when the session's folder is another one's: where names are shortened, two may be the same, and
-    the document has the id.
+    """Raise `Invalid` when the folder belongs to another session: shortened names may collide, and the document has the
+    id.
     """
     if id_of_folder(names.folder.removesuffix("/"), SESSIONS) is not None:
         return
@@ -98,7 +95,7 @@ async def check_told(objects: ObjectStore, names: SessionNames) -> None:
 
 
 async def places_in(objects: ObjectStore, names: SessionNames, keys: Sequence[str] | None = None) -> list[JournalPlace]:
-    """The journals of a session. One whose folder does not say its id, and whose document cannot, is left out."""
+    """The journals of a session. A journal whose folder and document do not give its id is left out."""
     if keys is None:
         keys = [info.key for info in await objects.list(names.folder)]
     places: list[JournalPlace] = []
@@ -113,9 +110,9 @@ async def places_in(objects: ObjectStore, names: SessionNames, keys: Sequence[st
 
 
 async def read_journal(place: JournalPlace, *, whole: bool) -> DocumentReading:
-    """The rows from the last row's `low` on, or all of them, and what others have added behind them.
+    """The rows from the last row's `low` on, or all of them, and the messages that other programs added after them.
 
-    Errors: `CorruptJournal` naming the document when rows that are needed cannot be had.
+    Errors: `CorruptJournal` with the document when needed rows cannot be read.
     """
     objects, names = place.objects, place.names
     keys = [info.key for info in await objects.list(names.folder)]
@@ -158,8 +155,8 @@ async def read_journal(place: JournalPlace, *, whole: bool) -> DocumentReading:
 
 
 def check_named(place: JournalPlace, document: StoredObject | None) -> None:
-    """Raise `Invalid` when the folder is another journal's: where names are shortened, two may be the same, and the
-    document has the id.
+    """Raise `Invalid` when the folder belongs to another journal: shortened names may collide, and the document has the
+    id.
     """
     if document is None or place.names.journal is not None:
         return
@@ -179,7 +176,7 @@ def _damages(place: JournalPlace, documents: Mapping[DocumentSource, Read], asse
     for fault in assembled.faults:
         source = DocumentSource(fault.number)
         read = documents.get(source)
-        if read is None or (read.kept and not fault.redacted):  # Lost, or ours and not what its rows prove.
+        if read is None or (read.kept and not fault.redacted):  # Lost, or ours and different from what its rows prove.
             wrong.setdefault(source, fault.why)
     lost = frozenset(assembled.lost)
     for source, read in documents.items():
@@ -197,7 +194,7 @@ def _where(place: JournalPlace, source: DocumentSource) -> str:
 
 
 def check_documents(place: JournalPlace, reading: DocumentReading) -> None:
-    """Raise `CorruptJournal` naming the first document that is damaged, and saying what can be done."""
+    """Raise `CorruptJournal` with the first damaged document and what can be done."""
     if reading.damages:
         first = reading.damages[0]
         where = {"session": place.session_id, "agent": place.agent_id, "file": first.where, "cause": first.what}
@@ -205,7 +202,7 @@ def check_documents(place: JournalPlace, reading: DocumentReading) -> None:
 
 
 def check_tail(place: JournalPlace, last_seq: int, tails: Mapping[str, int]) -> None:
-    """Raise `CorruptJournal` when a journal ends before the row with which it was given up last."""
+    """Raise `CorruptJournal` when a journal ends before its last row at the last release."""
     known = tails.get(place.agent_id, 0)
     if last_seq < known:
         where = {"session": place.session_id, "agent": place.agent_id, "file": place.names.folder}
@@ -213,14 +210,13 @@ def check_tail(place: JournalPlace, last_seq: int, tails: Mapping[str, int]) -> 
 
 
 async def _told(place: JournalPlace, keys: Collection[str]) -> _Told:
-    """What others are told."""
     document = await find_document(place) if place.names.agent in keys else None
     agent = None if document is None or place.names.orchestrator else read_agent(document.body)
     return _Told(document=document, agent=agent)
 
 
 def _check_rows(place: JournalPlace, documents: Mapping[DocumentSource, Read]) -> None:
-    """Raise `CorruptJournal` for a document of rows that cannot be read, where there is nothing else to go by."""
+    """Raise `CorruptJournal` for an unreadable document of rows, where no other source exists."""
     for source, read in documents.items():
         fault = read.fault or (ALTERED if read.altered else None)
         if fault is not None:
@@ -229,20 +225,19 @@ def _check_rows(place: JournalPlace, documents: Mapping[DocumentSource, Read]) -
 
 
 async def read_agent_file(place: JournalPlace) -> tuple[AgentFile | None, str | None]:
-    """The agent's document, None when nobody can read it, and its version, None when there is none."""
+    """The agent's document (None when it cannot be read) and its version (None when there is none)."""
     stored = await find_document(place)
     return (None, None) if stored is None else (read_agent(stored.body), stored.version)
 
 
 async def find_document(place: JournalPlace) -> StoredObject | None:
-    """What tells others how things stand, if it is there."""
     return await find(place.objects, place.names.agent)
 
 
 async def _read_into(
     documents: dict[DocumentSource, Read], objects: ObjectStore, names: AgentNames, source: DocumentSource
 ) -> None:
-    """One document; one that has gone meanwhile is left out, and one that is a link or worse cannot be read."""
+    """Read one document. One that is gone meanwhile is left out; a link or the like counts as unreadable."""
     try:
         body = (await objects.get(names.key(source))).body
     except NotFound:
@@ -253,7 +248,7 @@ async def _read_into(
     documents[source] = read_message_document(body) if source.number is not None else read_rows(body)
 
 
-# The keys of the documented layout, and which keys there are somebody else's business.
+# The keys of the documented layout, and which keys there belong to other programs.
 
 SESSIONS = "session_"
 _AGENTS = "agents/agent_"
@@ -263,9 +258,7 @@ _ROWS = re.compile(r"repertory/rows_([0-9]{16})\.json")
 
 
 def named(prefix: str, name: str) -> str:
-    """The folder of a session or agent. An id that leaves no room for the prefix is shortened: its document has it
-    whole.
-    """
+    """The folder name of a session or agent. An id too long for it is shortened; the document has the whole id."""
     whole = f"{prefix}{name}"
     if len(whole.encode()) <= ID_BYTES_MAX:
         return whole
@@ -275,7 +268,7 @@ def named(prefix: str, name: str) -> str:
 
 
 def id_of_folder(folder: str, prefix: str) -> str | None:
-    """The id that a folder is named by; None when it may have been shortened, or the folder is none of these."""
+    """The id in a folder's name; None when it may be shortened, or the folder has another prefix."""
     if not folder.startswith(prefix) or len(folder) == len(prefix):
         return None
     return None if re.search(r"~[0-9a-f]{32}$", folder) else folder.removeprefix(prefix)
@@ -286,18 +279,18 @@ class AgentNames:
     """The keys of one agent, or of one orchestrator."""
 
     folder: str
-    """With a slash behind it."""
+    """Ends with a slash."""
     orchestrator: bool = False
 
     @property
     def agent(self) -> str:
-        """Of the document that tells others how things stand."""
+        """The key of the agent's or orchestrator's document."""
         return f"{self.folder}{'multi_agent' if self.orchestrator else 'agent'}.json"
 
     @property
     def journal(self) -> str | None:
-        """The id that the folder is named by, of an agent or of an orchestrator's journal; None when the document must
-        be asked.
+        """The id in the folder's name, of an agent or of an orchestrator's journal; None when only
+        the document has it.
         """
         found = id_of_folder(
             self.folder.split("/")[-2], (_ORCHESTRATORS if self.orchestrator else _AGENTS).split("/")[1]
@@ -306,27 +299,27 @@ class AgentNames:
 
     @property
     def placeholder(self) -> str:
-        """What keeps the folder of messages alive on a file system while there are none. Nobody reads it."""
+        """An empty file that keeps the folder of messages in existence while there are none."""
         return f"{self.folder}messages/.keep"
 
     def key(self, source: DocumentSource) -> str:
-        """Of a message's document, or of one with rows alone."""
+        """The key of a message's document, or of one with rows alone."""
         if source.number is not None:
             return f"{self.folder}messages/message_{source.number}.json"
         return f"{self.folder}repertory/rows_{source.first or 0:016}.json"
 
     @property
     def unreadable(self) -> str:
-        """The folder of what nobody could read."""
+        """The folder for copies of unreadable documents."""
         return f"{self.folder}repertory/unreadable/"
 
     @property
     def quarantined_document(self) -> str:
-        """Where a copy of the document goes that tells others how things stand, when it cannot be read."""
+        """The key for a copy of the agent's or orchestrator's document when it cannot be read."""
         return f"{self.unreadable}{self.agent.removeprefix(self.folder)}"
 
     def sources(self, keys: Iterable[str]) -> list[DocumentSource]:
-        """The documents among these keys, the messages by number and then the others; strays are left out."""
+        """The documents among these keys: messages by number, then the others; strays are left out."""
         found: list[DocumentSource] = []
         for key in keys:
             rest = key.removeprefix(self.folder)
@@ -343,16 +336,16 @@ class SessionNames:
 
     session_id: str
     short: bool = True
-    """Whether an id that is too long for a folder's name is shortened. Not where there are no folders."""
+    """True if an id too long for a folder's name is shortened. False where there are no folders."""
 
     @property
     def folder(self) -> str:
-        """With a slash behind it."""
+        """Ends with a slash."""
         return f"{self._named(SESSIONS, self.session_id)}/"
 
     @property
     def aside(self) -> str:
-        """The folder for what is set aside of it."""
+        """The folder for data of the session that is set aside."""
         return f"{QUARANTINE}/{self.folder.removesuffix('/')}"
 
     @property
@@ -364,7 +357,7 @@ class SessionNames:
         return f"{self.folder}repertory.json"
 
     def of_agent(self, agent_id: str) -> AgentNames:
-        """Of an agent's journal, or of an orchestrator's."""
+        """The keys of an agent's journal, or of an orchestrator's."""
         orchestrator = orchestrator_in(agent_id)
         kind, prefix = (_AGENTS if orchestrator is None else _ORCHESTRATORS).split("/")
         name = self._named(prefix, agent_id if orchestrator is None else orchestrator)
@@ -375,7 +368,7 @@ class SessionNames:
 
     @staticmethod
     def journals_in(keys: Iterable[str]) -> list[AgentNames]:
-        """The agents in whose folders any of these keys of one session lies, then the orchestrators, in order."""
+        """The agents whose folders hold any of these keys of one session, then the orchestrators, in order."""
         found: set[tuple[bool, str]] = set()
         for session, kind, folder, *_ in (key.split("/") for key in keys if key.count("/") > 2):
             for prefix in (_AGENTS, _ORCHESTRATORS):

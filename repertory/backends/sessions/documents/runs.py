@@ -1,7 +1,7 @@
-"""One orchestrator's journal in the tree, as its owner keeps it: `multi_agent.json` for others, rows beside it for us.
+"""One orchestrator's journal in the tree, for its owner: `multi_agent.json` for other programs, rows beside it for us.
 
-Each commit puts the document first, under the version that is known, and then the rows. So nobody's document is
-written over; and where a crash comes between, others see the end of a node that we run again, which its own journal
+Each commit first puts the document, under the known version, and then the rows. So no other program's document is
+overwritten. After a crash in between, the document shows the end of a node that we run again, which its own journal
 answers.
 """
 
@@ -49,10 +49,10 @@ async def seen_run_rows(
     whole: bool = False,
     owned: bool = False,
 ) -> list[Row]:
-    """The rows for somebody who only looks, from the last one's `low` on or all of them. Nothing is written.
+    """The rows for a reader, from the last one's `low` on or all of them. Nothing is written.
 
-    `owned`: what others have written is left out, since the owner will take it in. Errors: `CorruptJournal` naming the
-    document when there is nothing else to go by.
+    `owned`: other programs' changes are left out, since the owner will take them in. Errors: `CorruptJournal` with the
+    document when no other source exists.
     """
     reading = await read_journal(place, whole=whole)
     rows = list(reading.assembled.rows)
@@ -63,7 +63,7 @@ async def seen_run_rows(
 
 
 async def salvaged_run_rows(place: JournalPlace, wall: Callable[[], float], entropy: Entropy) -> Sequence[Row]:
-    """New rows for what the document says, where the rows beside it cannot be read. Errors: `Corrupt`, `NotFound`."""
+    """New rows from the document, where the rows beside it cannot be read. Errors: `Corrupt`, `NotFound`."""
     stored = await place.objects.get(place.names.agent)
     try:
         document = read_run_file(stored.body, _orchestrator(place))
@@ -74,10 +74,10 @@ async def salvaged_run_rows(place: JournalPlace, wall: Callable[[], float], entr
 
 
 class OrchestratorJournal:
-    """The journal of one orchestrator, owned. After an error it is unknown where it stands: open a new one."""
+    """The journal of one orchestrator, owned. After an error its position is unknown: open a new one."""
 
     due = False
-    """Others are always told at once."""
+    """Every commit writes the document at once."""
 
     def __init__(
         self,
@@ -95,19 +95,18 @@ class OrchestratorJournal:
         self._fold = Fold()
         self._run = Run()
         self._version: str | None = None
-        """Of the document, as it was read or written last."""
+        """The version of the document, as last read or written."""
         self._tail: Sequence[Line] = ()
         self._rows: list[Row] = []
-        """Those that opening needs."""
+        """The rows that opening needs."""
 
     @property
     def last_seq(self) -> int:
-        """The last row that is stored."""
         return self._fold.last_seq
 
     async def open_at(self, head: AgentHead | None) -> list[Row]:
-        """Read, and take in what others wrote. The rows that opening needs, from `low` on. With a head, from that alone
-        when nobody has written since it was made.
+        """Read the journal, and take in other programs' changes. Returns the rows that opening needs, from `low` on.
+        With a head, reads that alone if no program has written since it was made.
         """
         if head is not None:
             document = await find_document(self._place)
@@ -118,8 +117,8 @@ class OrchestratorJournal:
         return await self._open()
 
     async def append(self, rows: Sequence[Row], erase: Sequence[int]) -> LeaseLost | None:
-        """Tell others, store rows that follow the last one, then destroy what is to be erased. None when all of that is
-        on stable storage.
+        """Put the document, store rows that follow the last one, then destroy the contents to be erased. None once all
+        of that is on stable storage.
         """
         if rows:
             self._follow(rows)
@@ -131,10 +130,10 @@ class OrchestratorJournal:
         return None
 
     async def close(self) -> None:
-        """There is nothing left to tell."""
+        """Nothing to do: the document is current."""
 
     def head(self) -> AgentHead | None:
-        """What opening this needs the next time; None when it is too much, or there is nothing."""
+        """What the next opening needs; None when it is too large, or there is nothing."""
         if not self._rows or self._version is None or sum(len(row.body) for row in self._rows) > HEAD_BYTES_MAX:
             return None
         return AgentHead(
@@ -165,7 +164,7 @@ class OrchestratorJournal:
         self._rows, self._version, self._tail = rows, version, tail
 
     def _follow(self, rows: Sequence[Row]) -> None:
-        """Fold rows that are about to be stored. Errors: `Invalid` for those of a conversation."""
+        """Fold rows before they are stored. Errors: `Invalid` for rows of a conversation."""
         for row in rows:
             record = None if row.erased else decode(row.kind, row.version, row.body)
             if row.kind == RecordKind.MESSAGE:
@@ -182,7 +181,7 @@ class OrchestratorJournal:
         self._rows = needed_of([*self._rows, *rows])
 
     async def _tell(self) -> LeaseLost | None:
-        """Put the document as of now. Gives an error when somebody else has written it meanwhile."""
+        """Put the current document. Returns an error when another program has written it meanwhile."""
         body = run_file(self._run, _orchestrator(self._place), self.last_seq)
         for _ in range(_TRIES_MAX):
             condition = Create() if self._version is None else Update(self._version)
@@ -192,7 +191,7 @@ class OrchestratorJournal:
                 found = await find_document(self._place)
                 self._version = None if found is None else found.version
                 if found is not None and self._is_theirs(found.body):
-                    msg = "somebody else has gone on with the run; open it again to take that in"
+                    msg = "another program has continued the run; open it again to take that in"
                     return LeaseLost(msg, session=self._place.session_id, file=self._names.agent)
             else:
                 return None
@@ -216,12 +215,12 @@ class OrchestratorJournal:
         return None
 
     async def _put_aside(self, body: bytes) -> None:
-        """Keep what nobody can read, since it is to be replaced."""
+        """Keep a copy of an unreadable document before it is replaced."""
         await self._objects.put(self._names.quarantined_document, body, Overwrite())
         _log.warning("a run that cannot be read was put aside file=%r", self._names.agent)
 
     async def _erase(self, seqs: Sequence[int]) -> None:
-        """Destroy the contents of rows, in every document that holds them, then tell others what is left."""
+        """Destroy the contents of rows in every document that holds them, then put the document again."""
         wanted = frozenset(seqs)
         reading = await read_journal(self._place, whole=True)
         for source, read in reading.documents.items():
@@ -243,7 +242,6 @@ def _orchestrator(place: JournalPlace) -> str:
 def _opened(
     place: JournalPlace, reading: DocumentReading, at: float, entropy: Entropy
 ) -> tuple[OpenedTree, RunFile | None]:
-    """The journal, and the document when it could be read."""
     names, rows = (place.session_id, place.agent_id), reading.assembled.rows
     if reading.document is not None:
         try:

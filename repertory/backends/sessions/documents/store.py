@@ -1,8 +1,8 @@
 """Sessions as the tree of documents that other tools read and write, over any object store.
 
-Durability: `append` returns when every document is on stable storage. A commit of several documents that was cut off
-in the middle is not there. Writers that know no leases may add messages at any time: whoever opens the session takes
-them in, and an owner that meets one gets `LeaseLost`, so nothing is ever overwritten.
+Durability: `append` returns when every document is on stable storage. An interrupted commit of several documents counts
+as not made. Writers that know no leases may add messages at any time: opening the session takes them in, and an owner
+that meets one gets `LeaseLost`, so nothing is ever overwritten.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class MessageTreeStore(SessionStore):
     """A `SessionStore` over an `ObjectStore`, which it closes. For one event loop.
 
     Errors of every call: those of the objects (`Unavailable`, `Throttled`, `Failed`), `CorruptJournal` and `Corrupt`
-    naming the document, `Invalid` (bad ids, links in the tree, a closed store).
+    with the document, `Invalid` (bad ids, links in the tree, a closed store).
     """
 
     def __init__(
@@ -129,15 +129,15 @@ class MessageTreeStore(SessionStore):
         return StoreCapabilities(
             others_add=True,
             maintained=renew_s is not None,
-            flush_delay_s=0.005,  # A message is a request by itself, however long one waits for others.
+            flush_delay_s=0.005,  # Each message is one request, however long the store waits for more.
             look_every_s=0.25,
             yields_within_s=1.0 if renew_s is None else renew_s + 1.5,
             quarantines=True,
         )
 
     async def asked_for(self) -> Sequence[str]:
-        """Sessions held by this object that other processes have asked for since the last look. In a bucket, that is
-        known from the last renewal. Errors: `Unavailable`.
+        """Sessions held by this object that other processes have asked for since the last call. In a bucket, each
+        renewal checks for it. Errors: `Unavailable`.
         """
         holding = self._table.held()
         asked = {*(await self._life.asked_for() if holding else ())}
@@ -151,11 +151,13 @@ class MessageTreeStore(SessionStore):
         await self._table.release(lease, self._release)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[CommitOutcome]:
-        """Commit one group, its sessions side by side; one outcome per batch, in order."""
+        """Commit one group, its sessions concurrently; one outcome per batch, in order."""
         return await append_apart(batches, self._table.locked, self._append)
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
-        """Rows in order, from the last row's `low` on, or all of them. The owner takes in what others have added."""
+        """Rows in order, from the last row's `low` on, or all of them. For the owner, other programs' messages are
+        taken in.
+        """
         check_id(session_id, "session id")
         check_id(agent_id, "agent id")
         names = self._names(session_id)
@@ -178,8 +180,8 @@ class MessageTreeStore(SessionStore):
             return rows
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
-        """Every session that holds records, the most recently changed first; or that one alone. An agent that is
-        damaged is left out: opening it says what is wrong.
+        """Every session that holds records, most recently changed first; or that one alone. A damaged agent is left
+        out; opening it says what is wrong.
         """
         self._table.refuse_closed()
         prefix = SESSIONS if session_id is None else self._names(check_id(session_id, "session id")).folder
@@ -201,7 +203,7 @@ class MessageTreeStore(SessionStore):
                 await remove_aside(Requests(self._objects), names.aside)
 
     async def inspect(self) -> Inspection:
-        """Documents among the sessions that are no part of the layout: one list."""
+        """Documents among the sessions that are not in the layout: one list."""
         self._table.refuse_closed()
         listed: dict[str, list[str]] = {}
         for info in await self._objects.list(SESSIONS):
@@ -209,7 +211,7 @@ class MessageTreeStore(SessionStore):
         return Inspection(strays=[key for folder, keys in listed.items() for key in strays_in(folder, keys)])
 
     async def examine(self, session_id: str) -> Sequence[Corruption]:
-        """Every document of a session that is damaged, also where nobody who opens it would meet that."""
+        """Every damaged document of a session, also those that opening would not meet."""
         self._table.refuse_closed()
         names = self._names(check_id(session_id, "session id"))
         places = await places_in(self._objects, names)
@@ -217,7 +219,7 @@ class MessageTreeStore(SessionStore):
         return [*await examine_session(self._objects, names), *(damage for found in of_agents for damage in found)]
 
     async def salvage(self, session_id: str) -> SalvagedRows:
-        """The rows of a session or, where they cannot be proved, new ones for every message that can be read."""
+        """The rows of a session; where they cannot be proved, new rows for every readable message."""
         self._table.refuse_closed()
         names = self._names(check_id(session_id, "session id"))
         await check_told(self._objects, names)
@@ -234,10 +236,10 @@ class MessageTreeStore(SessionStore):
         return SalvagedRows(rows=rows, damages=damages)
 
     async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
-        """Copy the documents of a session to `quarantine/session_<id>/<number>/`, and write it anew with these rows.
+        """Copy the documents of a session to `quarantine/session_<id>/<number>/`, and write it again with these rows.
 
-        Killed on the way, the copy is whole and the session may be gone. Errors: `NotFound`, `SessionBusy`, and see
-        the class.
+        After a crash in between, the copy is whole and the session may be gone. Errors: `NotFound`, `SessionBusy`, and
+        see the class.
         """
         names = self._names(check_id(session_id, "session id"))
         moved_to = ""
@@ -251,7 +253,7 @@ class MessageTreeStore(SessionStore):
         return moved_to
 
     async def quarantined(self, session_id: str) -> Sequence[str]:
-        """What was set aside of a session, the oldest first, and what was when it was opened."""
+        """A session's copies, oldest first, then its documents that were set aside at opening."""
         names = self._names(check_id(session_id, "session id"))
         self._table.refuse_closed()
         keys = [info.key for info in await self._objects.list(names.folder)]
@@ -260,8 +262,8 @@ class MessageTreeStore(SessionStore):
         return [*await names_aside(Requests(self._objects), names.aside), *found]
 
     async def maintain(self) -> None:
-        """Prove the leases that are held, until cancelled. One that cannot be proved now is tried again with the next
-        commit.
+        """Renew the held leases, until cancelled. A lease that cannot be renewed now is retried
+        with the next commit.
         """
         while self._settings.renew_every_s is not None:
             await anyio.sleep(self._settings.renew_every_s)
@@ -277,7 +279,7 @@ class MessageTreeStore(SessionStore):
                         session.held = None
 
     async def aclose(self) -> None:
-        """Close, and give up every lease. Calling it twice is allowed."""
+        """Close, and release every lease. Calling it twice is allowed."""
         with anyio.CancelScope(shield=True):
             if await self._table.close(self._release):
                 await self._life.end()
@@ -291,9 +293,9 @@ class MessageTreeStore(SessionStore):
         return SessionNames(session_id, self._settings.short_names)
 
     async def _refuse_other_hands(self, names: SessionNames) -> None:
-        """Raise `NotFound` or `SessionBusy` unless the session is there and no live owner other than this one has it.
+        """Raise `NotFound` if the session does not exist, `SessionBusy` if a live owner other than this one has it.
 
-        A lease that nobody can read is nobody's.
+        An unreadable lease belongs to no owner.
         """
         if not await self._objects.list(names.folder):
             raise StoreNotFound("no such session", session=names.session_id)
@@ -304,7 +306,7 @@ class MessageTreeStore(SessionStore):
             self._leases.forget(names.session_id, found.generation)
 
     async def _remove(self, names: SessionNames, session: _Entry) -> None:
-        """Delete every document. Who looks on sees what others take for a session until the last moment."""
+        """Delete every document. Other programs see a session until the last moment."""
         keys = [info.key for info in await self._objects.list(names.folder)]
         last = (names.lease, names.session)
         for key in [*(key for key in keys if key not in last), *last]:
@@ -332,7 +334,7 @@ class MessageTreeStore(SessionStore):
         await self._leases.release(names, held, heads)
 
     async def _open(self, names: SessionNames, held: HeldLease, agent_id: str) -> tuple[_Journal, list[Row]]:
-        """The agent's journal, with what others have added; and the rows that opening it needs."""
+        """The agent's journal, with other programs' messages taken in, and the rows that opening it needs."""
         place = JournalPlace(self._objects, names.of_agent(agent_id), names.session_id, agent_id)
         generation, wall, entropy = held.lease.generation, self._wall, self._entropy
         if place.names.orchestrator:
@@ -355,15 +357,15 @@ class MessageTreeStore(SessionStore):
         try:
             outcome = await self._append_owned(session, held, batch)
             if isinstance(outcome, Position) and any(row.kind == RecordKind.TOOL_STARTED for row in batch.rows):
-                # A proof counts for a while, and the process may have stood still since it looked. Asked behind the
-                # intents: whoever takes the session later finds them, and no tool starts for whoever lost it before.
+                # A proof counts for a while, and the process may have stood still since it looked. So look again after
+                # storing the intents: a later owner finds them, and an owner that lost the session starts no tool.
                 refusal = await self._leases.look(names, held)
                 if refusal is not None:
                     session.held = None
                     return refusal
             return outcome
         except BaseException:
-            session.journals = {}  # What is stored is unknown: it is read again.
+            session.journals = {}  # What is stored is unknown: read it again.
             raise
 
     async def _append_owned(self, session: _Entry, held: HeldLease, batch: Batch) -> Position | LeaseLost:
@@ -377,7 +379,7 @@ class MessageTreeStore(SessionStore):
                 return refusal
         for agent_id, part in parts.items():
             refusal = await session.journals[agent_id].append(part.rows, part.erase)
-            if refusal is not None:  # About this agent alone: whose the session is, the store is asked next time.
+            if refusal is not None:  # Only this agent is affected; the next call asks the store who owns the session.
                 del session.journals[agent_id]
                 held.proved_at = -math.inf
                 return refusal
@@ -424,7 +426,7 @@ class MessageTreeStore(SessionStore):
         )
 
     async def _seen(self, place: JournalPlace, *, whole: bool = False, owned: bool = False) -> list[Row]:
-        """The rows for somebody who only looks."""
+        """The rows for a reader without the lease."""
         seen = seen_run_rows if place.names.orchestrator else seen_rows
         return await seen(place, self._wall, self._entropy, whole=whole, owned=owned)
 
@@ -439,7 +441,7 @@ class MessageTreeStore(SessionStore):
             return None
 
     async def _remove_empty_folders(self, names: SessionNames) -> None:
-        """Folders that others have made and left empty would keep them from making the session anew."""
+        """Empty folders left by other programs would keep those from creating the session again."""
         key = f"{names.folder}multi_agents/.keep"
         with suppress(AlreadyExists):
             await self._objects.put(key, b"", Create())
@@ -448,9 +450,8 @@ class MessageTreeStore(SessionStore):
 
 # Reading around damage in the documents of a session.
 #
-# What cannot be proved any more is taken for what somebody else has written: the messages that can be read, as they
-# stand, and the agent's document. So nothing is lost that a person could read in the tree, but for what only rows
-# said.
+# Content that can no longer be proved is treated like another program's: the readable messages as they are stored, and
+# the agent's document. So nothing is lost that a person could read in the tree; only what the rows alone held is.
 
 _OURS = ("session.json", "repertory.json")
 
@@ -458,7 +459,7 @@ _OURS = ("session.json", "repertory.json")
 async def salvage_agent(
     place: JournalPlace, wall: Callable[[], float], entropy: Entropy
 ) -> tuple[Sequence[Row], Sequence[Corruption]]:
-    """Every row that can be proved or, when some cannot, new ones for all that can be read; and what is wrong."""
+    """Every row that can be proved; when some cannot, new rows for all readable messages. And the damage."""
     if place.names.orchestrator:
         return await _salvage_orchestrator(place, wall, entropy)
     try:
@@ -478,7 +479,7 @@ async def salvage_agent(
 
 
 async def examine_agent(place: JournalPlace) -> Sequence[Corruption]:
-    """What is wrong with the documents of a journal, but for what reading it says anyway."""
+    """The damaged documents of a journal, without the damage that reading it reports anyway."""
     try:
         reading = await read_journal(place, whole=True)
     except Corrupt:
@@ -495,7 +496,7 @@ async def examine_agent(place: JournalPlace) -> Sequence[Corruption]:
 
 
 async def examine_session(objects: ObjectStore, names: SessionNames) -> list[Corruption]:
-    """What is wrong with the document that says which session it is."""
+    """The damage in the document with the session's id."""
     try:
         told = parsed((await objects.get(names.session)).body).get("session_id")
     except NotFound:
@@ -510,7 +511,7 @@ async def examine_session(objects: ObjectStore, names: SessionNames) -> list[Cor
 
 
 def strays_in(folder: str, keys: Sequence[str]) -> list[str]:
-    """The keys in a session's folder that are no part of the layout."""
+    """The keys in a session's folder that are not in the layout."""
     known = {f"{folder}/{name}" for name in _OURS}
     for names in SessionNames.journals_in(keys):
         known |= {names.agent, names.placeholder, *map(names.key, names.sources(keys))}
@@ -531,7 +532,7 @@ async def _salvage_orchestrator(
 
 
 async def _messages(place: JournalPlace) -> dict[DocumentSource, Read]:
-    """Every document of a message, whether it can be read or not."""
+    """Every message document, readable or not."""
     documents: dict[DocumentSource, Read] = {}
 
     async def read(source: DocumentSource) -> None:
@@ -539,7 +540,7 @@ async def _messages(place: JournalPlace) -> dict[DocumentSource, Read]:
             documents[source] = read_message_document((await place.objects.get(place.names.key(source))).body)
         except NotFound:
             return
-        except Invalid as error:  # a link, or worse
+        except Invalid as error:  # a link or the like
             documents[source] = Read(fault=str(error))
 
     keys = [info.key for info in await place.objects.list(place.names.folder)]

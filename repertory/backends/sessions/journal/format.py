@@ -1,10 +1,10 @@
-"""How rows and what is known of them are written into one object. `docs/journal-on-objects.md` describes it.
+"""How rows and their header are packed into one object. `docs/journal-on-objects.md` describes the format.
 
     magic (4) || version (1) || CRC-32 of the rest (4) || bytes of proofs (4) || proofs || zlib stream
     zlib stream = bytes of the header (4) || header (JSON) || a fixed part per row || the bodies
 
-Proofs are links and salts, which nothing can compress. Everything that has several bytes is big-endian. The zlib stream
-has a preset dictionary of what nearly every object says, since most of them are small.
+Proofs are links and salts, which do not compress. Integers are big-endian. The zlib stream has a preset dictionary of
+common text, since most objects are small.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORMAT_VERSION = 1
 _START = Struct(">4sBII")
 _LENGTH = Struct(">I")
 _ROW = Struct(">HQBBQBI")
-"""Which agent, sequence number, kind, version, low, whether the content is there, bytes of the body."""
+"""Agent number, sequence number, kind, version, low, 1 if the content is there, bytes of the body."""
 _LEVEL = 6
 _DICTIONARY = (
     b'{"name":"","description":"","error":"","path":"","id":"","url":"","type":"","value":"","data":"","code":"'
@@ -44,20 +44,20 @@ _DICTIONARY = (
     b'{"at":17,"message":{"role":"user","content":[{"text":"'
     b'{"kind":"segment","session":"","commit":1,"owner":"","generation":1,"agents":["default"],"rows":2}'
 )
-"""Part of the format: what was written with it is read with it."""
+"""Part of the format: data written with it can only be read with it."""
 
 Header = Mapping[str, object]
 
 
 class Packed(NamedTuple):
-    """What stands in an object."""
+    """The header and rows of an object."""
 
     header: dict[str, object]
     rows: list[Row]
 
 
 def pack(header: Header, rows: Sequence[Row]) -> bytes:
-    """The bytes of an object. Errors: `Invalid` for rows that are none."""
+    """The bytes of an object. Errors: `Invalid` for malformed rows."""
     agents = {agent_id: number for number, agent_id in enumerate(dict.fromkeys(row.agent_id for row in rows))}
     text = json.dumps({**header, "agents": list(agents), "rows": len(rows)}, ensure_ascii=False, separators=(",", ":"))
     said = text.encode()
@@ -75,7 +75,7 @@ def pack(header: Header, rows: Sequence[Row]) -> bytes:
 
 
 def unpack(stored: bytes) -> Packed:
-    """What was packed. Errors: ValueError saying what is wrong with the bytes."""
+    """The header and rows. Errors: ValueError that says what is wrong with the bytes."""
     if stored[: len(MAGIC)] != MAGIC:
         msg = "not an object of a journal" if stored else "an empty object"
         raise ValueError(msg)
@@ -131,43 +131,44 @@ ObjectKind = Literal["head", "segment", "chunk", "window"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadObject:
-    """What the head says besides the rows that it may hold."""
+    """The fields of a head, without the rows that it may hold."""
 
     session: str
     generation: int = 0
-    """Of the last owner. It rises with each."""
+    """The last owner's. It rises with each owner."""
     owner: str | None = None
-    """None when the session was given up, or deleted."""
+    """None when the session was released or deleted."""
     edition: int = 0
-    """Rises with each put of the head, so that no two are equal."""
+    """Rises with each put of the head, so that no two heads are equal."""
     commit: int = 0
-    """Everything up to this commit is known here: to the rows that opening needs, and to `seqs`."""
+    """The head covers everything up to this commit: the rows that opening needs, and `seqs`."""
     orderly: bool = False
-    """Whether `commit` is the last one there is, and no put of a former owner is still on its way."""
+    """True if `commit` is the last commit, and no put of a former owner can still arrive."""
     window: str | None = None
-    """The name of the object with the rows that opening needs; None when they stand in the head."""
+    """The name of the object with the rows that opening needs; None when they are in the head."""
     base: int = 0
-    """Commits up to here belong to a session of the same name that was deleted."""
+    """Commits up to this one belong to a deleted session of the same name."""
     merged: int = 0
-    """Commits up to here stand in chunks."""
+    """Commits up to this one are in chunks."""
     tidied: int = 0
-    """Segments up to here have been removed after they were merged."""
+    """Segments up to this one were merged and then removed."""
     seqs: Mapping[str, int] = field(default_factory=dict[str, int])
     """Agent id to its last sequence number."""
     erasing: tuple[tuple[str, int], ...] = ()
-    """Rows (agent id, sequence number) whose content must go and may still stand somewhere."""
+    """Rows (agent id, sequence number) whose content must be destroyed and may still be stored."""
     created_at: float = 0.0
     updated_at: float = 0.0
     deleted: bool = False
     moved_to: str | None = None
-    """The folder where the session lies since it was moved. `deleted`: nothing of it is left here. Releases that do not
-    know this field refuse the head."""
+    """The folder that the session was moved to. With `deleted`, nothing of it is left here. Releases that do not know
+    this field refuse the head.
+    """
     moved_from: str | None = None
-    """The folder from which the session was moved here, as long as some of it may be left there."""
+    """The folder from which the session was moved here, while some of its objects may be left there."""
 
 
 class HeadChanges(TypedDict, total=False):
-    """What an owner changes in its head."""
+    """The head fields that an owner changes."""
 
     owner: str | None
     commit: int
@@ -186,13 +187,12 @@ _DEFAULTS = {item.name: item.default for item in fields(HeadObject) if item.name
 
 
 def pack_head(head: HeadObject, rows: Sequence[Row]) -> bytes:
-    """The bytes of a head with these rows in it."""
     said = {name: getattr(head, name) for name in _DEFAULTS if getattr(head, name) != _DEFAULTS[name]}
     return pack({"kind": "head", **said, "seqs": dict(head.seqs)}, rows)
 
 
 def head_in(packed: Packed) -> HeadObject:
-    """The head that was packed. Errors: ValueError."""
+    """The head in a packed object. Errors: ValueError."""
     said = {name: value for name, value in packed.header.items() if name != "kind"}
     for name, value in said.items():
         if name not in _TYPES or not isinstance(value, _TYPES[name]):
@@ -206,7 +206,7 @@ def head_in(packed: Packed) -> HeadObject:
 
 
 def erasing_in(said: object) -> tuple[tuple[str, int], ...]:
-    """Rows that are named in a header. Errors: ValueError."""
+    """The rows that a header lists. Errors: ValueError."""
     pairs = cast("list[object]", said) if isinstance(said, list) else []
     found: list[tuple[str, int]] = []
     for pair in pairs:
@@ -216,7 +216,7 @@ def erasing_in(said: object) -> tuple[tuple[str, int], ...]:
 
 
 def whole_number(said: object) -> int:
-    """A number in a header. Errors: ValueError."""
+    """An integer in a header. Errors: ValueError."""
     if isinstance(said, bool) or not isinstance(said, int):
         msg = f"a number is none: {said!r}"
         raise ValueError(msg)
@@ -224,9 +224,9 @@ def whole_number(said: object) -> int:
 
 
 def read_object(stored: bytes, kind: ObjectKind, session_id: str | None, key: str) -> Packed:
-    """What stands in an object that should be of this kind, and this session's (None: any).
+    """The header and rows of an object, checked to have this kind and to belong to this session (None: any).
 
-    Errors: `CorruptJournal` naming session and key.
+    Errors: `CorruptJournal` with session and key.
     """
     try:
         packed = unpack(stored)
@@ -262,14 +262,14 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-# Under which keys the objects of a session lie. Its folder is `journals/<session>`, or `<session>/journal` where
-# snapshots of it lie beside its journal:
+# The keys of a session's objects. Its folder is `journals/<session>`, or `<session>/journal` where its snapshots lie
+# beside its journal:
 #
 # <folder>/head                       who owns the session, what opening it needs, or where that lies
 # <folder>/s/<commit, 16 digits>      a segment: what one commit added
 # <folder>/c/<commit, 16 digits>      a chunk: the segments from this commit on, merged
 # <folder>/w/<generation>-<edition>   what opening needs, when it is too large for the head
-# <folder>/wanted                     tells the store's clock to whoever asks whether an owner is alive
+# <folder>/wanted                     put to read the store's clock, to learn whether the owner is alive
 
 ROOT = "journals"
 QUARANTINE = "quarantine"
@@ -278,11 +278,9 @@ _TOO_HIGH = "1000000000000000"
 
 
 class SessionKeys(NamedTuple):
-    """The keys of one session."""
-
     folder: str
     aside: str
-    """The folder for what is set aside of it."""
+    """The folder for data of the session that is set aside."""
 
     @property
     def head(self) -> str:
@@ -315,30 +313,29 @@ class SessionKeys(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How the journals of a storage lie there: a session's folder is its name between `before` and `behind`."""
+    """Where the journals of a store lie: a session's folder is `before` + its name + `behind`."""
 
     before: str
     behind: str
     aside_before: str
     aside_behind: str
     taken: str | None = None
-    """A name that is no session's here."""
+    """A folder name that no session uses."""
 
     def keys_of(self, session_id: str) -> SessionKeys:
-        """The keys of a session, whose id is the name of its folder where that is possible. Errors: `Invalid`."""
+        """The keys of a session. Its folder has its id as name where that is possible. Errors: `Invalid`."""
         name = check_id(session_id, "session id")
         if name.startswith((RESERVED, "%")) or name == self.taken:
             name = f"%{sha256(name.encode()).hexdigest()}"  # the head has the id itself
         return self._keys(name)
 
     def keys_around(self, key: str) -> SessionKeys | None:
-        """The keys of the session in whose folder a key lies; None for one that lies in none."""
+        """The keys of the session whose folder holds this key, or None."""
         name = key.removeprefix(self.before).split("/", 1)[0]
         keys = self._keys(name)
         return keys if name and name != self.taken and key.startswith(f"{keys.folder}/") else None
 
     def name_in(self, keys: SessionKeys) -> str:
-        """The name of a session's folder."""
         return keys.folder.removeprefix(self.before).removesuffix(self.behind)
 
     def _keys(self, name: str) -> SessionKeys:
@@ -349,25 +346,26 @@ class Layout(NamedTuple):
 JOURNALS = Layout(f"{ROOT}/", "", f"{QUARANTINE}/{ROOT}/", "")
 """Journals alone: `journals/<session>/...`."""
 BESIDE_SNAPSHOTS = Layout("", "/journal", "", "/quarantine", ROOT)
-"""Journals among the snapshots: `<session>/journal/...`, so that all of a session lies below `<session>/`."""
+"""Journals beside snapshots: `<session>/journal/...`, so that a whole session is below `<session>/`."""
 
 
 def commit_of_key(key: str) -> int | None:
-    """The commit that the key of a segment or chunk names; None for somebody else's object, such as one with a number
-    that no session gets to.
+    """The commit number in the key of a segment or chunk; None for other keys, also those with a number that no session
+    reaches.
     """
     name = key.rpartition("/")[2]
     return int(name) if len(name) == _DIGITS and name.isascii() and name.isdigit() and name < _TOO_HIGH else None
 
 
 _FENCE_BYTES_MAX = 1024
-"""A fence holds two ids and three numbers: it is never larger."""
+"""A fence holds two ids and three numbers, and is never larger than this."""
 
 
 async def remove_session(requests: Requests, keys: SessionKeys, up_to: int | None = None) -> bool:
-    """Remove everything but the head, which says that the session is deleted, and fences, which keep former owners out.
+    """Remove everything but the head, which says that the session is deleted, and the fences, which keep former owners
+    out.
 
-    Commits after `up_to` stay. Whether anything was removed.
+    Commits after `up_to` stay. Returns True if anything was removed.
     """
     found = [info for info in await requests.list(f"{keys.folder}/") if info.key != keys.head]
     if up_to is not None:

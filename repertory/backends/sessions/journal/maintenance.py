@@ -1,4 +1,4 @@
-"""What is done for owned sessions in the background: signs of life, heads, chunks."""
+"""Background work for owned sessions: renewing leases, rewriting heads, merging segments into chunks."""
 
 from __future__ import annotations
 
@@ -25,55 +25,53 @@ from repertory.errors import (
 )
 
 _RETRY_S = 5.0
-"""How long to wait after an error before a session is tidied again."""
+"""Seconds to wait after an error before a session is tidied again."""
 
 
 class Maintenance:
-    """Maintains the sessions in `owned`, whichever they are at the time."""
+    """Maintains every session in `owned`, which may change at any time."""
 
     def __init__(self, owned: Mapping[str, OwnedSegments], life: Liveness) -> None:
         self._owned = owned
         self._life = life
         self._due: dict[OwnedSegments, float] = {}
-        """What to tidy, and not before when."""
+        """Session to the earliest time at which to tidy it."""
         self._work = anyio.Event()
         self._tidying: dict[OwnedSegments, anyio.CancelScope] = {}
         self._locks: dict[OwnedSegments, anyio.Lock] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._tidy_all)
             if self._life.renew_every_s is not None:
                 tasks.start_soon(self._renew_all, self._life.renew_every_s)
 
     def look_at(self, session: OwnedSegments) -> None:
-        """Something has changed: see soon whether there is anything to do."""
+        """Schedule a session that has changed, if it needs tidying."""
         if session not in self._due and session.lost is None and _is_due(session):
             self._due[session] = 0.0
             self._work.set()
 
     async def stop(self, session: OwnedSegments) -> None:
-        """Break off whatever is being tidied in a session."""
         self._due.pop(session, None)
         async with self._exclusive(session):
             self._locks.pop(session, None)
 
     async def finish_erasing(self, session: OwnedSegments) -> None:
-        """Destroy what is to be erased, now. Errors: as the function `finish_erasing`."""
+        """Destroy the contents that are to be erased, now. Errors: as the function `finish_erasing`."""
         async with self._exclusive(session):
             if session.erasing:
                 await finish_erasing(session)
 
     def _exclusive(self, session: OwnedSegments) -> anyio.Lock:
-        """The lock of who changes objects that were written before; merging gives way."""
+        """The lock for changing objects that exist already. Cancels a merge, which gives way."""
         scope = self._tidying.get(session)
         if scope is not None:
             scope.cancel()
         return self._locks.setdefault(session, anyio.Lock())
 
     async def _renew_all(self, every_s: float) -> None:
-        """Sessions that are written to need nothing more: writing is a sign of life."""
+        """A session that was written to needs no renewal: each write renews its lease."""
         while True:
             async with anyio.create_task_group() as tasks:
                 for session in list(self._owned.values()):
@@ -84,7 +82,9 @@ class Maintenance:
             await anyio.sleep(max(wait_s, every_s / 10))
 
     async def _renew(self, session: OwnedSegments) -> None:
-        """What cannot be renewed is lost, or tried again in time. Idle sessions alone are asked for by others."""
+        """A failed renewal is retried in time, unless the lease is lost. Other owners only ask for sessions that are
+        idle.
+        """
         if session.lost is None:
             with suppress(RepertoryError):
                 await session.renew()
@@ -115,13 +115,13 @@ class Maintenance:
             except Retryable:
                 self._due[session] = anyio.current_time() + _RETRY_S
             except RepertoryError:
-                session.tidy = False  # Whoever reads the session is told; going on is not for us.
+                session.tidy = False  # Readers of the session report the damage; maintenance does not go on.
             finally:
                 self._tidying.pop(session, None)
 
 
 async def _look_for_wish(session: OwnedSegments) -> None:
-    """Whoever wants a session leaves the name of its owner there, when it looks what time it is."""
+    """A caller that wants the session has put the name of its owner under `wanted`, when it read the store's clock."""
     found = await session.requests.find(session.keys.wanted)
     if found is not None and found.body == session.lease.owner.encode():
         await session.requests.delete_all([session.keys.wanted])
@@ -141,16 +141,16 @@ async def _tidy(session: OwnedSegments) -> None:
         await merge(session)
 
 
-# Destroying contents: every object that holds one of them is replaced by one that does not.
+# Destroying contents: every object that holds one is replaced by an object without it.
 #
-# The commit that asked for it names the rows, so whoever opens the session after a crash finishes the work, and nobody
-# shows the contents meanwhile.
+# The commit that asked for it names the rows. So after a crash the next owner finishes the work, and no reader shows
+# the contents meanwhile.
 
 _TRIES_MAX = 8
 
 
 async def finish_erasing(session: OwnedSegments) -> None:
-    """Destroy what is to be erased wherever it stands. Merging must not run.
+    """Destroy the contents that are to be erased, in every object that holds them. No merge may run meanwhile.
 
     Errors: `LeaseLost`, `CorruptJournal`, those of the object store; the work is finished later then.
     """
@@ -185,31 +185,33 @@ async def _erase_in(session: OwnedSegments, info: ObjectInfo, erasing: frozenset
         return
 
 
-# Merging segments into chunks, in the background, so that a whole history is read with few requests.
+# Merging segments into chunks, in the background, so that reading a whole history takes few requests.
 #
-# First the chunk is put, then the head says that it counts, then the segments go. Killed in between, a chunk that does
-# not count is replaced by the next one that begins there; segments that are left over are not read, and removed later.
-# Fences stay for ever, and so do segments that are so large that a copy would cost more than it saves.
+# First the chunk is put, then the head names it, then the segments are removed. After a crash in between, a chunk that
+# the head does not name is replaced by the next one that begins there; leftover segments are not read, and are removed
+# later. Fences stay for ever, and so do segments so large that a copy would cost more than it saves.
 
 SEGMENTS_MERGED = 128
-"""Segments that become one chunk."""
+"""How many segments become one chunk."""
 _KEPT_BYTES = 128 * 1024
-"""A segment of this size stays as it is."""
+"""Segments of at least this size are not merged."""
 _AT_ONCE = 8
-"""Requests side by side: commits go first."""
+"""Concurrent requests for maintenance; few, because commits have priority."""
 
 
 def merge_due(session: OwnedSegments) -> bool:
-    """Whether there are enough segments for a chunk, or some of those that were merged are still there.
+    """True if there are enough segments for a chunk, or merged segments that are not removed yet.
 
-    What is to be erased is not copied: it goes first.
+    False while contents are to be erased: a merge would copy them.
     """
     head = session.head
     return not session.erasing and (session.commit - head.merged >= SEGMENTS_MERGED or head.tidied < head.merged)
 
 
 async def merge(session: OwnedSegments) -> None:
-    """Make one chunk, and remove what is in chunks. Errors: `LeaseLost`, `CorruptJournal`, the object store's."""
+    """Make one chunk, and remove segments that are in chunks. Errors: `LeaseLost`, `CorruptJournal`, the object
+    store's.
+    """
     await _remove_merged(session)
     if session.erasing or session.commit - session.head.merged < SEGMENTS_MERGED:
         return
@@ -228,7 +230,7 @@ async def merge(session: OwnedSegments) -> None:
 
 
 async def _put_chunk(session: OwnedSegments, segments: list[Segment]) -> None:
-    """Put the chunk. One that is there already does not count: somebody ended before the head said so."""
+    """Put the chunk. It replaces one that is there already: its writer died before the head named it."""
     first, last = segments[0].commit, segments[-1].commit
     kept = [segment.commit for segment in segments if segment.size_bytes >= _KEPT_BYTES]
     header: dict[str, object] = {
@@ -251,12 +253,12 @@ async def _put_chunk(session: OwnedSegments, segments: list[Segment]) -> None:
             raise StoreUnavailable(
                 "the chunk is there, and is not", session=session.lease.session_id, key=key
             ) from error
-        await session.prove()  # A former owner must not replace the chunk of the next one, which counts.
+        await session.prove()  # A former owner must not replace the next owner's chunk, which the head names.
         await session.requests.put(key, body, Update(found.version))
 
 
 async def _remove_merged(session: OwnedSegments) -> None:
-    """Remove segments that stand in chunks. What is removed already costs nothing."""
+    """Remove segments that are in chunks. Removing one that is gone already costs nothing."""
     head = session.head
     if head.tidied >= head.merged:
         return

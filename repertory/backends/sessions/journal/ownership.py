@@ -1,6 +1,6 @@
-"""One session that is owned: commits to it, and its head.
+"""One owned session: its commits and its head.
 
-Commits are put one after the other, and never wait for the head, which is replaced beside them.
+Commits are put one after the other. They never wait for the head, which is replaced concurrently.
 """
 
 from __future__ import annotations
@@ -30,22 +30,21 @@ from repertory.errors import (
 )
 
 INLINE_BYTES_MAX = 16 * 1024
-"""What opening needs stands in the head itself up to this size, which saves a request."""
+"""Up to this size, the rows that opening needs are stored in the head itself, which saves a request."""
 SEGMENTS_MIN, SEGMENTS_MAX = 16, 128
-"""Commits after which the head is brought up to date: at least, and at most. They bound what opening after a crash
-reads."""
+"""The fewest and the most commits between two updates of the head. They bound what opening after a crash reads."""
 WINDOW_SHARE = 8
-"""Between the two: when this many times the bytes of a window have been committed since the last one."""
+"""Between these two: update when this many times the window's bytes have been committed since the last update."""
 _ASIDE_BYTES = 64 * 1024
-"""More is packed in a thread: the event loop has other things to do."""
+"""Larger bodies are packed in a thread, so that the event loop stays free."""
 _TRIES_MAX = 8
 
 
 class OwnedSegments:
-    """A session under a lease of ours. After `LeaseLost` it is of no use any more."""
+    """A session whose lease this process holds. After `LeaseLost` it must not be used any more."""
 
     def __init__(self, requests: Requests, keys: SessionKeys, lease: Lease, head: HeadObject) -> None:
-        """`head` is the one that makes us the owner; `begin` puts it."""
+        """`head` names this owner; `begin` puts it."""
         self.lease = lease
         self.keys = keys
         self.requests = requests
@@ -55,32 +54,33 @@ class OwnedSegments:
         self.commit = head.commit
         """The last commit that is known to be stored."""
         self.erasing = head.erasing
-        """Rows whose content must go and may still stand somewhere."""
+        """Rows whose content must be destroyed and may still be stored."""
         self.lost: LeaseLost | None = None
         self.signed_at = anyio.current_time()
-        """When the last request was sent that proved the lease."""
+        """When the last request that proved the lease was sent."""
         self._wanted = False
         self._version = ""
         self._seqs = dict(head.seqs)
         self._created_at = head.created_at
         self._unsure = False
-        """Whether a segment may have been stored, or may still be, without our knowing."""
+        """True if a put of a segment had no answer: it may have been stored, or may still be."""
         self._grown_bytes = 0
         self._window_bytes = 0
         self._stale_windows: set[str] = set()
         self._windows = 0
-        """How many were put beside the head."""
+        """How many windows were put beside the head."""
         self.tidy = True
-        """Whether heads and chunks can be made; what is damaged is left as it is."""
+        """True if heads and chunks can be made. False after damage, which is left unchanged."""
         self.committing = anyio.Lock()
         self.head_lock = anyio.Lock()
 
     # Commits.
 
     async def append(self, batches: Sequence[Batch]) -> list[Position | LeaseLost]:
-        """Commit what follows on what is stored; the rest is refused, batch by batch. One put, whatever is in them.
+        """Commit the batches that follow directly on the stored rows; refuse the others, batch by batch. One put in
+        all.
 
-        Errors: those of the object store; nothing is known then.
+        Errors: those of the object store; it is then unknown whether anything is stored.
         """
         async with self.committing:
             for _ in range(_TRIES_MAX):
@@ -122,7 +122,9 @@ class OwnedSegments:
         return outcomes, placed, tuple(erasing)
 
     async def _put_segment(self, rows: Sequence[Row], erasing: tuple[tuple[str, int], ...]) -> bool:
-        """Put the next segment. False when another one, that we had put before, was there already; it is known now."""
+        """Put the next segment. False when an earlier put of ours turns out to have stored another one; `commit`
+        includes it now.
+        """
         number = self.commit + 1
         rows = without(rows, set(erasing))
         body = await packed_aside(self._segment_header(number, erasing), rows)
@@ -137,7 +139,8 @@ class OwnedSegments:
         return True
 
     async def _look_at_winner(self, number: int, body: bytes, was_unsure: bool, error: AlreadyExists) -> bool:
-        """Somebody has put this segment: we, without our knowing; or an owner that has taken the session over.
+        """Find out who put this segment: an earlier put of ours that had no answer, or an owner that took the session
+        over.
 
         Errors: `LeaseLost`, `CorruptJournal`, those of the object store.
         """
@@ -155,7 +158,7 @@ class OwnedSegments:
         if segment.generation > self.lease.generation:
             raise self.lose()
         await self.prove()
-        raise CorruptJournal("a segment that nobody can have put", session=self.lease.session_id, key=key)
+        raise CorruptJournal("a segment that no owner can have put", session=self.lease.session_id, key=key)
 
     def _stored(
         self, number: int, rows: Sequence[Row], erasing: tuple[tuple[str, int], ...], size_bytes: int, sent_at: float
@@ -181,13 +184,12 @@ class OwnedSegments:
         return {**said, "erasing": erasing} if erasing else said
 
     async def prove(self) -> None:
-        """Ask the store who owns the session. Errors: `LeaseLost`, those of the object store."""
+        """Read from the store that this lease is current. Errors: `LeaseLost`, those of the object store."""
         stored = await self.reader.head()
         if stored is None or not self._ours(stored.head):
             raise self.lose()
 
     def lose(self) -> LeaseLost:
-        """Somebody else has the session."""
         if self.lost is None:
             self.lost = lost(self.lease)
         return self.lost
@@ -195,10 +197,10 @@ class OwnedSegments:
     # Becoming the owner.
 
     async def begin(self, before: StoredHead | None) -> None:
-        """Put the head that names us, and learn what is stored. `before` is the head that was there.
+        """Put the head that names this owner, and read what is stored. `before` is the head that was there.
 
-        After an owner that did not give the session up, nothing of its can follow any more. Errors: `AlreadyExists`,
-        `PreconditionFailed`, `LeaseLost` (somebody was quicker), `CorruptJournal`, and those of the object store.
+        If the owner before did not release the session, a fence keeps its commits out. Errors: `AlreadyExists`,
+        `PreconditionFailed`, `LeaseLost` (another owner was faster), `CorruptJournal`, and those of the object store.
         """
         rows = before.rows if before is not None and not before.head.deleted else ()
         body = pack_head(self.head, rows)
@@ -228,7 +230,7 @@ class OwnedSegments:
             raise self._missing(change) from change
 
     async def _catch_up(self) -> None:
-        """Read what the owner before has committed since it last replaced the head."""
+        """Read what the owner before committed after it last replaced the head."""
         segments = await self.reader.tail(self.commit)
         if any(segment.generation > self.lease.generation for segment in segments):
             raise self.lose()
@@ -241,7 +243,7 @@ class OwnedSegments:
         return CorruptJournal("an object is missing", session=self.lease.session_id, key=str(change))
 
     async def _fence(self) -> None:
-        """Put an empty segment where the owner before would put its next one."""
+        """Put an empty segment under the key of the former owner's next commit."""
         while True:
             number = self.commit + 1
             body = pack(self._segment_header(number), ())
@@ -263,7 +265,7 @@ class OwnedSegments:
 
     @property
     def head_due(self) -> bool:
-        """Whether opening after a crash would have to read a lot."""
+        """True if opening after a crash would have to read a lot."""
         count = self.commit - self.head.commit
         return count >= SEGMENTS_MAX or (
             count >= SEGMENTS_MIN and self._grown_bytes >= WINDOW_SHARE * max(self._window_bytes, 1)
@@ -271,31 +273,31 @@ class OwnedSegments:
 
     @property
     def _moved(self) -> bool:
-        """Whether the head does not say what opening needs as of now."""
+        """True if commits or erasures followed the head."""
         return (self.head.commit, self.head.erasing) != (self.commit, self.erasing)
 
     async def renew(self) -> None:
-        """Give a sign of life. Errors: `LeaseLost`, and those of the object store."""
+        """Renew the lease. Errors: `LeaseLost`, and those of the object store."""
         async with self.head_lock:
             await self.write_head(fresh=self.head.window is None)
 
     def note_wish(self) -> None:
-        """Another process asks for the session."""
         self._wanted = True
 
     def take_wish(self) -> bool:
-        """Whether another process has asked for the session since this was last asked."""
+        """True if another process has asked for the session since the last call."""
         wanted, self._wanted = self._wanted, False
         return wanted
 
     async def refresh(self) -> None:
-        """Bring the head up to date. Errors: `LeaseLost`, and those of the object store."""
         async with self.head_lock:
             await self.write_head(fresh=True)
         await self.forget_windows()
 
     async def release(self) -> None:
-        """Give the session up, so that opening it next is cheap. Nothing happens when it is lost."""
+        """Release the session with an up-to-date head, so that the next opening is cheap. Does nothing when the lease
+        is lost.
+        """
         async with self.committing, self.head_lock:
             if self.lost is None:
                 fresh = self.head.window is None or self._moved
@@ -307,7 +309,7 @@ class OwnedSegments:
         self.lose()
 
     async def write_tombstone(self) -> None:
-        """Say that the session is deleted. Errors: `LeaseLost`, and those of the object store."""
+        """Mark the session as deleted in its head. Errors: `LeaseLost`, and those of the object store."""
         async with self.committing, self.head_lock:
             lease = self.lease
             gone = HeadObject(session=lease.session_id, generation=lease.generation, edition=self.head.edition)
@@ -316,8 +318,8 @@ class OwnedSegments:
             self.lose()
 
     async def write_moved(self, moved_to: str) -> None:
-        """Say that the session lies in another folder, where everything but this head is by now. Nobody opens it here
-        from then on. Errors: `LeaseLost`, and those of the object store.
+        """Write into the head that the session moved to another folder, which holds everything but this head. From then
+        on no owner opens it here. Errors: `LeaseLost`, and those of the object store.
         """
         async with self.committing, self.head_lock:
             fresh = self.head.window is None
@@ -325,7 +327,7 @@ class OwnedSegments:
             self.lose()
 
     async def write_head(self, *, fresh: bool, **changes: Unpack[HeadChanges]) -> None:
-        """Replace the head; with `fresh` it says what opening needs as of now. The caller holds `head_lock`.
+        """Replace the head; with `fresh`, also bring it up to date. The caller holds `head_lock`.
 
         Errors: `LeaseLost`, and those of the object store.
         """
@@ -338,7 +340,7 @@ class OwnedSegments:
         await self._replace_head(changes, rows)
 
     async def _write_window(self, changes: HeadChanges) -> tuple[Sequence[Row], str | None]:
-        """The rows for the head; when they are too many for it they are put beside it, and there are none."""
+        """The rows to store in the head; none when they are too large, and put beside it."""
         rows, changes["commit"] = self.window.rows(), self.commit
         changes["seqs"], changes["erasing"] = dict(self._seqs), self.erasing
         changes["created_at"] = self._created_at
@@ -351,7 +353,7 @@ class OwnedSegments:
         if len(body) <= INLINE_BYTES_MAX:
             changes["window"] = None
             return rows, None
-        self._windows += 1  # Never a name again: a head whose answer was lost may name it.
+        self._windows += 1  # Never reuse a name: a head whose response was lost may name it.
         name = f"{self.lease.generation}-{self._windows}"
         self._stale_windows.add(name)  # until the head names it
         await self.requests.put(self.keys.window(name), body, Overwrite())
@@ -374,7 +376,7 @@ class OwnedSegments:
         raise StoreUnavailable("the head could not be replaced", session=self.lease.session_id)
 
     async def _reread_head(self) -> None:
-        """Another head is there. An earlier put of ours may have been done after all; else the session is lost."""
+        """The head is not the expected one. An earlier put of ours may have succeeded; else the session is lost."""
         stored = await self.reader.head()
         if stored is None or not self._ours(stored.head):
             raise self.lose()
@@ -386,15 +388,15 @@ class OwnedSegments:
         return is_current(head, self.lease)
 
     def note_tidied(self, commit: int) -> None:
-        """Segments up to this commit were removed; the next head says so."""
+        """Record for the next head that segments up to this commit were removed."""
         self.head = replace(self.head, tidied=commit)
 
     def note_erased(self, erased: Sequence[tuple[str, int]]) -> None:
-        """The contents of these rows stand nowhere any more but in the head; the next head says so."""
+        """Record for the next head that only the head may still hold the contents of these rows."""
         self.erasing = tuple(pair for pair in self.erasing if pair not in set(erased))
 
     async def _complete(self) -> None:
-        """Who goes back to an earlier position needs rows from before the window again."""
+        """Read the rows before the window that are needed again after a rewind to an earlier position."""
         while self.window.missing:
             for agent_id in self.window.missing:
                 first, last = self.window.gap(agent_id)
@@ -405,12 +407,12 @@ class OwnedSegments:
                 self.window.fill(agent_id, rows)
 
     async def load(self, agent_id: str) -> list[Row]:
-        """The rows that opening an agent needs; they are here, nearly always."""
+        """The rows that opening an agent needs; nearly always from memory."""
         await self._complete()
         return self.window.of(agent_id)
 
     async def forget_windows(self) -> None:
-        """Remove windows that the head does not name any more."""
+        """Remove windows that the head no longer names."""
         names = self._stale_windows - {self.head.window}
         if names:
             await self.requests.delete_all([self.keys.window(name) for name in names])
@@ -418,7 +420,7 @@ class OwnedSegments:
 
 
 async def packed_aside(header: dict[str, object], rows: Sequence[Row]) -> bytes:
-    """Packed rows; a lot of them in a thread."""
+    """Packed rows; large ones are packed in a thread."""
     if sum(len(row.body) for row in rows) <= _ASIDE_BYTES:
         return pack(header, rows)
     return await anyio.to_thread.run_sync(pack, header, rows)

@@ -1,6 +1,6 @@
-"""Reading a session: its head, what opening needs, what came after, and everything.
+"""Reading a session: its head, the rows that opening needs, the commits after the head, or everything.
 
-Nothing is mended here. An object that is missing may have been merged by the owner meanwhile; readers begin again then.
+Nothing is repaired here. If an object is missing because the owner merged it meanwhile, the reader starts again.
 """
 
 from __future__ import annotations
@@ -27,26 +27,24 @@ from repertory.core.journal.rows import Row
 from repertory.errors import CorruptJournal, StoreFailed
 
 _READINGS_MAX = 4
-"""How often a reader begins again when the owner was busy merging."""
+"""How often a reader starts again because the owner is merging."""
 
 
 class StoredHead(NamedTuple):
-    """A head as it was read."""
-
     head: HeadObject
     rows: list[Row]
-    """What stands in the head itself."""
+    """The rows stored in the head itself."""
     version: str
 
     def check_here(self, keys: SessionKeys) -> None:
-        """Errors: `StoreFailed` when the session was moved away."""
+        """Errors: `StoreFailed` when the session was moved to another folder."""
         if self.head.moved_to is not None:
             text = "the session lies with its snapshots now: open it with `SessionManager` or `SnapshotSessions`"
             raise StoreFailed(text, session=self.head.session, key=keys.head, moved_to=self.head.moved_to)
 
 
 class Segment(NamedTuple):
-    """What one commit added."""
+    """The rows and erasures of one commit."""
 
     commit: int
     generation: int
@@ -57,41 +55,38 @@ class Segment(NamedTuple):
 
     @property
     def fence(self) -> bool:
-        """Whether it only keeps a former owner from writing on. A fence is never removed."""
+        """True if it only keeps a former owner from committing. A fence is never removed."""
         return not self.rows and not self.erasing
 
 
 class Changed(Exception):
-    """The owner has moved what was to be read."""
+    """The owner has moved an object while it was being read."""
 
 
 class SessionReader:
-    """Reads one session."""
-
     def __init__(self, requests: Requests, keys: SessionKeys, session_id: str, *, moving: bool = False) -> None:
-        """`moving`: read also a session that is being moved away, which is whole here until it lies there."""
+        """`moving`: also read a session that is being moved; it is whole here until the new folder has its head."""
         self._moving = moving
         self._requests = requests
         self._keys = keys
         self._session_id = session_id
 
     async def head(self) -> StoredHead | None:
-        """The head, or None when there is none. Errors: `CorruptJournal`."""
         stored = await self._requests.find(self._keys.head)
         return None if stored is None else self._head(stored)
 
     async def headless(self) -> HeadObject:
-        """What is known of a session that has no head: that it was never there, or was removed and left its fences.
+        """A head for a session without one: it never existed, or was removed and left its fences.
 
-        Raises `Changed` when it has one by now. Errors: `CorruptJournal` when the head was lost: a session that was
-        there must not begin anew.
+        Raises `Changed` when it has a head by now. Errors: `CorruptJournal` when the head was lost: an existing session
+        must not start empty.
         """
         found = await self._requests.list(f"{self._keys.folder}/")
         numbers = [commit_of_key(info.key) or 0 for info in found if info.key.startswith(self._keys.segments)]
         chunks = any(info.key.startswith(self._keys.chunks) and commit_of_key(info.key) for info in found)
         try:
             segments = await self.segments([number for number in numbers if number])
-        except Changed:  # Somebody is removing it.
+        except Changed:  # A delete is running.
             segments = []
         if chunks or any(not segment.fence for segment in segments):
             if await self.head() is not None:
@@ -103,7 +98,7 @@ class SessionReader:
         return HeadObject(session=self._session_id, generation=generation, commit=end, deleted=bool(end))
 
     async def window(self, stored: StoredHead) -> list[Row]:
-        """The rows that opening needs as of the head. Raises `Changed` when the head was replaced meanwhile."""
+        """The rows that opening needs, as of the head. Raises `Changed` when the head was replaced meanwhile."""
         if stored.head.window is None:
             return self._as_of_head(stored.head, stored.rows, self._keys.head)
         key = self._keys.window(stored.head.window)
@@ -113,18 +108,18 @@ class SessionReader:
         return self._as_of_head(stored.head, self.read(found, "window", key).rows, key)
 
     def _as_of_head(self, head: HeadObject, rows: list[Row], key: str) -> list[Row]:
-        """The rows, if they end where the head says. Errors: `CorruptJournal`."""
+        """The rows, checked to end where the head says. Errors: `CorruptJournal`."""
         if Window(rows).seqs != dict(head.seqs):
             raise CorruptJournal("the window is not the head's", session=self._session_id, key=key)
         return rows
 
     async def tail(self, commit: int) -> list[Segment]:
-        """Everything that was committed after `commit`, in order: one list, and the segments side by side."""
+        """Every segment after `commit`, in order: one list request, and concurrent gets."""
         found = await self._requests.list(self._keys.segments, self._keys.segment(commit))
         return await self.segments_in(found, commit)
 
     async def segments_in(self, found: Sequence[ObjectInfo], commit: int) -> list[Segment]:
-        """The segments after `commit` among these objects. Raises `Changed` when one is not there."""
+        """The segments after `commit` among these objects. Raises `Changed` when one is missing."""
         numbers = sorted(
             {number for info in found if (number := commit_of_key(info.key)) is not None and number > commit}
         )
@@ -134,12 +129,11 @@ class SessionReader:
         return await self.segments(numbers)
 
     async def segments(self, numbers: Sequence[int], at_once: int = SIDE_BY_SIDE) -> list[Segment]:
-        """These segments. Raises `Changed` when one is not there."""
+        """The segments of these numbers. Raises `Changed` when one is missing."""
         stored = await self._requests.find_all([self._keys.segment(number) for number in numbers], at_once)
         return [self.segment(number, found) for number, found in zip(numbers, stored, strict=True)]
 
     def segment(self, number: int, found: StoredObject | None) -> Segment:
-        """The segment that was read. Errors: `CorruptJournal`."""
         key = self._keys.segment(number)
         if found is None:
             raise Changed(key)
@@ -153,7 +147,7 @@ class SessionReader:
         return Segment(number, generation, str(header.get("owner")), rows, erasing, len(found.body))
 
     async def opened(self, stored: StoredHead) -> tuple[Window, int, tuple[tuple[str, int], ...]]:
-        """What opening needs as of now, the last commit, and what is being erased."""
+        """The rows that opening needs now, the last commit, and the rows being erased."""
         window = Window(await self.window(stored))
         segments = [] if stored.head.orderly else await self.tail(stored.head.commit)
         return self.grown(window, stored.head, segments)
@@ -161,7 +155,7 @@ class SessionReader:
     def grown(
         self, window: Window, head: HeadObject, segments: Sequence[Segment]
     ) -> tuple[Window, int, tuple[tuple[str, int], ...]]:
-        """The same, from what was read."""
+        """The same, from segments that were already read."""
         erasing = head.erasing
         for segment in segments:
             self._check_order(window, segment)
@@ -171,7 +165,7 @@ class SessionReader:
         return window, segments[-1].commit if segments else head.commit, erasing
 
     async def load(self, agent_id: str) -> list[Row]:
-        """What opening an agent needs, read without owning the session."""
+        """The rows that opening an agent needs, read without owning the session."""
         for _ in range(_READINGS_MAX):
             try:
                 stored = await self._there()
@@ -188,8 +182,8 @@ class SessionReader:
 
     async def stretch(self, agent_id: str, last: int, first: int | None = None) -> list[Row]:
         """The rows of an agent from `first` (None: from the `low` of the last one) to `last`; empty when there is no
-        row of that number. Costs what opening costs; for rows that opening does not read also a list, and about two
-        gets. Errors: `CorruptJournal` when a row is missing.
+        row of that number. Costs as much as opening; for older rows also one list and about two gets. Errors:
+        `CorruptJournal` when a row is missing.
         """
         for _ in range(_READINGS_MAX):
             try:
@@ -201,7 +195,7 @@ class SessionReader:
 
     async def _there(self) -> StoredHead | None:
         """The head; None when there is no such session. Errors: `CorruptJournal` when it is damaged or was lost,
-        `StoreFailed` when it was moved away.
+        `StoreFailed` when the session was moved away.
         """
         stored = await self.head()
         if stored is None:
@@ -231,7 +225,7 @@ class SessionReader:
         return without([row for row in near if low is None or row.seq >= low], erasing)
 
     async def _parts(self, head: HeadObject, agent_id: str) -> Parts:
-        """What was committed up to the head, part by part."""
+        """The parts that hold the commits up to the head."""
         found = await self._requests.list(f"{self._keys.folder}/")
         chunks, segments = self._sorted(found, head)
         keys = {number: key for key in chunks if (number := commit_of_key(key)) is not None}
@@ -259,7 +253,6 @@ class SessionReader:
             raise CorruptJournal("a row is missing, or there twice", **fields)
 
     async def whole(self, agent_id: str) -> list[Row]:
-        """Every row of an agent. Errors: `CorruptJournal` when one is missing."""
         for _ in range(_READINGS_MAX):
             try:
                 stored = await self._there()
@@ -282,7 +275,7 @@ class SessionReader:
         return without(rows, erasing)
 
     def _sorted(self, found: Sequence[ObjectInfo], head: HeadObject) -> tuple[list[str], dict[int, str]]:
-        """The keys of the chunks that count, and of the segments that are in none of them."""
+        """The keys of the chunks that the head names, and of the segments that are in none of them."""
         chunks: list[str] = []
         segments: dict[int, str] = {}
         for info in found:
@@ -299,7 +292,7 @@ class SessionReader:
         last = max(segments, default=head.merged)
         if head.commit > last:
             raise Changed(self._keys.segment(head.commit))
-        if head.orderly and last > head.commit:  # Behind an orderly head there is nothing, unless it was replaced.
+        if head.orderly and last > head.commit:  # No commit follows an orderly head, unless the head was replaced.
             raise Changed(self._keys.segment(head.commit + 1))
         return chunks, segments
 
@@ -309,7 +302,7 @@ class SessionReader:
         return self.read(found, "chunk", key)
 
     def _kept(self, chunks: Sequence[Packed], head: HeadObject) -> list[int]:
-        """Segments that were left as they are when their neighbours were merged. Checks that chunks follow."""
+        """The segments that were too large to merge. Checks that the chunks are consecutive."""
         kept: list[int] = []
         end = head.base
         for header, _ in chunks:
@@ -331,7 +324,6 @@ class SessionReader:
         return own
 
     def read(self, found: StoredObject, kind: ObjectKind, key: str) -> Packed:
-        """What stands in an object of this session. Errors: `CorruptJournal`."""
         return read_object(found.body, kind, self._session_id, key)
 
     def _head(self, stored: StoredObject) -> StoredHead:
@@ -360,34 +352,34 @@ class SessionReader:
 
 
 def commits_in_header(header: Mapping[str, object], name: str) -> list[int]:
-    """Commits that a chunk's header names; what is no number names none."""
+    """The commits that a chunk's header lists; entries that are no numbers are skipped."""
     found = header.get(name)
     named = cast("list[object]", found) if isinstance(found, list) else []
     return [number for number in named if isinstance(number, int)]
 
 
-# Finding a few rows of a long journal: which of its objects hold them, without reading the others.
+# Finding a few rows of a long journal without reading all of its objects.
 #
-# The objects of a session that rows stand in, in the order of the commits in them, are its parts: chunks with what was
-# kept beside them, and single segments. Sequence numbers rise with the commits, so a part is found by guessing.
+# A session's parts are the objects that hold rows, in commit order: chunks with the segments kept beside them, and
+# single segments. Sequence numbers rise with the commits, so a part is found by interpolation.
 
 ReadPart = Callable[[int], Awaitable[Sequence[Row]]]
-"""Gives an agent's rows in the part of that number, in order."""
+"""Returns an agent's rows in the part of that number, in order."""
 
 
 class Parts:
-    """The parts of a session that hold the rows of one agent, read when they are needed and once."""
+    """The parts of a session that hold one agent's rows; each is read when needed, and once."""
 
     def __init__(self, commits: Sequence[int], last: tuple[int, int], read: ReadPart) -> None:
-        """`commits`: the first commit in each part. `last`: about the last commit and the agent's last row in it."""
+        """`commits`: the first commit in each part. `last`: about the last commit, and the agent's last row in it."""
         self._commits = commits
         self._last = last
         self._read = read
         self._rows: dict[int, Sequence[Row]] = {}
 
     async def rows(self, first: int | None, last: int) -> list[Row]:
-        """The rows from sequence number `first` (None: from the `low` of the last one) to `last`; those that there are,
-        when some are missing.
+        """The rows from sequence number `first` (None: from the `low` of the last one) to `last`, without those that
+        are missing.
         """
         number = await self._find(last)
         if number is None:
@@ -405,7 +397,7 @@ class Parts:
         return self._rows[number]
 
     async def _find(self, seq: int) -> int | None:
-        """The part that holds a row; None when none does."""
+        """The number of the part that holds a row, or None."""
         low, high = 0, len(self._commits) - 1
         before, behind = (0, 0), self._last
         halve = False
@@ -415,7 +407,7 @@ class Parts:
             while number > low and not await self._part(number):
                 number -= 1
             rows = await self._part(number)
-            if not rows:  # This agent said nothing in all of these.
+            if not rows:  # None of these parts has a row of this agent.
                 low = max(low, number) + 1
                 continue
             if rows[0].seq <= seq <= rows[-1].seq:
@@ -428,25 +420,25 @@ class Parts:
         return None
 
     def _guessed(self, seq: int, before: tuple[int, int], behind: tuple[int, int]) -> int:
-        """The part where a row should lie if rows were spread evenly over the commits."""
+        """The part where the row would be if rows were spread evenly over the commits."""
         share = (seq - before[1]) / max(1, behind[1] - before[1])
         commit = before[0] + int(share * (behind[0] - before[0]))
         return bisect_right(self._commits, commit) - 1
 
 
 Erasing = Collection[tuple[str, int]]
-"""Rows, each by agent id and sequence number, whose content must be gone."""
+"""Rows, each by agent id and sequence number, whose content must be destroyed."""
 
 
 def without(rows: Sequence[Row], erasing: Erasing) -> list[Row]:
-    """The rows, those that are named without their content."""
+    """The rows, with the content of the erased ones removed."""
     if not erasing:
         return list(rows)
     return [row.without_content() if (row.agent_id, row.seq) in erasing else row for row in rows]
 
 
 class Window:
-    """Per agent the rows from its last row's `low` on."""
+    """The rows of each agent from its last row's `low` on."""
 
     def __init__(self, rows: Sequence[Row] = ()) -> None:
         self._journals: dict[str, list[Row]] = {}
@@ -454,7 +446,7 @@ class Window:
             self._journals.setdefault(row.agent_id, []).append(row)
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Rows that were committed, in order. Those that are not needed any more go."""
+        """Add committed rows, in order, and drop rows that are no longer needed."""
         grown: set[str] = set()
         for row in rows:
             self._journals.setdefault(row.agent_id, []).append(row)
@@ -464,51 +456,43 @@ class Window:
             del journal[: max(0, journal[-1].low - journal[0].seq)]
 
     def erase(self, erasing: Erasing) -> None:
-        """Destroy contents."""
         for agent_id in {agent_id for agent_id, _ in erasing} & self._journals.keys():
             self._journals[agent_id] = without(self._journals[agent_id], erasing)
 
     def fill(self, agent_id: str, rows: Sequence[Row]) -> None:
-        """Take in what an agent was `missing`: rows that were there before, in order. What has been added meanwhile
-        stays.
-        """
+        """Insert an agent's `missing` rows, in order, before the rows that have been added meanwhile."""
         known = [*rows, *(row for row in self._journals[agent_id] if row.seq > rows[-1].seq)]
         self._journals[agent_id] = known[max(0, known[-1].low - known[0].seq) :]
 
     @property
     def missing(self) -> list[str]:
-        """Agents that went back so far that rows from before the window are needed again."""
+        """Agents that were rewound so far that rows from before the window are needed again."""
         return [agent_id for agent_id, rows in self._journals.items() if rows[-1].low < rows[0].seq]
 
     def gap(self, agent_id: str) -> tuple[int, int]:
-        """The first and the last sequence number that such an agent is `missing`."""
+        """The first and last sequence number of an agent's `missing` rows."""
         rows = self._journals[agent_id]
         return rows[-1].low, rows[0].seq - 1
 
     def of(self, agent_id: str) -> list[Row]:
-        """An agent's rows; empty when it has none."""
         return list(self._journals.get(agent_id, ()))
 
     def rows(self) -> list[Row]:
-        """The rows of all agents."""
         return [row for rows in self._journals.values() for row in rows]
 
     def last_seq(self, agent_id: str) -> int:
-        """The sequence number of an agent's last row; 0 when it has none."""
         rows = self._journals.get(agent_id)
         return rows[-1].seq if rows else 0
 
     @property
     def seqs(self) -> dict[str, int]:
-        """Agent id to last sequence number."""
         return {agent_id: rows[-1].seq for agent_id, rows in self._journals.items()}
 
     def updated_at(self, before: float) -> float:
-        """When the last row was made, of those that still have their content; `before` when there is none."""
+        """When the last row that still has its content was made; `before` when there is none."""
         last = (next((row for row in reversed(rows) if not row.erased), None) for rows in self._journals.values())
         return max((at_of(row.body) or 0.0 for row in last if row is not None), default=before) or before
 
 
 def seqs_after(seqs: Mapping[str, int], rows: Iterable[Row]) -> dict[str, int]:
-    """Agent id to last sequence number, with these rows added."""
     return {**seqs, **{row.agent_id: row.seq for row in rows}}

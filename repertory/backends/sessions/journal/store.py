@@ -1,7 +1,7 @@
-"""Sessions on any object store: in a bucket, in a folder, in memory.
+"""Sessions on any object store: a bucket, a folder, or memory.
 
-Start here, then read `ownership.py` (one session that is owned) and `reading.py`. Design note 6 says why
-it looks like this, `docs/journal-on-objects.md` what lies in the store.
+Start here, then read `ownership.py` (one owned session) and `reading.py`. Design note 6 gives the reasons,
+`docs/journal-on-objects.md` the layout.
 """
 
 from __future__ import annotations
@@ -68,22 +68,22 @@ from repertory.errors import (
 )
 
 FLUSH_DELAY_S = 10.0
-"""How long records wait for company: a put has its price, and nobody waits for these."""
+"""Seconds that the commit buffer gathers records that no caller waits for: each put costs money."""
 _TRIES_MAX = 8
 
 
 class ObjectSessionStore(SessionStore):
     """A `SessionStore` over an `ObjectStore`, which it closes with itself. For one event loop.
 
-    A commit is one put for each session in it, side by side. Ownership lasts as `life` says; `maintain` keeps it up,
-    and keeps opening and reading cheap, so somebody supervised should run it while the store is open.
+    A commit is one put per session, sent concurrently. `life` decides how long ownership lasts. `maintain` renews it,
+    and keeps opening and reading cheap, so run it under supervision while the store is open.
 
-    Errors of every call: those of the object store (`Unavailable`, `Throttled`, `Failed`), `CorruptJournal` naming
+    Errors of every call: those of the object store (`Unavailable`, `Throttled`, `Failed`), `CorruptJournal` with
     session and key (damaged, foreign or missing objects; nothing was changed), `Invalid` after `aclose`.
     """
 
     def __init__(self, objects: ObjectStore, *, owner: str, life: Liveness, layout: Layout = JOURNALS) -> None:
-        """`owner` must be unique to this object, such as a random id; it is what leases name."""
+        """`owner` must be unique to this object, such as a random id; leases carry it."""
         self._layout = layout
         self._objects = objects
         self._owner = check_id(owner, "owner")
@@ -110,9 +110,9 @@ class ObjectSessionStore(SessionStore):
         )
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        """Become the owner: a get and a put after an owner that gave the session up, and at most one more get.
+        """Become the owner: one get and one put if the former owner released the session, and at most one more get.
 
-        An earlier lease of this very object is fenced. Errors: `SessionBusy`, and see the class.
+        An earlier lease of this same object is fenced. Errors: `SessionBusy`, and see the class.
         """
         keys = self._keys(session_id)
         await self._life.begin()
@@ -128,8 +128,8 @@ class ObjectSessionStore(SessionStore):
         return lease
 
     async def asked_for(self) -> Sequence[str]:
-        """Sessions held by this object that other processes have asked for since the last look. In a bucket, that is
-        found out with each renewal. Errors: `Unavailable`.
+        """Sessions held by this object that other processes have asked for since the last call. In a bucket, each
+        renewal checks for it. Errors: `Unavailable`.
         """
         asked = {*(await self._life.asked_for() if self._owned else ())}
         asked |= {session_id for session_id, owned in self._owned.items() if owned.take_wish()}
@@ -144,9 +144,9 @@ class ObjectSessionStore(SessionStore):
             await owned.release()
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[CommitOutcome]:
-        """Commit a group, each session on its own; one outcome per batch, in order. Cancellation waits for the puts.
+        """Commit a group, session by session; one outcome per batch, in order. Cancellation waits for the puts.
 
-        Errors: see the class, when nothing of the group is known to be stored.
+        Errors: see the class; it is then unknown whether anything of the group is stored.
         """
         self._check_open()
         check_agents(batches)
@@ -167,8 +167,8 @@ class ObjectSessionStore(SessionStore):
         return known
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
-        """Rows in order, from the last row's `low` on, or all of them. What is owned is opened without any request;
-        everything is read by one list, and a get for each 128 commits.
+        """Rows in order, from the last row's `low` on, or all of them. An owned session is opened without any request;
+        `whole` takes one list, and one get per 128 commits.
         """
         self._keys(session_id)
         owned = self._owned.get(session_id)
@@ -177,14 +177,14 @@ class ObjectSessionStore(SessionStore):
         return await self._read(session_id, lambda reader: reader.whole(agent_id) if whole else reader.load(agent_id))
 
     async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
-        """Rows in order, from the `low` of the row at `seq` up to that one: what opening costs, one list, and about two
-        gets more.
+        """Rows in order, from the `low` of the row at `seq` up to that row. Costs as much as opening, plus one list and
+        about two gets.
         """
         return await self._read(session_id, lambda reader: reader.stretch(agent_id, seq))
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
-        """Every session that holds records, the most recently changed first; or that one alone. One that is damaged is
-        there without agents: opening it says what is wrong.
+        """Every session that holds records, most recently changed first; or that one alone. A damaged session is listed
+        without agents; opening it says what is wrong.
         """
         self._check_open()
         below = self._layout.before if session_id is None else f"{self._keys(session_id).folder}/"
@@ -192,7 +192,7 @@ class ObjectSessionStore(SessionStore):
         return newest_first(infos.values())
 
     async def delete(self, session_id: str) -> None:
-        """Erase a session. A note of a few hundred bytes stays, by which former owners are kept out.
+        """Erase a session. A marker of a few hundred bytes stays and keeps former owners out.
 
         Errors: `NotFound`, `SessionBusy`, and see the class.
         """
@@ -203,17 +203,17 @@ class ObjectSessionStore(SessionStore):
             await remove_aside(self._requests, keys.aside)
 
     async def inspect(self) -> Inspection:
-        """Objects among the sessions that are no part of any: one list, and a get for each session."""
+        """Objects among the sessions that belong to none: one list, and one get per session."""
         self._check_open()
         return await inspect_sessions(self._requests, self._layout)
 
     async def salvage(self, session_id: str) -> SalvagedRows:
-        """The rows in every object of a session that can be read."""
+        """The rows in every readable object of a session."""
         return (await salvage_session(self._requests, await self._where(session_id), session_id)).salvage
 
     async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
-        """Copy the objects of a session to a folder for that, which it gives, and begin it anew with these rows.
-        Errors: `NotFound`, `SessionBusy`, and see the class.
+        """Copy a session's objects to a quarantine folder, whose name is returned, and start the session again with
+        these rows. Errors: `NotFound`, `SessionBusy`, and see the class.
         """
         self._keys(session_id)
         await self._life.begin()
@@ -222,19 +222,19 @@ class ObjectSessionStore(SessionStore):
         raise AssertionError
 
     async def quarantined(self, session_id: str) -> Sequence[str]:
-        """The folders of what was set aside of a session, the oldest first."""
+        """The folders of a session's copies, oldest first."""
         return await names_aside(self._requests, self._keys(session_id).aside)
 
     async def maintain(self) -> None:
         """Renew leases, bring heads up to date and merge segments, until cancelled, which is safe at any time.
 
-        Commits are never delayed by it. What the object store refuses is tried again later.
+        It never delays commits. Requests that the object store refuses are retried later.
         """
         await self._maintenance.run()
 
     async def aclose(self) -> None:
-        """Close the object store as well. Leases held by this object are given up; those that the store cannot be told
-        of end by themselves. Calling it twice is allowed.
+        """Close the object store as well. Leases held by this object are released; a lease that cannot be released
+        expires. Calling it twice is allowed.
         """
         if self._closed:
             return
@@ -260,7 +260,7 @@ class ObjectSessionStore(SessionStore):
         return owned
 
     async def _own(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedSegments:
-        """Become the owner of what lies under these keys. Errors: `SessionBusy`, and see the class."""
+        """Become the owner of the session under these keys. Errors: `SessionBusy`, and see the class."""
         reader = SessionReader(self._requests, keys, session_id)
         for _ in range(_TRIES_MAX):
             stored = await reader.head()
@@ -270,16 +270,16 @@ class ObjectSessionStore(SessionStore):
                 owned = self._next_owner(session_id, keys, before)
                 await owned.begin(stored)
             except (AlreadyExists, PreconditionFailed, LeaseLost, Changed):
-                continue  # somebody was quicker
+                continue  # another owner was faster
             return owned
         raise SessionBusy("others want the session as well", session=session_id)
 
     async def _before(
         self, session_id: str, keys: SessionKeys, stored: StoredHead | None, takeover: bool
     ) -> HeadObject:
-        """The head that the next owner goes on from. `stored`: what lies there.
+        """The head on which the next owner builds. `stored`: the head that is there.
 
-        Raises `Changed` when that has to be looked at again. Errors: see the class.
+        Raises `Changed` when the caller must read it again. Errors: see the class.
         """
         del takeover
         if stored is None:
@@ -288,11 +288,11 @@ class ObjectSessionStore(SessionStore):
         return stored.head
 
     async def _where(self, session_id: str) -> SessionKeys:
-        """The keys under which a session lies now. Errors: see the class."""
+        """The keys under which a session is stored now. Errors: see the class."""
         return self._keys(session_id)
 
     async def _read(self, session_id: str, read: Callable[[SessionReader], Awaitable[list[Row]]]) -> list[Row]:
-        """What is read of a session that need not be owned."""
+        """Read from a session without owning it."""
         return await read(SessionReader(self._requests, self._keys(session_id), session_id))
 
     def _next_owner(self, session_id: str, keys: SessionKeys, head: HeadObject) -> OwnedSegments:
@@ -326,7 +326,7 @@ class ObjectSessionStore(SessionStore):
             try:
                 await self._maintenance.finish_erasing(owned)
             except RepertoryError as error:
-                # The commit stands: it was not refused, whoever owns the session by now.
+                # The commit is stored and was not refused, whoever owns the session by now.
                 unfinished = _unfinished(owned, error)
                 found = [
                     unfinished if isinstance(outcome, Position) and batches[number].erase else outcome
@@ -349,7 +349,7 @@ class ObjectSessionStore(SessionStore):
                 return
             await self._check_free(keys, stored, takeover=False)
             owned = await self._acquire(session_id, keys, takeover=True)
-        except CorruptJournal:  # There is nobody whose session it could be.
+        except CorruptJournal:  # No owner is left whose session it could be.
             await remove_session(self._requests, keys)
             await self._requests.delete_all([keys.head])
             return
@@ -385,7 +385,7 @@ class ObjectSessionStore(SessionStore):
 
 
 def _unfinished(owned: OwnedSegments, error: RepertoryError) -> RepertoryError:
-    """What to say when contents may not be destroyed yet: whoever owns the session finishes that."""
+    """The error when contents could not be destroyed yet: the session's owner finishes that."""
     if not isinstance(error, LeaseLost):
         return error
     text = "the session was taken over while contents were being destroyed; its new owner finishes that"
@@ -395,8 +395,8 @@ def _unfinished(owned: OwnedSegments, error: RepertoryError) -> RepertoryError:
 
 
 async def _silent_s(owner: str, keys: SessionKeys, requests: Requests) -> float:
-    """For how long the owner of a session has not written to it, by the clock of the object store alone: what time it
-    is there is found out by writing a small object, which tells the owner that somebody asks.
+    """Seconds since the owner last wrote to the session, by the object store's clock alone. Puts a small object to read
+    that clock; the object also tells the owner that another process asks for the session.
     """
     await requests.put(keys.wanted, owner.encode(), Overwrite())
     now = newest = float("-inf")
@@ -414,8 +414,8 @@ _LISTINGS_MAX = 4
 async def list_sessions(
     requests: Requests, life: Liveness, layout: Layout, found: Iterable[ObjectInfo], *, moving: bool = False
 ) -> dict[SessionKeys, SessionInfo]:
-    """The sessions that hold records, of those that have objects among these, by their keys. `moving`: also those that
-    are being moved away. Errors: the object store's.
+    """The sessions with records among these objects, by their keys. `moving`: also those being moved away. Errors: the
+    object store's.
     """
     folders = by_session(layout, found)
     read = _Listing(requests, life, layout, moving).describe
@@ -424,7 +424,7 @@ async def list_sessions(
 
 
 def by_session(layout: Layout, found: Iterable[ObjectInfo]) -> dict[SessionKeys, list[ObjectInfo]]:
-    """The objects that lie in the folders of sessions, by the keys of these."""
+    """The objects in session folders, by the keys of the session."""
     folders: dict[SessionKeys, list[ObjectInfo]] = {}
     for info in found:
         keys = layout.keys_around(info.key)
@@ -434,7 +434,6 @@ def by_session(layout: Layout, found: Iterable[ObjectInfo]) -> dict[SessionKeys,
 
 
 def newest_first(infos: Iterable[SessionInfo]) -> list[SessionInfo]:
-    """The most recently changed first."""
     return sorted(infos, key=lambda info: info.updated_at, reverse=True)
 
 
@@ -459,7 +458,7 @@ class _Listing(NamedTuple):
             )
 
     async def _name_in(self, keys: SessionKeys, found: Sequence[ObjectInfo]) -> str:
-        """The id of a session whose head does not say it: its folder's name, unless that stands for a longer one."""
+        """The id of a session whose head does not give it: the folder's name, unless that stands for a longer id."""
         name = self.layout.name_in(keys)
         for info in found if name.startswith("%") else ():
             stored = await self.requests.find(info.key)
@@ -513,17 +512,17 @@ class _Listing(NamedTuple):
 
 
 class Remains(NamedTuple):
-    """What is left of a session."""
+    """What is left of a session, and where it ends."""
 
     salvage: SalvagedRows
     head: HeadObject | None
-    """None when it cannot be read, or is not there."""
+    """None when it is missing or cannot be read."""
     version: str | None
-    """Of the head, readable or not; None when it is not there."""
+    """The head's version, even if the head cannot be read; None when it is missing."""
     end: int
-    """The highest commit that anything tells of."""
+    """The highest commit that any object names."""
     generation: int
-    """The highest of the same kind."""
+    """The highest generation that any object names."""
 
 
 async def salvage_session(requests: Requests, keys: SessionKeys, session_id: str) -> Remains:
@@ -549,7 +548,7 @@ async def salvage_session(requests: Requests, keys: SessionKeys, session_id: str
         said = packed.header.get("generation")
         generation = max(generation, said if isinstance(said, int) else 0)
         end = max(end, commit_of_key(info.key) or 0, head.commit if head is not None else 0)
-        # What lies up to here belongs to a session of the same name that was deleted.
+        # Commits up to the base belong to a deleted session of the same name.
         if head is None or (commit_of_key(info.key) or head.base + 1) > head.base:
             rows += packed.rows
     damages += _missing(keys, head, found)
@@ -560,10 +559,10 @@ async def salvage_session(requests: Requests, keys: SessionKeys, session_id: str
 async def begin_anew(
     requests: Requests, keys: SessionKeys, remains: Remains, lease: Lease, keep: Sequence[Row]
 ) -> None:
-    """Put a segment with these rows, and a head for which nothing counts that was put before; then remove that.
+    """Put a segment with these rows and a head that ignores all earlier objects; then remove those objects.
 
-    Killed on the way, the session is as damaged as before, or sound with some objects too many. Errors: those of
-    the object store; `AlreadyExists`, `PreconditionFailed`, `LeaseLost` when somebody else has come meanwhile.
+    After a crash in between, the session is as damaged as before, or sound with some objects too many. Errors: those of
+    the object store; `AlreadyExists`, `PreconditionFailed`, `LeaseLost` when another owner was faster.
     """
     end = remains.end
     said = {"kind": "segment", "session": lease.session_id, "commit": end + 1, "owner": lease.owner}
@@ -589,9 +588,9 @@ async def begin_anew(
 
 
 async def inspect_sessions(requests: Requests, layout: Layout) -> Inspection:
-    """What lies among the sessions and is no part of any."""
+    """Objects among the sessions that belong to none of them."""
     found = await requests.list(layout.before)
-    # Others' objects may lie beside the sessions themselves, and not in a folder for nothing but them.
+    # With an empty `before`, other programs' objects may lie directly beside the session folders.
     strays = [info.key for info in found if layout.before and layout.keys_around(info.key) is None]
     folders = by_session(layout, found)
     heads = await side_by_side([partial(_head, requests, keys) for keys in folders])
@@ -601,7 +600,9 @@ async def inspect_sessions(requests: Requests, layout: Layout) -> Inspection:
 
 
 def kind_of_key(keys: SessionKeys, key: str) -> ObjectKind | None:
-    """What should lie under a key of the session; None for what is somebody else's, or has no rows."""
+    """The kind of object that belongs under a session's key; None for other programs' keys and for objects without
+    rows.
+    """
     if key == keys.head:
         return "head"
     if key.startswith(keys.windows):
@@ -612,7 +613,7 @@ def kind_of_key(keys: SessionKeys, key: str) -> ObjectKind | None:
 
 
 def _missing(keys: SessionKeys, head: HeadObject | None, found: Sequence[ObjectInfo]) -> list[Corruption]:
-    """Segments that should be there, and the head."""
+    """The head and segments that should be there and are not."""
     there = {info.key for info in found}
     if head is None:
         return [] if keys.head in there else [Corruption(where=keys.head, what="the object is missing")]
@@ -638,7 +639,7 @@ async def _head(requests: Requests, keys: SessionKeys) -> HeadObject | None:
 
 
 def _is_stray(keys: SessionKeys, head: HeadObject | None, key: str) -> bool:
-    """Whether an object is nobody's, or was left over when somebody was killed."""
+    """True if an object belongs to no session, or is left over from a crash."""
     match kind_of_key(keys, key):
         case None:
             return key != keys.wanted

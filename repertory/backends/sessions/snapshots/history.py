@@ -1,7 +1,7 @@
-"""The numbered snapshots of one agent: which number comes next, and putting those that the journal has marked.
+"""The numbered snapshots of one agent: the next number, and writing the snapshots that the journal has marked.
 
-A mark is a record of the journal, committed together with the turn that it follows. The document comes later, out of
-the answer's way, and from the journal alone: so whoever opens the session next can put what a crash has left out.
+A mark is a journal record, committed together with the turn that it follows. The document is written later, off the
+path of the answer, and from the journal alone: so after a crash the next owner can write the missing ones.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("repertory.sessions")
 _NUMBER = "history"
-"""Where the record of a mark has the snapshot's number."""
+"""The metadata key in a mark for the snapshot's number."""
 
 
 class Marked(NamedTuple):
-    """A snapshot that has no document yet."""
+    """A marked snapshot that has no document yet."""
 
     number: int
     seq: int
-    """Of its mark."""
+    """The sequence number of its mark."""
     at: float
     rows: Sequence[Row]
-    """What it shows: the rows from the `low` of the one before the mark on."""
+    """The rows that it shows, from the `low` of the row before the mark on."""
 
 
 class AgentHistory:
@@ -51,27 +51,24 @@ class AgentHistory:
         self._waiting: deque[Marked] = deque()
         self._next = 1
         self.numbering = Numbering()
-        """What the manifest says."""
+        """The content of the manifest."""
         self.remade = False
-        """Whether the manifest is damaged, and not put anew yet."""
+        """True if the manifest is damaged and the new one is not written yet."""
         self.last_at: float | None = None
         """When the last snapshot was taken, in epoch seconds."""
 
     @property
     def due(self) -> bool:
-        """Whether a snapshot has no document yet."""
         return bool(self._waiting)
 
     async def read(self) -> None:
-        """Look where the numbering stands. A manifest that is damaged is made anew of what lies there, and of the marks
-        in the journal.
-        """
+        """Read the manifest. A damaged one is rebuilt from the stored snapshots and the marks in the journal."""
         try:
             self.numbering = await self._shelf.numbering(self._location)
         except SnapshotException as error:
             self.numbering, self.remade = await self._remade(), True
             await self._shelf.keep_manifest(self._location)
-            _log.warning("a manifest is damaged, and is made anew why=%r", str(error))
+            _log.warning("a manifest is damaged, and is rebuilt why=%r", str(error))
         self._next, self.last_at = self.numbering.next_number, self.numbering.last_at
 
     async def _remade(self) -> Numbering:
@@ -82,13 +79,13 @@ class AgentHistory:
         return Numbering(next_number=last + 1, last_at=at or None)
 
     def mark(self, at: float) -> SnapshotTaken:
-        """The record that marks the next snapshot, to follow what it shows."""
+        """The record that marks the next snapshot; it follows the rows that the snapshot shows."""
         number, self._next = self._next, self._next + 1
         self.last_at = at
         return SnapshotTaken(at=at, label=file_name(str(number)).removesuffix(".json"), metadata={_NUMBER: number})
 
     def see(self, before: Sequence[Row], added: Sequence[Row]) -> None:
-        """Note the marks among rows that were added to those before."""
+        """Collect the marks among `added`, which follow the rows `before`."""
         for place, row in enumerate(added):
             taken = mark_in(row)
             if taken is not None:
@@ -99,13 +96,13 @@ class AgentHistory:
                 self._next, self.last_at = max(self._next, number + 1), taken.at
 
     async def publish(self) -> None:
-        """Put the documents of all marks, in order; the manifest after each. Errors: the shelf's."""
+        """Write the documents of all marks, in order; after each, the manifest. Errors: the snapshot store's."""
         while self._waiting:
             marked = self._waiting[0]
             try:
                 made = await self._maker.made(marked.rows, marked.at)
                 await self._shelf.put_history(self._location, str(marked.number), made.document, made.size_bytes)
-            except CorruptJournal as error:  # Nobody can tell any more what it showed, and it is not asked again.
+            except CorruptJournal as error:  # Its rows cannot be read any more; give this snapshot up for good.
                 fields = self._location.session_id, self._location.scope_id, marked.number, str(error)
                 _log.warning("a snapshot cannot be made session=%r agent=%r number=%r why=%r", *fields)
             number, seq = marked.number + 1, marked.seq
@@ -114,7 +111,8 @@ class AgentHistory:
                 self._waiting.popleft()
 
     async def branch(self, number: int | None, at: float, mark: int) -> None:
-        """Go on after that number: later ones are written over. None: it has no number, so numbers go on as they are.
+        """Continue after that number and overwrite later snapshots. None: there is no such number, and numbering is
+        unchanged.
 
         `mark`: the last record of the journal.
         """
@@ -123,7 +121,7 @@ class AgentHistory:
         self._next, self.last_at = following, at or None
 
     async def settle(self, mark: int) -> None:
-        """Say that there are no marks without documents up to that record."""
+        """Write into the manifest that every mark up to that record has its document."""
         await self._put(replace(self.numbering, mark=mark))
 
     async def _put(self, numbering: Numbering) -> None:
@@ -132,7 +130,7 @@ class AgentHistory:
 
 
 def mark_in(row: Row) -> SnapshotTaken | None:
-    """The mark of a numbered snapshot; None for every other row."""
+    """The row's mark of a numbered snapshot; None for every other row."""
     if row.kind != RecordKind.SNAPSHOT or row.erased:
         return None
     record = decode(row.kind, row.version, row.body)
@@ -142,10 +140,8 @@ def mark_in(row: Row) -> SnapshotTaken | None:
 
 
 def marked_number(mark: SnapshotTaken) -> int:
-    """The number of the snapshot that a mark is for."""
     return int(str(mark.metadata[_NUMBER]))
 
 
 def marked_numbers(rows: Iterable[Row]) -> set[int]:
-    """The numbers of the snapshots that are marked in these rows."""
     return {marked_number(mark) for row in rows if (mark := mark_in(row)) is not None}

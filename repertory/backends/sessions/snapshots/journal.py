@@ -1,16 +1,16 @@
-"""The journals of sessions with snapshots: each below its session's own folder, `<session>/journal/...`.
+"""The journals of sessions with snapshots, each below its session's own folder, `<session>/journal/...`.
 
-Earlier releases kept them at an older place, `journals/<session>/...`. Whoever opens such a session moves it first:
+Earlier releases kept them at an older place, `journals/<session>/...`. The opener of such a session moves it first:
 
-1. own it at the older place, as any owner would, so that nobody writes there any more;
+1. own it at the older place, as any owner would, so that no other owner writes there;
 2. copy everything but the head;
-3. replace the head there by one that names the new folder, on condition that it is still the owner's: from here on the
-   session is opened at its new place, by whoever comes, and releases that do not know that field refuse it;
+3. replace the head there by one that names the new folder, on condition that it is still the owner's: from here on
+   every owner opens the session at its new place, and releases that do not know that field refuse it;
 4. put the head at the new place, which says that some of the session may be left at the older one;
-5. remove what is left there; then the next owner's head says so no more.
+5. remove what is left there; then the next owner's head no longer says so.
 
-Killed at any step, the next opening goes on with it. What is to be opened is at the new place as soon as a head is
-there, and only then.
+After a crash at any step, the next opening continues the move. A session is opened at the new place as soon as a head
+is there, and only then.
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ _TRIES_MAX = 8
 
 
 class SnapshotJournal(ObjectSessionStore):
-    """An `ObjectSessionStore` whose sessions lie below folders of their own, and which moves older ones there.
+    """An `ObjectSessionStore` whose sessions lie below their own folders, and which moves older sessions there.
 
-    Reading a session that nobody has opened since reads it at the older place. Nobody needs rights for that place who
-    has no session there: where it may not be listed, a session is taken for new, unless snapshots of ours tell that
-    it is not, which is `StoreFailed`.
+    A session that has not been opened since is read at the older place. A user without older sessions needs no
+    permissions for that place: where it may not be listed, a session counts as new, unless our snapshots show that it
+    has a journal, which is `StoreFailed`.
     """
 
     def __init__(self, objects: ObjectStore, *, owner: str, life: Liveness) -> None:
         super().__init__(objects, owner=owner, life=life, layout=BESIDE_SNAPSHOTS)
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
-        """As `ObjectSessionStore`, wherever they lie."""
+        """As `ObjectSessionStore`, at both places."""
         self._check_open()
         requests, life = self._requests, self._life
         if session_id is None:
@@ -88,7 +88,7 @@ class SnapshotJournal(ObjectSessionStore):
             found = [*found, *await self._older_objects(session_id, headed=headed)]
         newer = await list_sessions(requests, life, BESIDE_SNAPSHOTS, found)
         infos = {info.session_id: info for info in newer.values()}
-        # What has no head at its own place is at the older one, or being moved.
+        # A session without a head at its own place is at the older one, or being moved.
         heads = {info.key for info in found}
         left = [info for info in found if _moved_head(info.key) not in heads]
         older = await list_sessions(requests, life, JOURNALS, left, moving=True)
@@ -96,13 +96,13 @@ class SnapshotJournal(ObjectSessionStore):
         return newest_first(infos.values())
 
     async def inspect(self) -> Inspection:
-        """As `ObjectSessionStore`, at either place."""
+        """As `ObjectSessionStore`, at both places."""
         newer = await super().inspect()
         older = await inspect_sessions(self._requests, JOURNALS)
         return replace(newer, strays=[*older.strays, *newer.strays])
 
     async def quarantined(self, session_id: str) -> Sequence[str]:
-        """As `ObjectSessionStore`, at either place."""
+        """As `ObjectSessionStore`, at both places."""
         newer = await super().quarantined(session_id)
         with suppress(StoreFailed):
             return [*await names_aside(self._requests, JOURNALS.keys_of(session_id).aside), *newer]
@@ -118,9 +118,7 @@ class SnapshotJournal(ObjectSessionStore):
         return JOURNALS.keys_of(session_id) if older else self._keys(session_id)
 
     async def _lies_older(self, session_id: str) -> bool:
-        """Whether the session is to be read at the older place. Errors: `CorruptJournal` for one that is damaged
-        there.
-        """
+        """True if the session must be read at the older place. Errors: `CorruptJournal` if it is damaged there."""
         if await self._requests.find(self._keys(session_id).head) is not None:
             return False
         return not (await self._older(session_id)).deleted
@@ -137,7 +135,7 @@ class SnapshotJournal(ObjectSessionStore):
         return HeadObject(session=session_id, deleted=True)
 
     async def _older_objects(self, session_id: str, *, headed: bool) -> Sequence[ObjectInfo]:
-        """What lies at the older place. `headed`: whether the session has a head at its own place."""
+        """The objects at the older place. `headed`: the session has a head at its own place."""
         folder = JOURNALS.keys_of(session_id).folder
         try:
             return await self._requests.list(f"{folder}/")
@@ -149,7 +147,7 @@ class SnapshotJournal(ObjectSessionStore):
             return ()
 
     async def _published(self, session_id: str) -> bool:
-        """Whether snapshots of ours tell that the session has a journal."""
+        """True if our snapshots show that the session has a journal."""
         tree = SnapshotTree(self._objects)
         for location in await tree.locations(session_id):
             run = location.scope == RUN_SCOPE
@@ -192,7 +190,7 @@ class SnapshotJournal(ObjectSessionStore):
         return replace(head, generation=max(head.generation, before.generation))
 
     async def _move(self, session_id: str, older: SessionKeys, keys: SessionKeys, takeover: bool) -> None:
-        """Put everything at its new place, the head last. Raises `Changed` when somebody was quicker. Errors:
+        """Put everything at its new place, the head last. Raises `Changed` when another owner was faster. Errors:
         `SessionBusy`, `LeaseLost`, and see the class.
         """
         reader = SessionReader(self._requests, older, session_id)
@@ -223,7 +221,7 @@ class SnapshotJournal(ObjectSessionStore):
             raise
 
     async def _copy(self, owned: OwnedSegments, keys: SessionKeys) -> None:
-        """Copy what the head at the older place needs, as it is. Errors: `LeaseLost`, those of the object store."""
+        """Copy the objects that the head at the older place needs. Errors: `LeaseLost`, those of the object store."""
         older = owned.keys
         wanted = [
             info.key.removeprefix(older.folder)
@@ -238,7 +236,7 @@ class SnapshotJournal(ObjectSessionStore):
             await side_by_side([partial(self._copy_one, owned, older, keys, name) for name in part])
         copies = {f"{keys.folder}{name}" for name in wanted}
         there = [info.key for info in await self._requests.list(f"{keys.folder}/")]
-        # A move that was broken off has copied what has been merged or erased since.
+        # An interrupted move copied objects that have been merged or erased since.
         stale = [key for key in there if key not in copies and kind_of_key(keys, key) in ("segment", "chunk", "window")]
         if stale:
             await owned.prove()
@@ -259,15 +257,15 @@ class SnapshotJournal(ObjectSessionStore):
                 there = await self._requests.find(key)
                 if there is not None and there.body == found.body:
                     return
-                # Only who owns the session after having seen a copy may replace it: it may be that of a later owner.
+                # Replace a copy only if this owner still has the session: the copy may be a later owner's.
                 await owned.prove()
                 condition = Create() if there is None else Update(there.version)
         raise StoreUnavailable("somebody else writes it as well", session=owned.lease.session_id, key=key)
 
     async def _clear(self, session_id: str, older: SessionKeys, keys: SessionKeys) -> None:
-        """Remove what is left at the older place of a session that was moved: all but the head, and fences."""
+        """Remove what a moved session left at the older place: all but the head and fences."""
         stored: StoredHead | None = None
-        with suppress(CorruptJournal):  # It was sound when the session was moved: nothing is read there any more.
+        with suppress(CorruptJournal):  # It was sound when the session was moved, and is no longer read.
             stored = await SessionReader(self._requests, older, session_id).head()
             if stored is None or stored.head.moved_to is None or stored.head.deleted:
                 return
@@ -279,11 +277,11 @@ class SnapshotJournal(ObjectSessionStore):
                 session=session_id, generation=head.generation, edition=head.edition + 1, commit=head.commit
             )
             gone = replace(gone, deleted=True, moved_to=head.moved_to)
-            with suppress(PreconditionFailed):  # somebody else was quicker
+            with suppress(PreconditionFailed):  # another owner was faster
                 await self._requests.put(older.head, pack_head(gone, ()), Update(stored.version))
 
     async def _move_aside(self, older: SessionKeys, keys: SessionKeys) -> None:
-        """Move what was set aside of a session as well."""
+        """Move the session's quarantined objects as well."""
         for info in await self._requests.list(f"{older.aside}/"):
             found = await self._requests.find(info.key)
             if found is not None:
@@ -313,7 +311,7 @@ class SnapshotJournal(ObjectSessionStore):
             await remove_aside(self._requests, older.aside)
 
     async def _remove_older(self, session_id: str, older: SessionKeys, keys: SessionKeys, headed: bool) -> bool:
-        """Remove a session from the older place; whether there was one. One that is being moved is moved first."""
+        """Remove a session from the older place; True if there was one. A move under way is finished first."""
         try:
             stored = await SessionReader(self._requests, older, session_id).head()
             if stored is not None and stored.head.moved_to is not None:
@@ -328,13 +326,13 @@ class SnapshotJournal(ObjectSessionStore):
             await super()._remove(session_id, older)
             return True
         if not headed:
-            await remove_session(self._requests, keys)  # what a move that was broken off has copied
+            await remove_session(self._requests, keys)  # the copies of an interrupted move
         await owned.write_tombstone()
         await remove_session(self._requests, older)
         return True
 
     async def _forget_move(self, session_id: str, older: SessionKeys) -> None:
-        """The session is deleted, so the older place says that, too."""
+        """Mark the session as deleted at the older place, too."""
         stored = await SessionReader(self._requests, older, session_id).head()
         if stored is not None and stored.head.moved_to is not None:
             await remove_session(self._requests, older)
@@ -352,7 +350,7 @@ class SnapshotJournal(ObjectSessionStore):
         return await super()._set_aside(session_id, keys, keep)
 
     async def _is_moving(self, session_id: str, older: SessionKeys) -> bool:
-        """Whether a session is opened at its new place, and some of it may still be at the older one."""
+        """True if a session is opened at its new place while some of it may still be at the older one."""
         with suppress(CorruptJournal, StoreFailed):
             stored = await SessionReader(self._requests, older, session_id).head()
             return stored is not None and stored.head.moved_to is not None and not stored.head.deleted
@@ -360,7 +358,7 @@ class SnapshotJournal(ObjectSessionStore):
 
 
 def _moved_head(key: str) -> str | None:
-    """Where the head of a session lies that was moved, given the key of something at its older place."""
+    """The key of a moved session's head, given a key at its older place."""
     keys = JOURNALS.keys_around(key)
     head = "" if keys is None else f"{JOURNALS.name_in(keys)}{BESIDE_SNAPSHOTS.behind}/head"
     return head if BESIDE_SNAPSHOTS.keys_around(head) is not None else None

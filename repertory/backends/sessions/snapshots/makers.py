@@ -1,4 +1,4 @@
-"""What an agent's journal shows, as the snapshot that is made of it, and as one that was found."""
+"""Makes snapshots from an agent's journal, and reads stored snapshots."""
 
 from __future__ import annotations
 
@@ -39,89 +39,85 @@ if TYPE_CHECKING:
     from repertory.core.snapshots.location import Numbering, SnapshotLocation
 
 _THEIRS = "manager"
-"""Where a snapshot of ours keeps the name of the conversation manager that others have."""
+"""The key under which our snapshots keep the conversation manager's name that other programs wrote."""
 
 
 _ASIDE_BYTES = 64 * 1024
-"""More is read and spelled in a thread: the event loop has other things to do."""
+"""Larger snapshots are read and written in a thread, so that the event loop stays free."""
 
 T = TypeVar("T")
 S = TypeVar("S", "ReadSnapshot", "FoundRun")
-"""What a snapshot says: of an agent, or of an orchestrator."""
+"""The content of a snapshot: an agent's, or an orchestrator's."""
 
 
 class FoundSnapshot(NamedTuple, Generic[S]):
-    """A snapshot as it lies there."""
+    """A stored snapshot."""
 
     place: str
-    """What to call it in messages."""
+    """Its name in messages."""
     snapshot: S | None
-    """None: nobody can read it."""
+    """None: it cannot be read."""
     fault: str = ""
-    """Why."""
+    """Why it cannot be read."""
     version: str = ""
     document: Mapping[str, object] = MappingProxyType({})
-    """The snapshot, in values that JSON has."""
+    """The snapshot as JSON values."""
     published: Published | None = None
-    """By which one tells what others make of it."""
+    """Used to tell what other programs changed in it."""
 
 
 class PreparedSnapshot(NamedTuple):
-    """A snapshot that is to be put somewhere."""
+    """A snapshot to be stored."""
 
     document: dict[str, object]
-    """Values that JSON has."""
+    """JSON values."""
     published: Published | None
     """None for a run."""
     size_bytes: int
-    """About how large it is."""
+    """Approximate."""
 
 
 class HistoryShelf(Protocol):
-    """Where numbered snapshots are put. Errors of every call: those of whatever it is kept in."""
+    """A store of numbered snapshots. Errors of every call: those of the underlying storage."""
 
-    async def history(self, location: SnapshotLocation, snapshot_id: str) -> FoundSnapshot[ReadSnapshot] | None:
-        """The snapshot of that id."""
-        ...
+    async def history(self, location: SnapshotLocation, snapshot_id: str) -> FoundSnapshot[ReadSnapshot] | None: ...
 
     async def put_history(
         self, location: SnapshotLocation, snapshot_id: str, document: Mapping[str, object], size_bytes: int
     ) -> None:
-        """Put a snapshot of about that size, in the place of one of the same id."""
+        """Store a snapshot of about that size; it replaces one with the same id."""
         ...
 
     async def ids(self, location: SnapshotLocation) -> list[str]:
-        """The ids there are, oldest first."""
+        """The stored ids, oldest first."""
         ...
 
     async def numbering(self, location: SnapshotLocation) -> Numbering:
-        """What the manifest says."""
+        """The content of the manifest."""
         ...
 
     async def keep_manifest(self, location: SnapshotLocation) -> None:
-        """Keep a copy of a manifest that nobody can read, if there is room for that: it is to be replaced."""
+        """Keep a copy of an unreadable manifest before it is replaced, if the storage can."""
         ...
 
-    async def put_numbering(self, location: SnapshotLocation, numbering: Numbering, at: float) -> None:
-        """Put a manifest."""
-        ...
+    async def put_numbering(self, location: SnapshotLocation, numbering: Numbering, at: float) -> None: ...
 
 
 async def in_thread_when_large(size_bytes: int, work: Callable[[], T]) -> T:
-    """What `work` gives: done in a thread when there is much of it."""
+    """The result of `work`, which runs in a thread when the data is large."""
     if size_bytes <= _ASIDE_BYTES:
         return work()
     return await anyio.to_thread.run_sync(work)
 
 
 def last_time(rows: Sequence[Row]) -> float:
-    """When the last of these rows was made, in epoch seconds; 0.0 when none of them says so."""
+    """When the last of these rows was made, in epoch seconds; 0.0 when none says so."""
     times = (at_of(row.body) for row in reversed(rows) if not row.erased)
     return next((each for each in times if each is not None), 0.0)
 
 
 class Maker(ABC, Generic[S]):
-    """Makes the snapshots of one agent or orchestrator from rows of its journal, and reads them."""
+    """Makes and reads the snapshots of one agent or orchestrator."""
 
     def __init__(self, location: SnapshotLocation, generation: int) -> None:
         self._location = location
@@ -129,25 +125,25 @@ class Maker(ABC, Generic[S]):
 
     @abstractmethod
     def found_in(self, document: object, place: str) -> FoundSnapshot[S]:
-        """A snapshot in values that JSON has, whoever wrote it."""
+        """Read a snapshot from JSON values, written by this or another program."""
 
     @abstractmethod
     def keep(self, snapshot: S, *, ours: bool) -> None:
-        """This is the latest snapshot as it was read: what others keep in it stays."""
+        """Remember the latest snapshot as it was read, so that other programs' fields in it are kept."""
 
     @abstractmethod
     async def rows_for(
         self, rows: Sequence[Row], snapshot: S, entropy: Entropy, at: float, published: Published | None = None
     ) -> list[Row]:
-        """The rows that follow on `rows` so that the journal shows what the snapshot shows. `published`: what others
-        could see of it last, if that is known.
+        """The rows to append after `rows` so that the journal shows what the snapshot shows. `published`: what other
+        programs could last see of it, if known.
         """
 
     async def made(
         self, rows: Sequence[Row], at: float | None = None, more: Mapping[str, Json] | None = None
     ) -> PreparedSnapshot:
-        """The snapshot of what rows amount to: those from the last one's `low` on. It is of the time `at`, or of that
-        of the last row. `more` goes with it.
+        """The snapshot of the state after `rows`, which begin at the last one's `low`. Its time is `at`, or that of the
+        last row. `more` is added to it.
         """
         size_bytes = sum(len(row.body) for row in rows)
 
@@ -172,13 +168,13 @@ class Maker(ABC, Generic[S]):
 
 
 def found_snapshot(document: object, place: str) -> FoundSnapshot[ReadSnapshot]:
-    """A snapshot of an agent in values that JSON has, whoever wrote it."""
+    """Read an agent's snapshot from JSON values, written by this or another program."""
     found = _found_in(document, place, read_snapshot)
     return found if found.snapshot is None else found._replace(published=Published.of(found.snapshot.content))
 
 
 def run_found_in(document: object, place: str, orchestrator_id: str) -> FoundSnapshot[FoundRun]:
-    """A snapshot of a run in values that JSON has, whoever wrote it."""
+    """Read a run's snapshot from JSON values, written by this or another program."""
     return _found_in(document, place, partial(read_run_snapshot, orchestrator_id=orchestrator_id))
 
 
@@ -191,7 +187,9 @@ def _found_in(document: object, place: str, read: Callable[[object], S]) -> Foun
 
 
 class SnapshotMaker(Maker["ReadSnapshot"]):
-    """Those of an agent. The name of the conversation manager that others have stays in them: they insist on it."""
+    """An agent's snapshots. They keep the name of the conversation manager that other programs wrote, which those
+    require.
+    """
 
     def __init__(self, location: SnapshotLocation, generation: int, manager: str) -> None:
         """`manager`: the class name of the agent's conversation manager."""
@@ -227,8 +225,6 @@ class SnapshotMaker(Maker["ReadSnapshot"]):
 
 
 class RunMaker(Maker["FoundRun"]):
-    """Those of an orchestrator."""
-
     _app_data: Mapping[str, Json] = MappingProxyType({})
 
     def found_in(self, document: object, place: str) -> FoundSnapshot[FoundRun]:
@@ -259,7 +255,7 @@ _log = logging.getLogger("repertory.sessions")
 
 
 def is_of(standing: JournalPosition | None, rows: Sequence[Row]) -> bool:
-    """Whether a snapshot is one of this journal, whose rows from the last one's `low` on are given."""
+    """True if a snapshot was made from this journal, whose rows from the last one's `low` on are given."""
     if standing is None or not rows or standing.seq > rows[-1].seq:
         return False
     place = standing.seq - rows[0].seq
@@ -274,7 +270,7 @@ async def rows_for(
     at: float,
     published: Published | None = None,
 ) -> list[Row]:
-    """The rows that follow on `rows` so that the journal shows what the snapshot shows."""
+    """The rows to append after `rows` so that the journal shows what the snapshot shows."""
 
     def made() -> list[Row]:
         fold = restore(rows, session_id=location.session_id).fold
@@ -286,7 +282,7 @@ async def rows_for(
 
 
 def holds_more(snapshot: ReadSnapshot, document: Mapping[str, object]) -> bool:
-    """Whether a snapshot may say something that no journal says: beside a turn that waits for a person, or stashed
+    """True if a snapshot may hold data that no journal holds: beside a turn that waits for a person, or stashed
     content.
     """
     data = document.get("data")
@@ -294,7 +290,7 @@ def holds_more(snapshot: ReadSnapshot, document: Mapping[str, object]) -> bool:
 
 
 async def unreadable(shelf: HistoryShelf, location: SnapshotLocation, found: FoundSnapshot[S]) -> SnapshotException:
-    """The error for a latest snapshot that nobody can read, where there is no journal to go on from."""
+    """The error for an unreadable latest snapshot when there is no journal to continue from."""
     ids = await shelf.ids(location)
     hint = f"open the session with load_snapshot_id={ids[-1]!r}" if ids else "there is no numbered snapshot either"
     msg = f"the latest snapshot cannot be read, and the journal has nothing; {hint}, or remove the file"
@@ -315,9 +311,9 @@ async def find_history(shelf: HistoryShelf, location: SnapshotLocation, snapshot
 def rows_back_to(
     whole: Sequence[Row], snapshot: ReadSnapshot, name: str, location: SnapshotLocation, entropy: Entropy
 ) -> Sequence[Row] | None:
-    """The rows by which the journal goes on from a snapshot of its own: none when it stands there already.
+    """The rows that take the journal back to one of its own snapshots: none when it stands there already.
 
-    None when the snapshot is of another journal, or what it showed was erased since.
+    None when the snapshot is of another journal, or its content was erased since.
     """
     standing = snapshot.position
     if standing is None or not standing.seq or not is_of(standing, whole):

@@ -1,12 +1,11 @@
-"""The snapshots of agents and orchestrators whose sessions are owned: what of their journals others can see, and what
-they have made of it.
+"""Publishes the snapshots of agents and orchestrators whose sessions are owned, and takes in other programs' changes.
 
-The journal is the truth. Snapshots are put from it, at most one at a time, the last state winning; nobody who talks to
-the agent waits for that. An agent has numbered ones besides the latest; an orchestrator has the latest alone, and the
-rules by which the run of others is taken in are those of `core/orchestration/document.py`.
+The journal is the truth. Snapshots are written from it, at most one at a time, and the last state wins; no caller of
+the agent waits for that. An agent has numbered snapshots besides the latest; an orchestrator has the latest alone. The
+rules for taking in another program's run are those of `core/orchestration/document.py`.
 
-Others know no leases. So every put of a latest snapshot has the condition that the one is still there that is known;
-where it is not, somebody else has written, and nothing of theirs is written over before it was taken in.
+Other programs know no leases. So a latest snapshot is only put if the stored one is still the known one; otherwise
+another program has written it, and its changes are taken in before they are overwritten.
 """
 
 from __future__ import annotations
@@ -59,15 +58,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("repertory.sessions")
 _RETRY_S = 5.0
-"""How long to wait after an error before an agent's snapshots are put again."""
+"""Seconds to wait after an error before an agent's snapshots are put again."""
 _AT_ONCE = 8
-"""Agents whose snapshots are put at the same time."""
+"""How many agents' snapshots are put at the same time."""
 _TRIES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedPlace:
-    """Where a journal and its snapshots lie, as their owner reaches them."""
+    """A journal and its snapshots, as their owner reaches them."""
 
     journal: SessionStore
     tree: SnapshotTree
@@ -78,46 +77,45 @@ class OwnedPlace:
 
 
 class WrittenElsewhere(LeaseLost):
-    """Somebody who knows no leases has written the latest snapshot. Open the session again to take that in."""
+    """A program without a lease has written the latest snapshot. Open the session again to take its changes in."""
 
 
 class LatestSnapshot(Generic[S]):
-    """The latest snapshot. `lock` is held by whoever reads or puts it."""
+    """The latest snapshot. Hold `lock` to read or put it."""
 
     def __init__(
         self, place: OwnedPlace, find: Callable[[SnapshotLocation], Awaitable[FoundSnapshot[S] | None]]
     ) -> None:
-        """`find` reads it as it lies there."""
+        """`find` reads the stored snapshot."""
         self._tree = place.tree
         self._lease = place.lease
         self._location = place.location
         self._find = find
         self.version: str | None = None
-        """As it was read or written last."""
+        """The version that was last read or written."""
         self.seq = 0
         """The last record that it shows."""
         self.foreign = False
-        """Whether somebody else has written it meanwhile."""
+        """True if another program has written it meanwhile."""
         self.over = False
-        """Whether the session is not ours any more."""
+        """True if this owner no longer has the session."""
         self.lock = anyio.Lock()
 
     async def find(self) -> FoundSnapshot[S] | None:
-        """The one that lies there."""
         return await self._find(self._location)
 
     def begin(self, found: FoundSnapshot[S] | None) -> None:
-        """This is the one that lies there."""
+        """Start from this stored snapshot."""
         self.foreign, self.seq = False, 0
         self.version = found.version if found is not None else None
 
     async def set_aside(self, found: FoundSnapshot[S], why: str) -> None:
-        """Keep a copy of it: it is to be replaced."""
+        """Keep a copy of the stored snapshot, which is about to be replaced."""
         copy = await self._tree.set_aside(self._location)
         _log.warning("a snapshot was set aside file=%r copy=%r why=%r", found.place, copy, why)
 
     async def put(self, made: PreparedSnapshot, seq: int) -> bool:
-        """Put one that shows everything up to a record. Whether it lies there now: not when the session is not ours.
+        """Put a snapshot that shows everything up to a record. False when this owner no longer has the session.
 
         Errors: `LeaseLost`, `WrittenElsewhere`, and those of the objects.
         """
@@ -134,7 +132,7 @@ class LatestSnapshot(Generic[S]):
         raise StoreUnavailable("the latest snapshot could not be put", session=self._location.session_id)
 
     async def check_unchanged(self) -> None:
-        """Look whether somebody else has written it, unless it is just being put.
+        """Check that no other program has written it; skipped while it is being put.
 
         Errors: `WrittenElsewhere`, and those of the objects.
         """
@@ -145,7 +143,8 @@ class LatestSnapshot(Generic[S]):
                 await self._look()
 
     async def _look(self) -> None:
-        """Another one is there. A put of ours may have been done after all; else somebody wrote it.
+        """The stored snapshot is not the known one. An earlier put of ours may have succeeded; else another program
+        wrote it.
 
         Errors: `LeaseLost`, `WrittenElsewhere`.
         """
@@ -170,7 +169,7 @@ class LatestSnapshot(Generic[S]):
 
 
 class Publisher(ABC, Generic[S]):
-    """What is the same for an agent and an orchestrator. After `LeaseLost` it is of no use any more."""
+    """The common part for agents and orchestrators. After `LeaseLost` it must not be used any more."""
 
     def __init__(self, place: OwnedPlace, latest: LatestSnapshot[S], maker: Maker[S]) -> None:
         self._journal = place.journal
@@ -182,14 +181,14 @@ class Publisher(ABC, Generic[S]):
         self._latest = latest
         self._maker = maker
         self._wanted_seq = 0
-        """The last record that the latest snapshot is to show."""
+        """The last record that the latest snapshot should show."""
         self._read = partial(self._journal.load, place.location.session_id, place.location.journal)
 
     async def open(self) -> None:
-        """Take in what others have written, and what else has to be done first.
+        """Take in other programs' changes, and continue from a chosen snapshot.
 
-        Errors: `SnapshotException` for a latest snapshot that nobody can read where there is no journal; those of
-        journal and objects, and of what is to be gone on from.
+        Errors: `SnapshotException` for an unreadable latest snapshot when there is no journal; those of journal and
+        objects, and of the chosen snapshot.
         """
         rows: list[Row] = []
         latest: list[FoundSnapshot[S] | None] = []
@@ -212,7 +211,7 @@ class Publisher(ABC, Generic[S]):
     async def _open(self, rows: list[Row], found: FoundSnapshot[S] | None) -> None: ...
 
     async def _set_unreadable_aside(self, found: FoundSnapshot[S], *, needed: bool) -> None:
-        """`needed`: there is nothing else to go on from. Errors: `SnapshotException` then."""
+        """`needed`: there is no journal to continue from. Errors: `SnapshotException` then."""
         if needed:
             raise await unreadable(self._tree, self._location, found)
         await self._latest.set_aside(found, f"it cannot be read: {found.fault}")
@@ -227,7 +226,6 @@ class Publisher(ABC, Generic[S]):
 
     @property
     def due(self) -> bool:
-        """Whether there is anything to put."""
         return not (self._latest.over or self._latest.foreign) and self._is_behind()
 
     def _is_behind(self) -> bool:
@@ -248,13 +246,13 @@ class Publisher(ABC, Generic[S]):
                 self._wanted_seq = max(self._wanted_seq, self._latest.seq)
 
     def _note_put(self, made: PreparedSnapshot) -> None:
-        """A latest snapshot lies there now."""
+        """Called after a latest snapshot was put."""
 
     async def close(self) -> None:
-        """Bring everything up to date before the session is given up.
+        """Put all that is due before the session is released.
 
-        What cannot be put now is put at the next opening. What somebody else has written is taken in, behind what was
-        said here.
+        What cannot be put now is put at the next opening. Another program's changes are taken in, after the rows of
+        this session.
         """
         if self._latest.over:
             return
@@ -278,19 +276,17 @@ class Publisher(ABC, Generic[S]):
             self._wanted_seq = max(self._wanted_seq, rows[-1].seq)
 
     def forget(self) -> None:
-        """The session is not ours any more."""
+        """Record that this owner no longer has the session."""
         self._latest.over = True
 
     async def stop(self) -> None:
-        """The same, and nothing is being put any more."""
+        """As `forget`, and wait until no put is under way."""
         self._latest.over = True
         async with self._latest.lock:
             pass
 
 
 class RunSnapshots(Publisher["FoundRun"]):
-    """One orchestrator's snapshot."""
-
     def __init__(self, place: OwnedPlace, save_latest_on: MultiAgentSaveLatestOn) -> None:
         maker = RunMaker(place.location, place.lease.generation)
         super().__init__(place, LatestSnapshot(place, place.tree.latest_run), maker)
@@ -317,12 +313,12 @@ class RunSnapshots(Publisher["FoundRun"]):
         return await self._appended(rows, made)
 
     def after(self, rows: Sequence[Row]) -> None:
-        """These rows were committed."""
+        """Called after these rows were committed."""
         if self._save_latest_on == "node" or any(map(_ends_run, rows)):
             self._wanted_seq = max(self._wanted_seq, rows[-1].seq)
 
     async def catch_up(self) -> None:
-        """Put it as of now: what it may still show is about to be destroyed. Errors: as `publish`."""
+        """Put the current state: what the stored snapshot shows is about to be destroyed. Errors: as `publish`."""
         self._want_all(await self._read())
         await self.publish()
 
@@ -332,25 +328,23 @@ class RunSnapshots(Publisher["FoundRun"]):
 
 
 def _ends_run(row: Row) -> bool:
-    """Whether nothing is left to do after a row, or somebody has to see to it first."""
+    """True if no node is left to run after this row, or a failure or interrupt stops the run."""
     record = None if row.erased else decode(row.kind, row.version, row.body)
     return isinstance(record, NodeChanged) and (not record.frontier or record.status in ("failed", "interrupted"))
 
 
 class AgentSnapshots(Publisher["ReadSnapshot"]):
-    """One agent's snapshots."""
-
     def __init__(self, place: OwnedPlace, choices: SnapshotChoices, published: Published | None) -> None:
-        """`published`: what others could see of the journal when it was open here last, if that is known."""
+        """`published`: what other programs could see of the journal when it was last open here, if known."""
         maker = SnapshotMaker(place.location, place.lease.generation, choices.manager)
         super().__init__(place, LatestSnapshot(place, place.tree.latest), maker)
         self._choices = choices
         self.history = AgentHistory(place.tree, place.location, maker, place.wall)
         self.published = published
         self._seen_seq = 0
-        """The last record in which marks were looked for."""
+        """The last record that was searched for marks."""
         self._wanted_anyway = False
-        """Whether it is to be saved with the next records, whatever was chosen."""
+        """True if the next records trigger a save, whatever was chosen."""
 
     # Opening.
 
@@ -396,7 +390,7 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
         return await self._appended(rows, made)
 
     async def _find_marks(self, rows: Sequence[Row]) -> None:
-        """Note marks that were not seen when they were committed: a crash came between, or the answer was lost."""
+        """Collect marks that were missed when they were committed: after a crash, or a commit without an answer."""
         if rows and rows[-1].seq > self._seen_seq:
             known = rows if rows[0].seq <= self._seen_seq + 1 else await self._read(whole=True)
             end = self._seen_seq + 1 - known[0].seq
@@ -420,11 +414,13 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
     # While it is open.
 
     async def before(self, rows: Sequence[Row]) -> Sequence[Row] | None:
-        """What the journal holds before these rows, when there are marks among them."""
+        """The journal's rows before these, if there are marks among them."""
         return await self._read() if any(mark_in(row) is not None for row in rows) else None
 
     def after(self, before: Sequence[Row] | None, rows: Sequence[Row]) -> None:
-        """These rows were committed. What does not follow on what was seen is looked at when something is put."""
+        """Called after these rows were committed. Rows that do not follow the last seen one are searched at the next
+        put.
+        """
         follow = rows[0].seq == self._seen_seq + 1
         if before is not None and follow and (before[-1].seq if before else 0) == self._seen_seq:
             self.history.see(before, rows)
@@ -444,7 +440,6 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
         return self.history.due or super()._is_behind()
 
     async def _publish(self) -> None:
-        """Numbered snapshots first, then the latest."""
         await self._find_marks(await self._read())
         await self.history.publish()
         if self.due:
@@ -454,11 +449,10 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
         self.published = made.published
 
     async def check_unchanged(self) -> None:
-        """Look whether somebody else has written the latest snapshot. Errors: see `LatestSnapshot`."""
         await self._latest.check_unchanged()
 
     async def redact(self, instead: Replacements) -> None:
-        """Put other messages in the place of those, in every snapshot. Errors: those of the objects."""
+        """Replace messages in every snapshot. Errors: those of the objects."""
         async with self._latest.lock:
             await self.history.publish()
             for snapshot_id in await self._tree.ids(self._location):
@@ -474,7 +468,7 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
             self._wanted_anyway = True
 
     async def remove(self, numbers: Iterable[int]) -> None:
-        """Remove these numbered snapshots, whose marks are about to go. Errors: those of the objects."""
+        """Remove these numbered snapshots before their marks are removed. Errors: those of the objects."""
         async with self._latest.lock:
             await self.history.publish()
             for number in numbers:
@@ -488,9 +482,7 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
                 self._want_all(rows)
         await super()._close()
         if rows and rows[0].seq > self.history.numbering.mark + 1:
-            await self.history.settle(
-                rows[-1].seq
-            )  # So that the next opening need not look through all of the journal.
+            await self.history.settle(rows[-1].seq)  # So the next opening need not search the whole journal.
 
 
 def _is_answer(row: Row) -> bool:
@@ -498,34 +490,26 @@ def _is_answer(row: Row) -> bool:
     return message is not None and is_answer(message)
 
 
-# Those whose snapshots a store looks after, and what is done for them in the background.
+# The agents whose snapshots a store publishes, and the background work for them.
 
 
 class SnapshotAgent(Protocol):
     """An agent or orchestrator whose snapshots are put from its journal."""
 
     @property
-    def due(self) -> bool:
-        """Whether there is anything to put."""
-        ...
+    def due(self) -> bool: ...
 
-    async def publish(self) -> None:
-        """Put what is due."""
-        ...
+    async def publish(self) -> None: ...
 
-    def forget(self) -> None:
-        """The session is not ours any more."""
-        ...
+    def forget(self) -> None: ...
 
 
 A = TypeVar("A", bound=SnapshotAgent)
 
 
 class SnapshotAgents(Generic[A]):
-    """The agents that are open, by session and agent id."""
-
     def __init__(self, choices: SnapshotChoices) -> None:
-        """`choices`: for agents of whom nothing else was said."""
+        """`choices`: the default for agents."""
         self._choices = choices
         self._chosen: dict[tuple[str, str], SnapshotChoices] = {}
         self._open: dict[tuple[str, str], A] = {}
@@ -534,28 +518,25 @@ class SnapshotAgents(Generic[A]):
         self._limiter = anyio.CapacityLimiter(_AT_ONCE)
 
     def use(self, session_id: str, agent_id: str, choices: SnapshotChoices) -> None:
-        """How an agent's snapshots are wanted, the next time that it is opened."""
+        """Set an agent's choices for the next time that it is opened."""
         self._chosen[session_id, agent_id] = choices
 
     def chosen(self, session_id: str, agent_id: str) -> SnapshotChoices:
-        """How they are wanted."""
         return self._chosen.get((session_id, agent_id), self._choices)
 
     def find(self, session_id: str, agent_id: str) -> A | None:
-        """An agent, if it is open."""
         return self._open.get((session_id, agent_id))
 
     def add(self, session_id: str, agent_id: str, agent: A) -> None:
-        """An agent was opened."""
         self._open[session_id, agent_id] = agent
         self.look()
 
     def of(self, session_id: str) -> Iterator[tuple[str, A]]:
-        """The agents of a session that are open, by id."""
+        """The open agents of a session, by id."""
         return iter([(agent_id, agent) for (session, agent_id), agent in self._open.items() if session == session_id])
 
     def drop(self, session_id: str, *, given_up: bool) -> None:
-        """The session is not ours any more. `given_up`: nor does anybody want it back."""
+        """Forget a session that this owner no longer has. `given_up`: forget its agents' choices as well."""
         for agent_id, agent in self.of(session_id):
             agent.forget()
             del self._open[session_id, agent_id]
@@ -563,7 +544,7 @@ class SnapshotAgents(Generic[A]):
                 self._chosen.pop((session_id, agent_id), None)
 
     def look(self) -> None:
-        """There may be something to put."""
+        """Wake `run` if there is something to put."""
         if any(agent.due and agent not in self._busy for agent in self._open.values()):
             self._work.set()
 

@@ -1,4 +1,4 @@
-"""Sessions in anyone's `SnapshotStorage`: each agent's latest snapshot carries its journal."""
+"""Sessions in a user's `SnapshotStorage`: each agent's latest snapshot carries its journal."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ EmbeddedJournal: TypeAlias = "CarriedJournal[ReadSnapshot] | CarriedJournal[Foun
 class StorageSessionStore(SessionStore):
     """A `SessionStore` over a snapshot storage. For one event loop.
 
-    Every commit saves the latest snapshot of each agent that it is for. Such a storage knows no leases: whoever opens a
-    session has it, and an owner meets what another one has saved with its next commit or proof, as `LeaseLost`. Two
-    commits of two processes at the same instant are one commit too many: do not share a session between processes.
+    Every commit saves the latest snapshot of each agent that it is for. Such a storage knows no leases: every process
+    that opens a session gets it, and an owner learns of another one's save at its next commit or proof, as `LeaseLost`.
+    If two processes commit at the same instant, one commit is lost: do not share a session between processes.
 
-    Errors of every call: `SessionException` for whatever the storage raises, `SnapshotException` and `CorruptJournal`
-    for a latest snapshot that is damaged, `Invalid` for what a storage cannot do, and after `aclose`.
+    Errors of every call: `SessionException` for any exception of the storage, `SnapshotException` and `CorruptJournal`
+    for a damaged latest snapshot, `Invalid` for what a storage cannot do, and after `aclose`.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class StorageSessionStore(SessionStore):
         entropy: Entropy,
         choices: SnapshotChoices,
     ) -> None:
-        """`owner` must be unique to this object. `wall` gives epoch seconds, `entropy` random bytes. `choices`: for
-        agents of whom nothing else is said.
+        """`owner` must be unique to this object. `wall` gives epoch seconds, `entropy` random bytes. `choices`: the
+        default for agents.
         """
         self._shelf = StorageShelf(storage)
         self._owner = check_id(owner, "owner")
@@ -103,11 +103,13 @@ class StorageSessionStore(SessionStore):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        # A commit saves all of the conversation, so records that nobody waits for should gather.
+        # A commit saves the whole conversation, so records that no caller waits for should gather.
         return StoreCapabilities(maintained=True, flush_delay_s=10.0)
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        """Become the owner. An earlier lease of this very object is fenced; others are when something is committed."""
+        """Become the owner. An earlier lease of this same object is fenced now; other objects' leases are, at the next
+        commit.
+        """
         del takeover
         self._check_open()
         check_id(session_id, "session id")
@@ -119,7 +121,7 @@ class StorageSessionStore(SessionStore):
         return lease
 
     async def release(self, lease: Lease) -> None:
-        """Put what is due, then give the session up. A lease that is no longer current is ignored."""
+        """Put what is due, then release the session. A lease that is no longer current is ignored."""
         self._check_open()
         if self._leases.get(lease.session_id) == lease:
             try:
@@ -128,15 +130,15 @@ class StorageSessionStore(SessionStore):
                 self._drop(lease.session_id, given_up=True)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
-        """Commit a group, each agent on its own; one outcome per batch, in order. Cancellation waits for it."""
+        """Commit a group, agent by agent; one outcome per batch, in order. Cancellation waits for it."""
         self._check_open()
         outcomes = await append_apart(batches, nullcontext, self._append)
         self.snapshots.look()
         return outcomes
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
-        """Rows in order, from the last row's `low` on, or all of them. The owner takes in what others have written, the
-        first time.
+        """Rows in order, from the last row's `low` on, or all of them. At the owner's first call, other programs'
+        changes are taken in.
         """
         self._check_open()
         check_id(session_id, "session id")
@@ -149,11 +151,11 @@ class StorageSessionStore(SessionStore):
         return rows[rows[-1].low - 1 :] if rows and not whole else list(rows)
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
-        """Always `Invalid`: a storage cannot tell."""
+        """Always `Invalid`: a storage cannot list sessions."""
         self._refuse("a snapshot storage cannot tell which sessions it has", session_id)
 
     async def delete(self, session_id: str) -> None:
-        """Always `Invalid`: a storage cannot."""
+        """Always `Invalid`: a storage cannot delete."""
         check_id(session_id, "session id")
         self._refuse("a snapshot storage cannot remove anything", session_id)
 
@@ -162,7 +164,7 @@ class StorageSessionStore(SessionStore):
         await self.snapshots.run()
 
     async def aclose(self) -> None:
-        """Put what is due, and close. The storage is its owner's to close. Calling it twice is allowed."""
+        """Put what is due, and close. The storage stays open: its owner closes it. Calling it twice is allowed."""
         with anyio.CancelScope(shield=True):
             for session_id in list(self._leases):
                 await self._close(session_id)
@@ -201,7 +203,7 @@ class StorageSessionStore(SessionStore):
         self.snapshots.drop(session_id, given_up=given_up)
 
     async def _opened(self, lease: Lease, agent_id: str) -> EmbeddedJournal:
-        """The agent or orchestrator, opened when it is not."""
+        """The open agent or orchestrator; opens it if needed."""
         key = lease.session_id, agent_id
         async with self._opening.setdefault(key, anyio.Lock()):
             agent = self.snapshots.find(*key)
@@ -252,7 +254,7 @@ def _carried(place: CarriedPlace, choices: SnapshotChoices, kept: OverwrittenSna
     return CarriedJournal(place, choices, SnapshotMaker(place.location, 0, choices.manager), kept)
 
 
-# The journal of one agent or orchestrator, carried in its latest snapshot: where there is no other place for it.
+# The journal of one agent or orchestrator, carried in its latest snapshot, for storages that keep nothing else.
 #
 # Every commit saves the latest snapshot, with all rows packed into a field that others leave out. Such a place has no
 # conditional writes, so an owner looks before each commit whether the snapshot is still the one that it knows.
@@ -264,7 +266,7 @@ _MARK = "mark"
 
 
 class Known(NamedTuple):
-    """By which a snapshot of ours is told from every other one."""
+    """Identifies the snapshot that this owner knows."""
 
     owner: str
     generation: int
@@ -273,7 +275,7 @@ class Known(NamedTuple):
 
 
 class OverwrittenSnapshot(NamedTuple):
-    """What an owner remembers of an agent whose snapshot somebody else has written over."""
+    """What an owner remembers of an agent whose snapshot another program has overwritten."""
 
     rows: Sequence[Row]
     published: Published | None
@@ -281,7 +283,7 @@ class OverwrittenSnapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarriedPlace:
-    """Where snapshots lie, as their owner reaches them."""
+    """A storage and one agent's location in it, as the owner reaches them."""
 
     shelf: StorageShelf
     lease: Lease
@@ -291,12 +293,12 @@ class CarriedPlace:
 
 
 class CarriedJournal(Generic[S]):
-    """A journal and its snapshots. After an error it is unknown where it stands: open a new one."""
+    """A journal and its snapshots. After an error its position is unknown: open a new one."""
 
     def __init__(
         self, place: CarriedPlace, choices: SnapshotChoices, maker: Maker[S], kept: OverwrittenSnapshot | None
     ) -> None:
-        """`kept`: what is remembered of when it was open here last."""
+        """`kept`: what is remembered from when it was last open here."""
         self._shelf = place.shelf
         self._lease = place.lease
         self._location = place.location
@@ -311,20 +313,20 @@ class CarriedJournal(Generic[S]):
         self.published = kept.published if kept is not None else None
         self._known: Known | None = None
         self._mark = 0
-        """Every snapshot up to this record has its document."""
+        """Every marked snapshot up to this record has its document."""
         self._over = False
         self._lock = anyio.Lock()
 
     @property
     def last_seq(self) -> int:
-        """The last row that is stored."""
+        """The last stored row; 0 when there is none."""
         return self.rows[-1].seq if self.rows else 0
 
     async def open(self) -> None:
-        """Read it, take in what others have written, go back to where the session is to go on from.
+        """Read the journal, take in other programs' changes, and go back to a chosen snapshot.
 
-        Errors: `SnapshotException` for a latest snapshot that nobody can read, `CorruptJournal` for a damaged journal
-        in it, `NotFound` for a snapshot to go on from; those of the storage.
+        Errors: `SnapshotException` for an unreadable latest snapshot, `CorruptJournal` for a damaged journal in it,
+        `NotFound` for a missing chosen snapshot; those of the storage.
         """
         load = self._choices.load
         load_id = load.pending(self._location.scope_id) if load is not None else None
@@ -343,7 +345,7 @@ class CarriedJournal(Generic[S]):
             load.done(self._location.scope_id)
 
     async def _found(self, document: object, found: FoundSnapshot[S] | None, load_id: str | None) -> list[Row]:
-        """Take over what is there; the rows that were made of what others wrote."""
+        """Take over the stored rows; returns the rows made from other programs' changes."""
         carrying = document if document is not None else await earlier_latest(self._shelf, self._location)
         rows = await rows_in(carrying, self._location, damaged=load_id is not None)
         ours = found is not None and found.snapshot is not None and is_of(found.snapshot.position, rows)
@@ -366,7 +368,7 @@ class CarriedJournal(Generic[S]):
         return made
 
     def _find_marks(self) -> None:
-        """Note the snapshots that a crash has left without a document: the last ones, whose numbers are not taken."""
+        """Collect the snapshots that a crash left without a document: the last ones, whose numbers are not taken."""
         taken = [(row.seq, record) for row in self.rows if (record := mark_in(row)) is not None]
         due = 0
         for seq, record in reversed(taken):
@@ -393,14 +395,14 @@ class CarriedJournal(Generic[S]):
         return self.rows[self.rows[-1].low - 1 :] if self.rows else []
 
     async def check(self) -> None:
-        """Errors: `LeaseLost` when somebody else has saved the latest snapshot meanwhile; those of the storage."""
+        """Errors: `LeaseLost` when another program has saved the latest snapshot meanwhile; those of the storage."""
         if known_in(await self._shelf.latest(self._location)) != self._known:
             self._over = True
             fields = {"session": self._location.session_id, "agent": self._location.journal}
-            raise LeaseLost("somebody else has saved the session; open it again to take that in", **fields)
+            raise LeaseLost("another owner has saved the session; open it again to load that", **fields)
 
     async def append(self, added: Sequence[Row], erase: Sequence[int]) -> Position | RepertoryError:
-        """Save the rows after those that are there, without the contents that are to go."""
+        """Save these rows after the stored ones, without the contents to be erased."""
         async with self._lock:
             refused = refuse_gaps(self._location.session_id, added, self.last_seq)
             if refused is not None:
@@ -423,7 +425,7 @@ class CarriedJournal(Generic[S]):
         try:
             await self._save(rows)
         except RepertoryError:
-            self._over = True  # It may have been saved all the same.
+            self._over = True  # The snapshot may have been saved all the same.
             raise
         before, self.rows = self.rows, rows
         self.history.see(before, added)
@@ -444,7 +446,7 @@ class CarriedJournal(Generic[S]):
         more: dict[str, Json] = {_OWNER: self._lease.owner, _MARK: self._mark, _ROWS: packed}
         try:
             made = await self._maker.made(window, more=more)
-        except CorruptJournal:  # A message is erased and nothing says what took its place: others are shown nothing.
+        except CorruptJournal:  # A message is erased and has no replacement: other programs are shown nothing.
             made = await self._maker.made((), more=more)
         await self._shelf.put_latest(self._location, made.document)
         self._known = known_in(made.document)
@@ -452,16 +454,14 @@ class CarriedJournal(Generic[S]):
 
     @property
     def over(self) -> bool:
-        """Whether it has to be opened anew."""
         return self._over
 
     @property
     def due(self) -> bool:
-        """Whether there is a numbered snapshot to put."""
+        """True if a numbered snapshot must be put."""
         return not self._over and self.history.due
 
     async def publish(self) -> None:
-        """Put the numbered snapshots that are due."""
         async with self._lock:
             if self.due:
                 end = self.last_seq
@@ -469,28 +469,26 @@ class CarriedJournal(Generic[S]):
                 self._mark = end
 
     def want_latest(self) -> None:
-        """It is saved with every commit."""
+        """Nothing to do: every commit saves it."""
 
     def forget(self) -> None:
-        """The session is not ours any more."""
         self._over = True
 
 
 async def latest_carrying(shelf: StorageShelf, location: SnapshotLocation) -> object:
-    """The latest snapshot that carries the journal."""
     document = await shelf.latest(location)
     return document if document is not None else await earlier_latest(shelf, location)
 
 
 async def earlier_latest(shelf: StorageShelf, location: SnapshotLocation) -> object:
-    """The same where earlier releases had it: orchestrators among the agents. None for an agent."""
+    """The same at the place of earlier releases, which kept orchestrators among the agents. None for an agent."""
     if location.scope != RUN_SCOPE:
         return None
     return await shelf.latest(SnapshotLocation(location.session_id, AGENT_SCOPE, location.journal))
 
 
 def known_in(document: object) -> Known | None:
-    """By which a latest snapshot is told from others; None for none."""
+    """What identifies a latest snapshot; None for no snapshot."""
     if document is None:
         return None
     ours = _ours_in(document)
@@ -501,9 +499,9 @@ def known_in(document: object) -> Known | None:
 
 
 async def rows_in(document: object, location: SnapshotLocation, *, damaged: bool = False) -> list[Row]:
-    """All rows of the journal that a latest snapshot carries; none when it carries none.
+    """All rows of the journal in a latest snapshot; none when it carries none.
 
-    Errors: `CorruptJournal`, unless `damaged` ones count as none.
+    Errors: `CorruptJournal`; with `damaged`, a damaged journal counts as none.
     """
     packed = _ours_in(document).get(_ROWS)
     if packed is None:
@@ -524,7 +522,6 @@ async def rows_in(document: object, location: SnapshotLocation, *, damaged: bool
 
 
 def _ours_in(document: object) -> dict[str, object]:
-    """What of ours stands in a latest snapshot."""
     ours = cast("dict[str, object]", document).get(OURS) if isinstance(document, dict) else None
     return cast("dict[str, object]", ours) if isinstance(ours, dict) else {}
 
@@ -534,9 +531,9 @@ def _number(value: object) -> int:
 
 
 class StorageShelf:
-    """A storage. Its functions run one at a time, its coroutine functions side by side.
+    """A storage. Its functions run one at a time, its coroutine functions concurrently.
 
-    Errors of every call: `StoreFailed` (a `SessionException`) for whatever the storage raises.
+    Errors of every call: `StoreFailed` (a `SessionException`) for any exception of the storage.
     """
 
     def __init__(self, storage: SnapshotStorage) -> None:
@@ -545,38 +542,36 @@ class StorageShelf:
 
     @property
     def name(self) -> str:
-        """Two shelves with the same name are the same storage."""
+        """Equal names mean the same storage."""
         return f"{id(self._storage):x}"
 
     async def latest(self, location: SnapshotLocation) -> object:
-        """The latest snapshot as the storage has it; None when it has none."""
+        """The latest snapshot as the storage returns it; None when it has none."""
         return await self._ask(partial(self._storage.load_snapshot, location=location))
 
     async def put_latest(self, location: SnapshotLocation, document: Mapping[str, object]) -> None:
-        """Save the latest snapshot."""
         await self._save(location, LATEST_ID, document)
 
     async def history(self, location: SnapshotLocation, snapshot_id: str) -> FoundSnapshot[ReadSnapshot] | None:
-        """The snapshot of that id."""
         found = await self._ask(partial(self._storage.load_snapshot, location=location, snapshot_id=snapshot_id))
         return None if found is None else found_snapshot(found, f"{place_of(location)}/{snapshot_id}")
 
     async def put_history(
         self, location: SnapshotLocation, snapshot_id: str, document: Mapping[str, object], size_bytes: int
     ) -> None:
-        """Save a snapshot, in the place of one of the same id."""
+        """Save a snapshot; it replaces one with the same id."""
         del size_bytes
         await self._save(location, snapshot_id, document)
 
     async def ids(self, location: SnapshotLocation) -> list[str]:
-        """The ids there are, numbers first."""
+        """The stored ids, numbers first."""
         found = await self._ask(partial(self._storage.list_snapshot_ids, location=location))
         ids = [str(each) for each in cast("Sequence[object]", found or ())]
         numbers = {each: number_of(each) for each in ids}
         return in_order(each if number is None else str(number) for each, number in numbers.items() if number != 0)
 
     async def numbering(self, location: SnapshotLocation) -> Numbering:
-        """What the manifest says. Errors: `SnapshotException` for one that says nothing."""
+        """The content of the manifest. Errors: `SnapshotException` when it cannot be read."""
         found = await self._ask(partial(self._storage.load_manifest, location=location))
         try:
             return read_manifest(found)
@@ -584,10 +579,9 @@ class StorageShelf:
             raise SnapshotException("a manifest cannot be read", place=place_of(location), cause=str(error)) from error
 
     async def keep_manifest(self, location: SnapshotLocation) -> None:
-        """A storage has no room for that."""
+        """A storage cannot keep copies."""
 
     async def put_numbering(self, location: SnapshotLocation, numbering: Numbering, at: float) -> None:
-        """Save a manifest."""
         manifest = manifest_of(numbering, at)
         await self._ask(partial(self._storage.save_manifest, location=location, manifest=manifest))
 
@@ -597,7 +591,7 @@ class StorageShelf:
         await self._ask(partial(save, snapshot=dict(document)))
 
     async def _ask(self, method: partial[Any]) -> object:
-        """What the storage answers, whichever way its method works."""
+        """The storage's answer, from a function or a coroutine function."""
         try:
             if inspect.iscoroutinefunction(method):
                 return await method()
@@ -613,5 +607,4 @@ class StorageShelf:
 
 
 def place_of(location: SnapshotLocation) -> str:
-    """What to call a location in messages."""
     return f"{location.session_id}/{location.scope_id}"

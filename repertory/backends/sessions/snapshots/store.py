@@ -1,8 +1,8 @@
 """Sessions as journals on any object store, with the documented tree of snapshots published beside them.
 
-Everything acknowledged is in the journal (`ObjectSessionStore`); the tree is put from it, by `maintain` in the
-background and at the latest when a session is given up. What others have written into the tree is taken in when a
-session is opened. `docs/snapshot-layout.md` says what lies there.
+Everything acknowledged is in the journal (`ObjectSessionStore`). The tree is written from it: by `maintain` in the
+background, and at the latest when a session is released. Other programs' changes to the tree are taken in when a
+session is opened. `docs/snapshot-layout.md` describes the tree.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 
 class SnapshotSessionStore(SessionStore):
-    """A `SessionStore` over a journal and the objects that it lies on, both of which it closes. For one event loop.
+    """A `SessionStore` over a journal and its object store, both of which it closes. For one event loop.
 
-    Errors of every call: those of the journal and of the objects; from `load`, for whoever owns the session, also
-    `SnapshotException` naming a file that nobody can read, and `NotFound` for a snapshot that is to be gone on from.
+    Errors of every call: those of the journal and of the objects; for the owner, `load` also raises `SnapshotException`
+    with the file that cannot be read, and `NotFound` for a missing snapshot to continue from.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SnapshotSessionStore(SessionStore):
         entropy: Entropy,
         choices: SnapshotChoices,
     ) -> None:
-        """`wall` gives epoch seconds, `entropy` random bytes. `choices`: for agents of whom nothing else is said."""
+        """`wall` gives epoch seconds, `entropy` random bytes. `choices`: the default for agents."""
         self._journal = journal
         self._objects = objects
         self._tree = SnapshotTree(objects)
@@ -69,7 +69,7 @@ class SnapshotSessionStore(SessionStore):
         self._leases: dict[str, Lease] = {}
         self._opening: dict[tuple[str, str], anyio.Lock] = {}
         self._published: dict[tuple[str, str], Published] = {}
-        """What others could see of journals that were open here before and may be opened again."""
+        """What other programs could see of journals that were open here and may be opened again."""
         self.snapshots: SnapshotAgents[AgentSnapshots | RunSnapshots] = SnapshotAgents(choices)
 
     @property
@@ -78,7 +78,7 @@ class SnapshotSessionStore(SessionStore):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        # What others have written is in no position of the journal before it is taken in.
+        # Other programs' changes have no position in the journal before they are taken in.
         return replace(self._journal.capabilities, reads_positions=False)
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
@@ -91,7 +91,7 @@ class SnapshotSessionStore(SessionStore):
         return await self._journal.asked_for()
 
     async def release(self, lease: Lease) -> None:
-        """Put what is due, then give the session up. A lease that is no longer current is ignored."""
+        """Put what is due, then release the session. A lease that is no longer current is ignored."""
         if self._leases.get(lease.session_id) == lease:
             try:
                 await self._close(lease.session_id)
@@ -102,8 +102,8 @@ class SnapshotSessionStore(SessionStore):
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
         """Commit a group to the journals; one outcome per batch, in order. Snapshots follow in the background.
 
-        What is to be erased is replaced in the snapshots first. A batch without rows is refused with `LeaseLost` when
-        somebody who knows no leases has written the agent's snapshot meanwhile.
+        Contents to be erased are replaced in the snapshots first. A batch without rows is refused with `LeaseLost` when
+        a program without a lease has written the agent's snapshot meanwhile.
         """
         outcomes: dict[int, Position | RepertoryError] = {}
         with anyio.CancelScope(shield=True):
@@ -111,8 +111,8 @@ class SnapshotSessionStore(SessionStore):
         return [outcomes[place] for place in range(len(batches))]
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
-        """Rows in order, from the last row's `low` on, or all of them. The owner takes in what others have written, the
-        first time.
+        """Rows in order, from the last row's `low` on, or all of them. At the owner's first call, other programs'
+        changes are taken in.
         """
         check_id(session_id, "session id")
         check_id(agent_id, "agent id")
@@ -124,8 +124,8 @@ class SnapshotSessionStore(SessionStore):
         return await self._with_what_others_wrote(SnapshotLocation.of(session_id, agent_id), rows)
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
-        """Every session, the most recently changed first; or that one alone. Those that only others have written have
-        agents without records.
+        """Every session, most recently changed first; or that one alone. Sessions that only other programs have written
+        have agents without records.
         """
         infos = {info.session_id: info for info in await self._journal.sessions(session_id)}
         theirs: dict[str, dict[str, float]] = {}
@@ -143,7 +143,7 @@ class SnapshotSessionStore(SessionStore):
         return sorted(infos.values(), key=lambda info: info.updated_at, reverse=True)
 
     async def delete(self, session_id: str) -> None:
-        """Erase a session: its journal, then its snapshots, whoever wrote them. Errors: `NotFound`, `SessionBusy`."""
+        """Erase a session: its journal, then all of its snapshots. Errors: `NotFound`, `SessionBusy`."""
         check_id(session_id, "session id")
         with anyio.CancelScope(shield=True):
             there = True
@@ -158,29 +158,28 @@ class SnapshotSessionStore(SessionStore):
                 raise StoreNotFound("no such session", session=session_id)
 
     async def inspect(self) -> Inspection:
-        """What lies among the journals and is no part of any."""
+        """Objects among the journals that belong to none of them."""
         return await self._journal.inspect()
 
     async def examine(self, session_id: str) -> Sequence[Corruption]:
-        """The snapshots and manifests of a session that are damaged."""
+        """The damaged snapshots and manifests of a session."""
         locations = await self._locations_in(session_id)
         return [damage for location in locations for damage in await self._tree.damages(location)]
 
     async def _locations_in(self, session_id: str) -> list[SnapshotLocation]:
-        """Whatever has a snapshot, or a journal."""
+        """Every agent and orchestrator with a snapshot or a journal."""
         found = dict.fromkeys(await self._tree.locations(check_id(session_id, "session id")))
         for info in await self._journal.sessions(session_id):
             found |= dict.fromkeys(SnapshotLocation.of(session_id, journal) for journal in info.agents)
         return list(found)
 
     async def salvage(self, session_id: str) -> SalvagedRows:
-        """The rows of a session's journal that can be read."""
         return await self._journal.salvage(session_id)
 
     async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
-        """Move a session's journal aside, and begin it anew with these rows; damaged snapshots go to `unreadable/`, and
-        are made anew of the journal where that has them. The others stay: what they show and the journal does not is
-        taken in at the next opening. Errors: `NotFound`, `SessionBusy`.
+        """Move a session's journal aside, and start it again with these rows. Damaged snapshots go to `unreadable/`,
+        and are made again from the journal where that has them. The others stay; at the next opening, what they show
+        beyond the journal is taken in. Errors: `NotFound`, `SessionBusy`.
         """
         self._drop(session_id, given_up=True)
         kept = {row.agent_id for row in keep}
@@ -198,11 +197,11 @@ class SnapshotSessionStore(SessionStore):
             return f"{session_folder(session_id)}*/*/snapshots/unreadable/"
 
     async def quarantined(self, session_id: str) -> Sequence[str]:
-        """What was set aside of a session's journal, the oldest first."""
+        """The copies of a session's journal, oldest first."""
         return await self._journal.quarantined(session_id)
 
     async def maintain(self) -> None:
-        """Put snapshots and look after the journals, until cancelled, which is safe at any time."""
+        """Put snapshots and maintain the journals, until cancelled, which is safe at any time."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._journal.maintain)
             tasks.start_soon(self.snapshots.run)
@@ -234,11 +233,10 @@ class SnapshotSessionStore(SessionStore):
         self.snapshots.drop(session_id, given_up=given_up)
 
     def _open_in(self, session_id: str) -> list[AgentSnapshots | RunSnapshots]:
-        """What is open of a session."""
         return [agent for _, agent in self.snapshots.of(session_id)]
 
     async def _opened(self, lease: Lease, agent_id: str) -> AgentSnapshots | RunSnapshots:
-        """The snapshots of an agent or orchestrator, opened when they are not."""
+        """The snapshots of an agent or orchestrator; opens them if needed."""
         key = lease.session_id, agent_id
         async with self._opening.setdefault(key, anyio.Lock()):
             found = self.snapshots.find(*key)
@@ -293,9 +291,9 @@ class SnapshotSessionStore(SessionStore):
     async def _prepare(
         self, batch: Batch, place: int, before: dict[tuple[int, str], Sequence[Row] | None]
     ) -> RepertoryError | None:
-        """Open what the batch is for, redact the snapshots, and remember what marks in it follow on.
+        """Open the batch's agents, redact the snapshots, and remember the rows before each mark in it.
 
-        Gives the error for which it has to be refused.
+        Returns the error for which the batch must be refused.
         """
         if self._leases.get(batch.lease.session_id) != batch.lease:
             return None
@@ -349,7 +347,7 @@ class SnapshotSessionStore(SessionStore):
                         pass
 
     async def _changed(self, batch: Batch) -> LeaseLost | None:
-        """The refusal of a batch that proves a lease, when somebody else has written a snapshot of its session."""
+        """The refusal of a batch that proves a lease, when another program has written a snapshot of its session."""
         if batch.rows or batch.erase or self._leases.get(batch.lease.session_id) != batch.lease:
             return None
         for _, agent in self.snapshots.of(batch.lease.session_id):
@@ -359,11 +357,11 @@ class SnapshotSessionStore(SessionStore):
             except WrittenElsewhere as error:
                 return error
             except RepertoryError:
-                continue  # The journal says whether the session is ours; whoever wrote can be taken in later.
+                continue  # The journal decides who owns the session; other programs' changes can be taken in later.
         return None
 
     async def _with_what_others_wrote(self, location: SnapshotLocation, rows: list[Row]) -> list[Row]:
-        """The rows for somebody who only looks, as the next owner will have them."""
+        """The rows for a reader without the lease, as the next owner will have them."""
         if location.scope == RUN_SCOPE:
             run = await self._tree.latest_run(location)
             if run is None or run.snapshot is None or is_of(run.snapshot.position, rows):

@@ -3,7 +3,7 @@
 <session>/scopes/agent/<agent>/snapshots/manifest.json                              the number of the next one
 <session>/scopes/agent/<agent>/snapshots/snapshot_latest.json                       the latest
 <session>/scopes/agent/<agent>/snapshots/immutable_history/snapshot_<number>.json   those that stay
-<session>/scopes/agent/<agent>/snapshots/unreadable/snapshot_latest.<digest>.json   ours: what nobody could read
+<session>/scopes/agent/<agent>/snapshots/unreadable/snapshot_latest.<digest>.json   ours: unreadable ones
 <session>/scopes/multiAgent/<orchestrator>/snapshots/snapshot_latest.json           how far a graph or swarm is
 
 `<session>`, `<agent>` and `<orchestrator>` are the ids. One that cannot be the name of a folder here, or is the name of
@@ -52,8 +52,6 @@ _TRIES_MAX = 8
 
 
 class AgentKeys(NamedTuple):
-    """The keys of one agent's snapshots."""
-
     folder: str
 
     @property
@@ -73,18 +71,17 @@ class AgentKeys(NamedTuple):
 
 
 def session_folder(session_id: str) -> str:
-    """Where the snapshots of a session lie, of all its agents and orchestrators."""
+    """The folder with the snapshots of all of a session's agents and orchestrators."""
     return f"{_folder_name(session_id)}/scopes/"
 
 
 def keys_of(location: SnapshotLocation) -> AgentKeys:
-    """Where the snapshots of an agent or orchestrator lie."""
     folder = f"{session_folder(location.session_id)}{location.scope}/{_folder_name(location.scope_id)}"
     return AgentKeys(f"{folder}/snapshots/")
 
 
 def locations_in(infos: Iterable[ObjectInfo]) -> dict[SnapshotLocation, ObjectInfo]:
-    """Whatever has a latest snapshot among these objects. Those whose folders say no id are left out."""
+    """Every location with a latest snapshot among these objects. Folders whose names are no ids are left out."""
     found: dict[SnapshotLocation, ObjectInfo] = {}
     for info in infos:
         match info.key.split("/"):
@@ -98,7 +95,7 @@ def locations_in(infos: Iterable[ObjectInfo]) -> dict[SnapshotLocation, ObjectIn
 
 
 class SnapshotTree:
-    """The snapshots below one root. Writes are conditional: a late one never undoes what was written after it.
+    """The snapshots below one root. Writes are conditional: a late write never undoes a later one.
 
     Errors of every call: those of the object store.
     """
@@ -106,18 +103,16 @@ class SnapshotTree:
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
         self._manifests: dict[str, str] = {}
-        """The versions of manifests as they were read or written last, by key."""
+        """The versions of manifests as last read or written, by key."""
 
     async def latest(self, location: SnapshotLocation) -> FoundSnapshot[ReadSnapshot] | None:
-        """The latest snapshot of an agent."""
         return await self._found(keys_of(location).latest, found_snapshot)
 
     async def latest_run(self, location: SnapshotLocation) -> FoundSnapshot[FoundRun] | None:
-        """The latest snapshot of an orchestrator."""
         return await self._found(keys_of(location).latest, partial(run_found_in, orchestrator_id=location.scope_id))
 
     async def changed(self, location: SnapshotLocation, version: str | None) -> bool:
-        """Whether the latest snapshot is another one than that of this version (None: whether there is one)."""
+        """True if the stored latest snapshot does not have this version (None: if there is one)."""
         key = keys_of(location).latest
         info = next((info for info in await self._objects.list(key) if info.key == key), None)
         if info is None or info.version is not None:
@@ -128,27 +123,27 @@ class SnapshotTree:
     async def put_latest(
         self, location: SnapshotLocation, document: Mapping[str, object], size_bytes: int, version: str | None
     ) -> str:
-        """Put the latest snapshot in the place of that version, or where there is none. Gives its version.
+        """Replace the latest snapshot of that version, or create it. Returns the new version.
 
-        Errors: `AlreadyExists`, `PreconditionFailed` when there is another one.
+        Errors: `AlreadyExists`, `PreconditionFailed` when the stored one is another.
         """
         body = await _body(document, size_bytes)
         condition = Create() if version is None else Update(version)
         return await self._objects.put(keys_of(location).latest, body, condition)
 
     async def set_aside(self, location: SnapshotLocation) -> str:
-        """Keep a copy of the latest snapshot, which is to be replaced. Gives the copy's key. Errors: `NotFound`."""
+        """Copy the latest snapshot before it is replaced. Returns the copy's key. Errors: `NotFound`."""
         keys = keys_of(location)
         return await self._copied_aside(keys, keys.latest)
 
     async def keep_manifest(self, location: SnapshotLocation) -> None:
-        """Keep a copy of the manifest, which is to be replaced."""
+        """Copy the manifest before it is replaced."""
         keys = keys_of(location)
         with suppress(NotFound):
             await self._copied_aside(keys, keys.manifest)
 
     async def damages(self, location: SnapshotLocation) -> list[Corruption]:
-        """What is wrong with the documents of an agent or orchestrator."""
+        """The damaged documents of an agent or orchestrator."""
         keys = keys_of(location)
         run = location.scope == RUN_SCOPE
         latest = await (self.latest_run(location) if run else self.latest(location))
@@ -163,8 +158,8 @@ class SnapshotTree:
         return damages
 
     async def move_aside(self, location: SnapshotLocation, damages: Sequence[Corruption], *, remake: bool) -> None:
-        """Move damaged documents aside. `remake`: whether the journal has everything, so that the latest snapshot and
-        the manifest go as well, and all of it is put anew at the next opening.
+        """Move damaged documents aside. `remake`: the journal has everything, so the latest snapshot and the manifest
+        are moved too, and the next opening writes all of it again.
         """
         keys = keys_of(location)
         wanted = [damage.where for damage in damages] + ([keys.latest, keys.manifest] if remake else [])
@@ -181,27 +176,25 @@ class SnapshotTree:
         return copy
 
     async def history(self, location: SnapshotLocation, snapshot_id: str) -> FoundSnapshot[ReadSnapshot] | None:
-        """The snapshot of that id."""
         return await self._found(keys_of(location).history(snapshot_id), found_snapshot)
 
     async def put_history(
         self, location: SnapshotLocation, snapshot_id: str, document: Mapping[str, object], size_bytes: int
     ) -> None:
-        """Put a snapshot of about that size, in the place of one of the same id."""
+        """Store a snapshot of about that size; it replaces one with the same id."""
         await self._put(keys_of(location).history(snapshot_id), await _body(document, size_bytes))
 
     async def remove_history(self, location: SnapshotLocation, snapshot_id: str) -> None:
-        """Remove a numbered snapshot, if it is there."""
         await self._objects.delete(keys_of(location).history(snapshot_id))
 
     async def ids(self, location: SnapshotLocation) -> list[str]:
-        """The ids there are, numbers first."""
+        """The stored ids, numbers first."""
         folder = keys_of(location).histories
         names = (info.key.removeprefix(folder) for info in await self._objects.list(folder))
         return in_order(each for name in names if (each := id_of_file(name)) is not None)
 
     async def numbering(self, location: SnapshotLocation) -> Numbering:
-        """What the manifest says. Errors: `SnapshotException` for one that says nothing."""
+        """The content of the manifest. Errors: `SnapshotException` when it cannot be read."""
         key = keys_of(location).manifest
         stored = await self._find(key)
         self._manifests.pop(key, None)
@@ -215,12 +208,11 @@ class SnapshotTree:
         return numbering
 
     async def put_numbering(self, location: SnapshotLocation, numbering: Numbering, at: float) -> None:
-        """Put a manifest."""
         key, body = keys_of(location).manifest, to_file(manifest_document(numbering, at))
         self._manifests[key] = await self._put(key, body, self._manifests.get(key))
 
     async def remove(self, session_id: str) -> bool:
-        """Remove all snapshots of a session; whether there were any."""
+        """Remove all snapshots of a session; False if there were none."""
         folder = session_folder(session_id)
         ours = tuple(f"{folder}{scope}/" for scope in (AGENT_SCOPE, RUN_SCOPE))
         found = [info.key for info in await self._objects.list(folder) if info.key.startswith(ours)]
@@ -229,11 +221,11 @@ class SnapshotTree:
         return bool(found)
 
     async def locations(self, session_id: str | None) -> dict[SnapshotLocation, ObjectInfo]:
-        """Whatever has a latest snapshot, of one session or of all."""
+        """Every location with a latest snapshot, of one session or of all."""
         return locations_in(await self._objects.list("" if session_id is None else session_folder(session_id)))
 
     async def _put(self, key: str, body: bytes, version: str | None = None) -> str:
-        """Put an object whatever is there, so that a write that was broken off cannot land on top of it later."""
+        """Overwrite an object under a condition, so that an earlier, interrupted write cannot replace it later."""
         for _ in range(_TRIES_MAX):
             try:
                 return await self._objects.put(key, body, Create() if version is None else Update(version))
@@ -261,7 +253,7 @@ class SnapshotTree:
 
 
 def _read_body(body: bytes, place: str, read: Callable[[object, str], FoundSnapshot[S]]) -> FoundSnapshot[S]:
-    """A snapshot's file, whoever wrote it."""
+    """A snapshot's file, written by this or another program."""
     try:
         return read(parsed(body), place)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Reading a session database in which some pages cannot be read, or say what they never said.
+"""Reading a session database with unreadable or wrong pages.
 
-Rows are found by reading the whole table once, around what is damaged; whose they are says the table `journals`, and
-its index where that is lost. When the last rows of a session lay on such a page, the ends that are noted say so.
+One scan of the whole table, around the damage, finds the rows. The table `journals`, or its index where that is lost,
+says whose they are. If the last rows of a session lay on a damaged page, the noted ends show that they are missing.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from repertory.core.journal.rows import Row, first_link, link_of
 from repertory.errors import Invalid
 
 UNREADABLE = sqlite3.Error, UnicodeDecodeError
-"""What SQLite raises for damage; the second when it cannot say it, since what it quotes is damaged."""
+"""What SQLite raises for damage; the second class when its message quotes damaged text."""
 _SKIP = 8
-"""Positions to go on behind when a page cannot be read."""
+"""How many positions to skip when a page cannot be read."""
 _PROBES_MAX = 100_000
 _ENDS = (
     "SELECT id, CAST(head AS INTEGER), CAST(seq AS INTEGER) FROM journals NOT INDEXED",
@@ -40,7 +40,7 @@ _SCAN = "SELECT CAST(journal AS INTEGER), position FROM rows WHERE position >= ?
 
 
 def is_id(value: object) -> TypeGuard[str]:
-    """Whether a session or an agent can be called so."""
+    """True if the value is a valid session or agent id."""
     try:
         return isinstance(value, str) and bool(check_id(value, "id"))
     except Invalid:
@@ -48,13 +48,13 @@ def is_id(value: object) -> TypeGuard[str]:
 
 
 def _following(before: bytes, rows: Iterable[tuple[int, Row]]) -> tuple[int, Row] | None:
-    """The row, with its position, that follows the link of the one before it."""
+    """The row, with its position, whose link follows the link `before`."""
     return next(((place, row) for place, row in rows if link_of(before, row) == row.link), None)
 
 
 class Wreck:
-    """A database as far as it can be read. Every method runs outside a transaction, or within a reading one. Raises
-    nothing for damage.
+    """A damaged database, as far as it can be read. Call every method outside a transaction, or in a reading one. None
+    raises for damage.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
@@ -65,10 +65,10 @@ class Wreck:
         self._last: dict[int, tuple[int, int]] | None = None
         self._probes = 0
         self.unread: str | None = None
-        """What SQLite has said of a table that could not be read, or not wholly; None when all were."""
+        """SQLite's error for a table that could not be read completely; None when all were."""
 
     def sessions(self) -> dict[str, list[tuple[int, str]]]:
-        """Session to its journals, in the order in which they began: key and agent."""
+        """Session to its journals (key and agent), in the order in which they began."""
         if self._journals is None:
             self._journals = self._read_journals()
         return self._journals
@@ -80,7 +80,7 @@ class Wreck:
             if not (is_id(session_id) and is_id(agent_id) and isinstance(journal, int)):
                 continue
             before = found.setdefault(journal, (session_id, agent_id))
-            # Where a line and its entry in the index differ, the session that has a lease is right, and the agent whose
+            # Where a line and its index entry differ, the session with a lease is right, and the agent whose
             # name the first row proves.
             if before != (session_id, agent_id):
                 agent_id = agent_id if self._begins(journal, agent_id) else before[1]
@@ -99,18 +99,18 @@ class Wreck:
         ]
 
     def last_generation(self) -> int:
-        """The highest generation that a deleted session had; 0 when nobody can say."""
+        """The highest generation of a deleted session; 0 when it cannot be read."""
         found = self._read("SELECT generation FROM settled")
         return max((generation for (generation,) in found if isinstance(generation, int)), default=0)
 
     def last_position(self) -> int:
-        """The highest position that anything tells of."""
+        """The highest position that any table names."""
         ends = [end for statement in (*_ENDS, _SETTLED) for _, end, *_ in self._read(statement)]
         ends += [position for positions in self._found().values() for position in positions]
         return max((end for end in ends if isinstance(end, int) and end <= POSITION_MAX), default=0)
 
     def salvage(self, session_id: str) -> SalvagedRows:
-        """Every row of a session that can be read."""
+        """Every readable row of a session."""
         rows: list[Row] = []
         damages: list[Corruption] = []
         ends = self._ends()
@@ -127,12 +127,12 @@ class Wreck:
         return SalvagedRows(rows=rows, damages=damages)
 
     def _begins(self, journal: int, agent_id: str) -> bool:
-        """Whether the first row of a journal is this agent's."""
+        """True if the first row of a journal is this agent's."""
         row = self._own_row(journal, journal, agent_id, [])
         return row is not None and link_of(first_link(agent_id), row) == row.link
 
     def _own_row(self, journal: int, position: int, agent_id: str, damages: list[Corruption]) -> Row | None:
-        """A row of a journal that was met at a position. Where pages are out of order its key may not lead to it."""
+        """The row of a journal at a scanned position. Where pages are out of order, its key may not lead to it."""
         try:
             for statement in (OWN_ROW_AT, OWN_ROW_ANYWHERE):
                 values = self._connection.execute(statement, (position, agent_id, journal)).fetchone()
@@ -143,8 +143,8 @@ class Wreck:
         return None
 
     def _astray(self, agent_id: str, own: Mapping[int, Row], end: int) -> Iterator[Row]:
-        """Rows up to a sequence number that are the journal's though they do not say so. Each is proved by the one
-        before it: a first row would fit any journal of an agent with that name.
+        """Rows up to a sequence number that belong to the journal though their journal key is wrong. Each is proved by
+        the row before it: a first row would fit any journal of an agent with that name.
         """
         by_seq: dict[int, list[tuple[int, Row]]] = {}
         for position, row in own.items():
@@ -164,7 +164,7 @@ class Wreck:
             last, before = found[0], found[1].link
 
     def _ends(self) -> dict[int, tuple[int, int]]:
-        """Journal to the position and the number of the last row that it is said to have."""
+        """Journal to the noted position and sequence number of its last row."""
         if self._last is not None:
             return self._last
         ends: dict[int, tuple[int, int]] = {}
@@ -178,7 +178,7 @@ class Wreck:
         return ends
 
     def _read(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-        """The lines of a small table, as far as they can be read."""
+        """The readable lines of a small table."""
         found: list[tuple[object, ...]] = []
         try:
             for line in self._connection.execute(statement, values):
@@ -197,9 +197,9 @@ class Wreck:
         return self._positions
 
     def _scanned(self) -> Iterator[tuple[int, int]]:
-        """Key of the journal and position of every row that can be read. Each step goes on behind the one before."""
+        """Journal key and position of every readable row. Each step continues after the one before."""
         start: int | None = 0
-        # A position behind all that was ever noted may be damaged itself: what is read next may lie before it.
+        # A position after every noted one may be damaged itself: the next readable row may lie before it.
         last = max((position for position, _ in self._ends().values()), default=POSITION_MAX)
         while start is not None and start <= POSITION_MAX:
             try:
@@ -214,7 +214,7 @@ class Wreck:
     def _readable_behind(self, start: int) -> int | None:
         """The next position from which the table can be read; None when there is none.
 
-        It is looked for step by step as long as that takes no more than some seconds in all, then in growing steps.
+        The search takes small steps for at most some seconds in all, then growing ones.
         """
         step = _SKIP
         while not self._is_readable(start + step):

@@ -1,6 +1,7 @@
-"""Opening a session database: the file and its rights, the connection and its settings, the schema and its version.
+"""Opening a session database: the file and its permissions, the connection and its settings, the schema and its
+version.
 
-Files, rights and errors are those of every database of ours (`backends/sqlite_files.py`).
+`backends/sqlite_files.py` has what all our databases share: files, permissions and errors.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from repertory.core.journal.rows import Row
 from repertory.errors import Corrupt, StoreFailed, StoreUnavailable
 
 SCHEMA_VERSION = 2
-"""In version 1 no body was packed. Such a database is read as it is, and is one of this version from then on."""
+"""Version 1 had no packed bodies. Such a database is readable, and opening it makes it version 2."""
 
 SCHEMA = (
-    # What a lease says. `owner` is NULL when the session was given up. `journals`: see `COUNTS`.
+    # The leases. `owner` is NULL when the session was released. `journals`: see `COUNTS`.
     "CREATE TABLE sessions (name TEXT PRIMARY KEY, generation INTEGER NOT NULL, owner TEXT, journals INTEGER)"
     " WITHOUT ROWID",
     # One line per agent. `id` is the position of its first row, so that no key is ever used twice; `head` and `seq`
@@ -41,23 +42,22 @@ SCHEMA = (
 )
 
 LABELS = "CREATE INDEX IF NOT EXISTS labels ON rows (journal, position) WHERE kind = 10"
-"""Finds snapshots. A row of another kind neither stands in it nor pays for it."""
+"""Finds snapshots. Rows of other kinds are not in the index and cost nothing."""
 
 COUNTS = "ALTER TABLE sessions ADD COLUMN journals INTEGER"
-"""How many journals a session has at least, so that one whose line is lost is missed."""
+"""The least number of journals of a session, so that a lost line is noticed."""
 
 _KIND = DatabaseKind(name="session database", entry="a record", unavailable=StoreUnavailable, failed=StoreFailed)
 mapped_errors, mapped_error = _KIND.mapped_errors, _KIND.mapped_error
 
 
 def open_database(path: Path, *, busy_timeout_s: float, alongside: CommitHook | None = None) -> sqlite3.Connection:
-    """A connection of this thread to the database, created with mode 0600 (its folder with 0700) if it is not there.
+    """A connection of this thread to the database; creates it with mode 0600 (its folder with 0700) if needed.
 
-    A memory's database becomes one of sessions too. What lies `alongside` has its tables then.
+    A memory database becomes a session database as well. The tables `alongside` are made, too.
 
-    Errors: `Invalid` for a symbolic link; `Corrupt` for a file that is damaged or not ours; `Failed` for one
-    of a newer release, and without the right to write there; `Unavailable` when it cannot be opened now. The
-    errors name the path.
+    Errors: `Invalid` for a symbolic link; `Corrupt` for a file that is damaged or not ours; `Failed` for one of a newer
+    release, and without permission to write; `Unavailable` when it cannot be opened now. The errors name the path.
     """
     with mapped_errors(path):
         refuse_links(path)
@@ -73,7 +73,7 @@ def open_database(path: Path, *, busy_timeout_s: float, alongside: CommitHook | 
 
 
 def readable_text(stored: bytes) -> str:
-    """A text in the database. Damage in one must not keep the others from being read."""
+    """Decodes text with replacement: one damaged text must not keep the others from being read."""
     return stored.decode(errors="replace")
 
 
@@ -83,7 +83,7 @@ def refuse_links(path: Path) -> None:
 
 
 def refuse_lost(path: Path) -> None:
-    """Raise `Corrupt` when the file is gone or empty, though sessions were stored in it: it must not begin anew."""
+    """Raise `Corrupt` when the file is gone or empty, though sessions were stored in it: it must not start empty."""
     size = os.stat(path).st_size if os.path.lexists(path) else 0
     if not size and owners_folder(path).is_dir():
         raise _lost(path)
@@ -98,14 +98,15 @@ def _lost(path: Path) -> Corrupt:
 
 
 def owners_folder(path: Path) -> Path:
-    """Where the owners of a database prove that they are alive."""
+    """The folder with the lock files of a database's owners."""
     return Path(f"{path}-owners")
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, alongside: CommitHook | None) -> None:
-    """Check whose database it is, make it ours when it is empty, and settle how it works.
+    """Check that the database is ours, create the schema in an empty one, and set how the connection works.
 
-    Checkpoints run where the store says, not inside a commit. Erased contents are overwritten (`secure_delete`).
+    Checkpoints run where the store asks for them, not inside a commit. Erased contents are overwritten
+    (`secure_delete`).
     """
     there = _checked_version(connection, path)
     ready = alongside is None or alongside.is_ready(connection)
@@ -128,8 +129,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, alongside: CommitHook |
 
 
 def _checked_version(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the schema is there. False for an empty database, and for one that a memory alone has been in. Raises
-    `Corrupt` for anything that is not ours.
+    """True if the schema exists. False for an empty database, and for one with only memory tables. Raises `Corrupt` for
+    any other file.
     """
     application, version, entries = read_marks(connection)
     if version == 0 and (application == MEMORY_ID or (application == 0 and entries == 0)):
@@ -151,7 +152,7 @@ def _checked_version(connection: sqlite3.Connection, path: Path) -> bool:
 def _write_schema(connection: sqlite3.Connection, path: Path, alongside: CommitHook | None) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        # Another process may have been quicker.
+        # Another process may have been faster.
         if not _checked_version(connection, path):
             for statement in SCHEMA:
                 connection.execute(statement)
@@ -165,14 +166,14 @@ def _write_schema(connection: sqlite3.Connection, path: Path, alongside: CommitH
 
 
 def _take_over_first_version(connection: sqlite3.Connection) -> None:
-    """Earlier releases refuse the database from now on, instead of taking packed bodies for damaged ones."""
+    """Make earlier releases refuse the database, since they would take packed bodies for damaged ones."""
     if _value(connection, "PRAGMA user_version") != SCHEMA_VERSION:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def _add_what_is_new(connection: sqlite3.Connection) -> None:
-    """The index and the column that earlier releases did not make. Without them (the disk is full, somebody writes, a
-    page is damaged) snapshots are found more slowly, and journals are not counted; the next opening tries again.
+    """Add the index and the column that earlier releases did not make. If that fails (disk full, a writer, a damaged
+    page), snapshots are found more slowly and journals are not counted; the next opening tries again.
     """
     if not _value(connection, "SELECT count(*) FROM sqlite_schema WHERE name = 'labels'"):
         with suppress(sqlite3.DatabaseError):
@@ -183,7 +184,7 @@ def _add_what_is_new(connection: sqlite3.Connection) -> None:
 
 
 def counts_journals(connection: sqlite3.Connection) -> bool:
-    """Whether the journals of each session are counted."""
+    """True if the journals of each session are counted."""
     return bool(_value(connection, "SELECT count(*) FROM pragma_table_info('sessions') WHERE name = 'journals'"))
 
 
@@ -193,34 +194,32 @@ def _value(connection: sqlite3.Connection, statement: str) -> object:
 
 
 class CommitHook(Protocol):
-    """Tables of somebody else's in the same file.
+    """Another component's tables in the same file.
 
-    All methods that are given a connection work within the transaction that is open and commit nothing. What they raise
-    undoes the transaction: nothing of it is stored, there or here.
+    Methods that receive a connection work within its open transaction and commit nothing. An exception from them rolls
+    the whole transaction back, both their tables and ours.
     """
 
     def is_ready(self, connection: sqlite3.Connection) -> bool:
-        """Whether the tables that are needed are there. Errors: `Failed` for those of a newer release."""
+        """True if the needed tables exist. Errors: `Failed` for those of a newer release."""
         ...
 
-    def prepare(self, connection: sqlite3.Connection) -> None:
-        """Make the tables."""
-        ...
+    def prepare(self, connection: sqlite3.Connection) -> None: ...
 
     def scope_of(self, session_id: str) -> str | None:
-        """Under which name the session is kept there; None: it is not. Asked when the session gets an owner. Errors:
-        `Invalid` when it cannot be told.
+        """The name under which the component keeps the session; None: it does not. Called when the session gets an
+        owner. Errors: `Invalid` when the name cannot be determined.
         """
         ...
 
     def stored(self, connection: sqlite3.Connection, scope: str, session_id: str, rows: Sequence[Row]) -> None:
-        """These rows are stored by this commit."""
+        """Called with the rows that this commit stores."""
         ...
 
     def erased(self, connection: sqlite3.Connection, session_id: str, rows: Sequence[tuple[str, int]]) -> None:
-        """The contents of these rows, by agent and sequence number, are destroyed by this commit."""
+        """Called with the rows (agent, sequence number) whose contents this commit destroys."""
         ...
 
     def deleted(self, connection: sqlite3.Connection, session_id: str) -> None:
-        """The session is destroyed by this commit."""
+        """Called when this commit destroys the session."""
         ...

@@ -1,4 +1,4 @@
-"""Everything that is asked of a session database, as statements on one connection.
+"""Every statement that runs on a session database, over one connection.
 
 Blocking: it belongs to one thread. Each method is one transaction; after an error nothing of it is stored. Errors are
 those of the port. `reading.py` says how rows lie in the file and how they are found.
@@ -42,8 +42,9 @@ from repertory.errors import (
 )
 
 CHECKPOINT_BYTES = 1024 * 1024
-"""About how much the log in front of the database may hold before it is copied over. A log that has once grown to this
-size is written over from its beginning, which is quicker than letting it grow: so not too much."""
+"""About how large the write-ahead log may grow before it is checkpointed. A log that has once grown to this size is
+overwritten from its beginning, which is faster than growing it: so keep it small.
+"""
 
 _PAGE_BYTES = 4096
 _PAGES_ALONGSIDE = 12
@@ -56,8 +57,6 @@ _INSERT = (
 
 
 class Journals:
-    """A session database, open."""
-
     def __init__(self, path: Path, owner: str, *, busy_timeout_s: float, alongside: CommitHook | None = None) -> None:
         self._path = path
         self._name = str(path)
@@ -72,7 +71,7 @@ class Journals:
         self._unchecked_bytes = 0
         self._busy_timeout_s = busy_timeout_s
         self._erased_in_log = False
-        """Whether the log may still hold what was erased."""
+        """True if the log may still hold erased contents."""
         try:
             with mapped_errors(path):
                 self._counting = counts_journals(self._connection)
@@ -83,7 +82,7 @@ class Journals:
             raise
 
     def _refuse_lost_commits(self, noted: int) -> None:
-        """Raise `CorruptJournal` when the database ends before what one of its owners has committed."""
+        """Raise `CorruptJournal` when the database ends before the last commit that an owner noted."""
         with self._transaction("read"):
             end = self._heads.end
         if end < noted:
@@ -113,7 +112,7 @@ class Journals:
         erased = False
         stored = [
             replace(batch, rows=pack_rows(batch.rows)) for batch in batches
-        ]  # Before anybody has to wait for this.
+        ]  # Here, no caller waits for this yet.
         with self._transaction("synced"):
             outcomes: list[Position | LeaseLost] = []
             for given, batch in zip(batches, stored, strict=True):
@@ -122,7 +121,7 @@ class Journals:
                 if isinstance(outcome, Position):
                     self._store_alongside(given)
                 if batch.erase and isinstance(outcome, Position):
-                    # What is erased may stand in rows of this very group.
+                    # Erased contents may be in rows of this same group.
                     self._insert(rows)
                     self._erase(batch)
                     erased = True
@@ -164,7 +163,7 @@ class Journals:
     def delete(self, session_id: str) -> None:
         with self._transaction("synced"):
             generation = self._refuse_other_hands(session_id)
-            # Heads must not depend on the rows that go: their positions are never used again.
+            # Heads must not depend on the deleted rows, whose positions are never used again.
             self._heads.settle()
             self._delete_rows(session_id)
             self._quarantine.remove(session_id)
@@ -190,7 +189,7 @@ class Journals:
         return Wreck(self._connection, self._name).salvage(session_id)
 
     def begin_behind(self, generation: int, position: int) -> None:
-        """Every later lease has a higher generation, and every later row a higher position."""
+        """Give every later lease a higher generation, and every later row a higher position."""
         with self._transaction("synced"):
             self._connection.execute(
                 "UPDATE settled SET generation = max(generation, ?), position = max(position, ?)",
@@ -224,7 +223,7 @@ class Journals:
         return moved_to
 
     def tidy(self) -> None:
-        """Copy the log into the database when it has grown; off anyone's path. What fails here is tried again later."""
+        """Checkpoint the log when it has grown, off the path of commits. Failures are retried later."""
         try:
             if self._erased_in_log:
                 self._empty_log(wait_s=0.0)
@@ -235,7 +234,7 @@ class Journals:
             return
 
     def close(self) -> None:
-        """Leases end with their owner's lock, so nothing need be written."""
+        """Writes nothing: leases end with their owner's lock."""
         try:
             with mapped_errors(self._path):
                 self._connection.close()
@@ -248,10 +247,10 @@ class Journals:
     # Within a transaction.
 
     def _refuse_other_hands(self, session_id: str) -> int:
-        """The generation of a session that is here and that no live owner other than this one has."""
+        """The generation of a session that exists and has no live owner other than this one."""
         found = self._leases.line(session_id)
         if found is None:
-            # A line that was lost is no reason to leave the rest where it is.
+            # Move the journals even if the session's line was lost.
             statement = "SELECT 1 FROM journals NOT INDEXED WHERE session = ?"
             if self._connection.execute(statement, (session_id,)).fetchone() is None:
                 raise StoreNotFound("no such session", session=session_id)
@@ -262,7 +261,7 @@ class Journals:
         return generation
 
     def _place(self, batch: Batch, rows: list[tuple[object, ...]]) -> Position | LeaseLost:
-        """Add the batch's rows, which are as they are stored, to those that will be inserted, all of them or none."""
+        """Add the batch's rows, in stored form, to `rows` for the insert: all of them or none."""
         held = self._leases.check(batch.lease, self._heads.epoch)
         if isinstance(held, LeaseLost):
             return held
@@ -327,7 +326,7 @@ class Journals:
             rows.clear()
 
     def _store_alongside(self, batch: Batch) -> None:
-        """What the batch itself erases is not shown to anybody."""
+        """Contents that the batch itself erases are left out."""
         held = self._leases.check(batch.lease, self._heads.epoch)
         if self._alongside is None or isinstance(held, LeaseLost) or held.scope is None:
             return
@@ -367,7 +366,7 @@ class Journals:
 
     @contextmanager
     def _transaction(self, mode: Literal["synced", "unsynced", "read"]) -> Generator[None, None, None]:
-        """Begin, catch up with other processes, and commit; after an error, as if nothing had been."""
+        """Begin, catch up with other processes, and commit. An error leaves no trace."""
         try:
             self._refuse_lost_file()
             if mode == "unsynced":
@@ -395,13 +394,13 @@ class Journals:
                 self._connection.execute("ROLLBACK")
 
     def _refuse_lost_file(self) -> None:
-        """SQLite would go on writing to a file that was removed, and nobody would ever see those rows again."""
+        """SQLite would go on writing to a removed file, and those rows would be lost."""
         if os.stat(self._name).st_ino != self._inode:
             raise StoreUnavailable("the session database was replaced while it was open", path=str(self._path))
 
     def _empty_log(self, *, wait_s: float | None = None) -> None:
-        """Erased contents also stand in the log in front of the database: empty it. While other readers need it, which
-        is waited for a while, it is left to `tidy`.
+        """Empty the write-ahead log, which also holds erased contents. If other readers still need it after the wait,
+        `tidy` empties it later.
         """
         wait_s = self._busy_timeout_s if wait_s is None else wait_s
         with mapped_errors(self._path):
@@ -414,7 +413,7 @@ class Journals:
         self._unchecked_bytes = 0
 
 
-# Who owns which session of a database: the lease as a line of the table `sessions`.
+# Leases: a line of the table `sessions` says who owns a session.
 #
 # A lease is current as long as its line names its generation and its owner. The owner is alive as long as it holds its
 # lock.
@@ -424,28 +423,28 @@ class Journals:
 # everything before them.
 
 _SANE = "CASE WHEN typeof(generation) = 'integer' AND generation BETWEEN 0 AND 1 << 62 THEN generation ELSE 0 END"
-"""A generation that is damaged counts as none: owners have names that nobody else has, so leases stay apart."""
+"""A damaged generation counts as 0: owner names are unique, so leases still differ."""
 _LINE = f"SELECT {_SANE}, CAST(owner AS TEXT) FROM sessions WHERE name = ?"
-"""Of a session, with the types that we write."""
+"""A session's generation and owner, with the types that we write."""
 
 
 @dataclass(slots=True)
 class OwnedLease:
-    """A lease of ours and what we know while it is current."""
+    """A lease of this store, and what is known while it is current."""
 
     lease: Lease
     journals: dict[str, int] = field(default_factory=dict[str, int])
     """Agent id to the key of its journal."""
     scope: str | None = None
-    """Under which name it is kept alongside; None: it is not."""
+    """The session's name in the tables alongside; None: it has none."""
     fresh: bool = False
-    """Whether there was no such session when it was acquired."""
+    """True if the session did not exist when it was acquired."""
     epoch: int = -1
-    """Of the heads when this was last compared with the database."""
+    """The epoch of the heads when this lease was last compared with the database."""
 
 
 class LeaseTable:
-    """The leases of one owner on one database. Every method runs within a transaction of the caller's."""
+    """The leases of one owner on one database. Every method runs within the caller's transaction."""
 
     def __init__(self, connection: sqlite3.Connection, lock: OwnerLock, owner: str) -> None:
         self._connection = connection
@@ -454,7 +453,6 @@ class LeaseTable:
         self._held: dict[str, OwnedLease] = {}
 
     def acquire(self, session_id: str, *, takeover: bool) -> OwnedLease:
-        """Own the session. Errors: `SessionBusy`."""
         self._lock.acquire()
         found = self.line(session_id)
         if found is None:
@@ -473,7 +471,6 @@ class LeaseTable:
         return held
 
     def release(self, lease: Lease) -> None:
-        """Give the session up, if the lease is current."""
         held = self._held.get(lease.session_id)
         if held is not None and held.lease == lease:
             del self._held[lease.session_id]
@@ -483,7 +480,9 @@ class LeaseTable:
         )
 
     def check(self, lease: Lease, epoch: int) -> OwnedLease | LeaseLost:
-        """What we know under this lease, or what to tell its holder. Reads only when `epoch` has changed since."""
+        """What is known under this lease, or the error for its holder. Reads the database only when `epoch` has changed
+        since.
+        """
         held = self._held.get(lease.session_id)
         if held is None or held.lease != lease:
             return lost(lease)
@@ -496,32 +495,30 @@ class LeaseTable:
         return held
 
     def asked_for(self) -> list[str]:
-        """Sessions of ours that others want."""
         return [session_id for session_id in self._lock.asked_for() if session_id in self._held]
 
     def is_fresh(self, session_id: str) -> bool:
-        """Whether a lease of ours was the first one of the session."""
+        """True if this owner holds the session's first lease."""
         held = self._held.get(session_id)
         return held is not None and held.fresh
 
     def line(self, session_id: str) -> tuple[int, str | None] | None:
-        """Generation and owner that the session has; None when there is no such session."""
+        """The session's generation and owner; None when it does not exist."""
         return self._connection.execute(_LINE, (session_id,)).fetchone()
 
     def forget(self, session_id: str) -> None:
-        """The session is deleted."""
         self._held.pop(session_id, None)
 
     def in_other_hands(self, owner: str) -> bool:
-        """Whether a live owner other than this one."""
+        """True if the owner is alive and not this one."""
         return owner != self._owner and self._lock.alive(owner)
 
     def alive(self, owner: str | None) -> bool:
-        """Whether this owner, or another one that is alive."""
+        """True if the owner is alive: this one or another."""
         return owner is not None and ((owner == self._owner and self._lock.held) or self.in_other_hands(owner))
 
     def _create(self, session_id: str) -> int:
-        """The first generation of a session: higher than any that a deleted one of its name had."""
+        """The first generation of a session: higher than any of a deleted session."""
         (floor,) = self._connection.execute(
             "SELECT coalesce(max(CAST(generation AS INTEGER)), 0) FROM settled"
         ).fetchone()
@@ -534,10 +531,10 @@ class LeaseTable:
         return self.line(lease.session_id) == (lease.generation, lease.owner)
 
 
-# What is damaged in a session database: finding it, and the table where it is set aside.
+# Finding damage in a session database, and the table to which damaged rows are moved.
 #
-# The table `quarantine` is made when it is first needed. It has a row's columns as they were, whose row it was, and
-# the number of the time at which it was moved. Nothing reads it but people.
+# The table `quarantine` is made when it is first needed. It has a row's columns as they were, its session and agent,
+# and the number of the move. Only people read it.
 
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS quarantine (number INTEGER NOT NULL, session TEXT NOT NULL, agent TEXT NOT NULL,"
@@ -554,19 +551,19 @@ _UNLINKED = (
     " WHERE CASE WHEN rows.seq = 1 THEN rows.previous IS NOT 0"
     " ELSE before.journal IS NOT rows.journal OR before.seq IS NOT rows.seq - 1 END GROUP BY journals.id"
 )
-"""Rows that do not name the one before them. Reading a journal by other ways does not meet them."""
+"""Rows that do not name the row before them. Reading a journal does not meet them."""
 _FAULTS_MAX = 20
 
 
 class Quarantine:
-    """Every method but `inspect` runs within a transaction of the caller's."""
+    """Every method but `inspect` runs within the caller's transaction."""
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self._connection = connection
         self._path = path
 
     def inspect(self) -> Inspection:
-        """What SQLite says of the file, and rows of nobody."""
+        """SQLite's integrity check, and rows of no journal."""
         damages: list[Corruption] = []
         try:
             said = [text for (text,) in self._connection.execute(f"PRAGMA integrity_check({_FAULTS_MAX})")]
@@ -582,7 +579,7 @@ class Quarantine:
         return Inspection(damages=damages, sick=sick, strays=strays)
 
     def move(self, session_id: str) -> str:
-        """Move every row of a session here. Gives the name by which they are found."""
+        """Move every row of a session to the table `quarantine`. Returns the name under which they are found."""
         self._connection.execute(_TABLE)
         (number,) = self._connection.execute("SELECT coalesce(max(number), 0) + 1 FROM quarantine").fetchone()
         self._connection.execute(_MOVE, (number, session_id))
@@ -593,14 +590,13 @@ class Quarantine:
         return self._name(number)
 
     def names(self, session_id: str) -> list[str]:
-        """What was moved of a session, the oldest first."""
+        """The names of a session's quarantined rows, oldest first."""
         if not self._there():
             return []
         statement = "SELECT DISTINCT number FROM quarantine WHERE session = ? ORDER BY number"
         return [self._name(number) for (number,) in self._connection.execute(statement, (session_id,))]
 
     def remove(self, session_id: str) -> None:
-        """Destroy what was moved of a session."""
         if self._there():
             self._connection.execute("DELETE FROM quarantine WHERE session = ?", (session_id,))
 

@@ -1,9 +1,9 @@
-"""Reading journals of a session database, within a transaction, and noticing what is not as it was written.
+"""Reading journals of a session database within a transaction, and detecting damage.
 
-The database has no checksums, so a page that was damaged may look like another valid page. What is read here is
-compared with what is stored elsewhere about the same thing: the last row with what the heads say, each row with the one
-before it, a journal's line with its entry in the index and with its first row. Whoever gets the rows proves their
-contents by the chain (`core/journal/rows.py`).
+The database has no checksums, so a damaged page may look like another valid page. Every value read here is compared
+with another stored value about the same thing: the last row with the heads, each row with the one before it, a
+journal's line with its index entry and with its first row. The chain proves the contents of the rows to their reader
+(`core/journal/rows.py`).
 """
 
 from __future__ import annotations
@@ -26,49 +26,48 @@ CHAIN = (
     " ON rows.position = chain.previous WHERE rows.seq >= ?2 AND rows.seq = chain.seq - 1"
     " AND rows.journal = chain.journal) "
 )
-"""The positions of a journal's rows from the one at ?1 back to sequence number ?2. It ends before a row that is not the
-one before, so it ends after as many rows as the first one's number says, whatever `previous` says."""
+"""The positions of a journal's rows from the one at ?1 back to sequence number ?2. It stops at a row that is not the
+expected one, so it returns at most as many rows as the first one's number says, whatever `previous` says.
+"""
 
 _COLUMNS = (
     "CAST(coalesce(rows.seq, 0) AS INTEGER), CAST(coalesce(kind, 0) AS INTEGER), CAST(coalesce(version, 0) AS INTEGER),"
     " CAST(coalesce(low, 0) AS INTEGER), CAST(coalesce(link, x'') AS BLOB), CAST(coalesce(salt, x'') AS BLOB),"
     " CAST(coalesce(body, x'') AS BLOB)"
 )
-"""Of a row, as we write them. Damage, or somebody's edit, may have left values of other types."""
+"""A row's columns with the types that we write. Damage, or an edit, may have left values of other types."""
 
 LOAD = f"{CHAIN}SELECT ?3, {_COLUMNS} FROM chain CROSS JOIN rows ON rows.position = chain.position"
 
 ROW_AT = f"SELECT ?2, {_COLUMNS} FROM rows WHERE position = ?1"
 OWN_ROW_AT = f"{ROW_AT} AND journal = ?3"
 OWN_ROW_ANYWHERE = f"SELECT ?2, {_COLUMNS} FROM rows WHERE +position = ?1 AND journal = ?3 LIMIT 1"
-"""The same, looking at every row."""
+"""The same, with a scan of every row."""
 
 _SCAN = f"SELECT ?1, {_COLUMNS} FROM rows WHERE position BETWEEN ?2 AND ?3 AND journal = ?2 ORDER BY position"
-"""The rows of a whole journal, read past those of others."""
+"""The rows of a whole journal, by scanning past those of others."""
 
 _LABELS = (
     f"SELECT previous, ?1, {_COLUMNS} FROM rows WHERE journal = ?2 AND kind = 10 AND salt != x'' AND position <= ?3"
     " ORDER BY position"
 )
-"""The snapshots of a journal, by the index that holds nothing but snapshots."""
+"""The snapshots of a journal, by the index of snapshots."""
 
 _INDEX = "sqlite_autoindex_journals_1"
 _LINES = "SELECT CAST(session AS TEXT), CAST(agent AS TEXT), id, created_at FROM journals"
 _ENTRIES = f"SELECT CAST(session AS TEXT), CAST(agent AS TEXT), id FROM journals INDEXED BY {_INDEX}"
 _SESSIONS = "SELECT CAST(name AS TEXT), CAST(owner AS TEXT), {journals} FROM sessions"
 _COUNT = "CASE WHEN typeof(journals) IN ('integer', 'null') THEN journals ELSE 1 << 62 END"
-"""A count that is damaged is one that no session has."""
+"""A damaged count becomes one that no session has."""
 
 _LINE = f"{_LINES} NOT INDEXED WHERE id = ?"
 LINES_OF_ALL = f"{_LINES} NOT INDEXED ORDER BY id"
 ENTRIES_OF_ALL = _ENTRIES
-"""The same out of the index, which lies on other pages."""
+"""The same from the index, which lies on other pages."""
 
 
 @dataclass(slots=True)
 class Listed:
-    """What is known of a session without opening it."""
-
     agents: dict[str, int] = field(default_factory=dict[str, int])
     """Agent id to its last sequence number."""
     created_at: float = 0.0
@@ -78,20 +77,18 @@ class Listed:
 
 
 class _Known(NamedTuple):
-    """What the line of a session says."""
-
     owner: str | None
     journals: int | None
-    """How many it has at least; None: nobody has counted them."""
+    """The least number of its journals; None: not counted."""
 
 
 class JournalReader:
-    """Reads within transactions of the caller's, after `Heads.catch_up`. Errors of every method: `CorruptJournal`,
-    those of SQLite.
+    """Reads within the caller's transaction, after `Heads.catch_up`. Errors of every method: `CorruptJournal`, those of
+    SQLite.
     """
 
     def __init__(self, connection: sqlite3.Connection, heads: Heads, path: str, *, counting: bool) -> None:
-        """`counting`: whether the journals of each session are counted."""
+        """`counting`: True if the journals of each session are counted."""
         self._connection = connection
         self._heads = heads
         self._path = path
@@ -100,14 +97,14 @@ class JournalReader:
     def journal(self, session_id: str, agent_id: str, *, fresh: bool = False) -> int | None:
         """The key of an agent's journal; None when there is none.
 
-        Where there is none but the session has been there before, its other journals and their lines are looked at: a
-        damaged one must not make an agent begin anew. `fresh`: the session has not been there before.
+        If there is none but the session existed before, its other journals and their lines are checked: a damaged line
+        must not make an agent start empty. `fresh`: the session did not exist before.
         """
         key = self._key(session_id, agent_id)
         if key is None and not fresh and self._known(session_id):
             found = self.listed(session_id).get(session_id)
             if found is not None and (found.damaged or agent_id in found.agents):
-                text = "the session is damaged, so nobody can say whether it has such an agent; `doctor` says more"
+                text = "the session is damaged, so it is unknown whether it has such an agent; `doctor` says more"
                 raise self._corrupt(text, session=session_id, agent=agent_id)
         return key
 
@@ -124,7 +121,7 @@ class JournalReader:
         return self._stretch(session_id, agent_id, head, 1 if whole else low)
 
     def rows_at(self, session_id: str, agent_id: str, seq: int) -> list[Row]:
-        """Rows in order, from the `low` of the row at `seq` up to that one; none when there is no such row."""
+        """Rows in order, from the `low` of the row at `seq` up to that row; none when there is no such row."""
         journal = self.journal(session_id, agent_id)
         if journal is None or not 0 < seq <= (head := self._heads.of(journal)).seq:
             return []
@@ -136,7 +133,7 @@ class JournalReader:
         return self._stretch(session_id, agent_id, head, self._low(journal, head, session_id, agent_id))
 
     def label_rows(self, session_id: str, agent_id: str) -> list[Row]:
-        """The rows of kind `snapshot` that have their content, each proved by the row before it."""
+        """The rows of kind `snapshot` that still have their content, each proved by the row before it."""
         journal = self.journal(session_id, agent_id)
         if journal is None:
             return []
@@ -159,7 +156,7 @@ class JournalReader:
             lines = self._connection.execute(LINES_OF_ALL).fetchall()
             entries = set(self._connection.execute(ENTRIES_OF_ALL))
         else:
-            # Those of a session that are counted are found by the index; else all lines are looked through.
+            # If a session's journals are counted, the index finds them; else all lines are searched.
             entries = set(self._connection.execute(f"{_ENTRIES} WHERE session = ?", (session_id,)))
             if any(each.journals for each in known.values()):
                 keys = sorted(key for _, _, key in entries)
@@ -182,7 +179,7 @@ class JournalReader:
             about.agents[agent] = seq
             about.created_at = about.created_at or created_at
             about.updated_at = max(about.updated_at, updated_at)
-        for name, *_ in entries:  # Their lines are gone.
+        for name, *_ in entries:  # The lines of these sessions are gone.
             found.setdefault(name, Listed()).damaged = True
         for name, (owner, journals) in known.items():
             if name in found or journals:
@@ -197,7 +194,7 @@ class JournalReader:
         return {name: _Known(owner, journals) for name, owner, journals in found}
 
     def _about(self, journal: int, agent_id: str, created_at: object) -> tuple[float, float, int]:
-        """When a journal began and was last added to, and its last sequence number."""
+        """When a journal began, when it last changed, and its last sequence number."""
         head = self._heads.of(journal)
         self._low(journal, head, "", agent_id)
         first = self._row(journal, journal, agent_id)
@@ -208,7 +205,7 @@ class JournalReader:
         return began, self._last_at(journal, agent_id, head), head.seq
 
     def _last_at(self, journal: int, agent_id: str, head: LastRow) -> float:
-        """When the last row was made that still has its content; 0.0 when nobody can tell."""
+        """When the last row that still has its content was made; 0.0 when unknown."""
         for seq, position in self._connection.execute(f"{CHAIN}SELECT seq, position FROM chain", (head.position, 1)):
             row = self._row(journal, position, agent_id)
             statement = "SELECT previous FROM rows WHERE position = ?"
@@ -219,7 +216,7 @@ class JournalReader:
         return 0.0
 
     def _is_proved(self, journal: int, row: Row, previous: object) -> bool:
-        """Whether a row follows the one before it; the first one, its agent's name."""
+        """True if a row's link follows from the row before it; for the first row, from its agent's name."""
         if row.seq == 1:
             return link_of(first_link(row.agent_id), row) == row.link
         statement = "SELECT CAST(link AS BLOB) FROM rows WHERE position = ? AND journal = ? AND seq = ?"
@@ -233,13 +230,13 @@ class JournalReader:
         return unpacked(Row._make(found))
 
     def _stretch(self, session_id: str, agent_id: str, head: LastRow, low: int) -> list[Row]:
-        """The rows from sequence number `low` up to the one at a position."""
+        """The rows from sequence number `low` up to the head."""
         rows = list(map(Row._make, self._connection.execute(LOAD, (head.position, low, agent_id))))
         rows.reverse()
         return self._complete(unpack_rows(rows), low, head.seq, session_id, agent_id)
 
     def _complete(self, rows: list[Row], first: int, last: int, session_id: str, agent_id: str) -> list[Row]:
-        """The rows, if they are those numbers."""
+        """The rows, if they have exactly these numbers."""
         for expected, row in zip(range(first, last + 1), rows, strict=False):
             if row.seq != expected:
                 break
@@ -253,7 +250,7 @@ class JournalReader:
         )
 
     def _low(self, journal: int, head: LastRow, session_id: str, agent_id: str) -> int:
-        """Of the row at a head, which has to be there."""
+        """The `low` of the row at a head, which must exist."""
         found = self._connection.execute(
             "SELECT CAST(journal AS INTEGER), CAST(seq AS INTEGER), CAST(low AS INTEGER) FROM rows WHERE position = ?",
             (head.position,),
@@ -273,7 +270,7 @@ class JournalReader:
         found = self._connection.execute(statement, (session_id, agent_id)).fetchone()
         if found is None:
             return None
-        # The index alone says whose journal it is: damaged, it could lead to another session's.
+        # Only the index says whose journal it is: if damaged, it could lead to another session's.
         line = self._connection.execute(_LINE, found).fetchone()
         if line is None or line[:2] != (session_id, agent_id):
             what = "the line of the journal is not what the index says"
@@ -290,21 +287,23 @@ class JournalReader:
 
 
 def is_dense(journal: int, head: LastRow) -> bool:
-    """Whether at least every fourth row between a journal's first and last is its own: then reading past the others is
-    quicker.
+    """True if at least every fourth row between a journal's first and last is its own: scanning past the others is
+    faster then.
     """
     return head.seq * 4 > head.position - journal
 
 
-# Where a row of a long journal lies, found without walking back through all that follow it.
+# Finding the position of a row in a long journal without walking back through all rows after it.
 #
 # Rows of all journals lie in the order in which they came. So within one journal positions rise with sequence numbers,
 # and a row is found by guessing where it should lie. From the nearest row that was met, the chain leads to it.
 
 _NEAR = 48
-"""Rows that the chain walks back about as quickly as one more guess is made."""
+"""The chain walks back this many rows in about the time of one more guess."""
 _PASSED_MAX = 2048
-"""Rows of other journals that a guess may pass by. Where a journal's own lie further apart, the chain is quicker."""
+"""The most rows of other journals that a guess may pass. Where a journal's rows lie further apart,
+the chain is faster.
+"""
 _BEFORE = (
     "SELECT position, CAST(seq AS INTEGER) FROM rows WHERE position > ? AND position <= ? AND journal = ?"
     " ORDER BY position DESC"
@@ -312,7 +311,7 @@ _BEFORE = (
 
 
 def nearest(connection: sqlite3.Connection, journal: int, head: LastRow, seq: int) -> LastRow:
-    """A row of the journal at or behind sequence number `seq`, near to it where the journal's rows lie close enough.
+    """A row of the journal at or after sequence number `seq`, and near it where the journal's rows lie close enough.
 
     `journal` is its key, which is the position of its first row; `head` its last row.
     """
@@ -330,13 +329,13 @@ def nearest(connection: sqlite3.Connection, journal: int, head: LastRow, seq: in
         if met.seq >= seq:
             high = met
         else:
-            # Nothing of the journal lies between the row that was met and the guess.
+            # The journal has no row between the row that was met and the guess.
             low = LastRow(guess, met.seq)
         halve = not halve
     return high
 
 
-# Bodies as they lie in a session database: long ones are packed, which makes the file smaller and its pages fuller.
+# Bodies in a session database: long ones are packed, which makes the file smaller and its pages fuller.
 #
 # A packed body is a byte 1 and a raw deflate stream with a preset dictionary of what most records say. No body begins
 # with that byte otherwise: it is a JSON object, or the digest of an erased content, which is told by the missing salt.
@@ -345,7 +344,7 @@ def nearest(connection: sqlite3.Connection, journal: int, head: LastRow, seq: in
 PACKED_FROM_BYTES = 600
 _MARK = b"\x01"
 _LEVEL = 3
-"""Beyond it a body takes twice the time and becomes one percent smaller."""
+"""A higher level takes twice the time and makes a body one percent smaller."""
 _WORTH = 0.9
 _DICTIONARY = (
     b'"name":"","description":"","error":"","path":"","url":"","type":"","value":"","data":"","code":"","items":[{"id":"'
@@ -361,18 +360,17 @@ _DICTIONARY = (
     b'{"at":1800000000.1,"message":{"role":"user","content":[{"text":"'
     b'{"at":1700000000.1,"message":{"role":"assistant","content":[{"text":"'
 )
-"""Part of the format: what was written with it is read with it."""
+"""Part of the format: data written with it can only be read with it."""
 
 
 def pack_rows(rows: Sequence[Row]) -> Sequence[Row]:
-    """The rows as they are stored."""
     if all(len(row.body) < PACKED_FROM_BYTES for row in rows):
         return rows
     return [_packed(row) for row in rows]
 
 
 def unpacked(row: Row) -> Row:
-    """A row that was stored, as it was. One that is damaged stays as it is: its link tells."""
+    """The row with its body unpacked. A damaged body stays as it is; its link shows the damage."""
     if row[7][:1] != _MARK or not row.salt:
         return row
     stream = zlib.decompressobj(-zlib.MAX_WBITS, zdict=_DICTIONARY)
@@ -412,10 +410,10 @@ def _packed(row: Row) -> Row:
 # damaged, instead of ending earlier. The farther of the two ends counts.
 
 SETTLE_AFTER = 1024
-"""How many rows may follow `settled.position`. It bounds what a process reads before it can open its first session."""
+"""The most rows after `settled.position`. It bounds what a process reads before it can open its first session."""
 
 POSITION_MAX = 2**62
-"""No database gets there. A position beyond it is damage."""
+"""No database gets there; a position beyond it is damage."""
 
 RECENT = (
     "CREATE TABLE IF NOT EXISTS recent (position INTEGER PRIMARY KEY, journal INTEGER NOT NULL, seq INTEGER NOT NULL)"
@@ -426,20 +424,18 @@ _ROWS = (
     " max(CAST(seq AS INTEGER)) AS seq FROM rows WHERE position > ? GROUP BY journal) AS found"
     " LEFT JOIN journals ON journals.id = found.journal WHERE found.seq > coalesce(CAST(journals.seq AS INTEGER), 0)"
 )
-"""The rows with the highest numbers, of those behind a position. A row that is there twice is no end."""
+"""The rows with the highest numbers, of those after a position. A row that is there twice is no end."""
 _NOTED = (
     "SELECT CAST(recent.journal AS INTEGER), recent.position, CAST(recent.seq AS INTEGER) FROM recent"
     " LEFT JOIN journals ON journals.id = recent.journal WHERE recent.position > ?"
     " AND CAST(recent.seq AS INTEGER) > coalesce(CAST(journals.seq AS INTEGER), 0)"
 )
-"""Ends that were noted, without those that have been settled since by a release that does not know the table."""
+"""The noted ends, without those that a release which does not know the table has settled since."""
 _END = "SELECT coalesce(max(position), 0) FROM rows UNION ALL SELECT coalesce(max(position), 0) FROM recent"
 _HEAD = "SELECT CAST(head AS INTEGER), CAST(seq AS INTEGER) FROM journals WHERE id = ?"
 
 
 class LastRow(NamedTuple):
-    """The last row of a journal."""
-
     position: int
     seq: int
 
@@ -460,16 +456,16 @@ class Heads:
         self._settled = 0
         self._recent: dict[int, LastRow] = {}
         self._moved: dict[int, LastRow] = {}
-        """Of the running transaction."""
+        """The ends that the running transaction has moved."""
         self._noting = False
-        """Whether the table `recent` is there: earlier releases did not make it."""
+        """True if the table `recent` exists: earlier releases did not make it."""
         self.end = 0
         """The last position in use, or ever used."""
         self.epoch = 0
-        """Rises whenever something may have changed without us: what was read from the database before may be wrong."""
+        """Rises whenever another connection may have changed the database: values read before may be wrong then."""
 
     def catch_up(self) -> None:
-        """Read what other connections have committed since the last time; nothing, when they have committed nothing."""
+        """Read what other connections have committed since the last call, if anything."""
         (others,) = self._connection.execute("PRAGMA data_version").fetchone()
         if others == self._others:
             return
@@ -491,7 +487,6 @@ class Heads:
         self.epoch += 1
 
     def of(self, journal: int) -> LastRow:
-        """The journal's last row."""
         head = self._recent.get(journal)
         if head is not None:
             return head
@@ -501,12 +496,12 @@ class Heads:
         return LastRow(*found)
 
     def moved(self, journal: int, head: LastRow) -> None:
-        """The running transaction has put this row at the end of the journal."""
+        """Record that the running transaction has put this row at the end of the journal."""
         self._recent[journal] = self._moved[journal] = head
         self.end = head.position
 
     def note(self) -> None:
-        """Store what `moved` was told, within the running transaction, or settle if it is time."""
+        """Store the ends recorded by `moved`, within the running transaction; settle if it is time."""
         if self.end - self._settled >= SETTLE_AFTER:
             self.settle()
             return
@@ -526,7 +521,7 @@ class Heads:
         self._drop_settled(self.end)
 
     def forget(self) -> None:
-        """The running transaction was rolled back, or rows were deleted: read everything again."""
+        """Read everything again: the running transaction was rolled back, or rows were deleted."""
         self._others = None
         self._settled = 0
         self._recent.clear()

@@ -1,11 +1,11 @@
 """Sessions in one SQLite database: the embedded default.
 
 Durability: `append` returns after an fsync of the write-ahead log (`synchronous=FULL`). Ownership lasts as long as the
-process that holds it: when it is killed, the next one opens its sessions at once. Any number of processes of one
-machine may share a database; it must lie on a local disk, as for SQLite in general.
+owning process: when it is killed, the next one opens its sessions at once. Any number of processes on one machine may
+share a database; it must lie on a local disk, as SQLite requires.
 
-Nothing is created before the first write. A store belongs to the process that made it: in a forked child its leases
-are the parent's, and every call raises `Invalid`. Make another one there.
+Nothing is created before the first write. A store belongs to the process that made it: in a forked child the leases are
+the parent's, and every call raises `Invalid`. Make another store there.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class SQLiteSessionStore(SessionStore):
         busy_timeout_s: float = 5.0,
         alongside: Callable[[Path], CommitHook] | None = None,
     ) -> None:
-        """A relative `path` is taken from the folder that is current when the database is first used.
+        """A relative `path` is resolved against the current folder when the database is first used.
 
-        `owner` must be unique to this object, such as a random id; it is what leases name.
+        `owner` must be unique to this object, such as a random id; leases carry it.
 
         `busy_timeout_s` is how long to wait while other processes commit.
 
-        `alongside` makes what lies in the same file and changes in the same commits; called with the path, on the
+        `alongside` makes the component whose tables share the file and its commits; called with the path, on the
         store's thread, when the database is opened.
         """
         self._path = Path(path)
@@ -78,7 +78,7 @@ class SQLiteSessionStore(SessionStore):
         forget_in_children(self)
 
     def forget_parent(self) -> None:
-        """In a forked child: closed."""
+        """In a forked child: count as closed."""
         self._journals = None
         self._thread.retire()
 
@@ -109,23 +109,23 @@ class SQLiteSessionStore(SessionStore):
         return await self._thread.run(lambda: self._opened().append(batches), after=self._tidy)
 
     async def asked_for(self) -> Sequence[str]:
-        """Sessions held by this object that other processes have asked for since the last look. Errors: see the
-        class.
+        """Sessions held by this object that other processes have asked for since the last call.
+        Errors: see the class.
         """
         return [] if self._journals is None else await self._thread.run(lambda: self._opened().asked_for())
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
-        """Rows in order, from the last row's `low` on, or all of them. One query; what is not loaded costs nothing."""
+        """Rows in order, from the last row's `low` on, or all of them. One query, which reads no other rows."""
         check_id(session_id, "session id")
         return await self._read(lambda journals: journals.load(session_id, agent_id, whole=whole), [])
 
     async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
-        """Rows in order, from the `low` of the row at `seq` up to that one, found without walking the journal."""
+        """Rows in order, from the `low` of the row at `seq` up to that row, found without walking the journal."""
         check_id(session_id, "session id")
         return await self._read(lambda journals: journals.rows_at(session_id, agent_id, seq), [])
 
     async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
-        """The rows of kind `snapshot` that have their content, in order, by an index of theirs."""
+        """The rows of kind `snapshot` that still have their content, in order, by their own index."""
         check_id(session_id, "session id")
         return await self._read(lambda journals: journals.label_rows(session_id, agent_id), [])
 
@@ -138,8 +138,8 @@ class SQLiteSessionStore(SessionStore):
         await self._thread.run(lambda: self._opened().delete(session_id))
 
     async def inspect(self) -> Inspection:
-        """What `PRAGMA integrity_check` finds, what keeps the database from being opened or listed, and rows that
-        belong to nobody. Errors: see the class; `Corrupt` for a file that is not ours.
+        """What `PRAGMA integrity_check` finds, what keeps the database from being opened or listed, and rows of no
+        journal. Errors: see the class; `Corrupt` for a file that is not ours.
         """
         try:
             return await self._read(lambda journals: journals.inspect(), Inspection())
@@ -149,12 +149,12 @@ class SQLiteSessionStore(SessionStore):
             raise
 
     async def salvage(self, session_id: str) -> SalvagedRows:
-        """Every row of a session that can be read, around pages that cannot. Errors: see the class."""
+        """Every readable row of a session, around damaged pages. Errors: see the class."""
         check_id(session_id, "session id")
         return await self._read(lambda journals: journals.salvage(session_id), SalvagedRows())
 
     async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
-        """Move every row of a session to the table `quarantine` and put these in their place, in one commit.
+        """Move every row of a session to the table `quarantine` and store these in their place, in one commit.
 
         Errors: `NotFound`, `SessionBusy`, and see the class.
         """
@@ -165,7 +165,7 @@ class SQLiteSessionStore(SessionStore):
         return await self._read(lambda journals: journals.quarantined(session_id), [])
 
     async def rebuild(self, keep: Callable[[SalvagedRows], Sequence[Row]]) -> str:
-        """Make the database anew of what can be read; the damaged file is moved to `<path>.damaged-<number>`.
+        """Build a new database from what can be read; the damaged file is moved to `<path>.damaged-<number>`.
 
         Errors: `SessionBusy`, and see the class.
         """
@@ -176,7 +176,7 @@ class SQLiteSessionStore(SessionStore):
         await self._thread.aclose(self._close)
 
     async def _read(self, work: Callable[[Journals], T], nothing: T) -> T:
-        """Reading does not create what is not there."""
+        """Reading creates no database."""
         return await self._thread.run(partial(self._worked, work, nothing))
 
     # On the thread.
@@ -190,7 +190,7 @@ class SQLiteSessionStore(SessionStore):
         return work(self._opened())
 
     async def corrupt_files(self) -> Sequence[str]:
-        """The damaged files that were moved aside, the oldest first."""
+        """The damaged files that were moved aside, oldest first."""
         return await self._thread.run(self._wrecks)
 
     def _wrecks(self) -> list[str]:
@@ -227,13 +227,13 @@ class SQLiteSessionStore(SessionStore):
             journals.close()
 
 
-# Making a session database anew of what can be read of a damaged one, which is moved aside as it is.
+# Building a new session database from what can be read of a damaged one, which is moved aside unchanged.
 #
 # The new file is made under another name, and takes the old one's place when it is complete: killed before that,
 # nothing has changed. Processes that have the old file open are told so by their next call.
 
 _BESIDE = ("", "-wal", "-shm")
-"""A database, and what SQLite keeps beside it."""
+"""The suffixes of a database and of the files that SQLite keeps beside it."""
 
 
 def rebuild(
@@ -244,8 +244,8 @@ def rebuild(
     busy_timeout_s: float,
     alongside: CommitHook | None = None,
 ) -> str:
-    """Rebuild the database at `path`, which this process has not open. Gives the path of the old one. What lies
-    `alongside` begins anew, and is shown every row.
+    """Rebuild the database at `path`, which must not be open in this process. Returns the path of the old one. The
+    component `alongside` starts empty, and receives every row.
 
     Errors: `SessionBusy` when a live owner has a session there; `Corrupt` when no session can be read; those of the new
     database.
@@ -253,14 +253,14 @@ def rebuild(
     new = path.with_name(f"{path.name}.rebuilt")
     with mapped_errors(path):
         refuse_links(path)
-        if not os.path.lexists(path) and os.path.lexists(new):  # The one before was killed on its last steps.
+        if not os.path.lexists(path) and os.path.lexists(new):  # An earlier rebuild was killed at its last steps.
             return _exchanged(path, new)
         _remove(new)
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, isolation_level=None)) as old:
-            # Without this SQLite reads nothing of a file that was cut. Nothing is written to it.
+            # Without this, SQLite reads nothing of a truncated file. Nothing is written to it.
             old.execute("PRAGMA writable_schema = ON")
             old.text_factory = readable_text
-            with suppress(sqlite3.DatabaseError):  # Nobody writes meanwhile, if that can be had.
+            with suppress(sqlite3.DatabaseError):  # Keep writers out meanwhile, if possible.
                 old.execute("BEGIN IMMEDIATE")
             wreck = Wreck(old, str(path))
             _refuse_owners(path, wreck)
@@ -276,7 +276,6 @@ def rebuild(
 
 
 def wrecks_of(path: Path) -> list[str]:
-    """The databases that were moved aside, the oldest first."""
     prefix = f"{path.name}.damaged-"
     numbers: list[int] = []
     with suppress(OSError):
@@ -312,7 +311,7 @@ def _exchanged(path: Path, new: Path) -> str:
     if not os.path.lexists(path):
         number = max(1, number - 1)
     aside = path.with_name(f"{path.name}.damaged-{number}")
-    # The database first: as long as it is missing, everybody refuses to begin anew.
+    # Move the database first: as long as it is missing, every process refuses to create a new one.
     for ending in _BESIDE:
         with suppress(FileNotFoundError):
             os.rename(f"{path}{ending}", f"{aside}{ending}")
@@ -327,7 +326,7 @@ def _exchanged(path: Path, new: Path) -> str:
 
 
 def _remove(path: Path) -> None:
-    """Remove a database that is being made, and what lies beside it."""
+    """Remove an unfinished database and the files beside it."""
     for ending in _BESIDE:
         Path(f"{path}{ending}").unlink(missing_ok=True)
     rmtree(owners_folder(path), ignore_errors=True)

@@ -1,4 +1,4 @@
 """Tool servers that speak the Model Context Protocol.
 
-Start with `source.py`, then `connection.py` (one connection) and `wire.py` (what bounds an answer).
+Start with `source.py`, then `connection.py` (one connection) and `wire.py` (size limits of answers).
 """

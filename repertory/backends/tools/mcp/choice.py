@@ -1,4 +1,4 @@
-"""Which tools of an MCP server a model is told of, under which name, and what running them is taken to mean.
+"""Which tools of an MCP server the model sees, under which name, and whether they have effects.
 
 Loads nothing of the `mcp` package.
 """
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from mcp_types import Tool
 
 NAME_LENGTH_MAX = 64
-"""Characters that every provider takes in a tool's name."""
+"""The length of a tool's name that every provider accepts."""
 
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
 ToolMatcher: TypeAlias = "str | re.Pattern[str] | Callable[[Any], bool]"
-"""The server's name of a tool, a pattern that the name begins with, or a predicate that is given the `mcp` tool."""
+"""A tool's name on the server, a pattern that matches the start of the name, or a predicate on the `mcp` tool."""
 
 
 class ToolFilters(TypedDict, total=False):
-    """Which tools to take: those that `allowed` matches (all without it), but for those that `rejected` matches."""
+    """Takes the tools that `allowed` matches (all without it), except those that `rejected` matches."""
 
     allowed: Sequence[ToolMatcher]
     rejected: Sequence[ToolMatcher]
@@ -38,11 +38,11 @@ class ToolChoice:
 
     filters: ToolFilters = field(default_factory=ToolFilters)
     prefix: str | None = None
-    """Put before each name, with an underscore between."""
+    """Precedes each name, with an underscore between."""
     effects: bool | None = None
-    """None: what the server's `readOnlyHint` says, and True where it says nothing."""
+    """None: the opposite of the server's `readOnlyHint`, True without one."""
     idempotent: bool | None = None
-    """None: what the server's `idempotentHint` says, and False where it says nothing."""
+    """None: the server's `idempotentHint`, False without one."""
     call_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class ToolChoice:
             raise Invalid("a prefix is made of a-z, A-Z, 0-9, _ and -", prefix=self.prefix)
 
     def takes(self, tool: Tool) -> bool:
-        """Whether the filters let it pass."""
+        """True if the filters accept it."""
         allowed, rejected = self.filters.get("allowed"), self.filters.get("rejected", ())
         if allowed is not None and not any(_matches(matcher, tool) for matcher in allowed):
             return False

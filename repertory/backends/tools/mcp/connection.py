@@ -1,12 +1,12 @@
 """One connection to an MCP server, from the handshake to its end.
 
-Loads the `mcp` package, so it is imported by the first connection and not before. The package's client has no word for
-"the connection is over": calls fail one by one, and an idle client never hears of it. So the stream that it reads from
-is watched on its way into the client.
+Loads the `mcp` package, so the first connection imports this file and nothing does before. The package's client does
+not report the end of the connection: calls fail one by one, and an idle client never notices. So this file watches the
+stream that the client reads.
 
-The package would check answers against the server's schemas on the event loop, and nothing could end that. So answers
-are checked here: in a worker thread when the work is known to be little, else in a process of its own, which ends with
-its time or its call.
+The package would check answers against the server's schemas on the event loop, where a check cannot be stopped. So
+answers are checked here: in a worker thread when the work is known to be small, else in a separate process, which ends
+with its time limit or its call.
 """
 
 from __future__ import annotations
@@ -64,24 +64,24 @@ if TYPE_CHECKING:
     from repertory.backends.tools.mcp.choice import ToolChoice
 
 LEAVE_TIMEOUT_S = 3.0
-"""How long saying goodbye over HTTP may take. A process that does not end by itself is given what `mcp` gives it."""
+"""How long closing an HTTP session may take. For a process, `mcp`'s own limits apply."""
 PAGES_MAX = 1000
-"""Pages of a list that are read before it is taken to have no end."""
+"""Pages of a list that are read before it counts as endless."""
 LIST_BYTES_MAX = 64 * 1024 * 1024
-"""How much the list of a server's tools may weigh (`core/limits.py`)."""
+"""The largest list of a server's tools (`core/limits.py`)."""
 CHECK_TIMEOUT_S = 5.0
-"""How long the check of an answer may take in a process of its own, whose start takes some of it."""
+"""How long the check of an answer may take in a process, its start included."""
 CHECK_WORK_MAX = 50_000
-"""Pairs of a schema and a value that are looked at in a worker thread: less than a second."""
+"""Pairs of a schema and a value that are checked in a worker thread: less than a second."""
 CHECKS_AT_ONCE_MAX = 4
-"""Checks that run in processes at once in one event loop; more wait for one to end."""
+"""Checks in processes at once in one event loop; more wait for one to end."""
 CHECK_MEMORY_BYTES = 2 * 1024**3
-"""What such a process may take, where the system can bound it."""
+"""The memory of such a process, where the system can bound it."""
 LISTEN_PAUSE_S, LISTEN_PAUSE_MAX_S = 1.0, 60.0
-"""How long to wait before asking anew to be told of changes, first and at most."""
+"""How long to wait before subscribing to changes again: the first and the longest wait."""
 
 FOREIGN = (MCPError, ValueError, RuntimeError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
-"""What the package's client raises: refusals, answers that break the protocol or a schema, broken streams."""
+"""Raised by the package's client: refusals, answers that break the protocol or a schema, broken streams."""
 
 
 _CHECK_SCRIPT = f"""
@@ -106,7 +106,7 @@ _checks: RunVar[anyio.CapacityLimiter] = RunVar("repertory_answer_checks")
 async def open_connection(
     transport: AbstractAsyncContextManager[Any], wire: WireBound, choice: ToolChoice, list_timeout_s: float
 ) -> AsyncGenerator[MCPConnection]:
-    """Shake hands over the transport, which keeps to the bound. Errors: whatever the transport and the package raise,
+    """Shake hands over the transport, which enforces the size limit. Errors: those of the transport and the package,
     perhaps in groups.
     """
     signals = Signals()
@@ -124,7 +124,7 @@ async def open_connection(
 
 
 class Signals:
-    """What happens to a connection while nobody calls."""
+    """Events of a connection outside calls."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -132,22 +132,20 @@ class Signals:
         self._happened = anyio.Event()
 
     def end(self) -> None:
-        """The connection is over."""
         self.ended = True
         self._happened.set()
 
     def change(self) -> None:
-        """The tools may be others."""
         self._changed = True
         self._happened.set()
 
     async def hear(self, message: IncomingMessage) -> None:
-        """Look at what the server says by itself."""
+        """Handle a message that the server sends by itself."""
         if isinstance(message, ToolListChangedNotification):
             self.change()
 
     async def wait(self) -> None:
-        """Return when there was a change, or the end."""
+        """Return after a change, or the end."""
         while not self.ended and not self._changed:
             self._happened = anyio.Event()
             await self._happened.wait()
@@ -168,13 +166,12 @@ class MCPConnection:
         self._names: dict[str, str] = {}
         """Our names of tools to the server's."""
         self._promised: dict[str, AnswerCheck] = {}
-        """What the server has promised of the answers of its tools, by its names."""
+        """The checks for structured answers, by the server's tool names."""
         self._refused: dict[str, str] = {}
-        """Tools that are left out because of what their schemas ask for, by the server's names, and why."""
+        """Tools left out because of their description or schemas, by the server's names, and why."""
         client.session.validate_tool_result = self._check
 
     async def tools(self) -> Sequence[OfferedTool]:
-        """What the server offers, after the filters."""
         if self._client.server_capabilities.tools is None:
             return ()
         offered: dict[str, OfferedTool] = {}
@@ -192,8 +189,8 @@ class MCPConnection:
         return tuple(offered.values())
 
     async def call(self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES) -> ToolResult:
-        """Run a tool. The server's refusals, and answers that cannot be read, are results with status `error`. Errors:
-        `TooLarge` for what weighs more than `result_bytes`, or is sent in too many bytes (`wire.py`).
+        """Run a tool. The server's refusals, and unreadable answers, are results with status `error`. Errors:
+        `TooLarge` for a result of more than `result_bytes`, or one sent in too many bytes (`wire.py`).
         """
         use_id, arguments = tool_use["toolUseId"], tool_use["input"]
         if not isinstance(arguments, dict | None):
@@ -215,7 +212,7 @@ class MCPConnection:
     async def query(self, method: str, arguments: Mapping[str, object]) -> object:
         """`prompts/list`, `prompts/get`, `resources/list` and `resources/read`, answered with the package's objects.
 
-        Errors: `TooLarge` for an answer of more bytes than are read (`wire.py`).
+        Errors: `TooLarge` for an answer above the size limit (`wire.py`).
         """
         try:
             return await self._queried(method, arguments)
@@ -233,8 +230,8 @@ class MCPConnection:
             raise self._ended()
 
     def _refuses(self, tool: Tool) -> bool:
-        """Whether the tool says, or its schemas ask for, too much. It is then as if the server did not have it, and the
-        log says why.
+        """True if the tool's description or schemas are too large or unusable. The tool is then left out, and the log
+        says why.
         """
         self._promised.pop(tool.name, None)
         self._refused.pop(tool.name, None)
@@ -250,7 +247,9 @@ class MCPConnection:
         return False
 
     async def _check(self, name: str, result: CallToolResult) -> None:
-        """What the package's session asks before it gives an answer that is no error. Raises as `AnswerCheck.check`."""
+        """The checks that the package's session makes before it returns a successful answer. Raises as
+        `AnswerCheck.check`.
+        """
         promised = self._promised.get(name)
         if promised is None:
             return
@@ -304,7 +303,7 @@ class MCPConnection:
     def _look_for_the_end(self, error: Exception) -> None:
         """Raise `Unavailable` if this error is the end of the connection.
 
-        Over HTTP a server that was restarted does not know the session any more; each call would be refused the same.
+        Over HTTP, a restarted server no longer knows the session; every further call would be refused the same way.
         """
         if isinstance(error, MCPError) and (error.code, error.message) == (INVALID_REQUEST, "Session terminated"):
             self._signals.end()
@@ -313,7 +312,7 @@ class MCPConnection:
 
 
 class AnswerCheck:
-    """Whether the structured answers of one tool fit the schema that its server has promised for them."""
+    """Checks the structured answers of one tool against the schema that its server declared."""
 
     def __init__(self, schema: Mapping[str, object]) -> None:
         """`schema`: one that is not refused (`core/tools.py`)."""
@@ -375,7 +374,7 @@ def _checks_at_once() -> anyio.CapacityLimiter:
 
 
 def _words(error: Exception) -> str:
-    """What is said of an error: a refusal in the server's own words."""
+    """The text of an error: for a refusal, the server's own words."""
     return error.message if isinstance(error, MCPError) else exception_text(error).removeprefix("Error: ")
 
 
@@ -385,13 +384,15 @@ def _raise_if_too_large(error: Exception) -> None:
 
 
 def _announces_changes(client: Client) -> bool:
-    """Whether changes have to be asked for. Older servers that announce them do so unasked."""
+    """True if changes must be subscribed to. Older servers announce them without that."""
     tools = client.server_capabilities.tools
     return tools is not None and bool(tools.list_changed) and client.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 async def _listen(client: Client, signals: Signals) -> None:
-    """Be told of changes, for as long as the server does that. What was missed in between is a change, too."""
+    """Receive change messages while the server sends them. Changes may be missed in between, so a gap counts as a
+    change.
+    """
     pause_s = LISTEN_PAUSE_S
     while True:
         try:
@@ -412,10 +413,10 @@ async def _listen(client: Client, signals: Signals) -> None:
 async def _watched(
     transport: AbstractAsyncContextManager[Any], on_end: Callable[[], None]
 ) -> AsyncGenerator[TransportStreams]:
-    """The transport, with an eye on what it reads. It is left in good order even by a task that was cancelled.
+    """The transport, with its reading side watched. It is closed properly even by a cancelled task.
 
-    To that end a shield is put around it at the end. Inside a shield trio takes any cancellation for the transport's
-    own, which swallows it, so whatever made the task leave is raised again here.
+    For that, a shield surrounds its exit. Inside a shield, trio attributes any cancellation to the transport, which
+    swallows it, so the exception that made the task leave is raised again here.
     """
     reason: BaseException | None = None
     with anyio.CancelScope() as scope:
@@ -434,7 +435,7 @@ async def _watched(
 
 
 class _WatchedStream:
-    """A stream of messages that calls `on_end` when it has none left."""
+    """A stream of messages that calls `on_end` at its end."""
 
     def __init__(self, stream: ReadStream[SessionMessage | Exception], on_end: Callable[[], None]) -> None:
         self._stream = stream
@@ -442,11 +443,10 @@ class _WatchedStream:
 
     @property
     def last_context(self) -> Any:
-        """What some transports keep of the sender of the last message, as the package looks for it."""
+        """Some transports keep data about the last message's sender here, where the package looks for it."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
-        """The next message."""
         try:
             return await self._stream.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
@@ -454,7 +454,6 @@ class _WatchedStream:
             raise
 
     async def aclose(self) -> None:
-        """Close it."""
         self._on_end()
         await self._stream.aclose()
 
@@ -479,7 +478,7 @@ class _WatchedStream:
         return await self._stream.__aexit__(exc_type, exc_val, exc_tb)
 
 
-# What an MCP server answered, as a tool result.
+# Converts an MCP server's answer into a tool result.
 #
 # Text stays text. Images and documents that the Converse API knows become blocks with bytes; what it has no block for
 # (sound, other types of file) becomes a line of text that says what it was. A structured value becomes a `json` block,
@@ -507,8 +506,8 @@ _DOCUMENT_NAME_MAX = 200
 def result_of(use_id: str, answer: CallToolResult, bytes_max: int = RESULT_BYTES) -> ToolResult:
     """The answer as a tool result, in the server's order.
 
-    Errors: `ValueError` when bytes are not base64; `Failed` for what JSON cannot say; `TooLarge` for what weighs more
-    than `bytes_max` (`core/limits.py`), before anything is done with it.
+    Errors: `ValueError` when bytes are not base64; `Failed` for values that JSON cannot express; `TooLarge` for more
+    than `bytes_max` (`core/limits.py`), before any other work on it.
     """
     structured: object = answer.structured_content
     scale = Scale(bytes_max)
@@ -525,7 +524,7 @@ def result_of(use_id: str, answer: CallToolResult, bytes_max: int = RESULT_BYTES
 
 
 def _wraps(structured: object, texts: Sequence[str]) -> bool:
-    """Whether it is `{"result": ...}` around what the texts say: servers wrap what is no object that way."""
+    """True if it is `{"result": ...}` around what the texts say: servers wrap values that are no objects this way."""
     fields = cast("dict[str, object]", structured) if isinstance(structured, dict) else {}
     if fields.keys() != {"result"}:
         return False
@@ -548,7 +547,7 @@ def _is_json(text: str, value: object) -> bool:
 
 
 def _told_by(part: ContentBlock) -> str:
-    """Most of what a part takes."""
+    """The main content of a part."""
     match part:
         case TextContent(text=text) | EmbeddedResource(resource=TextResourceContents(text=text)):
             return text
@@ -596,7 +595,7 @@ def _left_out(data: bytes, mime_type: str, place: str) -> dict[str, object]:
 
 
 def _document_name(uri: str) -> str:
-    """A name that Converse takes, from the last part of a URI."""
+    """A name that Converse accepts, from the last part of a URI."""
     last = unquote(urlsplit(uri).path).rstrip("/").rpartition("/")[2]
     stem = last.rpartition(".")[0] or last
     return _NOT_IN_A_DOCUMENT_NAME.sub("-", stem).strip("-")[:_DOCUMENT_NAME_MAX] or "document"

@@ -1,7 +1,7 @@
-"""An MCP server as a source of tools: a process that is spoken to over its pipes, or a service over HTTP.
+"""An MCP server as a source of tools: a process with pipes, or a service over HTTP.
 
-Loads nothing of the `mcp` package until the first connection, which loads it in a worker thread: that takes up to a
-second. The package runs on anyio, so all of this works on asyncio and on trio.
+The first connection loads the `mcp` package in a worker thread, which takes up to a second; nothing loads it before.
+The package runs on anyio, so all of this works on asyncio and on trio.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from repertory.backends.tools.mcp.wire import WireBound
 
 TransportFactory: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
-"""Makes a transport of the `mcp` package, or one like it: entered, it gives a stream to read and one to write."""
+"""Makes a transport of the `mcp` package, or one like it: on entry, it returns a stream to read and one to write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StdioServer:
-    """A server that is started as a process and spoken to over its pipes. What it prints to stderr is shown."""
+    """A server that runs as a process and communicates over its pipes. Its stderr is shown."""
 
     command: str
     args: Sequence[str] = ()
     env: Mapping[str, str] | None = field(default=None, repr=False)
-    """Laid over the few harmless variables that the `mcp` package lets through (`PATH`, `HOME`, ...)."""
+    """Overrides the few harmless variables that the `mcp` package lets through (`PATH`, `HOME`, ...)."""
     cwd: str | Path | None = None
 
     @property
@@ -53,13 +53,13 @@ class StdioServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HTTPServer:
-    """A server that is spoken to over streamable HTTP."""
+    """A server over streamable HTTP."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __repr__(self) -> str:
-        """Without the headers, and of the address the host alone: both may hold secrets."""
+        """Only the host of the address, and no headers: both may hold secrets."""
         return f"HTTPServer(name={self.name!r})"
 
     @property
@@ -97,17 +97,17 @@ class MCPSource:
 
     @property
     def name(self) -> str:
-        """What messages call the server."""
+        """The server's name in messages."""
         return self._name
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[ToolConnection]:
-        """Connect, shake hands and stay connected for as long as the block.
+        """Connect, shake hands and stay connected for the length of the block.
 
         Errors, on entering: `Unavailable` with what to check, after `startup_timeout_s` at most; a process that then
-        does not end by itself takes some seconds more. While the block runs, an end of the connection is raised by the
-        connection's own methods; a transport that fails cancels the block and raises `Unavailable` instead. What the
-        block raises goes on as it is.
+        does not end by itself takes some seconds more. While the block runs, the connection's own methods raise its
+        end; a transport that fails cancels the block and raises `Unavailable` instead. The block's own exceptions pass
+        through.
         """
         scope = anyio.CancelScope(deadline=anyio.current_time() + self._startup_timeout_s)
         raised: list[Exception] = []
@@ -137,7 +137,7 @@ class MCPSource:
         return open_connection(transport, wire, self._choice, self._startup_timeout_s)
 
     def _outcome(self, error: Exception, scope: anyio.CancelScope, broken: str | None) -> RepertoryError:
-        """What is said of an error of the transport or the package; `broken`: what the server sent before it."""
+        """Our error for an error of the transport or the package; `broken`: what the server sent before it."""
         if scope.cancel_called:
             return self._late()
         if isinstance(error, RepertoryError):
@@ -156,7 +156,7 @@ class MCPSource:
 
 
 def _load() -> None:
-    """Load the package, and what the first check of an answer takes. Blocks."""
+    """Load the package, and what the first check of an answer needs. Blocks."""
     import_module("repertory.backends.tools.mcp.connection")
     import_module("repertory.backends.tools.mcp.transports")
     import_module("jsonschema.validators")
@@ -171,7 +171,7 @@ def _wire(server: str) -> WireBound:
 async def _transport(
     server: StdioServer | HTTPServer | TransportFactory, wire: WireBound
 ) -> AbstractAsyncContextManager[Any]:
-    """A transport that is not entered yet, and keeps to the bound unless it is of somebody's own make."""
+    """A transport, not entered yet, with the size limit unless it is the user's own."""
     from mcp.client.stdio import StdioServerParameters
 
     from repertory.backends.tools.mcp.transports import bounded, http, stdio

@@ -1,8 +1,8 @@
-"""The transports of the `mcp` package, with a bound to what a server may send at once (`wire.py`).
+"""The transports of the `mcp` package, with a limit on what a server may send at once (`wire.py`).
 
-Users may hand in a function that makes one of the package's transports, as its own documentation spells it. Such a
-transport is recognised by the function that made it, and made anew with the same arguments. One that is of no known
-make stays as it is, and is bounded by its maker only.
+Users may pass a function that makes one of the package's transports, as its documentation shows. Such a transport is
+recognised by that function, and made again with the same arguments. Any other transport is used as it is, without our
+limit.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 30.0
 """How long connecting, sending and waiting for a free connection may each take over HTTP."""
 READ_TIMEOUT_S = 300.0
-"""How long the package lets an answer over HTTP be silent, unless it is given a client."""
+"""The package's own limit on silence in an answer over HTTP, unless the user gives it a client."""
 _MAKERS = (unwrap(stdio_client), unwrap(sse_client), unwrap(streamable_http_client))
 _make_sse: Callable[..., AbstractAsyncContextManager[Any]] = sse_client
 _make_streamable: Callable[..., AbstractAsyncContextManager[Any]] = streamable_http_client
 
 
 def stdio(parameters: StdioServerParameters, wire: WireBound, errlog: Any = None) -> AbstractAsyncContextManager[Any]:
-    """A process; `errlog`: an open file for what it prints to stderr."""
+    """A process; `errlog`: an open file for its stderr."""
     if sys.platform == "win32":
         return stdio_client(parameters)
     return stdio_transport(parameters, wire, errlog)
 
 
 async def http(url: str, headers: Mapping[str, str], wire: WireBound) -> AbstractAsyncContextManager[Any]:
-    """A service over streamable HTTP, whose answers may take any time: calls have limits of their own."""
+    """A service over streamable HTTP. Reading has no timeout: calls have their own."""
     return _http(await _client(headers, read_timeout_s=None), wire, {"url": url})
 
 
 async def bounded(transport: AbstractAsyncContextManager[Any], wire: WireBound) -> AbstractAsyncContextManager[Any]:
-    """The same transport with the bound, if the package has made it."""
+    """The same transport with the limit, if the package has made it."""
     maker: Callable[..., Any] | None = getattr(transport, "func", None)
     if maker is None or maker not in _MAKERS:
         return transport
@@ -83,19 +83,19 @@ async def bounded(transport: AbstractAsyncContextManager[Any], wire: WireBound) 
 
 @asynccontextmanager
 async def _http(client: AsyncClient, wire: WireBound, given: Mapping[str, Any]) -> AsyncGenerator[Any]:
-    """With a client that lives as long as the transport."""
+    """Uses a client that lives as long as the transport."""
     async with client, _streamable(bound_client(client, wire), given) as streams:
         yield streams
 
 
 def _streamable(client: AsyncClient, given: Mapping[str, Any]) -> AbstractAsyncContextManager[Any]:
-    """The package's own bound to events is taken away, where it has one: it is below that of a result."""
+    """Removes the package's own limit on events, if it has one: it is below that of a result."""
     unbound = {"max_sse_event_size": None} if "max_sse_event_size" in signature(_MAKERS[2]).parameters else {}
     return _make_streamable(**{**unbound, **given, "http_client": client})
 
 
 async def _client(headers: Mapping[str, str], read_timeout_s: float | None) -> AsyncClient:
-    """In a thread, since reading the certificates of the system takes some time."""
+    """In a thread, since reading the system's certificates takes some time."""
     timeout = Timeout(CONNECT_TIMEOUT_S, read=read_timeout_s)
     return await anyio.to_thread.run_sync(lambda: AsyncClient(headers=dict(headers), timeout=timeout))
 
@@ -111,25 +111,25 @@ async def _client(headers: Mapping[str, str], read_timeout_s: float | None) -> A
 
 
 FLUSH_TIMEOUT_S = 0.5
-"""How long what was said may take to be written before the input is closed."""
+"""How long writing the last messages may take before the input is closed."""
 LEAVE_TIMEOUT_S = 2.0
-"""How long the process may take to end after its input was closed, and again after SIGTERM."""
+"""How long the process may take to end after its input is closed, and again after SIGTERM."""
 SKIPPED_MAX = 8
-"""How many times as long as it may be a line may get before it is taken to have no end."""
+"""A line of this many times the allowed length counts as endless."""
 JUNK_LOGGED_MAX = 10
-"""Lines without a message that the log shows, for each connection."""
+"""How many lines without a message are logged, per connection."""
 _LOOK_S = 0.01
 _ENDS_KEPT = 512
-"""Bytes at both ends of a line that is too long, in which its id is looked for."""
+"""Bytes kept at both ends of an oversized line, to find its id."""
 _BROKEN = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 
 _OBJECT = re.compile(rb"\s*\{")
 _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
 _ID = rb'"id"\s*:\s*(-?\d+|"[^"\\]*")'
 _HEAD = re.compile(rb"\s*\{(?:\s*(?:%b|%b)\s*,){0,2}\s*\"(?:result|error)\"\s*:" % (_VERSION, _ID))
-"""How an answer begins, as far as its result: perhaps with its id. Nothing within a result can look like that."""
+"""The start of an answer up to its result, perhaps with its id. Nothing within a result can look like that."""
 _TAIL = re.compile(rb",\s*%b(?:\s*,\s*%b)?\s*\}\s*$" % (_ID, _VERSION))
-"""How an answer ends that says its id last. The brace closes the whole, so the id before it is that of the whole."""
+"""The end of an answer whose id comes last. The brace closes the whole object, so the id before it is the answer's."""
 
 _log = logging.getLogger("repertory.tools")
 
@@ -138,9 +138,9 @@ _log = logging.getLogger("repertory.tools")
 async def stdio_transport(
     server: StdioServerParameters, wire: WireBound, errlog: TextIO | None = None
 ) -> AsyncGenerator[TransportStreams]:
-    """Start the process, and speak with it until the end of the block, by when it has ended. UTF-8 only, on POSIX only.
+    """Start the process, and communicate with it until the block ends; by then it has ended. UTF-8 only, on POSIX only.
 
-    `errlog`: an open file for what it prints to stderr. Errors: `OSError`, `ValueError` when it cannot be started.
+    `errlog`: an open file for its stderr. Errors: `OSError`, `ValueError` when it cannot be started.
     """
     process = await anyio.open_process(
         [server.command, *server.args],
@@ -149,7 +149,7 @@ async def stdio_transport(
         cwd=server.cwd,
         start_new_session=True,
     )
-    # Nothing is awaited until the task group is there: a cancellation in between would leave the process alone.
+    # Nothing is awaited until the task group exists: a cancellation in between would leave the process running.
     to_us, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_server, said = anyio.create_memory_object_stream[SessionMessage](0)
     written = anyio.Event()
@@ -162,7 +162,7 @@ async def stdio_transport(
             yield messages, to_server
         finally:
             with anyio.CancelScope(shield=True):
-                # The reader throws away what still comes, so a server that is busy printing can read that it is to end.
+                # The reader discards further output, so a server busy with printing can still see the end of its input.
                 messages.close()
                 to_server.close()
                 with anyio.move_on_after(FLUSH_TIMEOUT_S):
@@ -175,23 +175,23 @@ async def stdio_transport(
 
 
 class LineReader:
-    """Makes messages of what a server prints. Each message has a line."""
+    """Parses a server's output: one message per line."""
 
     def __init__(self, wire: WireBound, errors: str = "strict") -> None:
         self._wire = wire
         self._errors = errors
         self._line = bytearray()
-        """As far as it has arrived; of a line that is skipped, its last bytes."""
+        """The part that has arrived; of a skipped line, its last bytes."""
         self._scale = JsonScale()
         self._skips = False
         self._owed = False
-        """Whether the line that is skipped is an answer that nothing stands for yet."""
+        """True if the skipped line is an answer that no error has replaced yet."""
         self._junk = 0
 
     def read(self, chunk: bytes) -> Iterator[SessionMessage | None]:
-        """The messages that end with this chunk; None for each line that is none.
+        """The messages that end with this chunk; None for each line without a message.
 
-        Errors: `TooLarge` for a line that is too long, and no answer, or without an end. Nothing can be read after it.
+        Errors: `TooLarge` for an oversized line that is no answer, or that does not end. Nothing can be read after it.
         """
         *ends, rest = chunk.split(b"\n")
         for end in ends:
@@ -219,7 +219,7 @@ class LineReader:
         del self._line[:-_ENDS_KEPT]
 
     def _ended(self) -> SessionMessage | None:
-        """The line has ended: what it says."""
+        """The message of the line that has ended."""
         line, skips, owed = self._line, self._skips, self._owed
         scale, self._line, self._scale, self._skips, self._owed = self._scale, bytearray(), JsonScale(), False, False
         if not skips:
@@ -235,7 +235,7 @@ class LineReader:
         return SessionMessage(self._wire.instead(_id_of(identity), self._scale))
 
     def _parsed(self, line: bytearray) -> SessionMessage | None:
-        # Most of what is no message is told apart without the parser, whose errors are slow.
+        # Most lines without a message are recognised without the parser, whose errors are slow.
         if _OBJECT.match(line):
             try:
                 text = line if self._errors == "strict" else line.decode(errors=self._errors)
@@ -262,7 +262,7 @@ async def _read(
     wire: WireBound,
     to_us: MemoryObjectSendStream[SessionMessage | Exception],
 ) -> None:
-    """Pass on what the server says, until it or the session ends; after that, throw away what still comes."""
+    """Pass the server's messages on until it or the session ends; after that, discard its output."""
     try:
         with suppress(*_BROKEN):
             async with to_us:
@@ -295,14 +295,14 @@ async def _write(
                 line = each.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
                 await process.stdin.send(line.encode(errors=errors))
     except _BROKEN:
-        # The server may live on, and would never answer: the session is to see that the connection has ended.
+        # The server may live on without ever answering: tell the session that the connection has ended.
         await to_us.aclose()
     finally:
         written.set()
 
 
 async def _end(process: Process, patience_s: float) -> None:
-    """See the process off, and whatever else is in its group."""
+    """End the process and its group."""
     assert process.stdin is not None
     assert process.stdout is not None
     await _close(process.stdin)
@@ -325,7 +325,7 @@ async def _close(stream: AsyncResource) -> None:
 
 
 async def _ended_within(process: Process, seconds: float) -> bool:
-    """Whether it ends in time. Looked at rather than waited for: asyncio would wait for the ends of its pipes, too."""
+    """True if it ends in time. Polls, since asyncio would also wait for the ends of its pipes."""
     deadline = anyio.current_time() + seconds
     while process.returncode is None:
         if anyio.current_time() >= deadline:

@@ -1,11 +1,11 @@
-"""How much a tool server may send at once, over pipes and over HTTP, and what becomes of more.
+"""Limits how much a tool server may send at once, over pipes and over HTTP, and replaces larger answers.
 
 The `mcp` package gathers a message in memory, however large, and parses it on the event loop. A thread would not help:
-the parser holds the interpreter's lock until it is done. So what arrives is weighed (`core/limits.py`) before it is put
-together, and only what is parsed in a moment is passed on. An answer that is too large is replaced by an error with the
-same id: the call that waits for it gets that, and the connection goes on.
+the parser holds the interpreter's lock until it is done. So arriving data is measured (`core/limits.py`) before it is
+put together, and only quickly parsed messages are passed on. An answer that is too large is replaced by an error with
+the same id: the waiting call gets that, and the connection goes on.
 
-Over HTTP, hooks of the package's HTTP client do this, so it may be a client of the user's own, too.
+Over HTTP, hooks of the package's HTTP client do this, so the client may be the user's own, too.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from repertory.core.limits import RESULT_BYTES, VALUE_BYTES, JsonScale
 EXPANSION = 3
 """How much larger than its result an answer may be: a letter is sent as an escape (`\\u0416`), a text in an object."""
 _TOO_LARGE = "repertory: too large"
-"""The `data` of an error that stands in the place of an answer."""
+"""The `data` of an error that replaces an answer."""
 _PIECE_BYTES = 64 * 1024
 _EVENT_END = re.compile(rb"\n[\r\n]+|\r\r[\r\n]*")
 """An empty line, after the line before it."""
 
 
 class WireBound:
-    """How much one message of a server may weigh, and why its connection was ended, if it was for that."""
+    """The size limit of a server's messages, and why the connection was ended, if the limit was the reason."""
 
     def __init__(self, server: str) -> None:
         self.server = server
         self.broken: str | None = None
-        """What the server sent that the connection could not go on after."""
+        """The message after which the connection could not go on."""
         self._asked: list[int] = []
 
     @property
     def bytes_max(self) -> int:
-        """`EXPANSION` times what the calls in flight take as their result, and no less than for the default."""
+        """`EXPANSION` times the largest result limit of the calls in flight, and at least that of the default."""
         return EXPANSION * max([RESULT_BYTES, *self._asked])
 
     @contextmanager
     def call(self, result_bytes: int) -> Generator[None]:
-        """A call is in flight that takes a result of this weight."""
+        """For the length of the block, a call is in flight with this result limit."""
         self._asked.append(result_bytes)
         try:
             yield
@@ -56,14 +56,14 @@ class WireBound:
             self._asked.remove(result_bytes)
 
     def too_large(self, scale: JsonScale) -> str:
-        """Which bound a message passes, in words."""
+        """Describes which limit a message exceeds."""
         return (
             f"it takes at least {scale.weight:,} bytes as it is sent, counting {VALUE_BYTES} for each of "
             f"{scale.values:,} values; {EXPANSION} times limits['result_bytes'] is {self.bytes_max:,}"
         )
 
     def instead(self, identity: RequestId, scale: JsonScale) -> JSONRPCError:
-        """The error in the place of an answer that is too large."""
+        """The error that replaces an answer that is too large."""
         message = (
             "the answer of the tool server is too large to be read; ask for less of it (a part, a page, a filter): "
             f"server={self.server!r}, {self.too_large(scale)}"
@@ -72,7 +72,7 @@ class WireBound:
 
 
 def stands_for_too_much(error: ErrorData) -> bool:
-    """Whether the error stands in the place of an answer that is too large."""
+    """True if the error replaces an answer that is too large."""
     return error.data == _TOO_LARGE
 
 
@@ -81,10 +81,10 @@ def _error(identity: RequestId, message: str, data: str | None = None) -> JSONRP
 
 
 def bound_client(client: AsyncClient, wire: WireBound) -> AsyncClient:
-    """The same client, whose answers are bounded: whole bodies, or each event of a stream. Shares its connections.
+    """A copy of the client with limited answers: whole bodies, or each event of a stream. Shares its connections.
 
-    The client that was given is left as it is. What is compressed is refused, and not asked for: there is no telling
-    how much it takes before it is unpacked.
+    The given client is unchanged. Compression is not requested, and compressed answers are refused: their size is
+    unknown until they are unpacked.
     """
 
     async def ask(request: Request) -> None:
@@ -95,7 +95,7 @@ def bound_client(client: AsyncClient, wire: WireBound) -> AsyncClient:
 
     mine = copy(client)
     hooks = client.event_hooks
-    # Whatever else looks at the body finds it bounded, and no other hook asks for another encoding.
+    # `ask` runs last and `bound` first: no other hook asks for another encoding, and all see the limited body.
     mine.event_hooks = {"request": [*hooks["request"], ask], "response": [bound, *hooks["response"]]}
     return mine
 
@@ -109,7 +109,7 @@ class _BoundedBody(AsyncByteStream):
         self._request = response.request
         self._wire = wire
         self._events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        # Nobody may unpack what stands in the place of the answer.
+        # Without this header, httpx does not try to unpack a body that replaces the answer.
         self._encoding = response.headers.pop("content-encoding", "identity").lower()
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
@@ -127,7 +127,7 @@ class _BoundedBody(AsyncByteStream):
                     yield self._instead(partial(self._wire.instead, scale=scale), message)
                     return
                 if whole:
-                    # Piece by piece: the package copies what it is given several times before it is parsed.
+                    # In pieces: the package copies its input several times before parsing.
                     for start in range(0, len(held), _PIECE_BYTES):
                         yield bytes(held[start : start + _PIECE_BYTES])
                         await checkpoint()
@@ -136,12 +136,11 @@ class _BoundedBody(AsyncByteStream):
             yield bytes(held)
 
     async def aclose(self) -> None:
-        """Close it, read or not."""
         await self._stream.aclose()
 
     def _pieces(self, before: bytes, chunk: bytes) -> Iterator[tuple[bytes, bool]]:
-        """The parts of a chunk, and whether an event ends with each: the end of the first event, those that are whole
-        in this chunk, and the rest.
+        """The parts of a chunk, and whether an event ends with each: the end of the first event, the events that are
+        whole in this chunk, and the rest.
         """
         ends = [found.end() - len(before) for found in _EVENT_END.finditer(before + chunk)] if self._events else []
         start = 0
@@ -152,7 +151,7 @@ class _BoundedBody(AsyncByteStream):
             yield chunk[start:], False
 
     def _instead(self, error_for: Callable[[RequestId], JSONRPCError], message: str) -> bytes:
-        """What the request is answered with. Errors: httpx's own, with the message, when what is answered is none."""
+        """The response that replaces an answer. Errors: httpx's own, with the message, when the request has no id."""
         try:
             identity = json.loads(self._request.content)["id"]
         except (ValueError, LookupError, TypeError) as error:
