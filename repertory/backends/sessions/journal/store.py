@@ -288,11 +288,9 @@ class ObjectSessionStore(SessionStore):
         return stored.head
 
     async def _where(self, session_id: str) -> SessionKeys:
-        """The keys under which a session is stored now. Errors: see the class."""
         return self._keys(session_id)
 
     async def _read(self, session_id: str, read: Callable[[SessionReader], Awaitable[list[Row]]]) -> list[Row]:
-        """Read from a session without owning it."""
         return await read(SessionReader(self._requests, self._keys(session_id), session_id))
 
     def _next_owner(self, session_id: str, keys: SessionKeys, head: HeadObject) -> OwnedSegments:
