@@ -23,14 +23,14 @@ PROGRAM = """
 import sys
 import anyio
 import anyio.lowlevel
-from repertory.runtime.drain import Phase
+from repertory.runtime.drain import DrainPhase
 from repertory.runtime.system import ActorSystem, SystemSettings
 from tests.runtime.toys import counter
 
 SETTINGS = SystemSettings(phases=(
-    Phase(name="finish", timeout_s=20),
-    Phase(name="flush", timeout_s=20, reserve_s=float(sys.argv[2])),
-    Phase(name="stop", timeout_s=1, reserve_s=1, stops_actors=True),
+    DrainPhase(name="finish", timeout_s=20),
+    DrainPhase(name="flush", timeout_s=20, reserve_s=float(sys.argv[2])),
+    DrainPhase(name="stop", timeout_s=1, reserve_s=1, stops_actors=True),
 ), grace_s=float(sys.argv[3]), force_after_s=0.2)
 
 def say(text):
@@ -95,10 +95,10 @@ import threading
 import time
 import anyio
 from repertory.runtime.system import ActorSystem, SystemSettings
-from repertory.runtime.drain import Phase
+from repertory.runtime.drain import DrainPhase
 
 SETTINGS = SystemSettings(
-    phases=(Phase(name="stop", timeout_s=0.1, stops_actors=True),), grace_s=0.1, force_after_s=float(sys.argv[2])
+    phases=(DrainPhase(name="stop", timeout_s=0.1, stops_actors=True),), grace_s=0.1, force_after_s=float(sys.argv[2])
 )
 
 def in_python():

@@ -56,14 +56,14 @@ async def test_children_start_in_order_and_stop_in_reverse() -> None:
 @pytest.mark.parametrize(
     ("strategy", "expected"),
     [
-        (Strategy.ONE_FOR_ONE, ["b stopped: Failed", "b started"]),
+        (Strategy.ONE_FOR_ONE, ["b stopped: ExitFailed", "b started"]),
         (
             Strategy.REST_FOR_ONE,
-            ["b stopped: Failed", "c stopped: Shutdown", "b started", "c started"],
+            ["b stopped: ExitFailed", "c stopped: Shutdown", "b started", "c started"],
         ),
         (
             Strategy.ONE_FOR_ALL,
-            ["b stopped: Failed", "c stopped: Shutdown", "a stopped: Shutdown", "a started", "b started", "c started"],
+            ["b stopped: ExitFailed", "c stopped: Shutdown", "a stopped: Shutdown", "a started", "b started", "c started"],
         ),
     ],
 )
