@@ -188,7 +188,7 @@ from repertory.app.host import blocking
 
 each = agent("sqlite")
 each("before the fork")
-locks = [blocking._lock, blocking._host_lock, each._lock._lock, each._parts.wish._lock]
+locks = [blocking._lock, blocking._host_lock, each._lock._lock, each._parts.stop_request._lock]
 holding = threading.Event()
 
 def hold():
