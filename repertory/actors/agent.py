@@ -425,7 +425,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         prompt = await driver.begin(said)
         if isinstance(prompt, AgentResult):
             return prompt
-        self._check_form(invocation.output_schema)
+        self._check_output_schema(invocation.output_schema)
         outcome = await self._open(driver, invocation, prompt)
         while outcome is None:
             await self._stand_on_journal()
@@ -454,7 +454,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             return None
         return await driver.run(opening)
 
-    def _check_form(self, form: OutputSchema | None) -> None:
+    def _check_output_schema(self, form: OutputSchema | None) -> None:
         if form is not None and form.name in self._parts.tools:
             raise Invalid("structured output and a tool have the same name; rename one of them", name=form.name)
 

@@ -247,7 +247,7 @@ the budgets of the call that it is done for.
 """
 
 
-PAYER: ContextVar[str | None] = ContextVar("repertory_payer", default=None)
+BUDGET_OWNER: ContextVar[str | None] = ContextVar("repertory_payer", default=None)
 """The budget owner of the running turn or run when it has no id of its own; None if there is none."""
 
 
@@ -348,7 +348,7 @@ def _speak_for(here: CallContext, turn: OpenTurn) -> None:
     """In the caller's context, set the runtime's `CallContext` to that of the job that runs here."""
     ORIGIN.set(CallContext(here.owner, here.waits, ORIGIN.get().trace or here.trace))
     OPEN_TURNS.set((*OPEN_TURNS.get(), turn))
-    PAYER.set(turn.call.budget_owner)
+    BUDGET_OWNER.set(turn.call.budget_owner)
     if turn.call.deadline < deadline():
         _DEADLINE.set((current_token().native_token, turn.call.deadline))
     if turn.budget is not None and turn.budget not in BUDGETS.get():

@@ -71,31 +71,31 @@ NAMELESS = "default"
 class StopRequest:
     """A request to stop the running turn that the turn has not taken yet; at most one waits. Safe from any thread."""
 
-    __slots__ = ("__weakref__", "_lock", "_wish")
+    __slots__ = ("__weakref__", "_asked", "_lock")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._wish: tuple[StopReason, bool] | None = None
+        self._asked: tuple[StopReason, bool] | None = None
         forget_in_children(self)
 
     def forget_parent(self) -> None:
         """In a forked child: drop the request, which was for the parent's turn."""
-        self._lock, self._wish = threading.Lock(), None
+        self._lock, self._asked = threading.Lock(), None
 
     def ask(self, stop: StopReason, *, after_tools: bool) -> None:
         """Ask for the turn's end. A waiting request stays, unless the new one asks for an earlier end."""
         with self._lock:
-            if self._wish is None or (self._wish[1] and not after_tools):
-                self._wish = (stop, after_tools)
+            if self._asked is None or (self._asked[1] and not after_tools):
+                self._asked = (stop, after_tools)
 
     def take(self) -> tuple[StopReason, bool] | None:
         """Take the request: the stop reason, and True if running tools may end first. None if there is none. The caller
         must carry the request out, since it is gone from here.
         """
-        if self._wish is None:
+        if self._asked is None:
             return None
         with self._lock:
-            wish, self._wish = self._wish, None
+            wish, self._asked = self._asked, None
         return wish
 
 
@@ -190,7 +190,7 @@ class TurnStop:
 
     def __init__(self, request: StopRequest | None) -> None:
         """With None the work can be stopped only by cancelling its task."""
-        self._wish = request
+        self._request = request
         self._stop: StopReason | None = None
         self._scope: anyio.CancelScope | None = None
         self.after_tools: Callable[[StopReason], None] = self.ask
@@ -204,7 +204,7 @@ class TurnStop:
 
     def heard(self) -> StopReason | None:
         """The reason to end the turn; None to go on. Takes a waiting stop request first."""
-        wish = None if self._wish is None else self._wish.take()
+        wish = None if self._request is None else self._request.take()
         if wish is not None:
             stop, after_tools = wish
             (self.after_tools if after_tools else self.ask)(stop)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
-from repertory.actors.call import PAYER, Spending
+from repertory.actors.call import BUDGET_OWNER, Spending
 from repertory.actors.context import NAMELESS, TurnContext, TurnRecord
 from repertory.actors.conversation import Counted, PrepareCall, ReduceView
 from repertory.actors.hooks.events import AfterModelCallEvent, BeforeModelCallEvent
@@ -83,7 +83,7 @@ class ModelCalls:
         self._chance = chance
         self._form = turn.invocation.output_schema
         agent_id = turn.settings.agent_id
-        self._spending = Spending((PAYER.get() if agent_id == NAMELESS else None) or agent_id)
+        self._spending = Spending((BUDGET_OWNER.get() if agent_id == NAMELESS else None) or agent_id)
         self.budgets = self._spending.budgets
         """The turn's usage counts towards these."""
         self._tokens: int | None = None

@@ -413,7 +413,7 @@ class SessionPersister(Actor[PersisterMessage]):
         if self._lease is None:
             return
         now = self.context.clock()
-        self._lose_patience(now + _EARLY_S)
+        self._give_up_waiting(now + _EARLY_S)
         due_at = self._write_due_at()
         if due_at <= now + _EARLY_S:
             self._begin_write(self._lease)
@@ -457,7 +457,7 @@ class SessionPersister(Actor[PersisterMessage]):
         """Write the waiting rows without a further delay."""
         self._due_at = -math.inf if self._buffer.waits else math.inf
 
-    def _lose_patience(self, now: float) -> None:
+    def _give_up_waiting(self, now: float) -> None:
         """Tell the askers whose wait is over that their records are not stored yet."""
         late = [waiter for waiter in self._waiters if waiter.until(self._patience_s) <= now]
         if late:

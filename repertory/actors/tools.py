@@ -114,7 +114,7 @@ class ToolStep:
         self._ran = False
         self._cut = False
         self._filled: str | None = None
-        self._misfilled = False
+        self._invalid_output = False
         self.results: dict[str, ToolResult] = dict(command.known)
         """By tool use id."""
         self.failed: RepertoryError | None = None
@@ -161,7 +161,7 @@ class ToolStep:
             stopped=self._stop_after(),
             closing=closing,
             filled_output=self._filled,
-            invalid_output=self._misfilled,
+            invalid_output=self._invalid_output,
             failed=self.failed,
         )
         if not parks or ended.failed is not None:
@@ -295,7 +295,7 @@ class ToolStep:
             text = f"Successfully validated {form.name} structured output"
             self.results[use_id] = {"toolUseId": use_id, "status": "success", "content": [{"text": text}]}
         except Invalid as error:
-            self._misfilled = True
+            self._invalid_output = True
             self.results[use_id] = error_result(use_id, str(error))
 
     def _call(self, tool: Tool, use: ToolUse) -> _Call:

@@ -198,7 +198,7 @@ class StoreKeeper(Actor[LookForAskers]):
     async def on_start(self) -> None:
         capabilities = self._store.capabilities
         if capabilities.maintained:
-            self.context.job(self._store.maintain, name="tend")
+            self.context.job(self._store.maintain, name="maintain")
         if capabilities.look_every_s is not None and self._give_up is not None:
             self.context.every(capabilities.look_every_s, LookForAskers())
 

@@ -29,7 +29,7 @@ class OwningThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._queue: SimpleQueue[_Errand[object] | None] = SimpleQueue()
+        self._queue: SimpleQueue[_WorkItem[object] | None] = SimpleQueue()
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -55,17 +55,17 @@ class OwningThread:
         `after` runs on the thread once the caller has its answer, and must not raise. `undo` receives a result that the
         caller will not see, because it was cancelled meanwhile. Errors: `Invalid` when the thread is closed.
         """
-        errand = _Errand(work, after)
-        self._hand_over(errand)
+        item = _WorkItem(work, after)
+        self._hand_over(item)
         try:
-            await errand.done()
+            await item.done()
         except anyio.get_cancelled_exc_class():
-            if undo is not None and errand.succeeded:
-                undoing = _Errand(partial(undo, errand.outcome()), None)
+            if undo is not None and item.succeeded:
+                undoing = _WorkItem(partial(undo, item.outcome()), None)
                 self._hand_over(undoing)
                 await undoing.done_shielded()
             raise
-        return errand.outcome()
+        return item.outcome()
 
     async def aclose(self, last: Callable[[], None]) -> None:
         """Run the work that was handed over, then `last`, then end the thread. Without a thread, nothing runs.
@@ -77,28 +77,28 @@ class OwningThread:
             self._closed = True
         if thread is None:
             return
-        errand = None if closed else _Errand(last, None)
-        if errand is not None:
-            self._queue.put(cast("_Errand[object]", errand))
+        item = None if closed else _WorkItem(last, None)
+        if item is not None:
+            self._queue.put(cast("_WorkItem[object]", item))
             self._queue.put(None)
-            await errand.done()
+            await item.done()
         with anyio.CancelScope(shield=True):
             while thread.is_alive():
                 await checkpoint()
-        if errand is not None:
-            errand.outcome()
+        if item is not None:
+            item.outcome()
 
-    def _hand_over(self, errand: _Errand[T]) -> None:
+    def _hand_over(self, item: _WorkItem[T]) -> None:
         with self._guard:
             if self._closed:
                 raise Invalid("this was closed before", name=self._name)
             if self._thread is None:
                 self._thread = threading.Thread(target=_work, args=(self._queue,), name=self._name, daemon=True)
                 self._thread.start()
-            self._queue.put(cast("_Errand[object]", errand))
+            self._queue.put(cast("_WorkItem[object]", item))
 
 
-class _Errand(Generic[T]):
+class _WorkItem(Generic[T]):
     """A piece of work, and the place where its caller waits.
 
     The only place here that distinguishes the two kinds of loops. anyio's way to call a loop would block the thread
@@ -189,7 +189,7 @@ class _TrioToken(Protocol):
     def run_sync_soon(self, callback: Callable[[], object], /) -> object: ...
 
 
-def _work(queue: SimpleQueue[_Errand[object] | None]) -> None:
-    while (errand := queue.get()) is not None:
+def _work(queue: SimpleQueue[_WorkItem[object] | None]) -> None:
+    while (item := queue.get()) is not None:
         with unforked:
-            errand.do()
+            item.do()

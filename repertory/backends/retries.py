@@ -26,16 +26,16 @@ class RetryPolicy:
     """Raised when no attempt finished in time."""
 
 
-async def with_retries(call: Callable[[], Awaitable[T]], patience: RetryPolicy, jitter: Callable[[], float]) -> T:
+async def with_retries(call: Callable[[], Awaitable[T]], retry_policy: RetryPolicy, jitter: Callable[[], float]) -> T:
     """The result of `call`, retried. `jitter` returns numbers from 0 up to 1. Cancellation ends the attempt, or the
     delay.
 
     Errors: an error of the call that is not `Retryable`, at once; otherwise the last one when the time is over, or
     `Unavailable` when no attempt had finished by then.
     """
-    deadline = anyio.current_time() + patience.timeout_s
-    delay_s = patience.first_delay_s
-    last: Retryable = patience.unavailable("no answer in time", timeout_s=patience.timeout_s)
+    deadline = anyio.current_time() + retry_policy.timeout_s
+    delay_s = retry_policy.first_delay_s
+    last: Retryable = retry_policy.unavailable("no answer in time", timeout_s=retry_policy.timeout_s)
     with anyio.move_on_at(deadline):
         while True:
             try:
@@ -43,5 +43,5 @@ async def with_retries(call: Callable[[], Awaitable[T]], patience: RetryPolicy, 
             except Retryable as error:
                 last = error
             await anyio.sleep(delay_s * (1 - jitter() / 2))
-            delay_s = min(2 * delay_s, patience.delay_max_s)
+            delay_s = min(2 * delay_s, retry_policy.delay_max_s)
     raise last

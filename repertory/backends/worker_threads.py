@@ -34,11 +34,11 @@ _limiter: RunVar[anyio.CapacityLimiter] = RunVar("repertory_file_threads")
 
 async def run_in_thread(work: Callable[[], T]) -> T:
     """The result or the exception of `work`. Cancellation waits until the work has ended, or prevents its start."""
-    errand = _Errand(work)
+    item = _WorkItem(work)
     try:
-        return await anyio.to_thread.run_sync(errand.do, limiter=_threads())
+        return await anyio.to_thread.run_sync(item.do, limiter=_threads())
     except anyio.get_cancelled_exc_class():
-        await errand.ended()
+        await item.ended()
         raise
 
 
@@ -52,17 +52,17 @@ async def run_foreign(work: Callable[[], T], *, by: float = math.inf, grace_s: f
     foreign.left = [each for each in foreign.left if each.running]
     if len(foreign.left) >= LEFT_MAX:
         raise Unavailable("calls that did not return in time are still running", calls=len(foreign.left))
-    errand = _Errand(work)
+    item = _WorkItem(work)
     try:
-        return await anyio.to_thread.run_sync(errand.do, abandon_on_cancel=True, limiter=foreign.limiter)
+        return await anyio.to_thread.run_sync(item.do, abandon_on_cancel=True, limiter=foreign.limiter)
     except anyio.get_cancelled_exc_class():
-        await errand.ended(min(by, anyio.current_time() + grace_s))
-        if errand.running:
-            foreign.left.append(errand)
+        await item.ended(min(by, anyio.current_time() + grace_s))
+        if item.running:
+            foreign.left.append(item)
         raise
 
 
-class _Errand(Generic[T]):
+class _WorkItem(Generic[T]):
     """Work that either starts and is waited for, or is called off before it starts."""
 
     def __init__(self, work: Callable[[], T]) -> None:
@@ -99,7 +99,7 @@ class _Errand(Generic[T]):
 @dataclass(slots=True)
 class _ForeignThreads:
     limiter: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(THREADS_MAX))
-    left: list[_Errand[Any]] = field(default_factory=list["_Errand[Any]"])
+    left: list[_WorkItem[Any]] = field(default_factory=list["_WorkItem[Any]"])
     """Calls that are no longer waited for."""
 
 

@@ -254,7 +254,7 @@ def is_plainly_sound(message: Mapping[str, object]) -> bool:
     return right and len(counts) == _USUAL_COUNTS
 
 
-def mended_result(result: Mapping[str, object]) -> ToolResult:
+def repair_result(result: Mapping[str, object]) -> ToolResult:
     """A tool result that may be stored and sent; the same object when nothing is wrong with it."""
     return cast("ToolResult", result if _RESULT(result, "") is None else _mended_result(result))
 
@@ -549,7 +549,7 @@ def read_result(result: object) -> ToolResult:
     """A stored tool result, repaired like a message. Errors: `Invalid` when it is no dictionary."""
     if not isinstance(result, dict):
         raise Invalid(f"result: a dictionary, not {type(result).__name__}")
-    return mended_result(cast("Mapping[str, object]", result))
+    return repair_result(cast("Mapping[str, object]", result))
 
 
 def _checked(value: object, fault: str | None) -> object:

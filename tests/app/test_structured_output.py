@@ -29,7 +29,7 @@ from repertory import (
     SQLiteSessionManager,
     tool,
 )
-from repertory.backends.tools.output_form import form_for
+from repertory.backends.tools.output_form import schema_for
 from repertory.backends.tools.schema_library import schema_class
 from repertory.core.messages import text_of, tool_results
 from repertory.core.turn import FORM_PROMPT
@@ -341,7 +341,7 @@ async def test_types_of_all_kinds(kind: Any, name: str, given: dict[str, Any], e
     agent = agent_with({"toolUse": {"name": name, "input": given}})
     result = await agent.invoke_async("?", structured_output_model=kind)
     assert result.structured_output == expected
-    spec = form_for(kind).spec
+    spec = schema_for(kind).spec
     assert spec["name"] == name
     schema: Any = spec["inputSchema"]["json"]
     assert schema["type"] == "object"
@@ -487,7 +487,7 @@ VALUE = '{"name": "Ann", "age": 42}'
     ],
 )
 async def test_a_form_is_read_with_and_without_a_fence(text: str) -> None:
-    assert form_for(Person).read(text)[0] == Person(name="Ann", age=42)
+    assert schema_for(Person).read(text)[0] == Person(name="Ann", age=42)
 
 
 @pytest.mark.parametrize(
@@ -498,4 +498,4 @@ async def test_a_form_is_read_with_and_without_a_fence(text: str) -> None:
 async def test_what_looks_like_a_fence_is_refused_in_time(text: str) -> None:
     """The time was the cube of the number of newlines."""
     with pytest.raises(Invalid):
-        form_for(Person).read(text)
+        schema_for(Person).read(text)

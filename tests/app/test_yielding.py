@@ -343,7 +343,7 @@ async def test_an_old_wish_is_not_heard_by_the_next_owner() -> None:
             await two.acquire("s")
         lease = await two.acquire("s", takeover=True)
         async with anyio.create_task_group() as group:
-            if hasattr(two, "tend"):
+            if two.capabilities.maintained:
                 group.start_soon(two.maintain)
             await anyio.sleep(20)
             assert list(await two.asked_for()) == []  # type: ignore[attr-defined] - all of these can be asked

@@ -35,7 +35,7 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.restore import said_in
 from repertory.core.journal.rows import VERSION, RecordKind, Row
-from repertory.core.messages import Message, mended_result, repair_message
+from repertory.core.messages import Message, repair_message, repair_result
 from repertory.errors import CorruptJournal, Invalid
 
 text = st.text(max_size=8) | st.sampled_from(["$bytes", "$$bytes", "a$bytes", "ends in $bytes", '"', "\ud83d"])
@@ -67,7 +67,7 @@ names = st.lists(text, max_size=3).map(tuple)
 statuses = st.sampled_from(["started", "completed", "failed", "interrupted"])
 results = st.fixed_dictionaries(
     {"toolUseId": text, "status": st.just("success"), "content": st.lists(mappings, max_size=2)}
-).map(mended_result)
+).map(repair_result)
 RECORDS: Mapping[RecordKind, st.SearchStrategy[Record]] = {
     RecordKind.MESSAGE: st.builds(
         MessageAdded,

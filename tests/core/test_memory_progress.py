@@ -99,7 +99,7 @@ def test_the_same_write_is_accepted_once_while_it_is_on_its_way() -> None:
 
 def test_letters_that_are_replayed_are_tried_again_and_are_letters_no_more() -> None:
     progress = Progress().accepted([write("a")]).refused("a", "no", 1.0).claimed(4).given_up((1, 4), "no", 2.0)
-    assert [letter.stretch for letter in progress.dead_letters] == [(0, 0), (1, 4)]
+    assert [letter.seq_range for letter in progress.dead_letters] == [(0, 0), (1, 4)]
     again = progress.replayed()
     assert ([each.key for each in again.pending], again.again, again.dead_letters) == (["a"], ((1, 4),), ())
     assert again.position == 4
@@ -113,7 +113,7 @@ def test_bounds_hold() -> None:
     for number in range(LETTERS_MAX + 10):
         progress = progress.given_up((number, number), "no", 1.0)
     assert len(progress.dead_letters) == LETTERS_MAX
-    assert progress.dead_letters[-1].stretch == (LETTERS_MAX + 9, LETTERS_MAX + 9)
+    assert progress.dead_letters[-1].seq_range == (LETTERS_MAX + 9, LETTERS_MAX + 9)
 
 
 @pytest.mark.parametrize(

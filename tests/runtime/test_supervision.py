@@ -63,7 +63,14 @@ async def test_children_start_in_order_and_stop_in_reverse() -> None:
         ),
         (
             Strategy.ONE_FOR_ALL,
-            ["b stopped: ExitFailed", "c stopped: Shutdown", "a stopped: Shutdown", "a started", "b started", "c started"],
+            [
+                "b stopped: ExitFailed",
+                "c stopped: Shutdown",
+                "a stopped: Shutdown",
+                "a started",
+                "b started",
+                "c started",
+            ],
         ),
     ],
 )

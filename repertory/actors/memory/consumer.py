@@ -399,30 +399,30 @@ class MemoryConsumer(Actor[MemoryMessage]):
         rest_s = store.breaker.retry_at - now if store.breaker.is_open else _PAUSE_S
         self.context.after(rest_s + _EARLY_S, TryStoreAgain(store=store.name), key=store.name)
 
-    async def _extract(self, store: StoreProgress, stretch: SeqRange, *, forced: bool) -> None:
+    async def _extract(self, store: StoreProgress, seq_range: SeqRange, *, forced: bool) -> None:
         """Extract memories from a range, or hand its messages over, after the range is recorded, so that a retry uses
         the same range. A range that cannot be extracted is dropped. One that the budget did not allow waits.
         """
         await self._keep(store, sure=True)
-        said = await self._said_in(stretch)
+        said = await self._said_in(seq_range)
         kept = _filtered(said, store)
         taken = [said[position] for position in kept.positions]
         redactions = sum(each.redacted for each in said)
-        name = f"{stretch[0]}-{stretch[1]}" + (f"!{redactions}" if redactions else "")
+        name = f"{seq_range[0]}-{seq_range[1]}" + (f"!{redactions}" if redactions else "")
         try:
             writes = await self._made_of(store, name, kept.messages, taken, forced=forced) if taken else []
         except Retryable:
             raise
         except Invalid as error:
             self._note_given_up(store, error)
-            store.progress = store.progress.given_up(stretch, str(error), self._wall())
+            store.progress = store.progress.given_up(seq_range, str(error), self._wall())
             await self._keep(store)
             return
         if writes is None:
             store.put_off = True
             return
         store.landed += len(taken)
-        store.progress = store.progress.extracted(stretch, writes)
+        store.progress = store.progress.extracted(seq_range, writes)
         await self._keep(store, sure=bool(writes))
 
     async def _made_of(
@@ -528,9 +528,9 @@ class MemoryConsumer(Actor[MemoryMessage]):
     async def _said(self, after: int, until: int | None = None) -> Sequence[SaidMessage]:
         return await self._persister.ask(ReadSaid(after=after, until=until), timeout_s=math.inf)
 
-    async def _said_in(self, stretch: SeqRange) -> Sequence[SaidMessage]:
+    async def _said_in(self, seq_range: SeqRange) -> Sequence[SaidMessage]:
         """The messages of the range, including those that were rewound later."""
-        first, last = stretch
+        first, last = seq_range
         return [each for each in await self._said(first - 1, last) if each.seq <= last]
 
     def _context(

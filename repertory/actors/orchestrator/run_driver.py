@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import anyio
 
-from repertory.actors.call import PAYER
+from repertory.actors.call import BUDGET_OWNER
 from repertory.actors.hooks.calls import check_asked, fire
 from repertory.actors.orchestrator.events import AfterNodeCallEvent, BeforeNodeCallEvent
 from repertory.core.interrupts import Questions
@@ -471,7 +471,7 @@ class RunDriver:
             prompt=responses or (None if node in self._expired else told),
             token=execution_token(self._parts.orchestrator_id, run, node, visits),
             invocation_state=state,
-            budget_owner=f"{PAYER.get() or self._parts.orchestrator_id}.{node}",
+            budget_owner=f"{BUDGET_OWNER.get() or self._parts.orchestrator_id}.{node}",
             again=visits > 0,
             answers=bool(responses),
             publish=None if self._publish is None else self._forward(node),

@@ -101,9 +101,9 @@ def output_form(kind: type[Any] | None) -> OutputSchema | None:
     """The output schema of a type. Loads pydantic, which the author of the type has loaded. Errors: `Invalid`."""
     if kind is None:
         return None
-    from repertory.backends.tools.output_form import form_for
+    from repertory.backends.tools.output_form import schema_for
 
-    return form_for(kind)
+    return schema_for(kind)
 
 
 def request_state_of(state: Mapping[str, Any]) -> dict[str, Any]:

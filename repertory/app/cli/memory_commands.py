@@ -184,7 +184,7 @@ def _letter_lines(found: Sequence[StoredDeadLetter]) -> Iterator[str]:
     for stored in found:
         letter = stored.letter
         when = datetime.fromtimestamp(letter.at, UTC).strftime("%Y-%m-%d %H:%M")
-        what = f"messages {letter.stretch[0]}-{letter.stretch[1]}"
+        what = f"messages {letter.seq_range[0]}-{letter.seq_range[1]}"
         if letter.write is not None:
             what = f'"{shortened(letter.write.content)}"'
         where = f"{stored.session_id}/{stored.agent_id} -> {stored.store}"

@@ -158,7 +158,7 @@ def _one_of(given: T, allowed: object, what: str) -> T:
     return given
 
 
-def _source(config: BedrockKnowledgeBaseConfig, patience: RetryPolicy) -> CustomSource | S3Source:
+def _source(config: BedrockKnowledgeBaseConfig, retry_policy: RetryPolicy) -> CustomSource | S3Source:
     kind = config.data_source_type
     if kind not in ("CUSTOM", "S3"):
         raise Invalid(_READ_ONLY, data_source_type=kind)
@@ -174,7 +174,7 @@ def _source(config: BedrockKnowledgeBaseConfig, patience: RetryPolicy) -> Custom
     if len(uri) - len("s3://") + _NAME_CHARS > URI_CHARS_MAX:
         raise Invalid("bucket and prefix are too long for a knowledge base", uri=uri, chars_max=URI_CHARS_MAX)
     return S3Source(
-        data_source_id=config.data_source_id, uri=uri, open_objects=partial(_open_objects, s3, config, patience)
+        data_source_id=config.data_source_id, uri=uri, open_objects=partial(_open_objects, s3, config, retry_policy)
     )
 
 
@@ -188,7 +188,7 @@ def _open_objects(
         cast("str", s3.prefix),
         writer=os.urandom(8).hex(),
         aws=_aws(config, s3.client, s3.endpoint_url),
-        patience=patience,
+        retry_policy=patience,
         content_type="text/plain; charset=utf-8",
     )
 

@@ -60,7 +60,7 @@ class ScriptedModel(Model):
         self._loop = loop
         self._given = 0
         self._tool_uses = 0
-        self._tokens = _TokenLedger()
+        self._tokens = _TokenCounter()
         self.calls: list[ScriptedCall] = []
         """The recorded calls, in order."""
 
@@ -144,7 +144,7 @@ def _metadata(asked: int, blocks: list[ContentBlock]) -> StreamEvent:
     return {"metadata": {"usage": usage, "metrics": {"latencyMs": 0}}}
 
 
-class _TokenLedger:
+class _TokenCounter:
     """Remembers the estimates of the last call, so that the messages of a growing or sliding conversation are not
     counted again.
 

@@ -75,7 +75,7 @@ class S3ObjectStore:
         *,
         writer: str,
         aws: AwsSettings | None = None,
-        patience: RetryPolicy | None = None,
+        retry_policy: RetryPolicy | None = None,
         content_type: str = "application/json",
     ) -> None:
         """`prefix` precedes every key, with a slash between; slashes at its ends are ignored.
@@ -90,7 +90,7 @@ class S3ObjectStore:
         self._prefix = f"{check_key(below)}/" if below else ""
         self._writer = blake2b(check_id(writer, "writer").encode(), digest_size=16)
         self._aws = aws or AwsSettings(connect_timeout_s=5.0, read_timeout_s=20.0)
-        self._patience = replace(patience or RetryPolicy(), unavailable=StoreUnavailable)
+        self._retry_policy = replace(retry_policy or RetryPolicy(), unavailable=StoreUnavailable)
         self._content_type = content_type
         self._clients = aws_clients(_SERVICE, self._aws)
         self._numbers = count(1)
@@ -192,7 +192,7 @@ class S3ObjectStore:
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         if self._closed:
             raise Invalid("this was closed before", name=self.name)
-        return await with_retries(attempt, self._patience, self._jitter)
+        return await with_retries(attempt, self._retry_policy, self._jitter)
 
     def _jitter(self) -> float:
         """The next number of this writer's own sequence."""

@@ -22,7 +22,7 @@ _FENCE = re.compile(r"```\w*")
 _NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-class PydanticForm:
+class PydanticSchema:
     """A pydantic model class (or a dataclass, or a typed dictionary) as an `OutputSchema`."""
 
     def __init__(self, kind: type[Any]) -> None:
@@ -85,7 +85,7 @@ def _unfenced(text: str) -> str:
     return inside if fenced else text
 
 
-def form_for(kind: type[Any]) -> PydanticForm:
+def schema_for(kind: type[Any]) -> PydanticSchema:
     """The output schema of a type, built once. Errors: as `PydanticForm`."""
     if not isinstance(cast("object", kind), type):
         raise Invalid("structured output takes a pydantic model class", got=kind)
@@ -93,5 +93,5 @@ def form_for(kind: type[Any]) -> PydanticForm:
 
 
 @functools.lru_cache(maxsize=128)
-def _form_for(kind: type[Any]) -> PydanticForm:
-    return PydanticForm(kind)
+def _form_for(kind: type[Any]) -> PydanticSchema:
+    return PydanticSchema(kind)

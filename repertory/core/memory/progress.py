@@ -56,7 +56,7 @@ class MemoryDeadLetter:
     why: str
     write: MemoryWrite | None = None
     """The refused write; None when a range could not be extracted."""
-    stretch: SeqRange = (0, 0)
+    seq_range: SeqRange = (0, 0)
     """The messages concerned."""
 
 
@@ -84,12 +84,12 @@ class Progress:
         """Take the messages after the position, up to `last`, for extraction as one range."""
         return replace(self, position=last, again=(*self.again, (self.position + 1, last)))
 
-    def extracted(self, stretch: SeqRange, writes: Sequence[MemoryWrite]) -> Progress:
+    def extracted(self, seq_range: SeqRange, writes: Sequence[MemoryWrite]) -> Progress:
         """A range was extracted into these writes."""
         return replace(
             self,
-            position=max(self.position, stretch[1]),
-            again=tuple(other for other in self.again if other != stretch),
+            position=max(self.position, seq_range[1]),
+            again=tuple(other for other in self.again if other != seq_range),
             pending=(*self.pending, *writes),
         )
 
@@ -109,10 +109,10 @@ class Progress:
         ]
         return replace(self.landed(key), dead_letters=(*self.dead_letters, *letters)[-LETTERS_MAX:])
 
-    def given_up(self, stretch: SeqRange, why: str, at: float) -> Progress:
+    def given_up(self, seq_range: SeqRange, why: str, at: float) -> Progress:
         """This range cannot be extracted."""
-        letter = MemoryDeadLetter(at=at, why=why[:WHY_CHARS_MAX], stretch=stretch)
-        return replace(self.extracted(stretch, ()), dead_letters=(*self.dead_letters, letter)[-LETTERS_MAX:])
+        letter = MemoryDeadLetter(at=at, why=why[:WHY_CHARS_MAX], seq_range=seq_range)
+        return replace(self.extracted(seq_range, ()), dead_letters=(*self.dead_letters, letter)[-LETTERS_MAX:])
 
     def without(self, seqs: Collection[int]) -> Progress:
         """Drop all pending writes and dead letters that came from these messages. The rest of their ranges is extracted
@@ -134,7 +134,7 @@ class Progress:
     def replayed(self) -> Progress:
         """Every dead letter is to be tried again."""
         writes = [letter.write for letter in self.dead_letters if letter.write is not None]
-        again = [letter.stretch for letter in self.dead_letters if letter.write is None]
+        again = [letter.seq_range for letter in self.dead_letters if letter.write is None]
         return replace(self.accepted(writes), again=tuple(dict.fromkeys((*self.again, *again))), dead_letters=())
 
 
@@ -201,7 +201,7 @@ def _spell_write(write: MemoryWrite) -> dict[str, Json]:
 
 def _spell_dead_letter(letter: MemoryDeadLetter) -> dict[str, Json]:
     what: dict[str, Json] = (
-        {"stretch": list(letter.stretch)} if letter.write is None else {"write": _spell_write(letter.write)}
+        {"stretch": list(letter.seq_range)} if letter.write is None else {"write": _spell_write(letter.write)}
     )
     return {"at": letter.at, "why": letter.why, **what}
 
@@ -246,7 +246,7 @@ def _read_letter(value: Json) -> MemoryDeadLetter:
     if not (isinstance(at, float | int) and isinstance(why, str)):
         raise TypeError
     if write is None:
-        return MemoryDeadLetter(at=at, why=why, stretch=_read_stretch(said.get("stretch")))
+        return MemoryDeadLetter(at=at, why=why, seq_range=_read_stretch(said.get("stretch")))
     return MemoryDeadLetter(at=at, why=why, write=_read_write(write))
 
 

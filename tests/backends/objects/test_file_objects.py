@@ -28,7 +28,7 @@ from repertory.backends.objects import files
 from repertory.backends.objects.file_folders import check_spelling
 from repertory.backends.objects.files import LARGE_BYTES, FileObjectStore
 from repertory.backends.ports import Condition, Create, Overwrite, Update
-from repertory.backends.worker_threads import _Errand
+from repertory.backends.worker_threads import _WorkItem
 from repertory.core.ids import RESERVED
 from repertory.errors import AlreadyExists, Failed, Invalid, NotFound, PreconditionFailed, Unavailable
 
@@ -472,7 +472,7 @@ async def test_a_task_cancelled_natively_waits_for_its_write(
 async def test_work_that_was_called_off_never_begins() -> None:
     """A thread may be about to begin when a cancellation by asyncio itself comes."""
     done: list[str] = []
-    errand = _Errand(lambda: done.append("work"))
+    errand = _WorkItem(lambda: done.append("work"))
     await errand.ended()
     with pytest.raises(InterruptedError):
         errand.do()

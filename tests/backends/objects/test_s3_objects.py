@@ -60,7 +60,7 @@ def prefix() -> str:
 
 def open_store(url: str, prefix: str, patience: RetryPolicy = QUICK) -> S3ObjectStore:
     aws = AwsSettings(endpoint_url=url)
-    return S3ObjectStore(BUCKET, prefix, writer=f"writer-{next(_writers)}", aws=aws, patience=patience)
+    return S3ObjectStore(BUCKET, prefix, writer=f"writer-{next(_writers)}", aws=aws, retry_policy=patience)
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ async def test_half_an_answer_is_no_answer(store: S3ObjectStore, rough: RoughS3)
 async def test_patience_has_an_end(rough: RoughS3, prefix: str, trouble: Plan, error: type[RepertoryError]) -> None:
     store = open_store(rough.url, prefix)
     await store.list("")  # what is imported and made once takes longer than this patience
-    store._patience = SHORT
+    store._retry_policy = SHORT
     rough.plan = lambda request: trouble
     for call in (
         lambda: store.put("key", b"", Create()),
@@ -237,7 +237,7 @@ async def test_cancellation_ends_requests_and_waits_at_once(rough: RoughS3, pref
 @pytest.mark.parametrize("trouble", [Lose(), Halve(), Hang(forward=True)], ids=repr)
 async def test_a_put_whose_answer_was_lost_is_recognised_as_done(rough: RoughS3, prefix: str, trouble: Plan) -> None:
     aws = AwsSettings(endpoint_url=rough.url, read_timeout_s=0.3)
-    store = S3ObjectStore(BUCKET, prefix, writer="writer", aws=aws, patience=QUICK)
+    store = S3ObjectStore(BUCKET, prefix, writer="writer", aws=aws, retry_policy=QUICK)
     version = await store.put("other", b"other", Create())
     conditions: list[tuple[str, Condition]] = [("key", Create()), ("other", Update(version))]
     for key, condition in conditions:
@@ -336,7 +336,7 @@ async def test_what_no_retry_mends_fails_at_once_and_says_what_to_change(
 
 async def test_a_missing_bucket_is_never_a_missing_object(s3_url: str) -> None:
     """Whoever creates what is not found must not believe that nothing was ever stored."""
-    store = S3ObjectStore("no-such-bucket", writer="writer", aws=AwsSettings(endpoint_url=s3_url), patience=QUICK)
+    store = S3ObjectStore("no-such-bucket", writer="writer", aws=AwsSettings(endpoint_url=s3_url), retry_policy=QUICK)
     for call in (store.get("key"), store.put("key", b"", Create()), store.list(""), store.delete("key")):
         with pytest.raises(Failed, match="no such bucket"):
             await call

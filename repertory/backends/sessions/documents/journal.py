@@ -86,7 +86,7 @@ async def seen_rows(
     return [*opened.found, *opened.made] if whole else opened.needed()
 
 
-async def mended_rows(
+async def repaired_rows(
     place: JournalPlace, wall: Callable[[], float], entropy: Entropy
 ) -> tuple[list[Row], Sequence[Corruption]]:
     """All rows, with a record for each damaged message: its current content, or that it was lost. And the damage.

@@ -28,7 +28,7 @@ from repertory.backends.ports import (
     SessionStore,
     StoreCapabilities,
 )
-from repertory.backends.sessions.documents.journal import TreeJournal, TreeSettings, mended_rows, seen_rows
+from repertory.backends.sessions.documents.journal import TreeJournal, TreeSettings, repaired_rows, seen_rows
 from repertory.backends.sessions.documents.lease import HeldLease, LeaseFile, TreeLeases
 from repertory.backends.sessions.documents.reading import (
     SESSIONS,
@@ -463,7 +463,7 @@ async def salvage_agent(
     if place.names.orchestrator:
         return await _salvage_orchestrator(place, wall, entropy)
     try:
-        return await mended_rows(place, wall, entropy)
+        return await repaired_rows(place, wall, entropy)
     except Corrupt as error:
         damages = [Corruption(where=place.names.folder, what=str(error))]
     documents = await _messages(place)

@@ -88,7 +88,7 @@ class Maintenance:
         if session.lost is None:
             with suppress(RepertoryError):
                 await session.renew()
-                await _look_for_wish(session)
+                await _look_for_request(session)
 
     async def _tidy_all(self) -> None:
         while True:
@@ -120,12 +120,12 @@ class Maintenance:
                 self._tidying.pop(session, None)
 
 
-async def _look_for_wish(session: OwnedSegments) -> None:
+async def _look_for_request(session: OwnedSegments) -> None:
     """A caller that wants the session has put the name of its owner under `wanted`, when it read the store's clock."""
     found = await session.requests.find(session.keys.wanted)
     if found is not None and found.body == session.lease.owner.encode():
         await session.requests.delete_all([session.keys.wanted])
-        session.note_wish()
+        session.note_request()
 
 
 def _is_due(session: OwnedSegments) -> bool:

@@ -281,10 +281,10 @@ class OwnedSegments:
         async with self.head_lock:
             await self.write_head(fresh=self.head.window is None)
 
-    def note_wish(self) -> None:
+    def note_request(self) -> None:
         self._wanted = True
 
-    def take_wish(self) -> bool:
+    def take_request(self) -> bool:
         """True if another process has asked for the session since the last call."""
         wanted, self._wanted = self._wanted, False
         return wanted

@@ -132,7 +132,7 @@ class ObjectSessionStore(SessionStore):
         renewal checks for it. Errors: `Unavailable`.
         """
         asked = {*(await self._life.asked_for() if self._owned else ())}
-        asked |= {session_id for session_id, owned in self._owned.items() if owned.take_wish()}
+        asked |= {session_id for session_id, owned in self._owned.items() if owned.take_request()}
         return sorted(asked & self._owned.keys())
 
     async def release(self, lease: Lease) -> None:

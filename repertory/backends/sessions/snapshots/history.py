@@ -19,7 +19,7 @@ from repertory.core.snapshots.location import Numbering, file_name, number_of
 from repertory.errors import CorruptJournal, SnapshotException
 
 if TYPE_CHECKING:
-    from repertory.backends.sessions.snapshots.makers import HistoryShelf, Maker
+    from repertory.backends.sessions.snapshots.makers import HistoryStore, Maker
     from repertory.core.snapshots.location import SnapshotLocation
 
 _log = logging.getLogger("repertory.sessions")
@@ -42,7 +42,7 @@ class AgentHistory:
     """The numbered snapshots of an agent whose session is owned."""
 
     def __init__(
-        self, shelf: HistoryShelf, location: SnapshotLocation, maker: Maker[Any], wall: Callable[[], float]
+        self, shelf: HistoryStore, location: SnapshotLocation, maker: Maker[Any], wall: Callable[[], float]
     ) -> None:
         self._shelf = shelf
         self._location = location

@@ -77,7 +77,7 @@ class PreparedSnapshot(NamedTuple):
     """Approximate."""
 
 
-class HistoryShelf(Protocol):
+class HistoryStore(Protocol):
     """A store of numbered snapshots. Errors of every call: those of the underlying storage."""
 
     async def history(self, location: SnapshotLocation, snapshot_id: str) -> FoundSnapshot[ReadSnapshot] | None: ...
@@ -289,7 +289,7 @@ def holds_more(snapshot: ReadSnapshot, document: Mapping[str, object]) -> bool:
     return bool(snapshot.content.interrupt_state.get("activated")) or (isinstance(data, Mapping) and "stash" in data)
 
 
-async def unreadable(shelf: HistoryShelf, location: SnapshotLocation, found: FoundSnapshot[S]) -> SnapshotException:
+async def unreadable(shelf: HistoryStore, location: SnapshotLocation, found: FoundSnapshot[S]) -> SnapshotException:
     """The error for an unreadable latest snapshot when there is no journal to continue from."""
     ids = await shelf.ids(location)
     hint = f"open the session with load_snapshot_id={ids[-1]!r}" if ids else "there is no numbered snapshot either"
@@ -297,7 +297,7 @@ async def unreadable(shelf: HistoryShelf, location: SnapshotLocation, found: Fou
     return SnapshotException(msg, file=found.place, cause=found.fault)
 
 
-async def find_history(shelf: HistoryShelf, location: SnapshotLocation, snapshot_id: str) -> ReadSnapshot:
+async def find_history(shelf: HistoryStore, location: SnapshotLocation, snapshot_id: str) -> ReadSnapshot:
     """The snapshot of that id. Errors: `NotFound`, `SnapshotException`."""
     found = await shelf.history(location, snapshot_id)
     if found is None:

@@ -86,7 +86,7 @@ class StorageSessionStore(SessionStore):
         """`owner` must be unique to this object. `wall` gives epoch seconds, `entropy` random bytes. `choices`: the
         default for agents.
         """
-        self._shelf = StorageShelf(storage)
+        self._shelf = StorageSnapshots(storage)
         self._owner = check_id(owner, "owner")
         self._wall = wall
         self._entropy = entropy
@@ -285,7 +285,7 @@ class OverwrittenSnapshot(NamedTuple):
 class CarriedPlace:
     """A storage and one agent's location in it, as the owner reaches them."""
 
-    shelf: StorageShelf
+    shelf: StorageSnapshots
     lease: Lease
     location: SnapshotLocation
     wall: Callable[[], float]
@@ -475,12 +475,12 @@ class CarriedJournal(Generic[S]):
         self._over = True
 
 
-async def latest_carrying(shelf: StorageShelf, location: SnapshotLocation) -> object:
+async def latest_carrying(shelf: StorageSnapshots, location: SnapshotLocation) -> object:
     document = await shelf.latest(location)
     return document if document is not None else await earlier_latest(shelf, location)
 
 
-async def earlier_latest(shelf: StorageShelf, location: SnapshotLocation) -> object:
+async def earlier_latest(shelf: StorageSnapshots, location: SnapshotLocation) -> object:
     """The same at the place of earlier releases, which kept orchestrators among the agents. None for an agent."""
     if location.scope != RUN_SCOPE:
         return None
@@ -530,7 +530,7 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-class StorageShelf:
+class StorageSnapshots:
     """A storage. Its functions run one at a time, its coroutine functions concurrently.
 
     Errors of every call: `StoreFailed` (a `SessionException`) for any exception of the storage.

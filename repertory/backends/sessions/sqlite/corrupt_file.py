@@ -52,7 +52,7 @@ def _following(before: bytes, rows: Iterable[tuple[int, Row]]) -> tuple[int, Row
     return next(((place, row) for place, row in rows if link_of(before, row) == row.link), None)
 
 
-class Wreck:
+class CorruptFile:
     """A damaged database, as far as it can be read. Call every method outside a transaction, or in a reading one. None
     raises for damage.
     """

@@ -16,7 +16,7 @@ from typing import Literal, cast
 
 from repertory.backends.ports import Batch, Corruption, Inspection, Lease, Position, SalvagedRows, SessionInfo
 from repertory.backends.sessions.liveness import OwnerLock, noted_in
-from repertory.backends.sessions.sqlite.corrupt_file import Wreck, is_id
+from repertory.backends.sessions.sqlite.corrupt_file import CorruptFile, is_id
 from repertory.backends.sessions.sqlite.file import (
     CommitHook,
     counts_journals,
@@ -186,7 +186,7 @@ class Journals:
         return found
 
     def salvage(self, session_id: str) -> SalvagedRows:
-        return Wreck(self._connection, self._name).salvage(session_id)
+        return CorruptFile(self._connection, self._name).salvage(session_id)
 
     def begin_behind(self, generation: int, position: int) -> None:
         """Give every later lease a higher generation, and every later row a higher position."""

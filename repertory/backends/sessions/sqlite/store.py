@@ -23,7 +23,7 @@ from urllib.parse import quote
 from repertory.backends.owning_thread import OwningThread
 from repertory.backends.ports import Batch, Corruption, Inspection, SalvagedRows, SessionStore, StoreCapabilities
 from repertory.backends.sessions.liveness import OwnerLock, noted_in
-from repertory.backends.sessions.sqlite.corrupt_file import Wreck
+from repertory.backends.sessions.sqlite.corrupt_file import CorruptFile
 from repertory.backends.sessions.sqlite.file import (
     CommitHook,
     mapped_errors,
@@ -262,7 +262,7 @@ def rebuild(
             old.text_factory = readable_text
             with suppress(sqlite3.DatabaseError):  # Keep writers out meanwhile, if possible.
                 old.execute("BEGIN IMMEDIATE")
-            wreck = Wreck(old, str(path))
+            wreck = CorruptFile(old, str(path))
             _refuse_owners(path, wreck)
             if not wreck.sessions() and wreck.unread is not None:
                 text = "no session can be read in this file, so it was left as it is: restore a copy, or move it away"
@@ -284,14 +284,14 @@ def wrecks_of(path: Path) -> list[str]:
     return [str(path.with_name(f"{prefix}{number}")) for number in numbers]
 
 
-def _refuse_owners(path: Path, wreck: Wreck) -> None:
+def _refuse_owners(path: Path, wreck: CorruptFile) -> None:
     looking = OwnerLock(owners_folder(path), "nobody")
     for session_id, _, owner in wreck.owners():
         if owner is not None and looking.alive(owner):
             raise busy(session_id, owner)
 
 
-def _fill(journals: Journals, wreck: Wreck, keep: Callable[[SalvagedRows], Sequence[Row]], noted: int) -> None:
+def _fill(journals: Journals, wreck: CorruptFile, keep: Callable[[SalvagedRows], Sequence[Row]], noted: int) -> None:
     generations = {session_id: generation for session_id, generation, _ in wreck.owners()}
     journals.begin_behind(max([wreck.last_generation(), *generations.values()]), max(noted, wreck.last_position()))
     for session_id in wreck.sessions():
