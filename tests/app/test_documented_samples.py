@@ -24,6 +24,8 @@ from repertory import (
 from repertory.core.messages import Message, text_of, tool_results
 from repertory.errors import ContextWindowOverflowException
 from tests.backends.models.aimock_server import aimock
+from tests.backends.models.conftest import aws_environment as aws_environment
+from tests.backends.models.conftest import no_keys as no_keys
 from tests.backends.models.sdk_services import ANTHROPIC, OPENAI
 
 FIXTURES: list[dict[str, Any]] = [

@@ -15,6 +15,7 @@ import pytest
 
 from repertory import Agent, FileSessionManager, Graph, S3SessionManager, Swarm
 from repertory.core.messages import text_of
+from tests.backends.conftest import aws_keys as aws_keys
 from tests.backends.models.aimock_server import aimock
 from tests.backends.objects.moto_s3 import moto_s3
 

@@ -36,6 +36,7 @@ from repertory.core.messages import Message, text_of, tool_results
 from tests.app.toy_memories import InMemoryStore
 from tests.backends.memory.knowledge_base import KnowledgeBaseServer, knowledge_base_server
 from tests.backends.models.aimock_server import aimock
+from tests.backends.models.conftest import aws_environment as aws_environment
 
 pytestmark = pytest.mark.real_time
 

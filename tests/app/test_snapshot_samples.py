@@ -16,6 +16,7 @@ import pytest
 from repertory import Agent, ConversationManager, Snapshot, tool
 from repertory.core.messages import text_of
 from tests.backends.models.aimock_server import aimock
+from tests.backends.models.conftest import aws_environment as aws_environment
 
 pytestmark = pytest.mark.real_time
 

@@ -24,6 +24,8 @@ from repertory.core.messages import Message, text_of
 from repertory.core.window.decision import SUMMARY_PROMPT
 from tests.app.test_conversation import NarrowModel
 from tests.backends.models.aimock_server import aimock
+from tests.backends.models.conftest import aws_environment as aws_environment
+from tests.backends.models.conftest import no_keys as no_keys
 
 FIXTURES: list[dict[str, Any]] = [
     {"match": {"userMessage": "Summarize the conversation"}, "response": {"content": "- They counted."}},

@@ -514,7 +514,7 @@ async def test_a_large_object_is_read_by_pieces_and_is_one_object(
             await store.put(KEY, second, Update(version))
             return await read_rest(descriptor)
 
-        monkeypatch.setattr(files, "content_of", replaced_meanwhile)
+        monkeypatch.setattr(files, "read_rest", replaced_meanwhile)
         assert (await store.get(KEY)).body == first
         monkeypatch.undo()
         assert (await store.get(KEY)).body == second
