@@ -22,10 +22,9 @@ import anyio
 from bench.harness import Figure, interleaved, report
 from repertory.backends.ports import Batch, Lease
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded
-from repertory.core.journal.restore import records_of, restore
+from repertory.core.journal.restore import Appender, records_of, restore
 from repertory.core.journal.rows import Row
 from repertory.core.journal.view import view_change
 from repertory.core.messages import Message

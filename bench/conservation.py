@@ -39,9 +39,8 @@ from repertory.errors import (
 )
 from repertory.runtime.actor import Actor
 from repertory.runtime.channel import Sink
-from repertory.runtime.dead_letters import DeadLetter
 from repertory.runtime.lifecycle import State
-from repertory.runtime.mailbox import MailboxSettings
+from repertory.runtime.mailbox import DeadLetter, MailboxSettings
 from repertory.runtime.message import Ask, Next, Reject, Stream, carry_on, fail, refuse, reply
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import Backoff, ChildSpec, Restart, Strategy, SupervisorSettings

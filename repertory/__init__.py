@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from repertory.actors.commit_buffer import NotStored as NotStored
     from repertory.actors.hooks.events import AfterInvocationEvent as AfterInvocationEvent
     from repertory.actors.hooks.events import AfterModelCallEvent as AfterModelCallEvent
     from repertory.actors.hooks.events import AfterSnapshotEvent as AfterSnapshotEvent
@@ -23,17 +22,18 @@ if TYPE_CHECKING:
     from repertory.actors.hooks.events import BeforeToolCallEvent as BeforeToolCallEvent
     from repertory.actors.hooks.events import BeforeToolsEvent as BeforeToolsEvent
     from repertory.actors.hooks.events import HookEvent as HookEvent
+    from repertory.actors.hooks.events import HookOrder as HookOrder
+    from repertory.actors.hooks.events import HookProvider as HookProvider
+    from repertory.actors.hooks.events import HookRegistry as HookRegistry
     from repertory.actors.hooks.events import MessageAddedEvent as MessageAddedEvent
     from repertory.actors.hooks.injections import InjectionContext as InjectionContext
-    from repertory.actors.hooks.registry import HookOrder as HookOrder
-    from repertory.actors.hooks.registry import HookProvider as HookProvider
-    from repertory.actors.hooks.registry import HookRegistry as HookRegistry
     from repertory.actors.orchestrator.events import AfterMultiAgentInvocationEvent as AfterMultiAgentInvocationEvent
     from repertory.actors.orchestrator.events import AfterNodeCallEvent as AfterNodeCallEvent
     from repertory.actors.orchestrator.events import BeforeMultiAgentInvocationEvent as BeforeMultiAgentInvocationEvent
     from repertory.actors.orchestrator.events import BeforeNodeCallEvent as BeforeNodeCallEvent
     from repertory.actors.orchestrator.events import MultiAgentInitializedEvent as MultiAgentInitializedEvent
     from repertory.actors.orchestrator.run_driver import NodePolicy as NodePolicy
+    from repertory.actors.writer import NotStored as NotStored
     from repertory.app.agent.agent import Agent as Agent
     from repertory.app.agent.context_plugins import ContextInjector as ContextInjector
     from repertory.app.agent.context_plugins import ContextOffloader as ContextOffloader
@@ -148,9 +148,9 @@ if TYPE_CHECKING:
     from repertory.core.orchestration.results import MultiAgentResult as MultiAgentResult
     from repertory.core.orchestration.results import NodeResult as NodeResult
     from repertory.core.orchestration.results import Status as Status
-    from repertory.core.outage import StorePatience as StorePatience
     from repertory.core.result import AgentResult as AgentResult
     from repertory.core.retry import ModelRetryStrategy as ModelRetryStrategy
+    from repertory.core.retry import StorePatience as StorePatience
     from repertory.core.snapshots.location import SnapshotLocation as SnapshotLocation
     from repertory.core.snapshots.location import SnapshotManifest as SnapshotManifest
     from repertory.core.snapshots.portable import Snapshot as Snapshot
@@ -235,9 +235,9 @@ _HOMES = {
     "GraphState": "repertory.app.orchestration.graph",
     "HookEvent": "repertory.actors.hooks.events",
     "HookFailed": "repertory.errors",
-    "HookOrder": "repertory.actors.hooks.registry",
-    "HookProvider": "repertory.actors.hooks.registry",
-    "HookRegistry": "repertory.actors.hooks.registry",
+    "HookOrder": "repertory.actors.hooks.events",
+    "HookProvider": "repertory.actors.hooks.events",
+    "HookRegistry": "repertory.actors.hooks.events",
     "HostedAgent": "repertory.app.host.runtime",
     "HostedSession": "repertory.app.host.runtime",
     "InMemoryStorage": "repertory.app.sessions.storages",
@@ -275,7 +275,7 @@ _HOMES = {
     "NodeFailed": "repertory.errors",
     "NodePolicy": "repertory.actors.orchestrator.run_driver",
     "NodeResult": "repertory.core.orchestration.results",
-    "NotStored": "repertory.actors.commit_buffer",
+    "NotStored": "repertory.actors.writer",
     "NullConversationManager": "repertory.app.agent.conversation_managers",
     "OfflineModel": "repertory.backends.models.offline",
     "OpenAIEmbedder": "repertory.backends.models.embedders",
@@ -319,7 +319,7 @@ _HOMES = {
     "Spent": "repertory.core.budget",
     "Status": "repertory.core.orchestration.results",
     "StoreFlush": "repertory.core.memory.progress",
-    "StorePatience": "repertory.core.outage",
+    "StorePatience": "repertory.core.retry",
     "StructuredOutputException": "repertory.errors",
     "SummarizingConversationManager": "repertory.app.agent.conversation_managers",
     "Swarm": "repertory.app.orchestration.swarm",

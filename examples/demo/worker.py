@@ -30,9 +30,9 @@ from repertory.app.sessions.sessions import SQLiteSessions
 from repertory.app.toolbox.calculator import calculator
 from repertory.app.toolbox.clock import current_time
 from repertory.app.toolbox.files import file_tools
-from repertory.backends.models.message_events import message_events
 from repertory.backends.models.offline import OfflineModel
 from repertory.backends.ports import Model, StreamEvent
+from repertory.core.answer import message_events
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError
 
@@ -226,7 +226,8 @@ class StallModel(Model):
         """The answer to the last message."""
         order = _ORDER.match(text_of(messages[-1])) if messages else None
         if order is not None:
-            use = {"toolUseId": f"order_{uuid.uuid4().hex}", "name": ORDER_TOOL, "input": {"item": order["item"]}}
+            use_id = f"order_{uuid.uuid4().hex}"
+            use: ToolUse = {"toolUseId": use_id, "name": ORDER_TOOL, "input": {"item": order["item"]}}
             for event in message_events([{"toolUse": use}]):
                 await anyio.sleep(self._pause_s)
                 yield event

@@ -21,6 +21,7 @@ from repertory.actors.call import (
     AgentMessage,
     Busy,
     Call,
+    CallQueueActor,
     CancelTurn,
     FinishTurns,
     Invocation,
@@ -34,13 +35,12 @@ from repertory.actors.call import (
     TimeUp,
     in_context,
 )
-from repertory.actors.call_queue import CallQueueActor
-from repertory.actors.commit_buffer import CommitBuffer
 from repertory.actors.context import AgentParts, AgentSettings, PublishTurnEvent, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView
 from repertory.actors.journal import ActorJournal
 from repertory.actors.memory.consumer import SkipTo, TurnEnded
 from repertory.actors.turn import TurnDriver
+from repertory.actors.writer import CommitBuffer
 from repertory.backends.ports import OutputSchema
 from repertory.core.budget import Budget
 from repertory.core.journal.editing import MessagesEdit, editing
@@ -65,12 +65,10 @@ from repertory.core.turn_start import (
     start_turn,
 )
 from repertory.errors import AgentBusy, Failed, Invalid, RepertoryError, TooLarge, Unavailable
-from repertory.runtime.envelope import ReplySlot
 from repertory.runtime.lifecycle import ExitReason
-from repertory.runtime.message import Next, carry_on, refuse, reply
+from repertory.runtime.message import Next, ReplySlot, carry_on, refuse, reply
 
 if TYPE_CHECKING:
-    from repertory.actors.context import TurnRecord
     from repertory.actors.conversation import ConversationMessage
     from repertory.core.journal.image import UnansweredTurn
     from repertory.core.messages import Message, ToolUse

@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 
     from repertory.actors.call import Invocation
     from repertory.actors.conversation import ConversationMessage, ModelView
-    from repertory.actors.hooks.registry import HookRegistry
-    from repertory.actors.journal import ActorJournal
-    from repertory.actors.read_model import ReadModel
+    from repertory.actors.hooks.events import HookRegistry
+    from repertory.actors.journal import ActorJournal, ReadModel
     from repertory.actors.tool_registry import ToolRegistry
     from repertory.backends.ports import Model
     from repertory.core.answer import Answer

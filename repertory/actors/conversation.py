@@ -41,19 +41,10 @@ from repertory.core.window.edits import plan_of_edit
 from repertory.core.window.gauge import Beside, TokenGauge
 from repertory.errors import ContextWindowOverflowException, Invalid, LimitReached, UnpairedTools
 from repertory.runtime.actor import Actor
-from repertory.runtime.envelope import ReplySlot
-from repertory.runtime.message import CARRY_ON, Ask, Next, refuse, reply
+from repertory.runtime.message import CARRY_ON, Ask, Next, ReplySlot, refuse, reply
 
 if TYPE_CHECKING:
-    from repertory.actors.read_model import Draft
-
-
-@dataclass(frozen=True, slots=True)
-class NumberedMessage:
-    """One message with the sequence number of its record."""
-
-    seq: int
-    message: Message
+    from repertory.actors.journal import Draft, NumberedMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

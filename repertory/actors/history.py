@@ -16,8 +16,8 @@ from repertory.core.memory.progress import SaidMessage, said_in_rows
 from repertory.core.orchestration.run import past_run
 
 if TYPE_CHECKING:
-    from repertory.actors.commit_buffer import CommitBuffer
     from repertory.actors.leases import Durable
+    from repertory.actors.writer import CommitBuffer
     from repertory.backends.ports import SessionStore
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Message

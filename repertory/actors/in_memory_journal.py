@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from repertory.actors.commit_buffer import CommitBuffer
+from repertory.actors.writer import CommitBuffer
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.history.redact import Copy
 from repertory.core.journal.paths import paths_to, within
@@ -14,7 +14,7 @@ from repertory.core.journal.view import message_with_view, shown_messages
 from repertory.core.memory.progress import SaidMessage
 from repertory.core.messages import Message, copy_message
 from repertory.core.orchestration.run import RUN, earlier_in
-from repertory.core.outage import StorePatience
+from repertory.core.retry import StorePatience
 
 
 @dataclass(slots=True)

@@ -7,35 +7,43 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import anyio
 
 from repertory.actors.call import deadline
-from repertory.actors.commit_buffer import CommitBuffer
-from repertory.actors.conversation import NumberedMessage
 from repertory.actors.persister import Begin, Commit, OpenJournal, PersisterMessage, Store, VerifyLease
+from repertory.actors.writer import CommitBuffer
 from repertory.core.journal.author import JournalAuthor
-from repertory.core.journal.pending_tools import pending_tools_of
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.pending_tools import PendingTools, pending_tools_of
 from repertory.core.journal.records import MessageAdded, Record, StateChanged, ViewChanged
+from repertory.core.messages import check_messages, copy_message
 from repertory.core.state import AgentState
+from repertory.core.window.edits import plan_of_edit
 from repertory.errors import MailboxFull, SessionException
 from repertory.runtime.ref import ActorRef
 
 if TYPE_CHECKING:
-    from repertory.actors.commit_buffer import CommitBuffer
     from repertory.actors.in_memory_journal import InMemoryJournal
-    from repertory.actors.persister import PersisterMessage
-    from repertory.core.journal.fold import Fold
-    from repertory.core.journal.pending_tools import PendingTools
-    from repertory.core.messages import Message
+    from repertory.core.messages import Json, Message, ToolResult
 
 LATE_S = 2.0
 """How long after its deadline a call may still wait for the store, so that a turn that was cut short is stored."""
 
 _log = logging.getLogger("repertory.journal")
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedMessage:
+    """One message with the sequence number of its record."""
+
+    seq: int
+    message: Message
 
 
 class ActorJournal:
@@ -218,3 +226,132 @@ def _asked(fold: Fold) -> list[NumberedMessage]:
         elif asked:
             break
     return asked[::-1]
+
+
+# The read model of one agent: what its model is shown, its pending tools and its state, without asking the agent.
+
+# It reads the fold of the agent's journal, which the agent actor writes in the loop's thread. Between two turns a
+# program may show something else, which counts until the journal records it. Any thread may read; readers copy.
+# Callbacks of a turn's hooks may edit their copies: the edits become part of the turn.
+
+
+@dataclass(slots=True, eq=False)
+class Draft:
+    """The callbacks' editable copy of the shown messages."""
+
+    shown: Sequence[Message]
+    """The originals."""
+    given: Sequence[Message] = field(init=False)
+    """The copies that were given out, in the same order."""
+    messages: list[Message] = field(init=False)
+    """The editable list; at first it holds these copies."""
+
+    def __post_init__(self) -> None:
+        self.given = [copy_message(message) for message in self.shown]
+        self.messages = list(self.given)
+
+    @property
+    def edited(self) -> bool:
+        """True if it differs from the originals."""
+        return self.messages != self.shown
+
+    def assign(self, messages: Sequence[object]) -> None:
+        """Replace the list's messages. Errors: as `plan_of_edit`; then nothing has changed."""
+        assigned = check_messages(messages)
+        if assigned != self.shown:
+            plan_of_edit(self.shown, self.given, assigned)
+        self.messages[:] = assigned
+
+
+_HOOKED: ContextVar[ReadModel | None] = ContextVar("repertory_hooked", default=None)
+"""The read model whose callbacks are running."""
+
+
+class ReadModel:
+    """One agent as readers see it."""
+
+    __slots__ = ("_draft", "_manager_state", "_messages", "_standing", "ended", "fold", "in_a_turn", "misnamed")
+
+    def __init__(self) -> None:
+        self._draft: Draft | None = None
+        self.in_a_turn = False
+        self.misnamed = False
+        """True if the journal names another conversation manager than the one in use; the next records then name the
+        new one.
+        """
+        self.look_at(Fold())
+
+    def look_at(self, fold: Fold) -> None:
+        """Show the journal again, and nothing else."""
+        self.fold = fold
+        self._messages: Sequence[Message] | None = None
+        self._standing: PendingTools | None = None
+        self._manager_state: Mapping[str, Json] | None = None
+        self.ended: dict[str, ToolResult] = {}
+        """Results of the running step, by tool use id, recorded or not."""
+
+    def show(self, messages: Sequence[Message]) -> None:
+        """Show these messages until the journal has them. The sequence must not be edited afterwards."""
+        self._messages = messages
+
+    def show_edited(self, messages: Sequence[Message], *, waits: bool) -> None:
+        """Show messages that a program has edited between two turns. `waits`: the last message and its pending tools
+        are unchanged.
+        """
+        self.stand(self.pending_tools if waits else PendingTools(last=messages[-1] if messages else None))
+        self.show(messages)
+
+    def stand(self, pending: PendingTools) -> None:
+        """Show these pending tools."""
+        self._standing = pending
+
+    def keep(self, manager_state: Mapping[str, Json]) -> None:
+        """Show this state of the conversation manager."""
+        self._manager_state = manager_state
+
+    def messages(self) -> list[Message]:
+        """A new list of the shown messages, oldest first."""
+        return self.fold.shown.messages() if self._messages is None else [*self._messages]
+
+    @property
+    def pending_tools(self) -> PendingTools:
+        """The pending tools of the last message, and the interrupts that the turn waits for."""
+        return pending_tools_of(self.fold).ended(self.ended) if self._standing is None else self._standing
+
+    @property
+    def manager_state(self) -> Mapping[str, Json]:
+        return self.fold.shown.view.manager_state if self._manager_state is None else self._manager_state
+
+    @contextmanager
+    def hooked(self) -> Generator[None]:
+        """Callbacks of the running turn are called in this block; the messages that they read are editable."""
+        before = _HOOKED.set(self)
+        try:
+            yield
+        finally:
+            _HOOKED.reset(before)
+
+    def drafted(self) -> list[Message] | None:
+        """Within `hooked`: the editable list of copies, always the same one. None elsewhere."""
+        if _HOOKED.get() is not self:
+            return None
+        shown = self.messages()
+        if self._draft is None or (self._draft.shown != shown and not self._draft.edited):
+            self._draft = Draft(shown)
+        return self._draft.messages
+
+    def assign(self, messages: Sequence[object]) -> bool:
+        """Within `hooked`: replace the messages of the editable list. False elsewhere, with nothing changed.
+
+        Errors: as `plan_of_edit`; then nothing has changed.
+        """
+        if self.drafted() is None:
+            return False
+        assert self._draft is not None
+        self._draft.assign(messages)
+        return True
+
+    def take_draft(self) -> Draft | None:
+        """The callbacks' edits since the last call; None without any."""
+        draft, self._draft = self._draft, None
+        return draft if draft is not None and draft.edited else None

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from repertory.actors.commit_buffer import CommitBuffer, CommitBuffers
-from repertory.actors.writer import WriterMessage
+from repertory.actors.writer import CommitBuffer, CommitBuffers, WriterMessage
 from repertory.backends.ports import Batch, Lease, SessionStore
 from repertory.core.ids import whereabouts
-from repertory.core.outage import StorePatience
+from repertory.core.retry import StorePatience
 from repertory.errors import LeaseLost, RepertoryError, SessionBusy
 from repertory.runtime.ref import ActorRef
 

@@ -23,28 +23,25 @@ from typing import TypeAlias, assert_never
 
 import anyio
 
-from repertory.actors.commit_buffer import CommitBuffer
 from repertory.actors.history import History, read_history, read_run, read_said
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.leases import Durable
-from repertory.actors.writer import WriteLast, WriteRefused, WriterMessage, WriteRows, Written
+from repertory.actors.writer import CommitBuffer, WriteLast, WriteRefused, WriterMessage, WriteRows, Written
 from repertory.backends.ports import Lease
 from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.author import JournalAuthor
 from repertory.core.journal.image import Image
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import Row, first_link, size_of
 from repertory.core.memory.progress import SaidMessage
 from repertory.core.orchestration.run import Run
-from repertory.core.outage import OutageVerdict, StorePatience, backoff_s, following, stored_of, verdict_on
+from repertory.core.retry import OutageVerdict, StorePatience, backoff_s, following, stored_of, verdict_on
 from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable, Unavailable
 from repertory.runtime.actor import Actor
-from repertory.runtime.clock import Rng
-from repertory.runtime.envelope import ReplySlot
 from repertory.runtime.lifecycle import ExitFailed, ExitReason
-from repertory.runtime.message import Ask, Next, carry_on, fail, refuse, reply
+from repertory.runtime.message import Ask, Next, ReplySlot, carry_on, fail, refuse, reply
 from repertory.runtime.ref import ActorRef
+from repertory.runtime.timers import Rng
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,8 @@ from repertory.runtime.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from repertory.backends.ports import OfferedTool, ToolConnection, ToolContext, ToolSource
-    from repertory.runtime.envelope import ReplySlot
-    from repertory.runtime.jobs import Job
+    from repertory.runtime.actor import Job
+    from repertory.runtime.message import ReplySlot
     from repertory.runtime.ref import ActorRef
 
 R = TypeVar("R")

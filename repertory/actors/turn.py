@@ -6,46 +6,68 @@ Stopping a turn cancels the running command, never the driver, so that the outco
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, assert_never
+import logging
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, assert_never, cast
 
-from repertory.actors.call import request_state
-from repertory.actors.context import (
-    TurnContext,
-    TurnRecord,
-)
-from repertory.actors.conversation import Tidy
-from repertory.actors.hooks.events import BeforeInvocationEvent
-from repertory.actors.model_call import ModelCalls
+import anyio
+
+from repertory.actors.call import BUDGET_OWNER, Spending, request_state
+from repertory.actors.context import NAMELESS, TurnContext, TurnRecord
+from repertory.actors.conversation import Counted, PrepareCall, ReduceView, Tidy
+from repertory.actors.hooks.events import AfterModelCallEvent, BeforeInvocationEvent, BeforeModelCallEvent
+from repertory.actors.hooks.injections import InjectionContext, injected
 from repertory.actors.tools import run_tools
-from repertory.core.answer import Answer
+from repertory.core.answer import LIMITED, Answer, Assembler
 from repertory.core.journal.records import Interrupted, ToolFinished
-from repertory.core.messages import ContentBlock, Message, copy_message
-from repertory.core.result import AgentResult
+from repertory.core.limits import ANSWER_BYTES
+from repertory.core.messages import ContentBlock, Message, copy_message, system_blocks, system_text, text_of, tool_uses
+from repertory.core.result import AgentResult, derived_event
+from repertory.core.tokens import INJECTED_TOKENS, estimate_tokens, projected_tokens
 from repertory.core.turn import (
     CANCELLED,
+    REFUSED,
+    Answered,
     AppendMessage,
     Began,
     CallModel,
     Continued,
+    Erred,
     FailTurn,
     FinishTurn,
     MachineEvent,
+    Overflowed,
     Park,
     Reduce,
+    Reduced,
+    RetryModel,
     RunTools,
+    Size,
     Steered,
     StopAsked,
+    Stopped,
     StopReason,
     Turn,
     TurnPhase,
     step,
 )
 from repertory.core.turn_start import spoken_answer
+from repertory.core.window.decision import with_noted_summary
+from repertory.core.window.gauge import Beside
+from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed, RepertoryError
 
 if TYPE_CHECKING:
-    from repertory.core.answer import Answer
+    from collections.abc import AsyncGenerator
+
+    from repertory.actors.conversation import ModelView
+    from repertory.backends.ports import Model, StreamEvent
     from repertory.core.interrupts import Interrupt
+    from repertory.core.messages import ToolSpec
+    from repertory.core.retry import RetryStrategy
     from repertory.core.turn_start import InterruptResponses, UserMessages
 
 
@@ -241,3 +263,308 @@ class TurnDriver:
         if not self._over:
             self._over = True
             self.resume = await self._turn.hooks.after_invocation(result)
+
+
+# Calls the model: for one step of a turn (`ModelCalls`), or beside turns (`call_until_answered`).
+
+# A call takes the conversation manager's view, passes hooks and budgets, adds the injections of this call, publishes
+# pieces of the answer as they arrive, and repeats as the retry strategy says, until there is a whole answer.
+
+Publish = Callable[["StreamEvent"], Awaitable[None]]
+
+_log = logging.getLogger("repertory.retries")
+_counts_log = logging.getLogger("repertory.conversation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """One request to the model. The messages must not be edited."""
+
+    messages: Sequence[Message]
+    tool_specs: Sequence[ToolSpec]
+    system_prompt: str | None
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Rare options: `tool_choice`, and `system_prompt_content` if the system prompt is content blocks."""
+
+
+class ModelCalls:
+    """The model calls of one turn."""
+
+    def __init__(self, turn: TurnContext, record: TurnRecord, chance: Callable[[], float]) -> None:
+        """`chance` gives random numbers from 0 up to 1."""
+        self._turn = turn
+        self._parts = turn.parts
+        self._hooks = turn.hooks
+        self._record = record
+        self._chance = chance
+        self._form = turn.invocation.output_schema
+        agent_id = turn.settings.agent_id
+        self._spending = Spending((BUDGET_OWNER.get() if agent_id == NAMELESS else None) or agent_id)
+        self.budgets = self._spending.budgets
+        """The turn's usage counts towards these."""
+        self._tokens: int | None = None
+        """Tokens of the next request, where the conversation manager measures it."""
+        self._injected_tokens = 0
+        """Estimated tokens of the last request's injections."""
+        self.prepared: list[Answer] = []
+        """Prepared answers: a direct tool call asks no model."""
+
+    def stopped(self) -> Stopped:
+        """The event for a turn that must end now."""
+        return Stopped(self._turn.stop.heard() or CANCELLED)
+
+    async def call(self, command: CallModel) -> MachineEvent:
+        """Ask the model, or take a prepared answer."""
+        if self.prepared:
+            return Answered(self.prepared.pop(0))
+        stop = self._turn.stop
+        try:
+            if command.after_s:
+                await stop.run_unless_stopped(lambda: anyio.sleep(command.after_s))
+            self._look_at_budgets()
+            request = None if stop.heard() else await self._request(output_only=command.output_only)
+            if request is None or stop.heard():
+                return self.stopped()
+            return await self._past_hooks(request, output_only=command.output_only)
+        except RepertoryError as error:
+            return Erred(error)
+
+    async def reduce(self, command: Reduce) -> MachineEvent:
+        """Shorten what the model is shown."""
+        try:
+            first = ReduceView(error=command.error, before=command.before)
+            shown = await self._record.decided(first, replace(first, again=True))
+        except ContextWindowOverflowException as overflow:
+            self._look_at_budgets()  # A summary may need budget that is used up.
+            return Erred(overflow) if self._turn.stop.heard() is None else self.stopped()
+        if shown.undecided:
+            return self.stopped()
+        return Reduced(Size(estimate_tokens(shown.messages), len(shown.messages)))
+
+    def _look_at_budgets(self) -> None:
+        """End the turn if one of its budgets is used up. Errors: `Invalid` for a model without a price."""
+        reason = self._spending.reached(self._parts.model)
+        if reason is not None:
+            self._turn.stop.ask(StopReason(reason=reason))
+
+    # What the model is asked.
+
+    async def _request(self, *, output_only: bool) -> ModelRequest:
+        """The next request. By now all earlier messages are stored or on their way to the store."""
+        await self._record.own_or_raise()
+        await self._record.show_edits()
+        specs, prompt = self._parts.tools.specs, self._parts.system_prompt
+        window, countable = _told_by(self._parts.model)
+        beside = Beside(tool_specs=specs, system_prompt=system_text(prompt), window=window, countable=countable)
+        shown = await self._shown(beside)
+        # Messages that the model sees shortened, tools may read whole.
+        self._record.journal.hand_over(soon=not self._turn.settings.durable and self._parts.hooks.shorten is not None)
+        options: dict[str, Any] = {}
+        if self._form is not None:
+            specs = (self._form.spec,) if output_only else (*specs, self._form.spec)
+            if output_only:
+                options["tool_choice"] = {"tool": {"name": self._form.name}}
+        blocks, sent = system_blocks(prompt), with_noted_summary(shown.messages)
+        if blocks is not None:
+            options["system_prompt_content"] = blocks
+        return ModelRequest(messages=sent, tool_specs=specs, system_prompt=beside.system_prompt, options=options)
+
+    async def _shown(self, beside: Beside) -> ModelView:
+        """The view for a request with these tools and system prompt, its tokens counted where that matters."""
+        added, budgets = self._record.journal.take_unshown(), self.budgets
+        first = PrepareCall(added=added, beside=beside, budgets=budgets)
+        again = PrepareCall(added=(), beside=beside, budgets=budgets, again=True)
+        shown = await self._record.decided(first, again)
+        if shown.count:
+            shown = await self._record.decided(await _counted(self._parts.model, shown.messages, beside), again)
+        self._tokens = shown.tokens
+        return shown
+
+    # Asking, and what comes of it.
+
+    async def _past_hooks(self, request: ModelRequest, *, output_only: bool) -> MachineEvent:
+        instead = await self._answer_instead(request) if self._hooks.hear(BeforeModelCallEvent) else None
+        if (shown := await self._record.show_edits()) is not None:
+            request = replace(request, messages=with_noted_summary(shown))
+        if instead is None:
+            self._look_at_budgets()  # A summary or a hook may have used up the budget.
+        self._turn.meter.asking()
+        stop = self._turn.stop
+        answer = (
+            await stop.run_unless_stopped(lambda: self._ask(request)) if instead is None else spoken_answer(instead)
+        )
+        if isinstance(answer, RepertoryError):
+            return await self._failed(answer)
+        if answer is None:
+            await self._asked_again(None, None, retry=False)
+            return self.stopped()
+        return await self._answered(answer, output_only=output_only)
+
+    async def _answer_instead(self, request: ModelRequest) -> str | None:
+        """A hook's text to use as the answer instead of asking the model."""
+        tokens = partial(projected_tokens, request.messages, request.tool_specs, request.system_prompt)
+        if self._tokens is not None:
+            tokens = partial(int, self._tokens)
+        return await self._turn.stop.run_unless_stopped(lambda: self._hooks.before_model(tokens))
+
+    async def _ask(self, request: ModelRequest) -> Answer | RepertoryError:
+        """The answer, or the model's error."""
+        try:
+            if self._parts.hooks.injections:
+                request = await self._with_injections(request)
+            publish = self._publish_raw if self._turn.publish else None
+            return await call_model(self._parts.model, request, publish, self._turn.sizes.answer_bytes)
+        except RepertoryError as error:
+            return error
+
+    async def _with_injections(self, request: ModelRequest) -> ModelRequest:
+        context = InjectionContext(request.messages, self._parts.state, self._parts.owner)
+        messages, self._injected_tokens = await injected(self._parts.hooks.injections, context)
+        self._turn.meter.left_out |= context.left_out
+        return replace(request, messages=messages)
+
+    async def _failed(self, error: RepertoryError) -> MachineEvent:
+        """Handle a failed call: the retry strategy and hooks decide if it is repeated."""
+        attempt = self._turn.meter.attempts
+        delay_s = retry_delay_s(self._parts.retry, error, attempt, self._chance())
+        again = await self._asked_again(None, error, retry=delay_s is not None)
+        if again is None:
+            return self.stopped()
+        if again:
+            return await self._again(RetryModel(delay_s or 0.0), attempt, error)
+        return Overflowed(error) if isinstance(error, ContextWindowOverflowException) else Erred(error)
+
+    async def _answered(self, answer: Answer, *, output_only: bool) -> MachineEvent:
+        if answer.redact_user is not None:
+            await self._record.redact(answer.redact_user)
+        answer.message["metadata"] = {"usage": answer.usage}
+        if answer.stop_reason in LIMITED or answer.stop_reason in REFUSED:
+            answer.message["metadata"]["custom"] = {"stop_reason": answer.stop_reason}
+        if self._injected_tokens:
+            answer.message["metadata"].setdefault("custom", {})[INJECTED_TOKENS] = self._injected_tokens
+            self._injected_tokens = 0
+        attempt = self._turn.meter.attempts
+        self._turn.meter.answered(answer)
+        self._spending.charge(self._parts.model, answer.usage)
+        again = await self._asked_again(answer, None, retry=False)
+        if again is None:
+            return self.stopped()
+        if again:
+            return await self._again(RetryModel(0.0, thrown_away=answer), attempt, None)
+        return Answered(answer, self._read_form(answer.message) if output_only else None)
+
+    async def _asked_again(self, answer: Answer | None, error: RepertoryError | None, *, retry: bool) -> bool | None:
+        """True to ask the model again; None if the turn was stopped while hooks decided."""
+        if not self._hooks.hear(AfterModelCallEvent):
+            return retry
+        return await self._turn.stop.run_always(lambda: self._hooks.after_model(answer, error, retry=retry))
+
+    async def _again(self, event: RetryModel, attempt: int, error: RepertoryError | None) -> RetryModel:
+        if self._turn.publish is not None:
+            await self._turn.publish({"model_retry": {"attempt": attempt, "delay_s": event.after_s, "error": error}})
+        return event
+
+    def _read_form(self, message: Message) -> str | None:
+        """The structured output's JSON text, if the model wrote it as its answer instead of calling the tool."""
+        if self._form is None or any(tool_uses(message)):
+            return None
+        try:
+            self._turn.filled, text = self._form.read(text_of(message))
+        except Invalid:
+            return None
+        return text
+
+    async def _publish_raw(self, event: StreamEvent) -> None:
+        if self._turn.publish is not None:
+            await self._turn.publish({"event": event})
+            derived = derived_event(event)
+            if derived is not None:
+                await self._turn.publish(derived)
+
+
+async def call_model(
+    model: Model, request: ModelRequest, publish: Publish | None, answer_bytes: int = ANSWER_BYTES
+) -> Answer:
+    """The whole answer, never a partial one.
+
+    Errors: the model's own from `repertory.errors`; `ModelStreamBroken` if the stream ends early; `ModelFailed` for
+    invalid events and for anything else that the model raises, which is its `__cause__`; `TooLarge` if the answer
+    exceeds `answer_bytes`. That error and cancellation close the model's stream before they go on.
+    """
+    assembler = Assembler(answer_bytes)
+    try:
+        stream = model.stream(request.messages, request.tool_specs or None, request.system_prompt, **request.options)
+        await _drain(stream, assembler, publish)
+        return assembler.finish()
+    except RepertoryError:
+        raise
+    except Exception as error:
+        raise ModelFailed("the model raised an error", model=type(model).__name__, error=repr(error)) from error
+
+
+async def call_until_answered(model: Model, request: ModelRequest, strategy: RetryStrategy | None, who: str) -> Answer:
+    """As `call_model`, for a side call without events: it is repeated as the strategy says, and counts towards the
+    current budgets, as used by `who`.
+
+    Errors: the last one; `LimitReached` when a budget is used up.
+    """
+    attempt, spending = 0, Spending(who)
+    while True:
+        attempt += 1
+        spending.check(model)
+        try:
+            answer = await call_model(model, request, None)
+        except RepertoryError as error:
+            delay_s = retry_delay_s(strategy, error, attempt, 0.5)
+            if delay_s is None:
+                raise
+        else:
+            spending.charge(model, answer.usage)
+            return answer
+        await anyio.sleep(delay_s)
+
+
+def retry_delay_s(strategy: RetryStrategy | None, error: Exception, attempt: int, jitter: float) -> float | None:
+    """Seconds to wait before the call is repeated; None gives up. A strategy that fails is logged and gives up, too."""
+    if strategy is None:
+        return None
+    try:
+        delay_s = strategy.delay_s(error, attempt, jitter)
+        if delay_s is None or 0 <= delay_s < math.inf:
+            return delay_s
+        _log.error("retry strategy gave no time to wait", extra={"delay_s": delay_s})
+    except Exception as failure:  # noqa: BLE001 - A strategy may be a user's code, and the model's failure matters more.
+        _log.error("retry strategy failed", exc_info=failure)
+    return None
+
+
+async def _drain(stream: AsyncIterator[StreamEvent], assembler: Assembler, publish: Publish | None) -> None:
+    """Feed every event to the assembler. Generators are closed here; other iterators have nothing to close."""
+    if not hasattr(stream, "aclose"):
+        async for event in stream:
+            assembler.feed(event)
+            if publish is not None:
+                await publish(event)
+        return
+    async with aclosing(cast("AsyncGenerator[StreamEvent]", stream)) as events:
+        async for event in events:
+            assembler.feed(event)
+            if publish is not None:
+                await publish(event)
+
+
+def _told_by(model: Model) -> tuple[int | None, bool]:
+    """The model's window in tokens, and True if it can count. Errors: `ModelFailed` if its own code fails."""
+    try:
+        return model.context_window_limit, model.counts_tokens
+    except Exception as error:
+        raise ModelFailed("the model's settings cannot be read", model=type(model).__name__) from error
+
+
+async def _counted(model: Model, messages: Sequence[Message], beside: Beside) -> Counted:
+    """The model's token count; its `tokens` is None if the model cannot count."""
+    try:
+        return Counted(tokens=await model.count_tokens(messages, beside.tool_specs, beside.system_prompt))
+    except Exception as error:  # noqa: BLE001 - A model may be a user's code; the estimate stays.
+        _counts_log.warning("the model did not count", exc_info=error)
+        return Counted(tokens=None)

@@ -21,13 +21,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NoReturn, Protocol, TypeGuard, cast, get_args
+from typing import TYPE_CHECKING, Literal, NoReturn, Protocol, TypeGuard, cast, get_args
 
 from repertory.core.limits import ANSWER_BYTES, VALUE_BYTES, Scale, is_too_deep
 from repertory.core.messages import ContentBlock, Json, Message, Usage, message_fault
 from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import StreamEvent
 
 LIMITED = frozenset(("max_tokens", "model_context_window_exceeded"))
 """The stop reasons of an answer that was cut off by the caller's token limit or the model's window."""
@@ -502,3 +505,63 @@ def count_field(value: object, event: str, field: str) -> int:
 def malformed(event: str, expected: str, got: object) -> NoReturn:
     """Errors: `ModelFailed` with the event, the expected value and the actual one."""
     raise ModelFailed("malformed model event", event=event, expected=expected, got=repr(got)[:_SHOWN_CHARACTERS])
+
+
+# A finished answer as the stream of events that would have carried it: for replies of a script, rules, and providers
+# without streaming.
+
+Split = Callable[[str], Iterable[str]]
+"""Cuts a text into pieces, one per delta. Joined, the pieces are the text again."""
+
+
+def whole(text: str) -> Iterable[str]:
+    return (text,)
+
+
+def message_events(
+    blocks: Sequence[ContentBlock], *, stop_reason: str | None = None, split: Split = whole
+) -> Iterator[StreamEvent]:
+    """The events from `messageStart` to `messageStop`.
+
+    Without a `stop_reason` it is `tool_use` when a block is a tool use, else `end_turn`. Block kinds that no delta can
+    carry are left out.
+    """
+    yield {"messageStart": {"role": "assistant"}}
+    asks = False
+    for index, block in enumerate(blocks):
+        if "toolUse" in block:
+            asks = True
+            use = block["toolUse"]
+            start = {"toolUse": {"toolUseId": use["toolUseId"], "name": use["name"]}}
+            yield {"contentBlockStart": {"contentBlockIndex": index, "start": start}}
+        for delta in _deltas(block, split):
+            yield {"contentBlockDelta": {"contentBlockIndex": index, "delta": delta}}
+        yield {"contentBlockStop": {"contentBlockIndex": index}}
+    yield {"messageStop": {"stopReason": stop_reason or ("tool_use" if asks else "end_turn")}}
+
+
+def _deltas(block: ContentBlock, split: Split) -> Iterator[dict[str, object]]:
+    if "text" in block:
+        for piece in split(block["text"]):
+            yield {"text": piece}
+    elif "toolUse" in block:
+        for piece in split(json.dumps(block["toolUse"]["input"])):
+            yield {"toolUse": {"input": piece}}
+    elif "reasoningContent" in block:
+        yield from _reasoning_deltas(block["reasoningContent"], split)
+    elif "citationsContent" in block:
+        cited = cast("Mapping[str, Sequence[Mapping[str, object]]]", block["citationsContent"])
+        for part in cited.get("content", ()):
+            yield {"text": part.get("text", "")}
+        for citation in cited.get("citations", ()):
+            yield {"citation": citation}
+
+
+def _reasoning_deltas(reasoning: Mapping[str, object], split: Split) -> Iterator[dict[str, object]]:
+    if "redactedContent" in reasoning:
+        yield {"reasoningContent": {"redactedContent": reasoning["redactedContent"]}}
+    spoken = cast("Mapping[str, str]", reasoning.get("reasoningText", {}))
+    for piece in split(spoken.get("text", "")):
+        yield {"reasoningContent": {"text": piece}}
+    if "signature" in spoken:
+        yield {"reasoningContent": {"signature": spoken["signature"]}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, cast
 
-from repertory.core.journal.plain_json import dump
+from repertory.core.journal.codec import dump
 from repertory.core.messages import ContentBlock, Message, check_message, copy_message
 from repertory.errors import Invalid
 

@@ -1,12 +1,16 @@
-"""Retrying a failed model call: whether, and after how long."""
+"""Retrying what failed: model calls, and commits to a store."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from enum import Enum
 from typing import Protocol, cast
 
-from repertory.errors import Invalid, Retryable, Throttled
+from repertory.core.journal.rows import Row, link_of
+from repertory.errors import Failed, Invalid, RepertoryError, Retryable, SessionException, Throttled, Unwritable
 
 
 class RetryStrategy(Protocol):
@@ -71,3 +75,125 @@ def check_retry(strategy: object) -> RetryStrategy | None:
     if strategy is not None and not callable(getattr(strategy, "delay_s", None)):
         raise Invalid("a retry strategy has a method delay_s(error, attempt, jitter)", got=strategy)
     return cast("RetryStrategy | None", strategy)
+
+
+# When a store fails to take a commit: what to do, which rows are stored all the same, and how long callers wait.
+
+_FIRST_S = 0.1
+_MAX_S = 2.0
+_UNWRITABLE = "the store cannot write what was said, and would fail again: leave out what the cause names"
+_CAUSE_MAX = 300
+_NAMED_MAX = 3
+
+
+@contextmanager
+def own_errors(*sessions: str) -> Generator[None]:
+    """Turn every error raised within into one of ours, so that it ends only the session at work.
+
+    `sessions`: the sessions at work. Errors: ours unchanged; `Unwritable` for any other.
+    """
+    try:
+        yield
+    except RepertoryError:
+        raise
+    except Exception as error:
+        raise unwritable(error, sessions) from error
+
+
+def unwritable(error: Exception, sessions: Sequence[str]) -> Unwritable:
+    """The error for a foreign exception: a bug of the store, or a value that it cannot write."""
+    cause = f"{type(error).__name__}: {error}"
+    return Unwritable(_UNWRITABLE, sessions=list(sessions[:_NAMED_MAX]), cause=cause[:_CAUSE_MAX])
+
+
+class OutageVerdict(Enum):
+    """What to do about an error of the store."""
+
+    WAIT = "wait"
+    """It will pass: callers wait, and the same commit is retried."""
+    TELL = "tell"
+    """A person must change something outside (rights, credentials, a bucket): callers are told at once, their records
+    wait, and the same commit is retried.
+    """
+    GIVE_UP = "give up"
+    """Retrying is useless: go on from what is stored."""
+
+
+def verdict_on(error: RepertoryError) -> OutageVerdict:
+    """What to do about this error of a commit."""
+    match error:
+        case Retryable():
+            return OutageVerdict.WAIT
+        case Unwritable():
+            return OutageVerdict.GIVE_UP
+        case Failed():
+            return OutageVerdict.TELL
+        case _ if type(error) is SessionException:  # A user's own repository may raise this, without saying more.
+            return OutageVerdict.TELL
+        case _:
+            return OutageVerdict.GIVE_UP
+
+
+def backoff_s(error: RepertoryError, failures: int, jitter: float) -> float:
+    """Seconds before the next attempt, after `failures` in a row. `jitter`: a random number from 0 up to 1, which
+    shortens the wait by up to half, so that many sessions do not return at once.
+    """
+    asked_s = error.retry_after_s if isinstance(error, Throttled) else None
+    delay_s = min(_FIRST_S * 2.0 ** min(failures - 1, 16), _MAX_S)
+    return max(asked_s or 0.0, delay_s * (1 - jitter / 2))
+
+
+def stored_of(sent: Sequence[Row], last: Row | None) -> int | None:
+    """How many of the sent rows are stored, when `last` is the journal's last row; None when that row is another
+    writer's. A row is recognised by its link, which is unique.
+    """
+    if last is None or last.seq < sent[0].seq:
+        return 0
+    place = last.seq - sent[0].seq
+    return place + 1 if place < len(sent) and sent[place].link == last.link else None
+
+
+def following(stored: Sequence[Row], kept: Sequence[Row], first: bytes) -> list[Row] | None:
+    """The rows of `kept` that are not stored yet and directly follow `stored`; None when another writer has appended
+    since. `first`: the link that the journal's first row follows.
+    """
+    last_seq, link = (stored[-1].seq, stored[-1].link) if stored else (0, first)
+    known = {row.seq: row.link for row in stored}
+    if any(known.get(row.seq, row.link) != row.link for row in kept):
+        return None
+    rest = [row for row in kept if row.seq > last_seq]
+    if not rest or (rest[0].seq == last_seq + 1 and link_of(link, rest[0]) == rest[0].link):
+        return rest
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorePatience:
+    """What a session does while its store is down, slow or full. New records wait in memory, and are stored in order
+    when the store is back.
+
+    Errors: `Invalid` for values that are not positive or not finite.
+    """
+
+    wait_s: float = 30.0
+    """Seconds that a call waits for its records to be stored, or for room. Then it fails with `Unavailable`. A call
+    with `timeout_s` waits until 2 seconds after its deadline at most.
+    """
+    records_max: int = 1000
+    """Records of one agent in one session that may wait. Above it, turns wait before they go on."""
+    bytes_max: int = 16 * 1024 * 1024
+    """The same in bytes. The records of one step may exceed both: they are never dropped."""
+    busy_s: float = 30.0
+    """Seconds that opening a session waits for another process to release it, which it does at once or, if a turn runs,
+    at the turn's end. Then it fails with `SessionBusy`.
+    """
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            least = 0 if field.name == "busy_s" else 1e-9
+            if isinstance(value, bool | str) or not least <= value < math.inf:
+                raise Invalid(f"{field.name} is a positive number", got=value)
+
+
+DEFAULT_PATIENCE = StorePatience()

@@ -18,13 +18,8 @@ import anyio
 import anyio.lowlevel
 
 from repertory.errors import ActorDead, ActorFailed, RestartLimitReached, StartFailed
-from repertory.runtime.actor import Actor
-from repertory.runtime.call_context import ORIGIN, CallContext
-from repertory.runtime.child import Child, Exited, Keeper
-from repertory.runtime.context import Context
-from repertory.runtime.dead_letters import Reason
-from repertory.runtime.envelope import Envelope, Note
-from repertory.runtime.jobs import Jobs, JobWork
+from repertory.runtime.actor import Actor, Context, Jobs, JobWork
+from repertory.runtime.child import Child, Exited, Keeper, Services
 from repertory.runtime.lifecycle import (
     ActorInfo,
     ExitFailed,
@@ -36,9 +31,23 @@ from repertory.runtime.lifecycle import (
     Shutdown,
     State,
 )
-from repertory.runtime.message import CARRY_ON, CarryOn, Fail, Next, Refuse, Reject, Reply, Stop, Unanswered
+from repertory.runtime.message import (
+    CARRY_ON,
+    ORIGIN,
+    CallContext,
+    CarryOn,
+    Envelope,
+    Fail,
+    Next,
+    Note,
+    Reason,
+    Refuse,
+    Reject,
+    Reply,
+    Stop,
+    Unanswered,
+)
 from repertory.runtime.ref import Down
-from repertory.runtime.services import Services
 from repertory.runtime.timers import Expiring, TimerFired
 
 _LOG = logging.getLogger("repertory.runtime")
@@ -273,7 +282,7 @@ class Cell:
             case Down():
                 return self._conclude(Note(message, 0.0, None), await actor.on_down(message))
             case TimerFired(timers=timers) if timers is self._context.timers and timers.claim(message):
-                note = Note(message.message, self._services.now(), None)
+                note = Note(message.message, self._services.transport.waker.now(), None)
                 self._turn_at, self._context.envelope = note.at, note
                 after = await self._handle_rejecting(actor.handle, note)
                 self._context.envelope = None
@@ -396,7 +405,7 @@ class Cell:
 
     def info(self) -> ActorInfo:
         child, context, mailbox = self._child, self._context, self._child.ref.mailbox
-        now = self._services.now()
+        now = self._services.transport.waker.now()
         current = context.envelope
         return ActorInfo(
             path=child.ref.path,
@@ -442,7 +451,9 @@ class Cell:
     def _expire_in(self, seconds: float) -> None:
         self._clear_bucket()
         if seconds < math.inf:
-            self._bucket = self._services.transport.alarms.expire_at(self._services.now() + seconds, self)
+            self._bucket = self._services.transport.alarms.expire_at(
+                self._services.transport.waker.now() + seconds, self
+            )
 
     def _clear_bucket(self) -> None:
         bucket, self._bucket = self._bucket, None

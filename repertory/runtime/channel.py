@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import Generic, TypeVar, cast
 
 from repertory.errors import StreamClosed
-from repertory.runtime.dead_letters import Reason
-from repertory.runtime.envelope import Receiver, Request, timed_out
+from repertory.runtime.message import Reason, Receiver, Request, timed_out
 from repertory.runtime.waker import Waiter
 
 E_contra = TypeVar("E_contra", contravariant=True)

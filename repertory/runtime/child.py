@@ -1,14 +1,20 @@
-"""One child of a supervisor: its address, and the incarnation that runs at it now."""
+"""One child of a supervisor: its address, the incarnation that runs at it now, and what it shares with the system."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+import anyio
 
 from repertory.runtime.lifecycle import ActorInfo, ExitReason, LifecycleEvent, Shutdown, State, advance
-from repertory.runtime.ref import ActorRef
+from repertory.runtime.mailbox import DeadLetters, Mailbox
+from repertory.runtime.ref import ActorRef, Transport
 from repertory.runtime.spec import ChildSpec
+from repertory.runtime.timers import Clock, Rng
+
+Spawn: TypeAlias = Callable[[Coroutine[object, object, None], str], anyio.TaskHandle[None]]
 
 
 class Incarnation(Protocol):
@@ -139,3 +145,38 @@ class Keeper(Protocol):
     def end(self, name: str, ended: Callable[[], object], reason: Shutdown) -> None:
         """Stop a child in order and forget it, then call `ended`. Errors: `NotFound`."""
         ...
+
+
+# What all actors of one system share.
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts that outlive the actors that they come from."""
+
+    processed: int = 0
+    failed: int = 0
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """Given to every actor's cell; actors see parts of it through their context."""
+
+    transport: Transport
+    dead_letters: DeadLetters
+    clock: Clock
+    """For actors; deadlines use the loop's own clock."""
+    rng: Rng
+    spawn: Spawn
+    """Starts a task of the system, in a copy of the context that the system was opened in."""
+    spawn_here: Spawn
+    """Starts a task of the system, in a copy of the caller's context."""
+    incarnate: Callable[[Child, Keeper], Incarnation]
+    totals: Totals
+
+    def address(self, parent: str, spec: ChildSpec) -> Child:
+        """A new address below `parent`."""
+        path = f"{parent}/{spec.name}"
+        mailbox = Mailbox(path, spec.mailbox, self.dead_letters, self.transport.waker.waiter)
+        return Child(spec, ActorRef(path, mailbox, self.transport))

@@ -8,7 +8,7 @@ between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -16,9 +16,7 @@ from typing import TypeAlias
 import anyio
 
 from repertory.errors import ActorDead, AlreadyExists, NotFound, RestartLimitReached, StartFailed
-from repertory.runtime.call_context import ORIGIN
-from repertory.runtime.child import Child, Exited
-from repertory.runtime.jobs import Jobs
+from repertory.runtime.child import Child, Exited, Services
 from repertory.runtime.lifecycle import (
     ActorInfo,
     ExitFailed,
@@ -29,14 +27,16 @@ from repertory.runtime.lifecycle import (
     Normal,
     Shutdown,
 )
+from repertory.runtime.message import ORIGIN
 from repertory.runtime.ref import ActorRef, announce_end
-from repertory.runtime.services import Services
 from repertory.runtime.spec import Backoff, ChildSpec, Restart, Strategy, SupervisorSettings
 from repertory.runtime.waker import Waiter
 
 _ASKED = Shutdown("asked to")
 
 Settled = Callable[[Exception | None], None]
+StartJob = Callable[[Callable[[], Awaitable[None]], str], object]
+"""Starts work beside the supervisor's turns, under a name."""
 
 
 class _Recovery:
@@ -51,10 +51,10 @@ class _Recovery:
 class Children:
     """The children of one incarnation, in the order in which they were first started."""
 
-    def __init__(self, owner: ActorRef[object], services: Services, jobs: Jobs) -> None:
+    def __init__(self, owner: ActorRef[object], services: Services, start_job: StartJob) -> None:
         self._owner = owner
         self._services = services
-        self._jobs = jobs
+        self._start_job = start_job
         self._by_name: dict[str, Child] = {}
         self._restarts: tuple[float, ...] = ()
         self._recoveries: list[_Recovery] = []
@@ -175,7 +175,7 @@ class Children:
     # ---------------------------------------------------------------------------------------------- reports of children
 
     def child_started(self, child: Child) -> None:
-        child.started_at = self._services.now()
+        child.started_at = self._services.transport.waker.now()
         child.settle(None)
 
     def child_ended(self, child: Child, reason: ExitReason) -> None:
@@ -187,7 +187,7 @@ class Children:
         if child.removing or first:
             self._forget(child, reason)
         elif not expected and not self._is_pending(child):
-            ran_s = self._services.now() - started_at if acknowledged else 0.0
+            ran_s = self._services.transport.waker.now() - started_at if acknowledged else 0.0
             self._owner.mailbox.offer_system(Exited(child, reason, ran_s))
         child.settle(None if acknowledged else _start_failed(child, reason))
         told, child.on_ended = child.on_ended, []
@@ -200,7 +200,7 @@ class Children:
         if self._closed or child.removing or child.cell is not None or self._is_pending(child):
             return
         ending = Ending(restart=child.spec.restart, reason=exited.reason, failures=child.failures, ran_s=exited.ran_s)
-        match decide_restart(ending, self.settings, self._restarts, self._services.now()):
+        match decide_restart(ending, self.settings, self._restarts, self._services.transport.waker.now()):
             case Forget():
                 self._forget(child, exited.reason)
             case FailUpward(why=why):
@@ -218,7 +218,7 @@ class Children:
             self._recoveries.clear()  # A recovery under way stops at its next step; this one includes its victims.
         recovery = _Recovery(victims)
         self._recoveries.append(recovery)
-        self._jobs.start(partial(self._carry_out, recovery, delay_s), name=f"restart {failed.spec.name}")
+        self._start_job(partial(self._carry_out, recovery, delay_s), f"restart {failed.spec.name}")
 
     def _victims(self, failed: Child) -> list[Child]:
         """The children to restart with `failed`, in starting order, including those that an unfinished recovery has yet

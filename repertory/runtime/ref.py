@@ -14,13 +14,21 @@ from typing import Generic, TypeVar, cast
 import anyio
 
 from repertory.errors import ActorDead, Deadlock, Invalid, MailboxFull
-from repertory.runtime.call_context import ORIGIN, Waits, find_circle
 from repertory.runtime.channel import EventStream, StreamCall
-from repertory.runtime.dead_letters import Reason
-from repertory.runtime.envelope import AskEnvelope, Envelope, Request, timed_out
 from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.mailbox import Mailbox
-from repertory.runtime.message import Ask, Stream
+from repertory.runtime.message import (
+    ORIGIN,
+    Ask,
+    AskEnvelope,
+    Envelope,
+    Reason,
+    Request,
+    Stream,
+    Waits,
+    find_circle,
+    timed_out,
+)
 from repertory.runtime.timers import SLOT_S, Alarms, Expiring
 from repertory.runtime.waker import Waker
 

@@ -9,8 +9,7 @@ from typing import TypeAlias, assert_never
 
 from repertory.errors import RepertoryError
 from repertory.runtime.actor import Actor
-from repertory.runtime.envelope import ReplySlot
-from repertory.runtime.message import Ask, Next, carry_on, refuse
+from repertory.runtime.message import Ask, Next, ReplySlot, carry_on, refuse
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec, SupervisorSettings
 

@@ -26,18 +26,15 @@ from anyio.abc import TaskStatus
 
 from repertory.errors import ActorDead, Invalid, NotFound, NotReady, RestartLimitReached
 from repertory.runtime.cell import Cell
-from repertory.runtime.child import Child, Incarnation, Keeper
-from repertory.runtime.clock import Clock, Rng, unseeded
-from repertory.runtime.dead_letters import DeadLetters
+from repertory.runtime.child import Child, Incarnation, Keeper, Services, Totals
 from repertory.runtime.drain import ActorsReport, Drain, DrainPhase, Hook, Hooks
 from repertory.runtime.lifecycle import ActorInfo, ExitFailed, ExitLimitReached, ExitReason, Shutdown, SystemStats
-from repertory.runtime.mailbox import Mailbox, MailboxSettings
+from repertory.runtime.mailbox import DeadLetters, Mailbox, MailboxSettings
 from repertory.runtime.ref import ActorRef, Transport, announce_end
-from repertory.runtime.services import Services, Totals
 from repertory.runtime.signals import end_by_signal, serve_signals
 from repertory.runtime.spec import ChildSpec, SupervisorSettings
 from repertory.runtime.supervisor import Supervisor
-from repertory.runtime.timers import Alarms
+from repertory.runtime.timers import Alarms, Clock, Rng, unseeded
 from repertory.runtime.waker import parking_here
 
 OnFatal: TypeAlias = Literal["raise", "signal"] | Callable[[Exception], object]

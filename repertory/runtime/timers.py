@@ -1,13 +1,14 @@
-"""Messages that an actor sends to itself later. They are void after a restart."""
+"""Time: the clock, and messages that an actor sends to itself later, which are void after a restart."""
 
 from __future__ import annotations
 
 import heapq
 import math
+import random
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import anyio
 
@@ -171,3 +172,20 @@ class Alarms:
     def _expire(self, slot: float) -> None:
         for entry in self.slots.pop(slot):
             entry.expire()
+
+
+# The clock and the random source, so that tests can replace them.
+
+Clock: TypeAlias = Callable[[], float]
+"""Seconds; only differences mean anything."""
+
+
+class Rng(Protocol):
+    """A random source, such as `random.Random`."""
+
+    def uniform(self, a: float, b: float, /) -> float: ...
+
+
+def unseeded() -> Rng:
+    """A random source without a seed."""
+    return random.SystemRandom()

@@ -18,10 +18,9 @@ import anyio
 import pytest
 
 from repertory.backends.ports import Batch, Lease, Position, SessionStore
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, SnapshotTaken, StateChanged, View, ViewChanged
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import RecordKind, Row, verify
 from repertory.errors import Invalid, LeaseLost, NotFound, SessionBusy
 

@@ -10,7 +10,7 @@ import anyio.to_thread
 import pytest
 
 from repertory.actors.call import OPEN_TURNS, Invocation, OpenTurn, deadline, in_context
-from repertory.runtime.call_context import current_trace, traced
+from repertory.runtime.message import current_trace, traced
 
 pytestmark = pytest.mark.anyio
 

@@ -9,14 +9,13 @@ from functools import partial
 import anyio
 import pytest
 
-from repertory.actors.commit_buffer import CommitBuffers
 from repertory.actors.journal import ActorJournal
 from repertory.actors.leases import Durable, SessionLeases
 from repertory.actors.persister import PersisterSettings, SessionPersister
-from repertory.actors.writer import StoreWriter, WriterSettings
+from repertory.actors.writer import CommitBuffers, StoreWriter, WriterSettings
 from repertory.backends.ports import Batch, Position
-from repertory.core.journal.appender import RESTATE_AFTER
 from repertory.core.journal.records import CursorMoved, MessageAdded, SnapshotTaken, StateChanged
+from repertory.core.journal.restore import RESTATE_AFTER
 from repertory.core.journal.rows import RecordKind
 from repertory.core.messages import Message
 from repertory.errors import RepertoryError

@@ -11,15 +11,14 @@ import pytest
 from authors import append
 from authors import commit as commit_records
 
-from repertory.actors.commit_buffer import CommitBuffers
 from repertory.actors.leases import Durable, SessionLeases
 from repertory.actors.persister import PersisterSettings, ReadImage, SessionPersister, ShortenTimeouts, VerifyLease
-from repertory.actors.writer import StoreWriter, WriterSettings
+from repertory.actors.writer import CommitBuffers, StoreWriter, WriterSettings
 from repertory.backends.ports import Batch, Position
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import Row
 from repertory.core.messages import Message
-from repertory.core.outage import StorePatience
+from repertory.core.retry import StorePatience
 from repertory.errors import ActorDead, Failed, LeaseLost, RepertoryError, StoreUnavailable, Throttled, Unavailable
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec

@@ -32,9 +32,8 @@ from repertory.app.agent import session as agent_session
 from repertory.backends.objects.in_memory import MemoryObjectStore
 from repertory.backends.ports import Batch, Condition, ObjectStore, Overwrite, SessionStore
 from repertory.backends.tools.schema_library import schema_class
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Appender, restore
 from repertory.core.messages import NO_ANSWER_TEXT, Message, text_of
 from repertory.errors import LeaseLost
 from tests.app.tree_sessions import TreeSessions

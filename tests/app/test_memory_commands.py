@@ -94,7 +94,7 @@ def test_dead_letters_are_listed_replayed_and_then_tried_again(
     assert text.startswith("s/default -> facts: messages 1-2 (")
     assert "cannot read that" in text
     (letter,) = json.loads(run(capsys, "dead-letters", "s", "--json", *where)[1])
-    assert letter["letter"]["stretch"] == [1, 2]
+    assert letter["dead_letter"]["seq_range"] == [1, 2]
     assert run(capsys, "replay", "s", "--store", "none", *where) == (1, "There are no dead letters.\n")
     assert run(capsys, "replay", "s", *where)[1].startswith("1 to be tried again")
     assert run(capsys, "dead-letters", *where) == (0, "No dead letters.\n")

@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from repertory import Agent, Model, ScriptedModel, Throttled, ToolContext, tool
-from repertory.backends.models.message_events import message_events, whole
 from repertory.backends.ports import StreamEvent
 from repertory.backends.tools.schema_library import schema_class
+from repertory.core.answer import message_events, whole
 from repertory.core.messages import Message, ToolSpec
 from repertory.core.result import AgentResult
 

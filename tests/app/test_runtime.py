@@ -15,6 +15,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 import trio
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from repertory import AgentResult, AgentSpec, Runtime, ScriptedModel, SQLiteSessions, tool
 from repertory.app.host.host import CLOSE, COMMIT, MEMORY, REFUSE, TURNS
@@ -334,10 +335,10 @@ async def test_a_tool_whose_thread_never_returns_keeps_no_process_alive_and_cost
     with anyio.fail_after(30):
         async with await anyio.open_process(command, stderr=subprocess.DEVNULL) as process:
             assert process.stdout is not None
-            said = await process.stdout.receive()
-            assert said.strip() == b"begun"
+            output = BufferedByteReceiveStream(process.stdout)  # What is printed may come in pieces.
+            assert await output.receive_until(b"\n", 20) == b"begun"
             process.send_signal(signal.SIGTERM)
-            assert (await process.stdout.receive()).strip() == b"SIGTERM"
+            assert await output.receive_until(b"\n", 20) == b"SIGTERM"
             assert await process.wait() == 128 + signal.SIGTERM
     async with Runtime(sessions=SQLiteSessions(tmp_path / "a.db")) as runtime:
         helper = runtime.agent(AgentSpec(name="helper", model=ScriptedModel(["x"])))

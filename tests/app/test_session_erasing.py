@@ -84,9 +84,9 @@ async def test_what_says_the_same_and_is_in_force_is_named(place: SessionPlace) 
 
 
 def copied_by_another(said: str) -> Sequence[object]:
-    from repertory.core.journal.appender import Appender
     from repertory.core.journal.fold import Fold
     from repertory.core.journal.records import MessageAdded
+    from repertory.core.journal.restore import Appender
 
     appender = Appender("default", Fold(), None, lambda count: b"x" * count)
     message: Message = {"role": "user", "content": [{"text": said}]}

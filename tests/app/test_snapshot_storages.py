@@ -19,9 +19,8 @@ from repertory import (
     tool,
 )
 from repertory.backends.ports import Batch
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.history.redact import redact
-from repertory.core.journal.restore import messages_of, records_of, restore
+from repertory.core.journal.restore import Appender, messages_of, records_of, restore
 from repertory.core.messages import text_of
 from repertory.errors import CorruptJournal, Invalid, LeaseLost, NotFound, SessionException, SnapshotException
 from tests.backends.sessions.snapshot_places import AsyncStorage, SyncStorage

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.history.redact import redact
 from repertory.core.journal.image import Image
@@ -24,7 +23,7 @@ from repertory.core.journal.records import (
     ToolFinished,
     ToolStarted,
 )
-from repertory.core.journal.restore import messages_of, records_of, restore
+from repertory.core.journal.restore import Appender, messages_of, records_of, restore
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.journal.view import SUMMARY_SEQ, VisibleMessages, message_with_view, view_change
 from repertory.core.messages import Json, Message, ToolResult, tool_results, tool_uses

@@ -12,10 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.appender import Appender
-from repertory.core.journal.codec import at_of, decode, decode_all, decode_messages, encode
+from repertory.core.journal.codec import at_of, decode, decode_all, decode_messages, dump, encode, load, load_all
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.plain_json import dump, load, load_all
 from repertory.core.journal.records import (
     Branched,
     CursorMoved,
@@ -33,7 +31,7 @@ from repertory.core.journal.records import (
     View,
     ViewChanged,
 )
-from repertory.core.journal.restore import said_in
+from repertory.core.journal.restore import Appender, said_in
 from repertory.core.journal.rows import VERSION, RecordKind, Row
 from repertory.core.messages import Message, repair_message, repair_result
 from repertory.errors import CorruptJournal, Invalid

@@ -7,7 +7,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.appender import RESTATE_AFTER, Appender
 from repertory.core.journal.fold import FINISHED_TURNS_MAX, Fold, is_answer
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import (
@@ -23,10 +22,10 @@ from repertory.core.journal.records import (
     View,
     ViewChanged,
 )
-from repertory.core.journal.restore import messages_of, records_of, restore
+from repertory.core.journal.restore import RESTATE_AFTER, Appender, messages_of, records_of, restore
 from repertory.core.journal.rows import Row, verify
-from repertory.core.journal.view import view_change
-from repertory.core.messages import Message, check_next
+from repertory.core.journal.view import VisibleMessages, view_change
+from repertory.core.messages import Message, check_next, text_of
 from repertory.core.window.decision import WindowPlan
 from repertory.errors import CorruptJournal, Invalid, UnpairedTools
 from tests.core.journal_driver import COMMANDS, Driver, result_of
@@ -363,3 +362,26 @@ def test_empty_cursors_need_no_row() -> None:
     assert scene.fold.anchors.cursors == 1
     scene.apply(CursorMoved(at=1.0, positions={}))
     assert scene.fold.anchors.cursors == 0
+
+
+class ViewAppliedInBetween(VisibleMessages):
+    """As if another thread applied `coming` between the two halves of a read."""
+
+    coming: View | None = None
+
+    @property
+    def in_front(self) -> list[tuple[int, Message]]:
+        before = super().in_front
+        if self.coming is not None:
+            self.change(self.coming, patch=False)
+        return before
+
+
+def test_a_reader_beside_a_change_of_the_view_loses_no_message() -> None:
+    texts = ["one", "two", "three"]
+    shown = ViewAppliedInBetween(
+        View(), iter([(seq, message("user", {"text": text})) for seq, text in enumerate(texts, 1)])
+    )
+    shown.coming = View(first_shown=3, summary=message("user", {"text": "one and two"}))
+    assert [text_of(message) for message in shown.messages()] == texts
+    assert [text_of(message) for message in shown.messages()] == ["one and two", "three"]

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from repertory.core.journal.codec import decode, encode
+from repertory.core.journal.codec import decode, dump, encode
 from repertory.core.journal.image import Image
-from repertory.core.journal.plain_json import dump
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import RecordKind, Row, digest_of, first_link, header_of, link_of
 

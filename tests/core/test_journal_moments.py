@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.history.fork import fork, tells_enough
 from repertory.core.journal.history.prune import PrunePolicy, prune
 from repertory.core.journal.history.rewind import go_back, rewind
 from repertory.core.journal.history.timeline import Mark, mark_rows
 from repertory.core.journal.image import Anchors, Image
 from repertory.core.journal.paths import path_to, within
-from repertory.core.journal.restore import Restored, restore
+from repertory.core.journal.restore import Appender, Restored, restore
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.journal.whole_journal import PointInTime, WholeJournal, moment_and_end, moment_of, read_whole, tells
 from repertory.core.messages import tool_uses

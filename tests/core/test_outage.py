@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded
+from repertory.core.journal.restore import Appender
 from repertory.core.journal.rows import Row, first_link
-from repertory.core.outage import OutageVerdict, StorePatience, backoff_s, following, stored_of, verdict_on
+from repertory.core.retry import OutageVerdict, StorePatience, backoff_s, following, stored_of, verdict_on
 from repertory.errors import (
     Corrupt,
     Failed,

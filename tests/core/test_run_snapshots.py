@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import Row
 from repertory.core.message_tree.json_files import json_file
 from repertory.core.message_tree.runs import run_of

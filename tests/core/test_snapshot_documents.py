@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, StateChanged
+from repertory.core.journal.restore import Appender
 from repertory.core.message_tree.json_files import json_file, parsed
 from repertory.core.snapshots.document import (
     JournalPosition,

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, StateChanged
-from repertory.core.journal.restore import messages_of, records_of, restore
+from repertory.core.journal.restore import Appender, messages_of, records_of, restore
 from repertory.core.journal.rows import Row
 from repertory.core.journal.view import view_change
 from repertory.core.messages import INTERRUPTED_TEXT, Message, text_of, tool_results

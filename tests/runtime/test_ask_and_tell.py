@@ -12,8 +12,7 @@ import anyio.to_thread
 import pytest
 
 from repertory.errors import ActorDead, ActorFailed, AskTimeout, Invalid, NotFound
-from repertory.runtime.dead_letters import Reason
-from repertory.runtime.message import Ask, Next, Reject, carry_on, fail, refuse, reply, stop
+from repertory.runtime.message import Ask, Next, Reason, Reject, carry_on, fail, refuse, reply, stop
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import Restart
 from repertory.runtime.system import ActorSystem

@@ -8,8 +8,7 @@ import anyio
 import pytest
 
 from repertory.errors import AskTimeout, Deadlock, StartFailed
-from repertory.runtime.call_context import Waits, find_circle
-from repertory.runtime.message import Next, carry_on, reply
+from repertory.runtime.message import Next, Waits, carry_on, find_circle, reply
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.system import ActorSystem

@@ -5,10 +5,9 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from repertory.runtime.call_context import current_trace, traced
-from repertory.runtime.dead_letters import DeadLetter, Reason
 from repertory.runtime.lifecycle import State
-from repertory.runtime.message import Next, carry_on, refuse, reply
+from repertory.runtime.mailbox import DeadLetter
+from repertory.runtime.message import Next, Reason, carry_on, current_trace, refuse, reply, traced
 from repertory.runtime.system import ActorSystem, SystemSettings
 from tests.runtime.toys import Add, Bump, Crash, Nap, Run, Scripted, counter, scripted, settle
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from repertory.errors import ActorFailed, Invalid
-from repertory.runtime.jobs import Job
+from repertory.runtime.actor import Job
 from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.message import Next, carry_on, reply
 from repertory.runtime.spec import ChildSpec

@@ -8,9 +8,8 @@ import pytest
 
 from repertory.errors import AskTimeout, Invalid, MailboxFull
 from repertory.runtime.cell import BURST
-from repertory.runtime.dead_letters import Reason
 from repertory.runtime.mailbox import MailboxSettings
-from repertory.runtime.message import Ask, Next, carry_on, reply
+from repertory.runtime.message import Ask, Next, Reason, carry_on, reply
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.system import ActorSystem

@@ -8,9 +8,8 @@ import anyio
 import pytest
 
 from repertory.errors import ActorDead, AlreadyExists, Invalid, NotFound, NotReady, StartFailed
-from repertory.runtime.dead_letters import Reason
 from repertory.runtime.lifecycle import ExitFailed, ExitReason, Killed, Shutdown
-from repertory.runtime.message import Next, carry_on, reply
+from repertory.runtime.message import Next, Reason, carry_on, reply
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.supervisor import Supervisor
 from repertory.runtime.system import ActorSystem

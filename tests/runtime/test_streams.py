@@ -10,8 +10,7 @@ import pytest
 
 from repertory.errors import ActorDead, ActorFailed, AskTimeout, Deadlock, Invalid, StreamClosed
 from repertory.runtime.channel import Sink
-from repertory.runtime.dead_letters import Reason
-from repertory.runtime.message import Next, Stream, carry_on, refuse, reply
+from repertory.runtime.message import Next, Reason, Stream, carry_on, refuse, reply
 from repertory.runtime.system import ActorSystem
 from tests.runtime.toys import Gate, Run, Scripted, scripted, settle
 

@@ -22,8 +22,8 @@ from typing import Any
 import anyio
 
 from repertory import AgentSpec, JournalSessions, Runtime, ScriptedModel, Sessions
+from repertory.core.journal.codec import dump
 from repertory.core.journal.export_lines import End, first_line, last_line, row_line
-from repertory.core.journal.plain_json import dump
 from repertory.core.journal.rows import Row, first_link, link_of
 from repertory.core.messages import check_messages
 from repertory.errors import RepertoryError

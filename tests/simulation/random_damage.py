@@ -54,9 +54,8 @@ from repertory.backends.sessions.journal import maintenance as object_tending
 from repertory.backends.sessions.journal import ownership as object_ownership
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.sqlite import reading as sqlite_reading
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import StateChanged
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import Row
 from repertory.errors import Gone, RepertoryError
 from repertory.testing.session_contract import grow

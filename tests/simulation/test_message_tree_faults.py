@@ -13,9 +13,8 @@ from repertory.backends.ports import Batch, Create, Position
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.liveness import TimeToLive
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded, StateChanged
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import Row
 from repertory.core.messages import Message, text_of
 from repertory.errors import RepertoryError, Retryable

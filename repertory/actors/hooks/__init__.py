@@ -1,4 +1,4 @@
 """Hooks: the events of an agent, who listens to them, and how callbacks are called.
 
-Start with `events.py` (the events), then `registry.py` (who listens) and `calls.py` (how callbacks are called).
+Start with `events.py` (the events, and who listens), then `calls.py` (how callbacks are called).
 """

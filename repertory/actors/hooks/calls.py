@@ -30,7 +30,7 @@ from repertory.actors.hooks.events import (
 )
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.core.interrupts import question_in
-from repertory.core.journal.plain_json import dump
+from repertory.core.journal.codec import dump
 from repertory.core.messages import (
     check_message,
     check_messages,
@@ -44,8 +44,8 @@ from repertory.core.turn_start import InterruptResponses, UserMessages, read_pro
 from repertory.errors import HookFailed, Invalid, RepertoryError, UnpairedTools
 
 if TYPE_CHECKING:
-    from repertory.actors.hooks.registry import HookRegistry, Registered
-    from repertory.actors.read_model import ReadModel
+    from repertory.actors.hooks.events import HookRegistry, Registered
+    from repertory.actors.journal import ReadModel
     from repertory.backends.ports import Tool
     from repertory.core.answer import Answer
     from repertory.core.interrupts import Interrupt, Questions

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from repertory.core.budget import Budget
     from repertory.core.memory.extracting import ExtractionResult
     from repertory.core.messages import Message
-    from repertory.runtime.envelope import ReplySlot
+    from repertory.runtime.message import ReplySlot
     from repertory.runtime.ref import ActorRef
 
 _EARLY_S = 0.001

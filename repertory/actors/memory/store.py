@@ -30,11 +30,9 @@ from repertory.core.memory.breaker import Breaker, TurnBreaker
 from repertory.core.memory.options import AddMessagesContext, MemoryEntry, SearchOptions
 from repertory.core.messages import Json, Message
 from repertory.errors import ActorDead, ActorFailed, Failed, RepertoryError, Retryable, Unavailable
-from repertory.runtime.actor import Actor
-from repertory.runtime.envelope import ReplySlot
-from repertory.runtime.jobs import Job
+from repertory.runtime.actor import Actor, Job
 from repertory.runtime.mailbox import MailboxSettings
-from repertory.runtime.message import Ask, Next, carry_on
+from repertory.runtime.message import Ask, Next, ReplySlot, carry_on
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
 

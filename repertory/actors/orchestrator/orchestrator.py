@@ -20,6 +20,7 @@ from repertory.actors.call import (
     Abandon,
     AgentMessage,
     Call,
+    CallQueueActor,
     CancelTurn,
     FinishTurns,
     Invocation,
@@ -33,13 +34,12 @@ from repertory.actors.call import (
     TimeUp,
     in_context,
 )
-from repertory.actors.call_queue import CallQueueActor
-from repertory.actors.commit_buffer import CommitBuffer
 from repertory.actors.hooks.calls import fire
 from repertory.actors.journal import ActorJournal
 from repertory.actors.orchestrator.events import AfterMultiAgentInvocationEvent, BeforeMultiAgentInvocationEvent
 from repertory.actors.orchestrator.run_driver import Cut, OrchestratorParts, RunDriver
 from repertory.actors.persister import ReadRun
+from repertory.actors.writer import CommitBuffer
 from repertory.core.budget import Budget
 from repertory.core.orchestration.calls import BeginRun, CallDecision, GoOn, Replay, decide_call, waiting
 from repertory.core.orchestration.plan import frontier_of
@@ -48,9 +48,8 @@ from repertory.core.orchestration.run import Run, execution_token, leading_to, v
 from repertory.core.snapshots.portable import RunFields, left_agents, said_of_run
 from repertory.core.turn_start import read_prompt
 from repertory.errors import AgentBusy, Invalid, NodeFailed, RepertoryError, RunUnfinished, TooLarge, Unavailable
-from repertory.runtime.envelope import ReplySlot
 from repertory.runtime.lifecycle import ExitReason
-from repertory.runtime.message import Ask, Next, carry_on, refuse
+from repertory.runtime.message import Ask, Next, ReplySlot, carry_on, refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

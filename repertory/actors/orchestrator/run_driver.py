@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from repertory.actors.call import Invocation
-    from repertory.actors.hooks.registry import HookRegistry
+    from repertory.actors.hooks.events import HookRegistry
     from repertory.actors.journal import ActorJournal
     from repertory.core.interrupts import Interrupt
     from repertory.core.journal.records import NodeChanged

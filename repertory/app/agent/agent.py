@@ -21,13 +21,26 @@ from repertory.actors.agent import CallSettings
 from repertory.actors.call import Busy, Invocation
 from repertory.actors.context import AgentParts, AgentSettings, Durability, ToolExecution
 from repertory.actors.hooks.calls import fire_sync
-from repertory.actors.hooks.events import AgentInitializedEvent
-from repertory.actors.hooks.registry import EventTypes, HookCallback, HookOrder, HookProvider, HookRegistry, SameHooks
+from repertory.actors.hooks.events import (
+    AgentInitializedEvent,
+    EventTypes,
+    HookCallback,
+    HookOrder,
+    HookProvider,
+    HookRegistry,
+    SameHooks,
+)
 from repertory.actors.in_memory_journal import InMemoryJournal
-from repertory.actors.read_model import ReadModel
+from repertory.actors.journal import ReadModel
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.actors.tools import call_unrecorded
-from repertory.app.agent.call_options import (
+from repertory.app.agent.conversation_managers import ManagerChoice, another_manager, chosen_manager
+from repertory.app.agent.messages import EditableMessages, edit_made
+from repertory.app.agent.model_choice import default_model
+from repertory.app.agent.plugins import LatePlugins, Plugin, check_plugins
+from repertory.app.agent.session import (
+    AgentLife,
+    AgentSessionSpec,
     CallbackHandler,
     CallOptions,
     call_handler,
@@ -35,11 +48,6 @@ from repertory.app.agent.call_options import (
     read_call,
     request_state_of,
 )
-from repertory.app.agent.conversation_managers import ManagerChoice, another_manager, chosen_manager
-from repertory.app.agent.messages import EditableMessages, edit_made
-from repertory.app.agent.model_choice import default_model
-from repertory.app.agent.plugins import LatePlugins, Plugin, check_plugins
-from repertory.app.agent.session import AgentLife, AgentSessionSpec
 from repertory.app.agent.tools import AgentTool, DirectTools, as_tools, call_recorded, direct_use
 from repertory.app.host.blocking import Unfinished, blocking_host, hold_memory, watch_state
 from repertory.app.host.edge import inside_event_loop, short_errors
@@ -66,8 +74,8 @@ if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
     from repertory.core.memory.progress import StoreFlush
     from repertory.core.messages import Message, Prompt, ToolResult
-    from repertory.core.outage import StorePatience
     from repertory.core.result import AgentResult, TurnEvent
+    from repertory.core.retry import StorePatience
     from repertory.core.snapshots.fields import Preset
     from repertory.core.snapshots.portable import Snapshot
     from repertory.core.turn_start import UnknownOutcome

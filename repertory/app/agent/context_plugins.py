@@ -19,9 +19,8 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
-from repertory.actors.hooks.events import AfterToolCallEvent, BeforeModelCallEvent
+from repertory.actors.hooks.events import AfterToolCallEvent, BeforeModelCallEvent, HookOrder, HookRegistry
 from repertory.actors.hooks.injections import Injection, InjectionPredicate, RenderContent
-from repertory.actors.hooks.registry import HookOrder, HookRegistry
 from repertory.app.agent.plugins import Plugin
 from repertory.app.host.edge import tell_left_out
 from repertory.backends.ports import Overwrite
@@ -30,8 +29,8 @@ from repertory.backends.tools.line_search import is_plain, search_lines
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
 from repertory.core.injection import OCCASIONS, Occasion
+from repertory.core.journal.codec import dump, load
 from repertory.core.journal.history.redact import texts_of
-from repertory.core.journal.plain_json import dump, load
 from repertory.core.window.offloading import (
     RETRIEVAL_TOOL,
     OffloadSettings,

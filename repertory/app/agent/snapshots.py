@@ -19,7 +19,7 @@ from repertory.core.snapshots.portable import Snapshot, read_fields, snapshot_of
 from repertory.errors import Invalid, RepertoryError, SnapshotException
 
 if TYPE_CHECKING:
-    from repertory.actors.read_model import ReadModel
+    from repertory.actors.journal import ReadModel
     from repertory.app.agent.conversation_managers import ConversationManager
     from repertory.core.messages import Json
 

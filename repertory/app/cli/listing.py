@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.plain_json import dump
+from repertory.core.journal.codec import dump
 from repertory.core.messages import Message, ToolResult, ToolUse, tool_uses
 from repertory.core.orchestration.results import NodeResult
 

@@ -155,7 +155,7 @@ async def _dead_letters(options: argparse.Namespace) -> CommandOutput:
 async def _replay(options: argparse.Namespace) -> CommandOutput:
     sessions = Sessions(chosen_place(options))
     done = await sessions.replay(options.session, options.store, agent=options.agent, takeover=options.takeover)
-    count = sum(done.letters.values())
+    count = sum(done.dead_letters.values())
     line = f"{count} to be tried again when an agent opens the session." if count else "There are no dead letters."
     return CommandOutput(done, iter([line]), 0 if count else 1)
 
@@ -182,7 +182,7 @@ def _letter_lines(found: Sequence[StoredDeadLetter]) -> Iterator[str]:
     if not found:
         yield "No dead letters."
     for stored in found:
-        letter = stored.letter
+        letter = stored.dead_letter
         when = datetime.fromtimestamp(letter.at, UTC).strftime("%Y-%m-%d %H:%M")
         what = f"messages {letter.seq_range[0]}-{letter.seq_range[1]}"
         if letter.write is not None:

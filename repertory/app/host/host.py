@@ -18,14 +18,13 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from repertory.actors.call import deadline as caller_deadline
-from repertory.actors.commit_buffer import CommitBuffer, CommitBuffers
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.leases import Durable
 from repertory.actors.session import session_spec
+from repertory.actors.writer import CommitBuffer, CommitBuffers
 from repertory.app.host.session import ActiveSession, active_session
-from repertory.app.host.shared import OpenStores, ServerUse, ToolServers, reason_of
-from repertory.app.memory.open_memories import OpenMemories
-from repertory.core.outage import DEFAULT_PATIENCE, StorePatience
+from repertory.app.host.shared import OpenMemories, OpenStores, ServerUse, ToolServers, reason_of
+from repertory.core.retry import DEFAULT_PATIENCE, StorePatience
 from repertory.errors import StartFailed, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.drain import DrainPhase
@@ -34,7 +33,6 @@ from repertory.runtime.spec import ChildSpec, Strategy, SupervisorSettings
 from repertory.runtime.system import ActorSystem, OnFatal, SystemSettings
 
 if TYPE_CHECKING:
-    from repertory.actors.leases import Durable
     from repertory.actors.memory.consumer import MemoryParts
     from repertory.app.host.session import SessionSpec
     from repertory.backends.ports import Model

@@ -19,7 +19,7 @@ from anyio.lowlevel import RunVar, current_token
 
 from repertory.app.host.host import Host, HostSettings, Key, ambient_host
 from repertory.app.host.session import ActiveSession
-from repertory.core.outage import DEFAULT_PATIENCE
+from repertory.core.retry import DEFAULT_PATIENCE
 from repertory.errors import AgentBusy, Invalid, StoreUnavailable
 from repertory.forking import forget_in_children, never_collect
 from repertory.runtime.host_task import HostTask, apart

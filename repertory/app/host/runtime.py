@@ -18,13 +18,13 @@ from weakref import WeakValueDictionary
 import anyio
 from anyio.abc import TaskStatus
 
-from repertory.actors.commit_buffer import CommitBuffers, NotStored
 from repertory.actors.tool_registry import ToolRegistry
+from repertory.actors.writer import CommitBuffers, NotStored
 from repertory.app.agent.agent import Agent, given_manager, with_memory
-from repertory.app.agent.call_options import CallOptions, read_call
 from repertory.app.agent.conversation_managers import another_manager, chosen_manager
 from repertory.app.agent.model_choice import default_model
 from repertory.app.agent.plugins import Plugin, check_plugins
+from repertory.app.agent.session import CallOptions, read_call
 from repertory.app.agent.tools import as_tools, check_forgetful
 from repertory.app.host.edge import short_errors
 from repertory.app.host.host import Host, HostSettings
@@ -32,8 +32,7 @@ from repertory.app.sessions.sessions import PlacedSession, check_place
 from repertory.core.ids import check_id
 from repertory.core.memory.progress import FlushReport, together
 from repertory.core.messages import copy_message
-from repertory.core.outage import DEFAULT_PATIENCE, StorePatience
-from repertory.core.retry import DEFAULT_RETRY
+from repertory.core.retry import DEFAULT_PATIENCE, DEFAULT_RETRY, StorePatience
 from repertory.core.state import agent_state
 from repertory.errors import Invalid
 from repertory.runtime.drain import ActorsReport
@@ -43,9 +42,8 @@ from repertory.runtime.lifecycle import SystemStats
 if TYPE_CHECKING:
     from repertory.actors.call import Busy, Invocation
     from repertory.actors.context import Durability, ToolExecution
-    from repertory.actors.hooks.registry import HookProvider
+    from repertory.actors.hooks.events import HookProvider
     from repertory.app.agent.conversation_managers import ManagerChoice
-    from repertory.app.agent.plugins import Plugin
     from repertory.app.host.host import SessionUse, ShutdownHook
     from repertory.app.memory.memory_manager import MemoryManager
     from repertory.app.sessions.sessions import SessionPlace

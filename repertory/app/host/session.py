@@ -28,10 +28,9 @@ from repertory.actors.call import (
 from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.context import StopRequest
 from repertory.actors.history import History
-from repertory.actors.journal import LATE_S
+from repertory.actors.journal import LATE_S, ReadModel
 from repertory.actors.memory.consumer import FinishMemory, FlushMemory, MemoryMessage
 from repertory.actors.persister import PersisterMessage, ReadHistory, ReadImage, ReadSaid, ShortenTimeouts
-from repertory.actors.read_model import ReadModel
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.core.state import AgentState
 from repertory.core.turn import CANCELLED, StopReason
@@ -50,8 +49,8 @@ if TYPE_CHECKING:
     from repertory.core.journal.image import Image
     from repertory.core.memory.progress import StoreFlush
     from repertory.core.messages import Message
-    from repertory.core.outage import StorePatience
     from repertory.core.result import AgentResult, TurnEvent
+    from repertory.core.retry import StorePatience
     from repertory.core.snapshots.fields import SnapshotFields
     from repertory.core.snapshots.portable import RunFields
     from repertory.runtime.ref import ActorRef

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
-from repertory.actors.model_call import ModelRequest, call_until_answered
+from repertory.actors.turn import ModelRequest, call_until_answered
 from repertory.app.agent.model_choice import default_model
 from repertory.backends.worker_threads import run_foreign
 from repertory.core.answer import LIMITED

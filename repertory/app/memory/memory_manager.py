@@ -24,6 +24,7 @@ from repertory.actors.memory.store import AddMemory, MemoryStoreClient, MemorySt
 from repertory.app.agent.plugins import Plugin
 from repertory.app.host.edge import short_errors
 from repertory.app.host.host import ambient_host
+from repertory.app.host.shared import OpenMemories
 from repertory.app.memory.extraction import (
     Extraction,
     ExtractionContext,
@@ -33,7 +34,6 @@ from repertory.app.memory.extraction import (
     read_extraction,
 )
 from repertory.app.memory.injection import MemoryInjection, MemoryInjectionConfig, read_injection
-from repertory.app.memory.open_memories import OpenMemories
 from repertory.backends.ports import ToolContext
 from repertory.backends.tools.function_tool import tool
 from repertory.core.ids import check_id
@@ -53,7 +53,7 @@ from repertory.errors import AggregateMemoryError, Invalid, RepertoryError, Unav
 from repertory.runtime.system import ActorSystem, SystemSettings
 
 if TYPE_CHECKING:
-    from repertory.actors.hooks.registry import HookRegistry
+    from repertory.actors.hooks.events import HookRegistry
     from repertory.actors.memory.consumer import Extract
     from repertory.actors.memory.store import MemoryStoreMessage
     from repertory.core.memory.extracting import ExtractionResult

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from repertory.actors.memory.store import ForgetMemories, ask_store
 from repertory.app.operations.reading import agent_there, commit_rows, in_thread_when_many, info_of, load_journal, owned
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.history.fork import copies_end, origin_of
 from repertory.core.journal.history.redact import (
     Copy,
@@ -26,6 +25,7 @@ from repertory.core.journal.history.redact import redact as redact_journal
 from repertory.core.journal.history.redact_text import Words
 from repertory.core.journal.history.redact_text import redact_text as redact_journal_text
 from repertory.core.journal.records import CursorMoved, MessageAdded
+from repertory.core.journal.restore import Appender
 from repertory.core.journal.rows import RecordKind
 from repertory.core.memory.progress import forgetting
 from repertory.core.messages import Message

@@ -17,11 +17,11 @@ from repertory.app.operations.reading import (
     opening_of,
     owned,
 )
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.history.prune import PrunePolicy, Pruning
 from repertory.core.journal.history.prune import prune as prune_journal
 from repertory.core.journal.history.timeline import Mark, mark_rows
 from repertory.core.journal.records import CursorMoved
+from repertory.core.journal.restore import Appender
 from repertory.core.journal.whole_journal import position_named
 from repertory.core.memory.progress import MemoryDeadLetter, Progress, kept_of, read_progress
 from repertory.errors import Invalid
@@ -179,7 +179,7 @@ class StoredDeadLetter:
     agent_id: str
     store: str
     """The memory store that it was meant for."""
-    letter: MemoryDeadLetter
+    dead_letter: MemoryDeadLetter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,7 @@ class ReplayReport:
 
     session_id: str
     agent_id: str
-    letters: Mapping[str, int]
+    dead_letters: Mapping[str, int]
     """Their number, by memory store."""
 
 
@@ -199,7 +199,7 @@ async def dead_letters(store: SessionStore, session_id: str | None) -> Sequence[
         for agent_id in sorted(info.agents):
             fold = (await opening_of(store, info.session_id, agent_id)).fold
             found += [
-                StoredDeadLetter(session_id=info.session_id, agent_id=agent_id, store=name, letter=letter)
+                StoredDeadLetter(session_id=info.session_id, agent_id=agent_id, store=name, dead_letter=letter)
                 for name, progress in _progress(fold).items()
                 for letter in progress.dead_letters
             ]
@@ -229,7 +229,7 @@ async def replay_dead_letters(
             record = CursorMoved(at=made.at, positions=dict(now.fold.cursors), kept=kept)
             appender = Appender(agent_id, now.fold, now.link, made.entropy)
             await commit_rows(store, lease, [appender.append(record), *appender.restate(made.at)])
-    return ReplayReport(session_id=session_id, agent_id=agent_id, letters=letters)
+    return ReplayReport(session_id=session_id, agent_id=agent_id, dead_letters=letters)
 
 
 def _progress(fold: Fold) -> dict[str, Progress]:

@@ -22,7 +22,7 @@ from repertory.actors.orchestrator.orchestrator import OrchestratorActor, Orches
 from repertory.actors.orchestrator.run_driver import NodeCall, NodeEnd
 from repertory.actors.persister import PersisterSettings, SessionPersister
 from repertory.app.agent.agent import Agent
-from repertory.app.agent.call_options import CallbackHandler, call_handler, output_form
+from repertory.app.agent.session import CallbackHandler, call_handler, output_form
 from repertory.app.agent.snapshots import (
     Snapshottable,
     enable_tools,
@@ -33,7 +33,7 @@ from repertory.app.agent.snapshots import (
 )
 from repertory.app.host.session import SessionSpec
 from repertory.core.budget import LIMITED_BY_BUDGET
-from repertory.core.journal.plain_json import dump
+from repertory.core.journal.codec import dump
 from repertory.core.messages import check_message
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.orchestration.results import MultiAgentResult, Status, node_result_of
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from repertory.actors.memory.store import MemoryStoreMessage
     from repertory.actors.orchestrator.orchestrator import Finished
     from repertory.actors.orchestrator.run_driver import NameOf, OrchestratorParts, VisitOf
-    from repertory.app.agent.call_options import CallbackHandler
     from repertory.app.agent.session import AgentSessionSpec
     from repertory.app.host.session import ActiveSession, SessionHost
     from repertory.app.sessions.sessions import SessionPlace

@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, TypeVa
 from repertory.actors.call import Busy, Invocation
 from repertory.actors.context import AgentSettings
 from repertory.actors.hooks.calls import fire_built, fire_sync
-from repertory.actors.hooks.events import AfterSnapshotEvent, BeforeSnapshotEvent
-from repertory.actors.hooks.registry import HookProvider, HookRegistry
+from repertory.actors.hooks.events import AfterSnapshotEvent, BeforeSnapshotEvent, HookProvider, HookRegistry
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.orchestrator.events import MultiAgentInitializedEvent
 from repertory.actors.orchestrator.run_driver import OrchestratorParts
-from repertory.app.agent.call_options import read_call
 from repertory.app.agent.plugins import check_plugins, marked_callbacks
+from repertory.app.agent.session import read_call
 from repertory.app.agent.snapshots import SnapshotLoaded
 from repertory.app.host.blocking import blocking_host
 from repertory.app.host.edge import inside_event_loop, short_errors, span
@@ -51,7 +50,7 @@ from repertory.core.snapshots.portable import (
 from repertory.errors import ActorDead, AgentBusy, Invalid, SnapshotException, Unavailable
 
 if TYPE_CHECKING:
-    from repertory.actors.hooks.registry import EventTypes, HookCallback
+    from repertory.actors.hooks.events import EventTypes, HookCallback
     from repertory.actors.orchestrator.run_driver import NodePolicy
     from repertory.app.host.edge import AttributeValue
     from repertory.app.host.session import ActiveSession

@@ -19,7 +19,7 @@ from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.actors.call import Busy
-    from repertory.actors.hooks.registry import HookProvider
+    from repertory.actors.hooks.events import HookProvider
     from repertory.app.host.edge import AttributeValue
     from repertory.app.orchestration.nodes import NodePlace
     from repertory.app.orchestration.orchestrator import MultiAgentPlugin

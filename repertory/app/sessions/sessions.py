@@ -158,7 +158,7 @@ class SQLiteSessionManager:
 
 
 def _memory_beside(rule: Rule | None, path: Path) -> CommitHook:
-    from repertory.backends.memory.sqlite.remembering import SessionMemory  # loads sqlite3, with the first use
+    from repertory.backends.memory.sqlite.entries import SessionMemory  # loads sqlite3, with the first use
 
     return SessionMemory(path, rule)
 

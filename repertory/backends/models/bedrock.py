@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
 from repertory.backends.models.content import BLANK_TEXT, input_of
-from repertory.backends.models.message_events import message_events
 from repertory.backends.models.provider import (
     NONSENSE,
     ModelCallOptions,
@@ -21,6 +20,7 @@ from repertory.backends.models.provider import (
     system_prompt_blocks,
 )
 from repertory.backends.ports import StreamEvent
+from repertory.core.answer import message_events
 from repertory.errors import (
     ContextWindowOverflowException,
     ModelFailed,

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from repertory.backends.models.message_events import message_events
 from repertory.backends.ports import Model, StreamEvent
+from repertory.core.answer import message_events
 from repertory.core.messages import text_of, tool_results, tool_uses
 from repertory.core.tokens import estimate_tokens
 

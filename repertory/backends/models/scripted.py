@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from repertory.backends.models.message_events import Split, message_events, whole
 from repertory.backends.ports import Model, StreamEvent
+from repertory.core.answer import Split, message_events, whole
 from repertory.core.tokens import estimate_tokens
 from repertory.errors import Invalid, LimitReached
 

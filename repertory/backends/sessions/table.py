@@ -19,7 +19,7 @@ from repertory.backends.ports import Batch, Lease, Position, SessionStore
 from repertory.backends.sessions.requests import side_by_side
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row
-from repertory.core.outage import own_errors
+from repertory.core.retry import own_errors
 from repertory.errors import Invalid, LeaseLost, RepertoryError, SessionBusy
 
 CommitOutcome: TypeAlias = Position | RepertoryError

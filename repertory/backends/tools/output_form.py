@@ -86,7 +86,7 @@ def _unfenced(text: str) -> str:
 
 
 def schema_for(kind: type[Any]) -> PydanticSchema:
-    """The output schema of a type, built once. Errors: as `PydanticForm`."""
+    """The output schema of a type, built once. Errors: as `PydanticSchema`."""
     if not isinstance(cast("object", kind), type):
         raise Invalid("structured output takes a pydantic model class", got=kind)
     return _form_for(kind)

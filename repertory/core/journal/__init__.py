@@ -2,5 +2,5 @@
 
 This folder holds records, their bytes, and pure folds over them. It opens no file and reads no clock; callers pass the
 time and random bytes in. `docs/journal-format.md` describes the bytes. Start with `records.py` (the kinds of records),
-then `fold.py` (records to state), `appender.py` (records to rows) and `restore.py` (rows back to a fold).
+then `fold.py` (records to state) and `restore.py` (rows back to a fold, and records to rows).
 """

@@ -12,10 +12,10 @@ from repertory.core.journal.rows import Row
 from repertory.core.journal.view import message_with_view
 
 if TYPE_CHECKING:
-    from repertory.core.journal.appender import Appender
     from repertory.core.journal.fold import Fold
     from repertory.core.journal.history.redact import Copy
     from repertory.core.journal.records import Record, ViewChanged
+    from repertory.core.journal.restore import Appender
     from repertory.core.messages import Message
 
 GatheredWrite: TypeAlias = "Row | Redaction"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from repertory.core.journal.appender import Appender, Entropy
 from repertory.core.journal.records import SnapshotTaken
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Appender, Entropy, restore
 from repertory.core.journal.rows import Row, fault, first_link
 from repertory.errors import CorruptJournal
 

@@ -58,6 +58,9 @@ def _nodes(fold: Fold) -> Iterator[NodeChanged]:
 
 def pending_tools_of(at: Fold | Image) -> PendingTools:
     """The tools of the last message, and the interrupts about them."""
+    # Another thread may read while a record is folded in. Responses are read before questions, so that a question whose
+    # response has just been dropped with it does not look unanswered.
+    responses = dict(at.responses)
     starts = {**at.open_tools, **at.parked}
     return PendingTools(
         last=at.last_message,
@@ -65,7 +68,7 @@ def pending_tools_of(at: Fold | Image) -> PendingTools:
         finished=dict(at.finished_tools),
         starts={use_id: Start(started.attempt, started.idempotency_key) for use_id, started in starts.items()},
         questions=at.questions,
-        responses=dict(at.responses),
+        responses=responses,
     )
 
 

@@ -79,9 +79,11 @@ class VisibleMessages:
         return self._recent[position]
 
     def messages(self) -> list[Message]:
-        """The messages alone, as a model call gets them."""
-        shown = [*self.in_front, *self._recent]  # Copied at once: other threads may read too.
-        return [message for _, message in shown]
+        """The messages alone, as a model call gets them. Another thread may read while a view is applied: it may then
+        get a summary beside messages that it covers, but loses none.
+        """
+        recent = [*self._recent]  # Before the summary, since `change` sets the summary before it drops messages.
+        return [message for _, message in (*self.in_front, *recent)]
 
     def add(self, seq: int, message: Message) -> None:
         """Show a new message after all others."""

@@ -19,9 +19,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, cast
 
 from repertory.core.interrupt_state import documented_state
-from repertory.core.journal.codec import decode
+from repertory.core.journal.codec import decode, dump
 from repertory.core.journal.pending_tools import pending_tools_of
-from repertory.core.journal.plain_json import dump
 from repertory.core.journal.records import Redacted
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.message_tree.json_files import decoded, encoded, epoch, iso, json_file, parsed, read, to_file

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple, cast
 
-from repertory.core.journal.plain_json import dump, load
+from repertory.core.journal.codec import dump, load
 from repertory.core.journal.rows import DIGEST_BYTES, LINK_BYTES, SALT_BYTES, RecordKind, Row, digest_of
 from repertory.core.message_tree.json_files import read, to_file
 from repertory.core.messages import Message, repair_stored_message

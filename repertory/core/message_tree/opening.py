@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
 from repertory.core.interrupt_state import asks_somebody, read_state, records_between
-from repertory.core.journal.appender import Appender, Entropy
-from repertory.core.journal.codec import encode
+from repertory.core.journal.codec import encode, load
 from repertory.core.journal.fold import Fold, is_answer
 from repertory.core.journal.image import Image
 from repertory.core.journal.pending_tools import pending_tools_of
-from repertory.core.journal.plain_json import load
 from repertory.core.journal.records import (
     Branched,
     Interrupted,
@@ -24,7 +22,7 @@ from repertory.core.journal.records import (
     View,
     ViewChanged,
 )
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Appender, Entropy, restore
 from repertory.core.journal.rows import SALT_BYTES, VERSION, Row, digest_of, header_of, next_link
 from repertory.core.message_tree.assembly import Assembled, DamagedContent
 from repertory.core.message_tree.documents import AgentFile, Read

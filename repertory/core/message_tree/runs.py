@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, cast
 
-from repertory.core.journal.appender import Appender, Entropy
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Appender, Entropy, restore
 from repertory.core.message_tree.documents import FORMAT, OURS
 from repertory.core.message_tree.json_files import decoded, parsed, to_file
 from repertory.core.message_tree.opening import OpenedTree, needed_of

@@ -29,8 +29,8 @@ from repertory.core.window.decision import DEFAULT_MANAGER, own_state
 from repertory.errors import Corrupt, Invalid, SnapshotException
 
 if TYPE_CHECKING:
-    from repertory.core.journal.appender import Entropy
     from repertory.core.journal.fold import Fold
+    from repertory.core.journal.restore import Entropy
     from repertory.core.journal.rows import Row
     from repertory.core.snapshots.location import SnapshotLocation
 

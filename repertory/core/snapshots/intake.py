@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from repertory.core.journal.codec import decode
-from repertory.core.journal.plain_json import dump
+from repertory.core.journal.codec import decode, dump
 from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted, StateChanged, View, ViewChanged
 from repertory.core.journal.view import SUMMARY_SEQ, view_change
 from repertory.core.message_tree.documents import OURS, Read
@@ -25,7 +24,7 @@ from repertory.core.window.decision import WindowPlan, own_state
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.core.journal.appender import Appender
+    from repertory.core.journal.restore import Appender
     from repertory.core.journal.rows import Row
     from repertory.core.messages import ContentBlock, Json
     from repertory.core.snapshots.document import SnapshotContent

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from repertory.core.interrupt_state import snapshot_state
+from repertory.core.journal.codec import dump, load
 from repertory.core.journal.pending_tools import pending_tools_of
-from repertory.core.journal.plain_json import dump, load
 from repertory.core.journal.records import NodeChanged
 from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep

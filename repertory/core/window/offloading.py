@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple, cast
 
-from repertory.core.journal.plain_json import dump
+from repertory.core.journal.codec import dump
 from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse, tool_results, tool_uses
 from repertory.core.tokens import TEXT_FORMATS, estimate_tokens
 from repertory.core.window.decision import WindowPlan

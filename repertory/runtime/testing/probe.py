@@ -8,8 +8,7 @@ from typing import TypeVar
 
 import anyio
 
-from repertory.runtime.actor import Actor
-from repertory.runtime.context import Context
+from repertory.runtime.actor import Actor, Context
 from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.message import Next, carry_on, reply

@@ -14,10 +14,9 @@ import anyio
 
 from repertory import SQLiteSessions
 from repertory.backends.ports import Batch, Lease, SessionStore
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.codec import decode
 from repertory.core.journal.records import MessageAdded, Redacted
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.messages import Message
 from repertory.testing.session_contract import grow

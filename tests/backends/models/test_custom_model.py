@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from repertory import Agent, Model, tool
-from repertory.actors.model_call import ModelRequest, call_model
+from repertory.actors.turn import ModelRequest, call_model
 from repertory.core.messages import Message
 from repertory.errors import ModelFailed
 

@@ -13,9 +13,8 @@ import anyio
 from repertory.backends.ports import Batch, Lease, Position
 from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
 from repertory.backends.sessions.agentcore.store import AgentCoreSessionStore
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded, StateChanged
-from repertory.core.journal.restore import Restored, messages_of, records_of, restore
+from repertory.core.journal.restore import Appender, Restored, messages_of, records_of, restore
 from repertory.core.journal.rows import Row
 from repertory.core.messages import Message, text_of
 from repertory.errors import RepertoryError

@@ -14,9 +14,8 @@ import anyio
 
 from repertory.backends.ports import Batch, SessionStore
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded, StateChanged
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Appender, restore
 from repertory.testing.crash_points import CrashingSessionStore, CrashPoints
 
 

@@ -24,9 +24,8 @@ from repertory.backends.sessions.journal import maintenance as object_merging
 from repertory.backends.sessions.journal import ownership as object_ownership
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import Liveness, LockedFile, TimeToLive
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded, StateChanged
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Appender, restore
 from repertory.errors import RepertoryError
 from repertory.testing.crash_points import CrashingObjectStore, CrashPoints
 

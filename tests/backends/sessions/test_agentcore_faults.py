@@ -16,9 +16,8 @@ import pytest
 from repertory.backends.ports import Batch, Lease, Position
 from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
 from repertory.backends.sessions.agentcore.store import AgentCoreSessionStore
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded, StateChanged
-from repertory.core.journal.restore import messages_of, records_of, restore
+from repertory.core.journal.restore import Appender, messages_of, records_of, restore
 from repertory.core.journal.rows import Row
 from repertory.core.messages import Message, text_of
 from repertory.errors import RepertoryError, Retryable, SessionBusy

@@ -15,7 +15,6 @@ from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import (
     Interrupted,
@@ -27,6 +26,7 @@ from repertory.core.journal.records import (
     View,
     ViewChanged,
 )
+from repertory.core.journal.restore import Appender
 from repertory.core.messages import Message
 from tests.backends.sessions.agentcore_memory import FakeMemory
 from tests.backends.sessions.agentcore_writer import opened

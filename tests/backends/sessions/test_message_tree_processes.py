@@ -16,9 +16,8 @@ from test_sqlite_processes import ROOT, reports, start
 from tree_crash_child import open_tree
 
 from repertory.backends.ports import Batch, Position
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import StateChanged
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import verify
 from repertory.errors import SessionBusy
 

@@ -16,9 +16,8 @@ from repertory.backends.ports import Batch, Position
 from repertory.backends.sessions.journal import maintenance as object_merging
 from repertory.backends.sessions.journal import ownership as object_ownership
 from repertory.backends.sessions.journal.store import ObjectSessionStore
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import StateChanged
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import Row
 from repertory.errors import LeaseLost, RepertoryError, SessionBusy
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults

@@ -102,8 +102,8 @@ class History:
 
     def _long(self, agent: str) -> Row:
         """One long message, of the kind that is not merged."""
-        from repertory.core.journal.appender import Appender
         from repertory.core.journal.records import StateChanged
+        from repertory.core.journal.restore import Appender
 
         before = self.model[agent]
         appender = Appender(agent, restore(before).fold, before[-1].link if before else None, self.rng.randbytes)

@@ -21,9 +21,8 @@ from repertory.backends.sessions.journal.reading import Segment, SessionReader
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.backends.sessions.requests import Requests
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.records import MessageAdded, StateChanged, View
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import Row
 from repertory.core.messages import Message
 from repertory.errors import CorruptJournal, LeaseLost, SessionBusy, Unavailable

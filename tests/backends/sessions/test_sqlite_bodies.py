@@ -11,10 +11,9 @@ import pytest
 from repertory.backends.ports import Batch
 from repertory.backends.sessions.sqlite.reading import PACKED_FROM_BYTES, pack_rows, unpack_rows, unpacked
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import Row
 from repertory.errors import CorruptJournal
 

@@ -26,7 +26,7 @@ from repertory.backends.sessions.agentcore.reading import EventLog
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.backends.sessions.requests import side_by_side
 from repertory.backends.sessions.table import busy, lost, rival
-from repertory.core.journal.appender import Entropy
+from repertory.core.journal.restore import Entropy
 from repertory.core.message_tree.documents import OURS
 from repertory.errors import LeaseLost, RepertoryError, StoreUnavailable
 

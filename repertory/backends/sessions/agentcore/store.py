@@ -62,9 +62,9 @@ from repertory.backends.sessions.table import (
     write_anew,
 )
 from repertory.core.ids import check_id
-from repertory.core.journal.appender import Entropy
 from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.records import MessageAdded
+from repertory.core.journal.restore import Entropy
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.message_tree.assembly import Assembled
 from repertory.core.message_tree.group_log import Part

@@ -16,9 +16,8 @@ from repertory.backends.sessions.documents.reading import (
     read_journal,
 )
 from repertory.backends.sessions.requests import find, side_by_side
-from repertory.core.journal.appender import Entropy
 from repertory.core.journal.records import View
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Entropy, restore
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.message_tree.assembly import DamagedContent, DocumentSource
 from repertory.core.message_tree.documents import (

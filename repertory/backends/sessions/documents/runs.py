@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from repertory.backends.ports import Create, Overwrite, Update
 from repertory.backends.sessions.documents.journal import HEAD_BYTES_MAX
 from repertory.backends.sessions.documents.reading import DocumentReading, JournalPlace, find_document, read_journal
-from repertory.core.journal.appender import Entropy
 from repertory.core.journal.codec import decode
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import Branched, NodeChanged
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Entropy, restore
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.message_tree.assembly import DocumentSource
 from repertory.core.message_tree.documents import RecordGroup, rows_document, without_contents

@@ -72,7 +72,7 @@ from repertory.errors import AlreadyExists, Corrupt, Invalid, LeaseLost, NotFoun
 if TYPE_CHECKING:
     from repertory.backends.ports import Lease, ObjectInfo, ObjectStore
     from repertory.backends.sessions.liveness import Liveness
-    from repertory.core.journal.appender import Entropy
+    from repertory.core.journal.restore import Entropy
     from repertory.core.journal.rows import Row
 
 _Journal: TypeAlias = TreeJournal | OrchestratorJournal

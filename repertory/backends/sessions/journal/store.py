@@ -53,7 +53,7 @@ from repertory.backends.sessions.requests import Requests, copy_aside, names_asi
 from repertory.backends.sessions.table import CommitOutcome, busy, check_agents, lost, rival
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row
-from repertory.core.outage import own_errors
+from repertory.core.retry import own_errors
 from repertory.errors import (
     AlreadyExists,
     Corrupt,

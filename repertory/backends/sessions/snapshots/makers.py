@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import anyio.to_thread
 
-from repertory.core.journal.appender import Appender, Entropy
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.history.rewind import rewind
-from repertory.core.journal.restore import restore
+from repertory.core.journal.restore import Appender, Entropy, restore
 from repertory.core.journal.whole_journal import read_whole
 from repertory.core.snapshots.document import (
     FoundRun,

@@ -39,7 +39,7 @@ from repertory.core.journal.codec import decode
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.records import NodeChanged
 from repertory.core.message_tree.kept_rows import message_in
-from repertory.core.outage import own_errors
+from repertory.core.retry import own_errors
 from repertory.core.snapshots.intake import Replacements, redact_snapshot
 from repertory.core.snapshots.location import number_of
 from repertory.errors import AlreadyExists, LeaseLost, PreconditionFailed, RepertoryError, Retryable, StoreUnavailable
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from repertory.backends.sessions.snapshots.makers import FoundSnapshot, Maker, PreparedSnapshot
     from repertory.backends.sessions.snapshots.port import SnapshotChoices
     from repertory.backends.sessions.snapshots.tree import SnapshotTree
-    from repertory.core.journal.appender import Entropy
+    from repertory.core.journal.restore import Entropy
     from repertory.core.journal.rows import Row
     from repertory.core.snapshots.document import FoundRun, JournalPosition, ReadSnapshot
     from repertory.core.snapshots.intake import Published

@@ -55,7 +55,7 @@ from repertory.errors import CorruptJournal, Invalid, LeaseLost, RepertoryError,
 if TYPE_CHECKING:
     from repertory.backends.ports import Batch, SessionInfo
     from repertory.backends.sessions.snapshots.port import SnapshotChoices, SnapshotStorage
-    from repertory.core.journal.appender import Entropy
+    from repertory.core.journal.restore import Entropy
     from repertory.core.messages import Json
     from repertory.core.snapshots.document import FoundRun, ReadSnapshot
     from repertory.core.snapshots.intake import Published

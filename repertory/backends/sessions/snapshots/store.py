@@ -30,7 +30,7 @@ from repertory.backends.sessions.snapshots.tree import SnapshotTree, session_fol
 from repertory.backends.sessions.table import check_agents
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import orchestrator_in
-from repertory.core.outage import own_errors
+from repertory.core.retry import own_errors
 from repertory.core.snapshots.intake import replacements
 from repertory.core.snapshots.location import RUN_SCOPE, SnapshotLocation
 from repertory.errors import Invalid, LeaseLost, NotFound, RepertoryError, StoreNotFound
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import Corruption, Inspection, Lease, ObjectStore, SalvagedRows
     from repertory.backends.sessions.journal.store import ObjectSessionStore
     from repertory.backends.sessions.snapshots.port import SnapshotChoices
-    from repertory.core.journal.appender import Entropy
+    from repertory.core.journal.restore import Entropy
     from repertory.core.journal.rows import Row
     from repertory.core.snapshots.intake import Published
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from repertory.core.journal.appender import Appender, Entropy
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.pending_tools import standing_records
 from repertory.core.journal.records import Branched, CursorMoved, MessageAdded, Record, Redacted, View, ViewChanged
+from repertory.core.journal.restore import Appender, Entropy
 from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.journal.whole_journal import WholeJournal
 from repertory.core.messages import tool_results, tool_uses

@@ -13,9 +13,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from repertory.core.journal.codec import at_of
+from repertory.core.journal.codec import at_of, dump
 from repertory.core.journal.pending_tools import standing_records
-from repertory.core.journal.plain_json import dump
 from repertory.core.journal.records import (
     Branched,
     Interrupted,
@@ -35,8 +34,8 @@ from repertory.core.messages import ContentBlock, Json, Message, tool_results, t
 from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from repertory.core.journal.appender import Appender
     from repertory.core.journal.fold import Fold
+    from repertory.core.journal.restore import Appender
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,8 +37,8 @@ from repertory.core.messages import ContentBlock, Json, Message, ToolResult, too
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.core.journal.appender import Appender
     from repertory.core.journal.fold import Fold
+    from repertory.core.journal.restore import Appender
     from repertory.core.journal.rows import Row
 
 TEXT_CHARACTERS_MIN = 4

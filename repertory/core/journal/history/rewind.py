@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from repertory.core.journal.appender import Appender, Entropy
 from repertory.core.journal.fold import view_hiding
 from repertory.core.journal.pending_tools import nodes_again, standing_records
 from repertory.core.journal.records import Branched, View, ViewChanged
-from repertory.core.journal.restore import Restored
+from repertory.core.journal.restore import Appender, Entropy, Restored
 from repertory.core.messages import tool_uses
 from repertory.errors import Invalid
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from repertory.core.journal.appender import Appender
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.history.compare import cost_of
 from repertory.core.journal.history.fork import Lineage, copies_end, origin_of
@@ -22,6 +21,7 @@ from repertory.core.journal.records import (
     SnapshotTaken,
     ViewChanged,
 )
+from repertory.core.journal.restore import Appender
 from repertory.core.journal.rows import Row
 from repertory.core.journal.whole_journal import WholeJournal, position_named
 from repertory.core.messages import Json, is_filler
