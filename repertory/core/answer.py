@@ -30,7 +30,7 @@ from repertory.core.messages import ContentBlock, Json, Message, Usage, message_
 from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import StreamEvent
+    pass
 
 LIMITED = frozenset(("max_tokens", "model_context_window_exceeded"))
 """The stop reasons of an answer that was cut off by the caller's token limit or the model's window."""
@@ -520,7 +520,7 @@ def whole(text: str) -> Iterable[str]:
 
 def message_events(
     blocks: Sequence[ContentBlock], *, stop_reason: str | None = None, split: Split = whole
-) -> Iterator[StreamEvent]:
+) -> Iterator[dict[str, object]]:
     """The events from `messageStart` to `messageStop`.
 
     Without a `stop_reason` it is `tool_use` when a block is a tool use, else `end_turn`. Block kinds that no delta can
