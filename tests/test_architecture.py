@@ -104,6 +104,7 @@ ANY_AT_THE_EDGE: dict[str, str] = {
 ONE_EACH: dict[str, str] = {}
 """Names that mean the same wherever they are given, with what that is."""
 DATACLASSES_THAT_CHANGE: dict[str, str] = {
+    "Anchors": "the fold moves its own with each record; an image has a copy",
     "GroupLog": "what the owner of a journal knows of it without reading, as `Fold` knows a journal at rest",
 }
 

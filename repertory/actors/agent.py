@@ -113,7 +113,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
 
     def summary(self) -> object:
         return {
-            "turns": self._parts.read_model.fold.turns,
+            "turns": self._parts.read_model.now.turns,
             "waiting": len(self._waiting),
             "running": self._running is not None,
         }
@@ -136,7 +136,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         if image.last_seq:
             self._parts.state.restore(image.state)
         self._named = NamedTurns(image)
-        read_model.look_at(self._journal.fold)
+        self._journal.publish_to(read_model)
         self._journal.show_from_here()
         shown = await self._conversation.ask(LoadView(image=image), timeout_s=math.inf)
         read_model.misnamed = shown.misnamed
@@ -486,13 +486,13 @@ class TurnStarter:
         return self._journal.fold.unanswered_turn(token)
 
     def _decide(self, prompt: UserMessages | InterruptResponses, *, drop: bool) -> TurnStart:
-        now, standing = self._journal.wall(), self._journal.pending_tools
-        opening = start_turn(standing, prompt, self._policy, now=now, drop=drop)
-        new = standing.new_answers(prompt.responses) if isinstance(prompt, InterruptResponses) else {}
+        now, pending = self._journal.wall(), self._journal.pending_tools
+        opening = start_turn(pending, prompt, self._policy, now=now, drop=drop)
+        new = pending.new_answers(prompt.responses) if isinstance(prompt, InterruptResponses) else {}
         if new:
             self._journal.add(Resumed(at=now, responses=new))
-            standing = standing.answered(new)
-        asked = standing.not_asked(opening.interrupts) if isinstance(opening, AskPerson) else ()
+            pending = pending.answered(new)
+        asked = pending.not_asked(opening.interrupts) if isinstance(opening, AskPerson) else ()
         if asked:
             self._journal.add(Interrupted(at=now, interrupts=asked))
         return opening

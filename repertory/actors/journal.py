@@ -11,7 +11,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
@@ -20,8 +21,9 @@ from repertory.actors.persister import Begin, Commit, OpenJournal, PersisterMess
 from repertory.actors.writer import CommitBuffer
 from repertory.core.journal.author import JournalAuthor
 from repertory.core.journal.fold import Fold
-from repertory.core.journal.pending_tools import PendingTools, pending_tools_of
+from repertory.core.journal.pending_tools import PendingTools, TurnState, pending_tools_of
 from repertory.core.journal.records import MessageAdded, Record, StateChanged, ViewChanged
+from repertory.core.journal.view import ShownMessages
 from repertory.core.messages import check_messages, copy_message
 from repertory.core.state import AgentState
 from repertory.core.window.edits import plan_of_edit
@@ -65,6 +67,7 @@ class ActorJournal:
         self._persister = persister
         self._buffer = buffer
         self.wall = wall
+        self._read_model: ReadModel | None = None
         self._go_on(journal)
 
     @classmethod
@@ -80,6 +83,7 @@ class ActorJournal:
         """None for a session without a store."""
         self._confirmed_at = self.wall() if self._author is not None else math.inf
         self._unshown: list[NumberedMessage] = []
+        self._ended: Mapping[str, ToolResult] = {}
         self.asked = _asked(journal.fold)
         """The user's last messages, one after the other with no answer between them."""
 
@@ -104,6 +108,8 @@ class ActorJournal:
             if record.message["role"] == "user":
                 self.asked = [*(self.asked if last is not None and last["role"] == "user" else ()), entry]
             self._unshown.append(entry)
+            self._ended = {}
+        self._publish()
         return seq
 
     def add_view(self, change: ViewChanged) -> None:
@@ -111,6 +117,32 @@ class ActorJournal:
         can hold it; otherwise as its own record.
         """
         self._journal.add_view(change)
+        self._publish()
+
+    def publish_to(self, read_model: ReadModel) -> None:
+        """Have this read model show the journal from now on, and nothing else."""
+        self._read_model = read_model
+        read_model.look_at(self._read_state())
+
+    def show_result(self, result: ToolResult) -> None:
+        """Have readers see the result of a tool of the running step, recorded or not."""
+        self._ended = {**self._ended, result["toolUseId"]: result}
+        self._publish()
+
+    def forget_results(self) -> None:
+        """Have readers see recorded results only: a step begins."""
+        self._ended = {}
+        self._publish()
+
+    def _publish(self) -> None:
+        """Give readers the state after a change. It costs the same whatever is shown."""
+        if self._read_model is not None:
+            self._read_model.recorded = self._read_state()
+
+    def _read_state(self) -> ReadState:
+        fold = self.fold
+        shown = fold.shown
+        return ReadState(shown.at_present, TurnState.of(fold), self._ended, shown.manager_state, fold.turns)
 
     def add_changes(self, state: AgentState) -> None:
         """Record what changed in the state since the last call."""
@@ -133,6 +165,7 @@ class ActorJournal:
         if left:
             where = [copy.what for copy in left]
             _log.warning("copies of a redacted message remain where=%r", where)
+        self._publish()
         self.asked = [NumberedMessage(entry.seq, instead.get(entry.seq, entry.message)) for entry in self.asked]
         self.hand_over()
 
@@ -228,11 +261,32 @@ def _asked(fold: Fold) -> list[NumberedMessage]:
     return asked[::-1]
 
 
-# The read model of one agent: what its model is shown, its pending tools and its state, without asking the agent.
+# The read model of one agent: what its model is shown and its pending tools, without asking the agent.
 
-# It reads the fold of the agent's journal, which the agent actor writes in the loop's thread. Between two turns a
-# program may show something else, which counts until the journal records it. Any thread may read; readers copy.
-# Callbacks of a turn's hooks may edit their copies: the edits become part of the turn.
+# After each change of the journal, the agent actor publishes an immutable value in the loop's thread. Between two turns
+# a program may show something else, which counts until the journal records it. Callbacks of a turn's hooks may edit
+# their copies: the edits become part of the turn.
+
+
+class ReadState(NamedTuple):
+    """What readers see of an agent at one moment; read all that must agree from one value."""
+
+    shown: ShownMessages = ShownMessages()
+    turn: TurnState | PendingTools = PendingTools(last=None)
+    ended: Mapping[str, ToolResult] = MappingProxyType({})
+    """Results of the running step, by tool use id, recorded or not."""
+    manager_state: Mapping[str, Json] = MappingProxyType({})
+    turns: int = 0
+    """Turns ever begun."""
+
+    def messages(self) -> list[Message]:
+        """A new list of the shown messages, oldest first."""
+        return self.shown.messages()
+
+    @property
+    def pending_tools(self) -> PendingTools:
+        """The pending tools of the last message, and the interrupts that the turn waits for."""
+        return self.turn if isinstance(self.turn, PendingTools) else pending_tools_of(self.turn).ended(self.ended)
 
 
 @dataclass(slots=True, eq=False)
@@ -268,9 +322,13 @@ _HOOKED: ContextVar[ReadModel | None] = ContextVar("repertory_hooked", default=N
 
 
 class ReadModel:
-    """One agent as readers see it."""
+    """One agent as readers in any thread see it.
 
-    __slots__ = ("_draft", "_manager_state", "_messages", "_standing", "ended", "fold", "in_a_turn", "misnamed")
+    A reader takes one reference to an immutable `ReadState`, which Python does in one step: so it sees the state before
+    or after a record, never one in between, and neither side waits for the other.
+    """
+
+    __slots__ = ("_draft", "_edited", "in_a_turn", "misnamed", "recorded")
 
     def __init__(self) -> None:
         self._draft: Draft | None = None
@@ -279,48 +337,50 @@ class ReadModel:
         """True if the journal names another conversation manager than the one in use; the next records then name the
         new one.
         """
-        self.look_at(Fold())
+        self.look_at(ReadState())
 
-    def look_at(self, fold: Fold) -> None:
-        """Show the journal again, and nothing else."""
-        self.fold = fold
-        self._messages: Sequence[Message] | None = None
-        self._standing: PendingTools | None = None
-        self._manager_state: Mapping[str, Json] | None = None
-        self.ended: dict[str, ToolResult] = {}
-        """Results of the running step, by tool use id, recorded or not."""
+    def look_at(self, recorded: ReadState) -> None:
+        """Show what the journal holds, and nothing else."""
+        self.recorded = recorded
+        """What the journal holds; the agent's `ActorJournal` replaces it after each change."""
+        self._edited: ReadState | None = None
 
-    def show(self, messages: Sequence[Message]) -> None:
-        """Show these messages until the journal has them. The sequence must not be edited afterwards."""
-        self._messages = messages
+    def show(
+        self,
+        *,
+        messages: Sequence[Message] | None = None,
+        pending: PendingTools | None = None,
+        manager_state: Mapping[str, Json] | None = None,
+    ) -> None:
+        """Show these, all at once, until the journal has them. They must not be edited afterwards."""
+        now = self.now
+        self._edited = now._replace(
+            shown=now.shown if messages is None else ShownMessages.of(messages),
+            turn=now.turn if pending is None else pending,
+            manager_state=now.manager_state if manager_state is None else manager_state,
+        )
 
     def show_edited(self, messages: Sequence[Message], *, waits: bool) -> None:
         """Show messages that a program has edited between two turns. `waits`: the last message and its pending tools
         are unchanged.
         """
-        self.stand(self.pending_tools if waits else PendingTools(last=messages[-1] if messages else None))
-        self.show(messages)
+        pending = None if waits else PendingTools(last=messages[-1] if messages else None)
+        self.show(messages=messages, pending=pending)
 
-    def stand(self, pending: PendingTools) -> None:
-        """Show these pending tools."""
-        self._standing = pending
-
-    def keep(self, manager_state: Mapping[str, Json]) -> None:
-        """Show this state of the conversation manager."""
-        self._manager_state = manager_state
+    @property
+    def now(self) -> ReadState:
+        """What readers see. The value stays as it is when the agent goes on."""
+        edited = self._edited
+        return self.recorded if edited is None else edited
 
     def messages(self) -> list[Message]:
         """A new list of the shown messages, oldest first."""
-        return self.fold.shown.messages() if self._messages is None else [*self._messages]
+        return self.now.messages()
 
     @property
     def pending_tools(self) -> PendingTools:
-        """The pending tools of the last message, and the interrupts that the turn waits for."""
-        return pending_tools_of(self.fold).ended(self.ended) if self._standing is None else self._standing
-
-    @property
-    def manager_state(self) -> Mapping[str, Json]:
-        return self.fold.shown.view.manager_state if self._manager_state is None else self._manager_state
+        """See `ReadState.pending_tools`."""
+        return self.now.pending_tools
 
     @contextmanager
     def hooked(self) -> Generator[None]:

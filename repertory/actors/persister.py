@@ -271,12 +271,12 @@ class SessionPersister(Actor[PersisterMessage]):
         appender = Appender(agent_id, restored.fold, restored.link, self._entropy)
         self._journal = author = JournalAuthor(appender, rows_and_kept)
         self._durable_seq = rows[-1].seq if rows else 0
-        author.repair(restored.mended)
+        author.repair(restored.repaired)
         author.hand_over()
         self._take(author)
         self._write_what_waits()
-        if restored.mended:
-            self.context.logger.warning("stored messages were repaired messages=%r", sorted(restored.mended))
+        if restored.repaired:
+            self.context.logger.warning("stored messages were repaired messages=%r", sorted(restored.repaired))
 
     async def on_ready(self) -> None:
         self._go_on()

@@ -46,7 +46,7 @@ async def run_tools(turn: TurnContext, record: TurnRecord, command: RunTools) ->
     if direct is not None:  # The recorded message may lack what JSON cannot hold.
         command = replace(command, uses=(direct,))
     begun = record.journal.pending_tools
-    turn.parts.read_model.ended = {}
+    record.journal.forget_results()
     step = ToolStep(turn, record, command, begun)
     refusal = await step.run_unless_refused()
     if direct is not None and step.asked:
@@ -407,7 +407,7 @@ class ToolStep:
         if self._record is None:
             return
         journal = self._record.journal
-        self._turn.parts.read_model.ended[result["toolUseId"]] = result
+        journal.show_result(result)
         if call.tool.effects and self._running:
             journal.add(ToolFinished(at=journal.wall(), tool_use_id=call.use_id, result=result))
             journal.hand_over(soon=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -364,24 +366,39 @@ def test_empty_cursors_need_no_row() -> None:
     assert scene.fold.anchors.cursors == 0
 
 
-class ViewAppliedInBetween(VisibleMessages):
-    """As if another thread applied `coming` between the two halves of a read."""
-
-    coming: View | None = None
-
-    @property
-    def in_front(self) -> list[tuple[int, Message]]:
-        before = super().in_front
-        if self.coming is not None:
-            self.change(self.coming, patch=False)
-        return before
+CHANGES: dict[str, Callable[[VisibleMessages], None]] = {
+    "a message": lambda shown: shown.add(4, message("assistant", {"text": "four"})),
+    "a drop": lambda shown: shown.change(View(first_shown=3), patch=True),
+    "a summary": lambda shown: shown.change(View(summary=message("user", {"text": "all"}), first_shown=4), patch=False),
+    "a pin": lambda shown: shown.change(View(first_shown=2, pinned={1: message("user", {"text": "!"})}), patch=True),
+    "a replacement": lambda shown: shown.change(View(replaced={2: message("user", {"text": "!"})}), patch=True),
+    "a redaction": lambda shown: shown.redact(2, message("user", {"text": "!"})),
+    "a redaction of a pinned message": lambda shown: shown.redact(0, message("user", {"text": "!"})),
+}
 
 
-def test_a_reader_beside_a_change_of_the_view_loses_no_message() -> None:
-    texts = ["one", "two", "three"]
-    shown = ViewAppliedInBetween(
-        View(), iter([(seq, message("user", {"text": text})) for seq, text in enumerate(texts, 1)])
-    )
-    shown.coming = View(first_shown=3, summary=message("user", {"text": "one and two"}))
-    assert [text_of(message) for message in shown.messages()] == texts
-    assert [text_of(message) for message in shown.messages()] == ["one and two", "three"]
+@pytest.mark.parametrize("first", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("then", CHANGES.values(), ids=CHANGES)
+def test_what_a_reader_was_given_stays_as_it_was(
+    first: Callable[[VisibleMessages], None], then: Callable[[VisibleMessages], None]
+) -> None:
+    texts = ["zero", "one", "two", "three"]
+    messages = [(seq, message("user", {"text": text})) for seq, text in enumerate(texts)]
+    shown = VisibleMessages(View(first_shown=1, pinned=dict(messages[:1])), messages[1:])
+    given_at_first = shown.at_present
+    first(shown)
+    after_one, given_then = shown.messages(), shown.at_present
+    then(shown)
+    assert [text_of(one) for one in given_at_first.messages()] == texts
+    assert given_then.messages() == after_one != given_at_first.messages()
+    assert shown.messages() == [one for _, one in shown] == shown.at_present.messages()
+    assert len(shown) == len(shown.messages())
+
+
+def test_dropped_messages_do_not_stay_in_memory() -> None:
+    shown = VisibleMessages(View(), ())
+    for seq in range(1, 1001):
+        shown.add(seq, message("user", {"text": str(seq)}))
+        shown.change(View(first_shown=max(0, seq - 9)), patch=True)
+        assert len(shown.at_present.entries) <= 2 * len(shown)
+    assert [seq for seq, _ in shown] == [*range(991, 1001)]

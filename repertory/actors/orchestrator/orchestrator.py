@@ -82,7 +82,6 @@ class OrchestratorSettings:
     reject: bool = False
     """True to refuse a call while another one works."""
     waiting_max: int = 1000
-    durable: bool = True
 
 
 class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):

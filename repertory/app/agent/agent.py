@@ -197,7 +197,7 @@ class Agent:
             watch_state(self._state, self._store_state, (session_manager.session_id, self.agent_id))
         self._flush_at_exit()
         if session_manager is None:
-            self._read_model.show(self._initial)
+            self._read_model.show(messages=self._initial)
             if self._late_plugins.done:
                 self._announce()
         if snapshot is not None:

@@ -51,11 +51,12 @@ def take_snapshot(
         fire_sync(agent.hooks, before)
         manager = agent.conversation_manager
         components = saved_components(agent) if "components" in wanted else {}
+        now = read_model.now  # One value, so that messages and interrupts agree even beside a running turn.
         fields: dict[str, object] = {
-            "messages": read_model.messages(),
+            "messages": now.messages(),
             "state": agent.state.get(),
-            "conversation_manager_state": {**manager.get_state(), **read_model.manager_state, "__name__": manager.name},
-            "interrupt_state": snapshot_state(read_model.pending_tools),
+            "conversation_manager_state": {**manager.get_state(), **now.manager_state, "__name__": manager.name},
+            "interrupt_state": snapshot_state(now.pending_tools),
             "model_state": {},
             "system_prompt": agent.system_prompt,
             "enabled_tools": agent.enabled_tools,
@@ -76,17 +77,17 @@ def show_snapshot(
     with span("repertory.snapshot.load", {"agent.id": agent.agent_id}):
         fields = read_fields(snapshot, overrides)
         messages = read_model.messages() if fields.messages is None else repair(fields.messages)
-        standing = read_state(fields.interrupts, messages[-1] if messages else None)
+        pending = read_state(fields.interrupts, messages[-1] if messages else None)
         fire_sync(agent.hooks, BeforeSnapshotEvent(agent=agent, action="load", snapshot=snapshot))
         missing_components = load_components(agent, fields.components)
         missing = enable_tools(agent, fields)
         if "system_prompt" in fields.names:
             agent.system_prompt = fields.system_prompt
-        if fields.messages is not None:
-            read_model.show(messages)
-        if fields.manager is not None:
-            _restore_manager(agent.conversation_manager, read_model, fields.manager)
-        read_model.stand(standing)
+        said = fields.manager
+        state = None if said is None else {key: said[key] for key in said if key not in ("__name__", "summary_message")}
+        read_model.show(messages=messages, pending=pending, manager_state=state)
+        if said is not None and state is not None:
+            _restore_manager(agent.conversation_manager, said.get("removed_message_count"), state)
         if fields.state is not None:
             agent.state.replace(fields.state)
         loaded = SnapshotLoaded(
@@ -98,11 +99,9 @@ def show_snapshot(
     return fields, loaded
 
 
-def _restore_manager(manager: ConversationManager, read_model: ReadModel, said: Mapping[str, Json]) -> None:
-    removed = said.get("removed_message_count")
-    read_model.keep({key: value for key, value in said.items() if key not in ("__name__", "summary_message")})
+def _restore_manager(manager: ConversationManager, removed: object, state: Mapping[str, Json]) -> None:
     try:
-        restore_state(manager, removed if isinstance(removed, int) else 0, read_model.manager_state)
+        restore_state(manager, removed if isinstance(removed, int) else 0, state)
     except Exception as error:  # noqa: BLE001 - A manager may be the user's code, and may begin anew.
         _log.warning("a conversation manager could not go on from a snapshot manager=%r", manager.name, exc_info=error)
 

@@ -127,9 +127,7 @@ class RunSessionSpec(SessionSpec):
         settings = PersisterSettings(
             session_id=session_id, agent_id=journal, takeover=self.takeover, busy_by=self.busy_by
         )
-        own = OrchestratorSettings(
-            session_id=session_id, orchestrator_id=journal, reject=self.reject, durable=self.agent.durable
-        )
+        own = OrchestratorSettings(session_id=session_id, orchestrator_id=journal, reject=self.reject)
         parts = self.parts_on(host)
 
         def persister() -> SessionPersister:

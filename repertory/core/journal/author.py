@@ -97,9 +97,9 @@ class JournalAuthor:
             left += self._take_in(redact(self._appender, self._turn_rows, target, message, at))
         return tuple(left)
 
-    def repair(self, mended: Mapping[int, Message]) -> None:
+    def repair(self, repaired: Mapping[int, Message]) -> None:
         """Replace messages that providers would refuse by their repaired versions; see `repairs`."""
-        for redaction in repairs(self._appender, self._turn_rows, mended):
+        for redaction in repairs(self._appender, self._turn_rows, repaired):
             self._take_in(redaction)
 
     def restate(self) -> None:

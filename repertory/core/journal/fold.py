@@ -1,7 +1,8 @@
 """Folding records into the state that an agent needs to go on.
 
-Applying a record takes constant time; only a view change costs what it drops or replaces. The running agent and a
-restart use the same code, so the restored state equals the live one.
+Applying a record takes constant time, but a view change costs what it drops or replaces, and the start or end of a tool
+costs the tools of its step. The running agent and a restart use the same code, so the restored state equals the live
+one.
 
 Folding the records from `needed` on gives the same image as folding all of them: every record that later ones build on
 is an anchor (`Anchors`), and `needed` never passes an anchor. `restatements` keeps anchors from falling far behind.
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from repertory.core.interrupts import Interrupt, outcome_id
 from repertory.core.journal.image import Anchors, FinishedTurn, Image, UnansweredTurn, UnsettledTool
@@ -39,140 +40,53 @@ from repertory.core.messages import Json, Message, ToolResult, check_next, is_fi
 from repertory.core.turn import is_whole
 from repertory.errors import Invalid
 
+V = TypeVar("V")
+
 
 class Fold:
     """The state of one agent's journal. Start from an image (an agent at rest), or from nothing.
 
-    `apply` takes a whole record, or raises and changes nothing. Properties return live, read-only values.
+    `apply` takes a whole record, or raises and changes nothing. Only the fold's own methods change these fields, which
+    mean what they mean in `Image`: `state`, `nodes` and `anchors` are edited in place; the other values are replaced
+    and never edited, so that images and readers in other threads share them.
     """
+
+    last_seq: int
+    message_count: int
+    turns: int
+    last_message: Message | None
+    last_message_seq: int
+    state: dict[str, Json]
+    open_tools: Mapping[str, ToolStarted]
+    finished_tools: Mapping[str, ToolResult]
+    parked: Mapping[str, ToolStarted]
+    questions: tuple[Interrupt, ...]
+    responses: Mapping[str, Json]
+    run: int
+    nodes: dict[str, NodeChanged]
+    frontier: tuple[str, ...]
+    cursors: Mapping[str, int]
+    kept: Mapping[str, Json]
+    anchors: Anchors
 
     def __init__(self, image: Image | None = None, *, partial: bool = False) -> None:
         """With `partial`, the records up to `image.last_seq` are unknown rather than absent: nothing is checked against
         them.
         """
         image = image or Image()
+        _copy_fields(image, self)
         self._partial = partial
         self._unchecked = False
-        self._last_seq = image.last_seq
-        self._message_count = image.message_count
-        self._turns: int = image.turns
-        self._shown = VisibleMessages(image.view, iter(image.recent))
-        self._last_message = image.last_message
-        self._last_message_seq = image.last_message_seq
-        self._state = dict(image.state)
-        self._open_tools = dict(image.open_tools)
-        self._finished_tools = dict(image.finished_tools)
-        self._parked = dict(image.parked)
-        self._questions = {question.id: question for question in image.questions}
-        self._responses = dict(image.responses)
-        self._run = image.run
-        self._nodes = dict(image.nodes)
-        self._frontier = image.frontier
-        self._cursors = dict(image.cursors)
-        self._kept = dict(image.kept)
         self._named = TurnTokens(image)
-        self._take_anchors(image.anchors)
-
-    def _take_anchors(self, anchors: Anchors) -> None:
-        self._message_at = anchors.message
-        self._turn_at = anchors.turn
-        self._view_at = anchors.view
-        self._state_at = anchors.state
-        self._cursors_at = anchors.cursors
-        self._tools_at = anchors.tools
-        self._waiting_at = anchors.waiting
-        self._run_at = anchors.run
+        self.shown = VisibleMessages(image.view, image.recent)
+        """What the model is shown."""
 
     # The current state.
 
     @property
-    def last_seq(self) -> int:
-        """The sequence number of the last record applied; 0 before the first one."""
-        return self._last_seq
-
-    @property
-    def message_count(self) -> int:
-        """Messages ever added: the `index` of the next one."""
-        return self._message_count
-
-    @property
-    def turns(self) -> int:
-        """Turns ever begun: the `turn` of the last message."""
-        return self._turns
-
-    @property
-    def shown(self) -> VisibleMessages:
-        """What the model is shown."""
-        return self._shown
-
-    @property
-    def last_message(self) -> Message | None:
-        """The last message of the conversation, shown or not."""
-        return self._last_message
-
-    @property
-    def last_message_seq(self) -> int:
-        """The sequence number of the last message; 0 when there is none."""
-        return self._last_message_seq
-
-    @property
-    def state(self) -> Mapping[str, Json]:
-        return MappingProxyType(self._state)
-
-    @property
-    def open_tools(self) -> Mapping[str, ToolStarted]:
-        """Tool use id to its start, for tools started since the last message that have not ended."""
-        return MappingProxyType(self._open_tools)
-
-    @property
-    def finished_tools(self) -> Mapping[str, ToolResult]:
-        """Tool use id to a result that no message holds yet."""
-        return MappingProxyType(self._finished_tools)
-
-    @property
-    def parked(self) -> Mapping[str, ToolStarted]:
-        """Tool use id to its last start, for tools that stopped to ask a person and have not run since."""
-        return MappingProxyType(self._parked)
-
-    @property
-    def questions(self) -> tuple[Interrupt, ...]:
-        """The interrupts of the running turn, answered or not, in order."""
-        return tuple(self._questions.values())
-
-    @property
     def interrupts(self) -> tuple[Interrupt, ...]:
         """The interrupts without a response, in the order asked."""
-        return tuple(one for one in self._questions.values() if one.id not in self._responses)
-
-    @property
-    def responses(self) -> Mapping[str, Json]:
-        """Interrupt id to response, for the running turn."""
-        return MappingProxyType(self._responses)
-
-    @property
-    def run(self) -> int:
-        """The orchestrator's current run; 0 before the first one."""
-        return self._run
-
-    @property
-    def nodes(self) -> Mapping[str, NodeChanged]:
-        """The latest record of each node of the orchestrator's current run, in order of first mention."""
-        return MappingProxyType(self._nodes)
-
-    @property
-    def frontier(self) -> tuple[str, ...]:
-        """The orchestrator's nodes that are to run next."""
-        return self._frontier
-
-    @property
-    def cursors(self) -> Mapping[str, int]:
-        """How far each memory store has got in this journal."""
-        return MappingProxyType(self._cursors)
-
-    @property
-    def kept(self) -> Mapping[str, Json]:
-        """The pending and rejected work of each memory store."""
-        return MappingProxyType(self._kept)
+        return tuple(one for one in self.questions if one.id not in self.responses)
 
     @property
     def finished_turns(self) -> Mapping[str, FinishedTurn]:
@@ -181,40 +95,26 @@ class Fold:
 
     def unanswered_turn(self, token: str) -> UnansweredTurn | None:
         """The turn with this token, if it has no whole answer and does not go on by itself at the end; else None."""
-        return self._named.left_behind(token, self._last_message)
-
-    @property
-    def anchors(self) -> Anchors:
-        """The rows that opening the agent here depends on."""
-        return Anchors(
-            message=self._message_at,
-            turn=self._turn_at,
-            view=self._view_at,
-            state=self._state_at,
-            cursors=self._cursors_at,
-            tools=self._tools_at,
-            waiting=self._waiting_at,
-            run=self._run_at,
-        )
+        return self._named.left_behind(token, self.last_message)
 
     @property
     def needed(self) -> int:
         """The first record that folding needs to get here; `last_seq` when none matters."""
-        first = self._last_seq
+        first, at = self.last_seq, self.anchors
         for seq in (
-            self._shown.first_seq,
-            self._message_at,
-            self._turn_at,
-            self._view_at,
-            self._state_at,
-            self._cursors_at,
-            self._tools_at,
-            self._waiting_at,
-            self._run_at,
+            self.shown.first_seq,
+            at.message,
+            at.turn,
+            at.view,
+            at.state,
+            at.cursors,
+            at.tools,
+            at.waiting,
+            at.run,
         ):
             if 0 < seq < first:
                 first = seq
-        return self._named.needed(self._last_seq, first, running=self._turn_at > 0)
+        return self._named.needed(self.last_seq, first, running=at.turn > 0)
 
     @property
     def low(self) -> int:
@@ -223,31 +123,16 @@ class Fold:
 
     def image(self) -> Image:
         """The agent at rest. Costs what is shown."""
-        needed = self.needed
-        return Image(
-            last_seq=self._last_seq,
-            message_count=self._message_count,
-            turns=self._turns,
-            view=self._shown.view,
-            recent=tuple(self._shown.recent),
-            last_message=self._last_message,
-            last_message_seq=self._last_message_seq,
-            state=dict(self._state),
-            open_tools=dict(self._open_tools),
-            finished_tools=dict(self._finished_tools),
-            parked=dict(self._parked),
-            questions=self.questions,
-            responses=dict(self._responses),
-            nodes=dict(self._nodes),
-            frontier=self._frontier,
-            cursors=dict(self._cursors),
-            kept=dict(self._kept),
-            finished_turns={token: turn for token, turn in self._named.finished.items() if turn.seq >= needed},
-            unanswered={token: turn for token, turn in self._named.unanswered.items() if turn.seq >= needed},
-            token=self._named.current if self._named.current is not None and self._named.current[1] >= needed else None,
-            run=self._run,
-            anchors=self.anchors,
+        needed, named = self.needed, self._named
+        image = Image(
+            view=self.shown.view,
+            recent=tuple(self.shown.recent),
+            finished_turns={token: turn for token, turn in named.finished.items() if turn.seq >= needed},
+            unanswered={token: turn for token, turn in named.unanswered.items() if turn.seq >= needed},
+            token=named.current if named.current is not None and named.current[1] >= needed else None,
         )
+        _copy_fields(self, image)
+        return image
 
     # Applying records.
 
@@ -256,8 +141,8 @@ class Fold:
 
         Errors: `Invalid` when it may not follow (`UnpairedTools` when its tools do not pair up).
         """
-        if seq != self._last_seq + 1:
-            raise Invalid("a record follows the last one", seq=seq, last=self._last_seq)
+        if seq != self.last_seq + 1:
+            raise Invalid("a record follows the last one", seq=seq, last=self.last_seq)
         match record:
             case MessageAdded():
                 self._on_message(seq, record)
@@ -283,7 +168,7 @@ class Fold:
                 raise Invalid("a branch takes the history that it goes back to: use `rewind`", seq=seq)
             case _:
                 assert_never(record)
-        self._last_seq = seq
+        self.last_seq = seq
 
     def show_with_last(self, view: View) -> None:
         """Apply a view patch as part of the last record, which is a message.
@@ -292,15 +177,15 @@ class Fold:
         """
         _check_light(view)
         if not (self._partial or self._unchecked):
-            self._shown.check(view, patch=True)
-        self._change_view(self._last_seq, view, patch=True)
+            self.shown.check(view, patch=True)
+        self._change_view(self.last_seq, view, patch=True)
 
     def skip(self, seq: int, *, branch: bool = False) -> None:
         """Pass an erased row that is no message: a later row restates what it said.
 
         After an erased branch nothing is checked until the branch that restates everything.
         """
-        self._last_seq = seq
+        self.last_seq = seq
         self._unchecked = self._unchecked or branch
 
     def rewind(self, seq: int, record: Branched, history: Mapping[int, Message], *, partial: bool = False) -> None:
@@ -310,171 +195,185 @@ class Fold:
         `partial`, those that are still needed at the end of the rows being folded. Errors: `Invalid` when the last
         message is missing.
         """
-        if seq != self._last_seq + 1 or not (0 <= record.position < seq and 0 <= record.last < seq):
+        if seq != self.last_seq + 1 or not (0 <= record.position < seq and 0 <= record.last < seq):
             fields = {"seq": seq, "position": record.position, "last": record.last}
             raise Invalid("a branch goes back to an earlier record", **fields)
         known = record.last in history or not record.last
         if not known and not partial:
             raise Invalid("the history for a branch lacks its last message", last=record.last)
         self._partial, self._unchecked = not known, False
-        self._last_seq = seq
-        self._last_message = history.get(record.last)
-        self._last_message_seq = record.last
-        self._message_count = record.message_count
-        self._turns = record.turns
-        self._run = record.run
-        self._state = dict(record.state)
+        self.last_seq = seq
+        self.last_message = history.get(record.last)
+        self.last_message_seq = record.last
+        self.message_count = record.message_count
+        self.turns = record.turns
+        self.run = record.run
+        self.state = dict(record.state)
         gap = () if record.position == seq - 1 else ((record.position + 1, seq),)
         view = record.view
-        self._shown = shown_at(view_hiding(view, gap), history, record.position)
-        unanswered = self._last_message is not None and not is_answer(self._last_message)
+        self.shown = shown_at(view_hiding(view, gap), history, record.position)
+        unanswered = self.last_message is not None and not is_answer(self.last_message)
         turn_at = record.last if unanswered else 0
         # A branch to before the first message or run is itself the anchor: it holds the numbers to go on from.
-        self._take_anchors(
-            Anchors(
-                message=record.last or seq,
-                turn=turn_at,
-                view=seq,
-                state=seq,
-                cursors=self._cursors_at,
-                run=seq if record.run else 0,
-            )
+        self.anchors = Anchors(
+            message=record.last or seq,
+            turn=turn_at,
+            view=seq,
+            state=seq,
+            cursors=self.anchors.cursors,
+            run=seq if record.run else 0,
         )
         self._forget_turn()
-        self._nodes, self._frontier = {}, ()
+        self.nodes, self.frontier = {}, ()
         self._named = TurnTokens(Image())
 
     def _on_message(self, seq: int, record: MessageAdded) -> None:
-        message, view = record.message, record.view
-        begins = self._partial or record.turn != self._turns
+        message, view, at = record.message, record.view, self.anchors
+        begins = self._partial or record.turn != self.turns
         if view is not None:
             _check_light(view)
         if not (self._partial or self._unchecked):
-            check_next(self._last_message, message)
+            check_next(self.last_message, message)
             self._check_numbers(record, begins=begins)
             if view is not None:
-                self._shown.check(view, patch=True)
+                self.shown.check(view, patch=True)
         if begins:
-            self._named.begin(seq, record, self._last_message, self._open_tools)
-            self._turns, self._turn_at = record.turn, seq
+            self._named.begin(seq, record, self.last_message, self.open_tools)
+            self.turns, at.turn = record.turn, seq
         elif is_filler(message):
-            self._named.leave(self._last_message, {})
+            self._named.leave(self.last_message, {})
         self._partial = False
-        self._message_count = record.index + 1
-        self._last_message = message
-        self._last_message_seq = self._message_at = seq
-        self._shown.add(seq, message)
+        self.message_count = record.index + 1
+        self.last_message = message
+        self.last_message_seq = at.message = seq
+        self.shown.add(seq, message)
         if view is not None:
             self._change_view(seq, view, patch=True)
-        if self._tools_at or self._waiting_at:
+        if at.tools or at.waiting:
             self._forget_turn()
         if is_answer(message):
-            self._turn_at = 0
-            self._named.answer(seq, message, self._turns)
-        elif not self._turn_at:
-            self._turn_at = seq
+            at.turn = 0
+            self._named.answer(seq, message, self.turns)
+        elif not at.turn:
+            at.turn = seq
 
     def _check_numbers(self, record: MessageAdded, *, begins: bool) -> None:
-        if record.index != self._message_count:
+        if record.index != self.message_count:
             raise Invalid(
-                "a message's index is the number of messages before it", index=record.index, count=self._message_count
+                "a message's index is the number of messages before it", index=record.index, count=self.message_count
             )
-        if record.turn < max(1, self._turns):
-            raise Invalid("a message's turn never falls", turn=record.turn, turns=self._turns)
+        if record.turn < max(1, self.turns):
+            raise Invalid("a message's turn never falls", turn=record.turn, turns=self.turns)
         if record.idempotency_token is not None and not begins:
             raise Invalid("an idempotency token stands on the first message of its turn", turn=record.turn)
 
     def _forget_turn(self) -> None:
         """A new message settles all that the turn waited for."""
-        self._open_tools.clear()
-        self._finished_tools.clear()
-        self._parked.clear()
+        self.open_tools, self.finished_tools, self.parked = {}, {}, {}
         self._forget_waiting()
-        self._tools_at = 0
+        self.anchors.tools = 0
 
     def _forget_waiting(self) -> None:
-        self._questions.clear()
-        self._responses.clear()
-        self._waiting_at = 0
+        self.questions, self.responses = (), {}
+        self.anchors.waiting = 0
 
     def _on_state(self, seq: int, record: StateChanged) -> None:
         if record.full is not None:
             if record.set or record.delete:
                 raise Invalid("a record with a full state has no patch")
-            self._state = dict(record.full)
-            self._state_at = seq if record.full else 0
+            self.state = dict(record.full)
+            self.anchors.state = seq if record.full else 0
             return
-        self._state.update(record.set)
+        self.state.update(record.set)
         for key in record.delete:
-            self._state.pop(key, None)
-        self._state_at = self._state_at or seq
+            self.state.pop(key, None)
+        self.anchors.state = self.anchors.state or seq
 
     def _on_view(self, seq: int, record: ViewChanged) -> None:
         if not (self._partial or self._unchecked):
-            self._shown.check(record.view, patch=record.patch)
+            self.shown.check(record.view, patch=record.patch)
         self._change_view(seq, record.view, patch=record.patch)
 
     def _change_view(self, seq: int, view: View, *, patch: bool) -> None:
-        self._shown.change(view, patch=patch)
+        self.shown.change(view, patch=patch)
         # A patch of a view that holds nothing else says as much as a full one.
-        if not patch or not self._view_at or self._shown.light:
-            self._view_at = seq
+        if not patch or not self.anchors.view or self.shown.light:
+            self.anchors.view = seq
 
     def _on_tool_started(self, seq: int, record: ToolStarted) -> None:
-        self._finished_tools.pop(record.tool_use_id, None)
-        self._parked.pop(record.tool_use_id, None)
-        self._settle_outcome(record.tool_use_id)
-        self._open_tools[record.tool_use_id] = record
-        self._tools_at = self._tools_at or seq
+        use_id = record.tool_use_id
+        if self.finished_tools:
+            self.finished_tools = _without(self.finished_tools, use_id)
+        self._settle(use_id)
+        self.open_tools = {**self.open_tools, use_id: record}
+        self.anchors.tools = self.anchors.tools or seq
 
     def _on_tool_finished(self, seq: int, record: ToolFinished) -> None:
-        self._open_tools.pop(record.tool_use_id, None)
-        self._parked.pop(record.tool_use_id, None)
-        self._settle_outcome(record.tool_use_id)
-        self._finished_tools[record.tool_use_id] = record.result
-        self._tools_at = self._tools_at or seq
+        use_id = record.tool_use_id
+        self._settle(use_id)
+        self.open_tools = _without(self.open_tools, use_id)
+        self.finished_tools = {**self.finished_tools, use_id: record.result}
+        self.anchors.tools = self.anchors.tools or seq
 
-    def _settle_outcome(self, use_id: str) -> None:
-        """Drop the question about an earlier start, and its answer: they do not apply to this start."""
-        asked = outcome_id(use_id)
-        self._questions.pop(asked, None)
-        self._responses.pop(asked, None)
+    def _settle(self, use_id: str) -> None:
+        """Forget that an earlier start stopped to ask, and the question about its outcome with its response."""
+        if self.parked:
+            self.parked = _without(self.parked, use_id)
+        if self.questions or self.responses:
+            asked = outcome_id(use_id)
+            self.questions = tuple(one for one in self.questions if one.id != asked)
+            self.responses = _without(self.responses, asked)
 
     def _on_redacted(self, record: Redacted) -> None:
-        self._shown.redact(record.target, record.message)
-        if record.target == self._last_message_seq:
-            self._last_message = record.message
+        self.shown.redact(record.target, record.message)
+        if record.target == self.last_message_seq:
+            self.last_message = record.message
         self._named.redact(record.target, record.message)
 
     def _on_waiting(self, seq: int, record: Interrupted | Resumed) -> None:
-        self._waiting_at = self._waiting_at or seq
-        if isinstance(record, Interrupted):
-            for interrupt in record.interrupts:
-                self._questions[interrupt.id] = interrupt
-                self._responses.pop(interrupt.id, None)
-            for use_id in record.parked:
-                started = self._open_tools.pop(use_id, None)
-                if started is not None:
-                    self._parked[use_id] = started
+        self.anchors.waiting = self.anchors.waiting or seq
+        if isinstance(record, Resumed):
+            self.responses = {**self.responses, **record.responses}
             return
-        self._responses.update(record.responses)
+        asked = {one.id: one for one in (*self.questions, *record.interrupts)}
+        self.questions = tuple(asked.values())
+        self.responses = _without(self.responses, *(one.id for one in record.interrupts))
+        parked = {use_id: self.open_tools[use_id] for use_id in record.parked if use_id in self.open_tools}
+        self.parked = {**self.parked, **parked}
+        self.open_tools = _without(self.open_tools, *parked)
 
     def _on_node(self, seq: int, record: NodeChanged) -> None:
-        if record.run < max(1, self._run):
-            raise Invalid("an orchestrator's run never falls", run=record.run, was=self._run)
-        if record.run > self._run:
-            self._run, self._run_at = record.run, seq
-            self._nodes.clear()
+        if record.run < max(1, self.run):
+            raise Invalid("an orchestrator's run never falls", run=record.run, was=self.run)
+        if record.run > self.run:
+            self.run, self.anchors.run = record.run, seq
+            self.nodes.clear()
             self._forget_waiting()
         elif record.data.get(WHOLE) is True:
-            self._run_at = seq
-            self._nodes.clear()
-        self._nodes[record.node] = record
-        self._frontier = record.frontier
+            self.anchors.run = seq
+            self.nodes.clear()
+        self.nodes[record.node] = record
+        self.frontier = record.frontier
 
     def _on_cursor(self, seq: int, record: CursorMoved) -> None:
-        self._cursors, self._kept = dict(record.positions), dict(record.kept)
-        self._cursors_at = seq if record.positions or record.kept else 0
+        self.cursors, self.kept = dict(record.positions), dict(record.kept)
+        self.anchors.cursors = seq if record.positions or record.kept else 0
+
+
+_FIELDS = tuple(Fold.__annotations__)
+
+
+def _copy_fields(source: Fold | Image, target: Fold | Image) -> None:
+    """Give a new fold or image the fields of the other. An image is frozen, hence `object.__setattr__`."""
+    for name in _FIELDS:
+        object.__setattr__(target, name, getattr(source, name))
+    object.__setattr__(target, "state", dict(source.state))
+    object.__setattr__(target, "nodes", dict(source.nodes))
+    object.__setattr__(target, "anchors", replace(source.anchors))
+
+
+def _without(values: Mapping[str, V], *keys: str) -> Mapping[str, V]:
+    return {key: one for key, one in values.items() if key not in keys}
 
 
 def _check_light(view: View) -> None:

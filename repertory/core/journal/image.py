@@ -44,7 +44,7 @@ class UnansweredTurn:
     """Its tools whose outcome was unknown when the next turn began."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Anchors:
     """Sequence numbers of the rows that opening the agent here depends on; 0 where there is none."""
 
@@ -72,20 +72,19 @@ class Anchors:
 class Image:
     """An agent at rest. A restart restores an image that equals the one before it, field by field.
 
-    Its values are shared with the fold that made it and must not be edited.
+    Its values are shared with the fold that made it and must not be edited. A fold has the fields up to `anchors` too.
     """
 
     last_seq: int = 0
     """The last record folded in; 0 before the first one."""
     message_count: int = 0
-    """Messages ever added, shown or not."""
+    """Messages ever added, shown or not: the `index` of the next one."""
     turns: int = 0
-    """Turns ever begun."""
-    view: View = field(default_factory=View)
-    recent: tuple[tuple[int, Message], ...] = ()
-    """Sequence number and message, as shown, from `view.first_shown` on."""
+    """Turns ever begun: the `turn` of the last message."""
     last_message: Message | None = None
+    """The last message of the conversation, shown or not."""
     last_message_seq: int = 0
+    """The sequence number of the last message; 0 when there is none."""
     state: Mapping[str, Json] = field(default_factory=dict[str, Json])
     open_tools: Mapping[str, ToolStarted] = field(default_factory=dict[str, ToolStarted])
     """Tool use id to its start, for tools started since the last message that have not ended."""
@@ -97,21 +96,31 @@ class Image:
     """The interrupts of the running turn, answered or not, in order."""
     responses: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """Interrupt id to response, for the running turn."""
+    run: int = 0
+    """The orchestrator's current run; 0 before the first one."""
     nodes: Mapping[str, NodeChanged] = field(default_factory=dict[str, NodeChanged])
     """The latest record of each node of the orchestrator's current run, in order of first mention."""
     frontier: tuple[str, ...] = ()
+    """The orchestrator's nodes that are to run next."""
     cursors: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How far each memory store has got in this journal."""
     kept: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """Memory store name to its state in the last cursor record (`core/memory/progress.py`)."""
+    anchors: Anchors = field(default_factory=Anchors)
+    view: View = field(default_factory=View)
+    recent: tuple[tuple[int, Message], ...] = ()
+    """Sequence number and message, as shown, from `view.first_shown` on."""
     finished_turns: Mapping[str, FinishedTurn] = field(default_factory=dict[str, FinishedTurn])
     """By idempotency token, for turns no older than `Fold.needed`."""
     unanswered: Mapping[str, UnansweredTurn] = field(default_factory=dict[str, UnansweredTurn])
     """By idempotency token, for turns no older than `Fold.needed`, which those of the last `UNANSWERED_ROWS` bound."""
     token: tuple[str, int] | None = None
     """The idempotency token of the current turn and the sequence number of the message that carried it."""
-    run: int = 0
-    """The orchestrator's current run; 0 before the first one."""
-    anchors: Anchors = Anchors()
+
+    @property
+    def interrupts(self) -> tuple[Interrupt, ...]:
+        """The interrupts without a response, in the order asked."""
+        return tuple(one for one in self.questions if one.id not in self.responses)
 
     def since(self, first: int) -> Image:
         """The same image without the tokens of turns that began before record `first`, for comparing images. A process
@@ -123,11 +132,6 @@ class Image:
             unanswered={token: turn for token, turn in self.unanswered.items() if turn.seq >= first},
             token=self.token if self.token is not None and self.token[1] >= first else None,
         )
-
-    @property
-    def interrupts(self) -> tuple[Interrupt, ...]:
-        """The interrupts without a response, in the order asked."""
-        return tuple(one for one in self.questions if one.id not in self.responses)
 
     @property
     def shown(self) -> Iterator[tuple[int, Message]]:

@@ -15,6 +15,7 @@ from repertory.core.messages import Json, Message, ToolResult
 if TYPE_CHECKING:
     from repertory.core.journal.fold import Fold
     from repertory.core.journal.image import Image
+    from repertory.core.journal.records import ToolStarted
 
 
 def standing_records(fold: Fold, at: float) -> Iterator[Record]:
@@ -56,19 +57,33 @@ def _nodes(fold: Fold) -> Iterator[NodeChanged]:
         yield replace(node, frontier=fold.frontier, data=data if ready is None else {**data, "ready": ready})
 
 
-def pending_tools_of(at: Fold | Image) -> PendingTools:
+class TurnState(NamedTuple):
+    """What `PendingTools` are made of, at one moment, in constant time. Nothing that it refers to is edited afterwards,
+    so any thread may read it.
+    """
+
+    last_message: Message | None
+    open_tools: Mapping[str, ToolStarted]
+    finished_tools: Mapping[str, ToolResult]
+    parked: Mapping[str, ToolStarted]
+    questions: tuple[Interrupt, ...]
+    responses: Mapping[str, Json]
+
+    @classmethod
+    def of(cls, at: Fold) -> TurnState:
+        return cls(at.last_message, at.open_tools, at.finished_tools, at.parked, at.questions, at.responses)
+
+
+def pending_tools_of(at: Fold | Image | TurnState) -> PendingTools:
     """The tools of the last message, and the interrupts about them."""
-    # Another thread may read while a record is folded in. Responses are read before questions, so that a question whose
-    # response has just been dropped with it does not look unanswered.
-    responses = dict(at.responses)
     starts = {**at.open_tools, **at.parked}
     return PendingTools(
         last=at.last_message,
         started=frozenset(at.open_tools),
-        finished=dict(at.finished_tools),
+        finished=at.finished_tools,
         starts={use_id: Start(started.attempt, started.idempotency_key) for use_id, started in starts.items()},
         questions=at.questions,
-        responses=responses,
+        responses=at.responses,
     )
 
 

@@ -31,7 +31,7 @@ class Restored:
     fold: Fold
     link: bytes | None
     """The link of the last row; None when there are no rows."""
-    mended: Mapping[int, Message] = field(default_factory=dict[int, Message])
+    repaired: Mapping[int, Message] = field(default_factory=dict[int, Message])
     """Messages that providers would refuse as stored: sequence number to the repaired message, which is shown."""
 
 
@@ -51,10 +51,10 @@ def restore(rows: Sequence[Row], *, session_id: str = "") -> Restored:
     fold = Fold(Image(last_seq=first - 1), partial=first > 1)
     records = records_of(folded, session_id=session_id)
     replay(fold, folded, records, session_id=session_id)
-    mended = {
+    repaired = {
         seq: record.message for seq, record in records if type(record) is MessageAdded and record.repaired is MENDED
     }
-    return Restored(fold=fold, link=rows[-1].link, mended=mended)
+    return Restored(fold=fold, link=rows[-1].link, repaired=repaired)
 
 
 def prove(rows: Sequence[Row], *, session_id: str = "") -> None:

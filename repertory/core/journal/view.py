@@ -1,14 +1,14 @@
 """What the model is shown, updated message by message.
 
-Adding costs constant time; dropping costs what is dropped. No operation walks the history.
+Adding costs constant time; dropping costs, on average, what is dropped. No operation walks the history.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
 from repertory.core.journal.records import MessageAdded, View, ViewChanged
 from repertory.core.messages import Message, tool_results, tool_uses
@@ -22,29 +22,65 @@ SUMMARY_SEQ = 0
 """The sequence number of a shown summary, which has no row of its own."""
 
 
+class ShownMessages(NamedTuple):
+    """What the model is shown at one moment, in constant time and space.
+
+    Any thread may read it at any time: nothing that it refers to is edited afterwards, except that `entries` grows
+    behind `end`.
+    """
+
+    front: tuple[tuple[int, Message], ...] = ()
+    """Sequence number and message: the summary, then the pinned messages."""
+    entries: Sequence[tuple[int, Message]] = ()
+    """Sequence number and message; the recent messages are those from `first` up to `end`."""
+    first: int = 0
+    end: int = 0
+
+    @classmethod
+    def of(cls, messages: Iterable[Message]) -> ShownMessages:
+        """These messages, which no journal has yet."""
+        return cls(tuple((0, message) for message in messages))
+
+    def messages(self) -> list[Message]:
+        """A new list of the messages, as a model call gets them."""
+        return [message for _, message in (*self.front, *self.entries[self.first : self.end])]
+
+
 class VisibleMessages:
     """A `View` applied to messages: the summary, then the pinned messages, then the recent ones.
 
     Iterating gives (sequence number, message), as the model is shown them.
     """
 
-    __slots__ = ("_pinned", "_recent", "_replaced", "_view")
+    # `_front`, `_pinned` and `_replaced` are replaced, never edited, and `_entries` is only appended to, so that what
+    # `at_present` has given to another thread stays as it is.
+    __slots__ = ("_entries", "_first", "_front", "_pinned", "_replaced", "_view")
 
-    def __init__(self, view: View, recent: Iterator[tuple[int, Message]]) -> None:
+    def __init__(self, view: View, recent: Iterable[tuple[int, Message]]) -> None:
         """`recent` holds the messages from `view.first_shown` on, replacements applied."""
-        self._view = replace(view, pinned={}, replaced={}) if view.pinned or view.replaced else view
-        self._pinned = dict(view.pinned)
         self._replaced = dict(view.replaced)
-        self._recent = deque(recent)
+        self._entries = list(recent)
+        self._first = 0
+        """The index of the first entry that is shown; those before it were dropped."""
+        self._set(replace(view, pinned={}, replaced={}) if view.pinned or view.replaced else view, dict(view.pinned))
+
+    def _set(self, view: View, pinned: dict[int, Message]) -> None:
+        self._view, self._pinned = view, pinned
+        self._front: tuple[tuple[int, Message], ...] = (*pinned.items(),) if pinned else ()
+        if view.summary is not None:
+            self._front = ((SUMMARY_SEQ, view.summary), *self._front)
 
     def __len__(self) -> int:
-        return (self._view.summary is not None) + len(self._pinned) + len(self._recent)
+        return len(self._front) + len(self._entries) - self._first
 
     def __iter__(self) -> Iterator[tuple[int, Message]]:
-        if self._view.summary is not None:
-            yield SUMMARY_SEQ, self._view.summary
-        yield from self._pinned.items()
-        yield from self._recent
+        yield from self._front
+        yield from self.recent
+
+    @property
+    def at_present(self) -> ShownMessages:
+        """What is shown now, for readers in any thread."""
+        return ShownMessages(self._front, self._entries, self._first, len(self._entries))
 
     @property
     def view(self) -> View:
@@ -54,41 +90,42 @@ class VisibleMessages:
         return replace(self._view, pinned=dict(self._pinned), replaced=dict(self._replaced))
 
     @property
+    def manager_state(self) -> Mapping[str, Json]:
+        """`view.manager_state`, in constant time."""
+        return self._view.manager_state
+
+    @property
     def light(self) -> bool:
         """True if the view consists of `first_shown` and its manager only."""
         return not (self._pinned or self._replaced or self._view.hidden) and self._view.summary is None
 
     @property
-    def in_front(self) -> list[tuple[int, Message]]:
+    def in_front(self) -> tuple[tuple[int, Message], ...]:
         """What is shown before the recent messages: the summary, then the pinned messages."""
-        summary = self._view.summary
-        return [*([] if summary is None else [(SUMMARY_SEQ, summary)]), *self._pinned.items()]
+        return self._front
 
     @property
     def first_seq(self) -> int:
         """The first message that is shown from its own row; 0 when there is none."""
-        return self._recent[0][0] if self._recent else 0
+        return self._entries[self._first][0] if self._first < len(self._entries) else 0
 
     @property
     def recent(self) -> Iterator[tuple[int, Message]]:
         """The messages from `view.first_shown` on, as shown."""
-        return iter(self._recent)
+        return islice(self._entries, self._first, None)
 
     def recent_at(self, position: int) -> tuple[int, Message]:
         """One of the recent messages, by its index."""
-        return self._recent[position]
+        return self._entries[self._first + position]
 
     def messages(self) -> list[Message]:
-        """The messages alone, as a model call gets them. Another thread may read while a view is applied: it may then
-        get a summary beside messages that it covers, but loses none.
-        """
-        recent = [*self._recent]  # Before the summary, since `change` sets the summary before it drops messages.
-        return [message for _, message in (*self.in_front, *recent)]
+        """The messages alone, as a model call gets them."""
+        return self.at_present.messages()
 
     def add(self, seq: int, message: Message) -> None:
         """Show a new message after all others."""
         if seq >= self._view.first_shown:
-            self._recent.append((seq, message))
+            self._entries.append((seq, message))
 
     def check(self, view: View, *, patch: bool) -> None:
         """Errors: `Invalid` when the view shows messages that were dropped, which only a `Branched` may do."""
@@ -102,14 +139,13 @@ class VisibleMessages:
 
     def change(self, view: View, *, patch: bool) -> None:
         """Apply a view that `check` has passed."""
-        if patch:
-            self._pinned.update(view.pinned)
-            self._replaced.update(view.replaced)
-            kept = self._view
-        else:
-            self._pinned = dict(view.pinned)
+        pinned, kept = self._pinned, self._view
+        if not patch:
+            pinned, kept = dict(view.pinned), view
             self._replaced = dict(view.replaced)
-            kept = view
+        elif view.pinned or view.replaced:
+            pinned = {**pinned, **view.pinned}
+            self._replaced = {**self._replaced, **view.replaced}
         if view.pinned or view.replaced or kept.summary is not None or kept.hidden:
             view_alone = View(
                 first_shown=view.first_shown,
@@ -120,10 +156,11 @@ class VisibleMessages:
             )
         else:
             view_alone = view  # The usual case: the view holds no messages and no ranges.
-        self._view = view_alone
+        self._set(view_alone, pinned)
         self._drop()
         if view.replaced:
-            self._recent = deque((seq, view.replaced.get(seq, message)) for seq, message in self._recent)
+            self._entries = [(seq, view.replaced.get(seq, message)) for seq, message in self.recent]
+            self._first = 0
 
     def redact(self, target: int, message: Message) -> None:
         """Replace the message at `target`, if it is shown.
@@ -132,24 +169,28 @@ class VisibleMessages:
         """
         if target in self._pinned:
             _check_same_tools(self._pinned[target], message)
-            self._pinned[target] = message
+            self._set(self._view, {**self._pinned, target: message})
             return
-        if target < self.first_seq or not self._recent:
+        if not 0 < self.first_seq <= target:
             return
-        for position, (seq, original) in enumerate(self._recent):
+        entries = list(self.recent)
+        for position, (seq, original) in enumerate(entries):
             if seq == target:
                 _check_same_tools(original, message)
-                self._recent[position] = (seq, message)
-                self._replaced.pop(seq, None)
+                entries[position] = (seq, message)
+                self._entries, self._first = entries, 0
+                self._replaced = {seq: other for seq, other in self._replaced.items() if seq != target}
                 return
 
     def _drop(self) -> None:
-        first = self._view.first_shown
-        recent = self._recent
-        while recent and recent[0][0] < first:
-            recent.popleft()
-        if self._replaced and min(self._replaced) < first:
-            self._replaced = {seq: message for seq, message in self._replaced.items() if seq >= first}
+        first_shown, entries, first = self._view.first_shown, self._entries, self._first
+        while first < len(entries) and entries[first][0] < first_shown:
+            first += 1
+        if first > len(entries) // 2:  # So each entry is copied about once.
+            self._entries, first = entries[first:], 0
+        self._first = first
+        if self._replaced and min(self._replaced) < first_shown:
+            self._replaced = {seq: message for seq, message in self._replaced.items() if seq >= first_shown}
 
 
 def shown_at(view: View, history: Mapping[int, Message], last: int) -> VisibleMessages:

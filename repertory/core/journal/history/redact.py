@@ -109,7 +109,7 @@ def redact(appender: Appender, rows: Sequence[Row], target: int, message: Messag
     return Redaction(rows=tuple(appended), erase=tuple(sorted(erase)), left=left)
 
 
-def repairs(appender: Appender, rows: Sequence[Row], mended: Mapping[int, Message]) -> Iterator[Redaction]:
+def repairs(appender: Appender, rows: Sequence[Row], repaired: Mapping[int, Message]) -> Iterator[Redaction]:
     """Redactions that replace messages which providers would refuse by their repaired versions, so that every reader
     finds a message that can be sent. A last message that waits for its tools is left for the next opening.
 
@@ -117,7 +117,7 @@ def repairs(appender: Appender, rows: Sequence[Row], mended: Mapping[int, Messag
     """
     known = list(rows)
     at = next((at for row in reversed(rows) if not row.erased and (at := at_of(row.body)) is not None), 0.0)
-    for target, message in mended.items():
+    for target, message in repaired.items():
         if target == appender.fold.last_message_seq and any(tool_uses(message)):
             continue
         redaction = redact(appender, known, target, message, at)
