@@ -17,23 +17,17 @@ from typing import TYPE_CHECKING, assert_never
 
 from repertory.actors.call import (
     BUDGETS,
-    Abandon,
     AgentMessage,
     Busy,
     Call,
+    CallMessage,
     CallQueueActor,
     CancelTurn,
-    FinishTurns,
     Invocation,
-    Invoke,
-    InvokeStreaming,
     KeepProgress,
-    OpenTurn,
     ReplyChannel,
     ShowSnapshot,
     StreamChannel,
-    TimeUp,
-    in_context,
 )
 from repertory.actors.context import AgentParts, AgentSettings, PublishTurnEvent, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView
@@ -164,35 +158,23 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         self._journal.hand_over()
 
     async def handle(self, message: AgentMessage) -> Next:
+        if isinstance(message, CallMessage):
+            return self._handle_call(message)
         match message:
-            case Invoke(invocation=invocation):
-                return self._take(invocation, ReplyChannel)
-            case InvokeStreaming(invocation=invocation):
-                return self._take(invocation, StreamChannel)
             case ShowSnapshot(wanted=wanted):
                 return self._take_load(wanted)
             case KeepProgress():
                 return self._keep_progress(message)
             case CancelTurn():
-                wish = self._parts.stop_request.take()
-                if wish is not None and self._driver is not None:
-                    self._driver.stop(wish[0], after_tools=wish[1])
+                request = self._parts.stop_request.take()
+                if request is not None and self._driver is not None:
+                    self._driver.stop(request[0], after_tools=request[1])
                 return carry_on()
-            case TimeUp(invocation=invocation):
-                self._time_up(invocation)
-                return carry_on()
-            case Abandon(invocation=invocation):
-                self._abandon(invocation)
-                return carry_on()
-            case FinishTurns(at_once=at_once):
-                return self._finish_turns(at_once)
             case _:
                 assert_never(message)
 
     def _take(self, invocation: Invocation, channel: type[ReplyChannel] | type[StreamChannel]) -> Next:
         """Start a turn, or do what the busy policy says."""
-        if self._refusing:
-            return refuse(self._closed())
         try:
             limits = invocation.limits.over(self._settings.limits)
             prompt = read_prompt(invocation.prompt, limits.sizes.prompt_bytes)
@@ -251,7 +233,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             return
         if busy == "interrupt":
             self._waiting.appendleft(call)
-            self._stop_running(CANCELLED)
+            self._cancel()
         else:
             self._waiting.append(call)
         self._queue.wake(self.context)
@@ -268,36 +250,25 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         self._running.shared.append(call)
         return True
 
-    def _stop_running(self, stop: StopReason) -> None:
+    def _cancel(self, stop: StopReason = CANCELLED) -> None:
         if self._driver is not None:
             self._driver.stop(stop)
 
     def _time_up(self, invocation: Invocation) -> None:
-        """Stop the call's turn. A call that is still queued, or that shares another call's turn, is refused."""
-        running = self._running
-        if running is not None and running.invocation is invocation:
-            self._stop_running(StopReason(reason="limit_time"))
-            return
-        call = self._withdraw(invocation)
-        if call is not None:
-            call.channel.fail(AgentBusy("other turns took all the time of this call", agent=self._settings.agent_id))
+        if self._running is not None and self._running.invocation is invocation:
+            self._cancel(StopReason(reason="limit_time"))
+        else:
+            super()._time_up(invocation)
 
-    def _abandon(self, invocation: Invocation) -> None:
-        """The caller has gone: stop its turn, or remove it from the queue. A turn that other calls share goes on."""
-        running = self._running
-        if running is not None and running.invocation is invocation:
-            if not running.shared:
-                self._stop_running(CANCELLED)
-            return
-        self._withdraw(invocation)
+    def _no_time(self) -> AgentBusy:
+        return AgentBusy("other turns took all the time of this call", agent=self._settings.agent_id)
 
     def _closed(self) -> Unavailable:
         return Unavailable("the agent is shutting down and takes no more turns", agent=self._settings.agent_id)
 
-    def _finish_turns(self, at_once: bool) -> Next:
-        self._refusing = True
+    def _finish(self, at_once: bool) -> Next:
         if at_once:
-            self._stop_running(CANCELLED)
+            self._cancel()
             self._refuse_waiting()
         slot = self.context.defer()
 
@@ -354,12 +325,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         self._running, self._parts.read_model.in_a_turn = call, True
         turns_before = self._journal.fold.turns
         self._parts.stop_request.take()  # Any request was for an earlier turn.
-        outcome: AgentResult | RepertoryError
-        try:
-            turn = OpenTurn(self.context.self_ref, call.invocation, call.invocation.budget)
-            outcome = await in_context(call.invocation.context, turn, self._drive(call))
-        except RepertoryError as error:
-            outcome = error
+        outcome = await self._outcome(call, self._drive(call))
         driver, self._running, self._driver = self._driver, None, None
         self._parts.read_model.in_a_turn = False
         if call.invocation.deadline < math.inf:
@@ -418,9 +384,9 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         return TurnDriver(turn, record, self._chance, before)
 
     async def _drive_one(
-        self, driver: TurnDriver, invocation: Invocation, said: UserMessages | InterruptResponses
+        self, driver: TurnDriver, invocation: Invocation, given: UserMessages | InterruptResponses
     ) -> AgentResult:
-        prompt = await driver.begin(said)
+        prompt = await driver.begin(given)
         if isinstance(prompt, AgentResult):
             return prompt
         self._check_output_schema(invocation.output_schema)

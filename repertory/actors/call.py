@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, assert_never, cast
 
 import anyio
 from anyio.lowlevel import current_token
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from repertory.backends.ports import Model
     from repertory.core.messages import Usage
-    from repertory.errors import Unavailable
+    from repertory.errors import AgentBusy, Unavailable
     from repertory.runtime.message import ReplySlot
     from repertory.runtime.ref import ActorRef
 
@@ -240,9 +240,8 @@ class KeepProgress(Ask[None]):
     """What else the journal keeps for the memory store; None for nothing."""
 
 
-AgentMessage: TypeAlias = (
-    Invoke | InvokeStreaming | ShowSnapshot | KeepProgress | CancelTurn | TimeUp | Abandon | FinishTurns
-)
+CallMessage: TypeAlias = Invoke | InvokeStreaming | TimeUp | Abandon | FinishTurns
+AgentMessage: TypeAlias = CallMessage | CancelTurn | ShowSnapshot | KeepProgress
 
 
 BUDGETS: ContextVar[tuple[Budget, ...]] = ContextVar("repertory_budgets", default=())
@@ -365,6 +364,8 @@ M = TypeVar("M")
 """The messages of the actor."""
 L = TypeVar("L")
 """What the actor can load, such as a snapshot."""
+R = TypeVar("R", AgentResult, MultiAgentResult)
+"""The result of a call."""
 
 
 class CallQueueActor(Actor[M], Generic[M, L]):
@@ -387,12 +388,65 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         """Load this, and answer when it is durable."""
 
     @abstractmethod
-    def _abandon(self, invocation: Invocation) -> None:
-        """The caller has gone."""
+    def _take(self, invocation: Invocation, channel: type[ReplyChannel] | type[StreamChannel]) -> Next:
+        """Queue the call, or answer or refuse it now."""
+
+    @abstractmethod
+    def _cancel(self) -> None:
+        """End the running call early, if one runs."""
+
+    @abstractmethod
+    def _finish(self, at_once: bool) -> Next:
+        """Handle `FinishTurns`; no more calls are accepted."""
 
     @abstractmethod
     def _closed(self) -> Unavailable:
         """The error for callers when no more calls are accepted."""
+
+    @abstractmethod
+    def _no_time(self) -> AgentBusy:
+        """The error for a caller whose deadline passes before its call is served."""
+
+    def _handle_call(self, message: CallMessage) -> Next:
+        match message:
+            case Invoke() | InvokeStreaming() if self._refusing:
+                return refuse(self._closed())
+            case Invoke(invocation=invocation):
+                return self._take(invocation, ReplyChannel)
+            case InvokeStreaming(invocation=invocation):
+                return self._take(invocation, StreamChannel)
+            case TimeUp(invocation=invocation):
+                self._time_up(invocation)
+            case Abandon(invocation=invocation):
+                self._abandon(invocation)
+            case FinishTurns(at_once=at_once):
+                self._refusing = True
+                return self._finish(at_once)
+            case _:
+                assert_never(message)
+        return carry_on()
+
+    async def _outcome(self, call: Call, work: Coroutine[object, object, R]) -> R | RepertoryError:
+        """The result of the call's work, which is done in the caller's context, or its error."""
+        turn = OpenTurn(self.context.self_ref, call.invocation, call.invocation.budget)
+        try:
+            return await in_context(call.invocation.context, turn, work)
+        except RepertoryError as error:
+            return error
+
+    def _time_up(self, invocation: Invocation) -> None:
+        """Refuse a call that is still queued, or that shares another call's turn."""
+        call = self._withdraw(invocation)
+        if call is not None:
+            call.channel.fail(self._no_time())
+
+    def _abandon(self, invocation: Invocation) -> None:
+        """The caller has gone: end its running call, unless other calls share it, or remove it from the queue."""
+        running = self._running
+        if running is None or running.invocation is not invocation:
+            self._withdraw(invocation)
+        elif not running.shared:
+            self._cancel()
 
     def _next(self) -> Awaitable[None] | None:
         if self._loads:

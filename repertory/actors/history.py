@@ -18,7 +18,6 @@ from repertory.core.orchestration.run import past_run
 if TYPE_CHECKING:
     from repertory.actors.leases import Durable
     from repertory.actors.writer import CommitBuffer
-    from repertory.backends.ports import SessionStore
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Message
     from repertory.core.orchestration.run import Run
@@ -47,20 +46,18 @@ async def read_history(keeper: Durable | InMemoryJournal, session_id: str, buffe
     """
     if isinstance(keeper, InMemoryJournal):
         return History(keeper.history())
-    store = keeper.store
-    rows = list(await store.load(session_id, buffer.agent_id, whole=True))
+    rows = list(await keeper.store.load(session_id, buffer.agent_id, whole=True))
     for start in range(0, len(rows), _SLICE_ROWS):  # Each slice is verified by the last row of the one before.
         verify(rows[max(0, start - 1) : start + _SLICE_ROWS], session_id=session_id)
         await checkpoint()
-    stored = rows[-1].seq if rows else 0
-    rows += [row for row in buffer.rows if row.seq > stored]
+    rows += _waiting_rows(rows, buffer)
     forked = bool(rows) and rows[0].kind == RecordKind.BRANCH
     rows = [row for row in rows if row.kind in _SAYING]
     messages: dict[int, Message] = {}
     redacted: dict[int, Message] = {}
     for part in _slices(rows):
-        said, restated = said_in(part, session_id=session_id)
-        messages |= said
+        added, restated = said_in(part, session_id=session_id)
+        messages |= added
         redacted |= restated
         await checkpoint()
     if not redacted:
@@ -69,38 +66,41 @@ async def read_history(keeper: Durable | InMemoryJournal, session_id: str, buffe
     return History(tuple(messages[seq] for seq in sorted(messages)), forked)
 
 
-async def read_said(
+async def read_messages(
     keeper: Durable | InMemoryJournal, session_id: str, buffer: CommitBuffer, after: int, until: int | None
 ) -> Sequence[SaidMessage]:
     """The messages after a sequence number, with counts, oldest first. Usually it reads only the rows of opening."""
     if isinstance(keeper, InMemoryJournal):
         return keeper.said(after, until)
-    store: SessionStore = keeper.store
-    rows = list(await store.load(session_id, buffer.agent_id))
+    rows = list(await keeper.store.load(session_id, buffer.agent_id))
     if rows and rows[0].seq > after + 1:
-        rows = list(await store.load(session_id, buffer.agent_id, whole=True))
-    stored = rows[-1].seq if rows else 0
-    rows += [row for row in buffer.rows if row.seq > stored]
-    said = partial(_proved_and_said, rows, after, until, session_id)
+        rows = list(await keeper.store.load(session_id, buffer.agent_id, whole=True))
+    rows += _waiting_rows(rows, buffer)
+    read = partial(_verified_messages, rows, after, until, session_id)
     small = len(rows) <= _SLICE_ROWS and size_of(rows) <= OFF_LOOP_BYTES
-    return said() if small else await run_in_thread(said)
+    return read() if small else await run_in_thread(read)
 
 
 async def read_run(keeper: Durable | InMemoryJournal, session_id: str, buffer: CommitBuffer, number: int) -> Run | None:
     """The run of that number; None if it is missing or not over. This reads the whole journal."""
     if isinstance(keeper, InMemoryJournal):
-        return past_run(keeper.told_of_runs(), number)
+        return past_run(keeper.run_records(), number)
     rows = list(await keeper.store.load(session_id, buffer.agent_id, whole=True))
     await run_in_thread(partial(verify, rows, session_id=session_id))
-    stored = rows[-1].seq if rows else 0
-    rows += [row for row in buffer.rows if row.seq > stored]
+    rows += _waiting_rows(rows, buffer)
     telling = [row for row in rows if row.kind in _TELLING]
     return await run_in_thread(lambda: past_run(records_of(telling, session_id=session_id), number))
 
 
-def _proved_and_said(rows: Sequence[Row], after: int, until: int | None, session_id: str) -> Sequence[SaidMessage]:
+def _verified_messages(rows: Sequence[Row], after: int, until: int | None, session_id: str) -> Sequence[SaidMessage]:
     verify(rows, session_id=session_id)
     return said_in_rows(rows, after, until, session_id=session_id)
+
+
+def _waiting_rows(stored: Sequence[Row], buffer: CommitBuffer) -> list[Row]:
+    """The buffer's rows that follow the stored ones."""
+    last = stored[-1].seq if stored else 0
+    return [row for row in buffer.rows if row.seq > last]
 
 
 def _slices(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:

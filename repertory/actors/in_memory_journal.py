@@ -65,14 +65,14 @@ class InMemoryJournal:
             self.fold.show_with_last(change.view)
             self.last = whole
 
-    def told_of_runs(self) -> list[tuple[int, Record]]:
+    def run_records(self) -> list[tuple[int, Record]]:
         """The records of all known runs, with the rewinds, in order."""
-        return sorted([*self.branches, *self.nodes.values()], key=lambda told: told[0])
+        return sorted([*self.branches, *self.nodes.values()], key=lambda entry: entry[0])
 
     def _note_node(self, seq: int, record: NodeChanged) -> None:
         if (record.run, RUN) not in self.nodes:
             known = {record.run, *earlier_in(record).values()}
-            self.nodes = {key: told for key, told in self.nodes.items() if key[0] in known}
+            self.nodes = {key: entry for key, entry in self.nodes.items() if key[0] in known}
         self.nodes[record.run, record.node] = seq, record
 
     def redact(self, instead: Mapping[int, Message], at: float) -> tuple[Copy, ...]:

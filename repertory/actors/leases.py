@@ -31,8 +31,7 @@ class _Session:
     """Tasks that hold the lock or wait for it."""
     lease: Lease | None = None
     users: int = 0
-    owed: bool = False
-    """True if the lease has no user and the store could not be told."""
+    """0 with a lease: it was released, and the store is not told yet."""
     doubted: bool = False
     """True if one user has failed, so that the lease may have been lost."""
 
@@ -59,38 +58,27 @@ class SessionLeases:
             if session.doubted and session.lease is not None and not await self._is_current(session.lease):
                 session.lease, session.users = None, 0
             session.doubted = False
-            if session.lease is None or session.owed:
+            if session.lease is None or not session.users:
                 wait_s = self._busy_s if patience is None else patience.busy_s
                 session.lease = await self._acquire(session_id, wait_s, by, takeover=takeover)
-                session.owed = False
             session.users += 1
             return session.lease
 
     async def release(self, lease: Lease) -> None:
-        """Remove one user; the last one gives the session up. Errors: `Unavailable`: the session is then given up when
-        another process asks for it, or when the store is closed.
+        """Remove one user, even if cancelled; the last one gives the session up. Errors: `Unavailable`: the session is
+        then given up when another process asks for it, or when the store is closed.
         """
-        async with self._locked(lease.session_id) as session:
-            if session.lease != lease:
-                return
+        session = self._sessions.get(lease.session_id)
+        if session is not None and session.lease == lease:
             session.users -= 1
-            if not session.users:
-                session.owed = True
-                await self._give_up(session, lease)
+            await self.give_up_owed(lease.session_id)
 
     async def give_up_owed(self, session_id: str) -> None:
         """Tell the store of a release that it could not be told before. Errors: `Unavailable`."""
         async with self._locked(session_id) as session:
-            if session.owed and session.lease is not None:
-                await self._give_up(session, session.lease)
-
-    async def leave(self, lease: Lease) -> None:
-        """As `release`, for a user that may be cancelled: the user is removed even if the store cannot be told."""
-        session = self._sessions.get(lease.session_id)
-        if session is not None and session.lease == lease:
-            session.users -= 1
-            session.owed = not session.users
-            await self.give_up_owed(lease.session_id)
+            if session.lease is not None and not session.users:
+                await self._store.release(session.lease)
+                session.lease = None
 
     def forget(self, lease: Lease) -> None:
         """Remove a user that failed, so that the lease may be lost. The next `acquire` takes a new lease, which fences
@@ -103,7 +91,7 @@ class SessionLeases:
         session.users -= 1
         session.doubted = session.users > 0
         if not session.doubted:
-            session.lease, session.users, session.owed = None, 0, False
+            session.lease = None
 
     async def _is_current(self, lease: Lease) -> bool:
         """Ask the store. Errors: as `SessionStore.append`."""
@@ -125,10 +113,6 @@ class SessionLeases:
                 if left_s <= 0:
                     raise _busy(error, session_id, now - began, yields_s) from error
             await anyio.sleep(min(yields_s / _TRIES, left_s))
-
-    async def _give_up(self, session: _Session, lease: Lease) -> None:
-        await self._store.release(lease)
-        session.lease, session.owed = None, False
 
     @asynccontextmanager
     async def _locked(self, session_id: str) -> AsyncGenerator[_Session]:

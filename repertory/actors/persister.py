@@ -15,7 +15,7 @@ A session without a store has an `InMemoryJournal` in the place of the store, so
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,10 +23,10 @@ from typing import TypeAlias, assert_never
 
 import anyio
 
-from repertory.actors.history import History, read_history, read_run, read_said
+from repertory.actors.history import History, read_history, read_messages, read_run
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.leases import Durable
-from repertory.actors.writer import CommitBuffer, WriteLast, WriteRefused, WriterMessage, WriteRows, Written
+from repertory.actors.writer import CommitBuffer, WriteLast, WriteRefused, WriteRows, Written
 from repertory.backends.ports import Lease
 from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
 from repertory.core.journal.author import JournalAuthor
@@ -40,8 +40,7 @@ from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavaila
 from repertory.runtime.actor import Actor
 from repertory.runtime.lifecycle import ExitFailed, ExitReason
 from repertory.runtime.message import Ask, Next, ReplySlot, carry_on, fail, refuse, reply
-from repertory.runtime.ref import ActorRef
-from repertory.runtime.timers import Rng
+from repertory.runtime.spec import ChildSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +193,17 @@ class _Waiter:
         return self.since + min(patience_s, self.within_s)
 
 
+def persister_spec(
+    settings: PersisterSettings, keeper: Durable | InMemoryJournal, entropy: Callable[[int], bytes]
+) -> ChildSpec:
+    return ChildSpec(
+        name="persister",
+        factory=lambda: SessionPersister(settings, keeper, entropy),
+        start_timeout_s=math.inf,  # Stores, and the wait for another process, have bounds of their own.
+        stop_timeout_s=settings.stop_timeout_s,
+    )
+
+
 class SessionPersister(Actor[PersisterMessage]):
     """Makes its author's rows durable, in order.
 
@@ -236,10 +246,10 @@ class SessionPersister(Actor[PersisterMessage]):
     def summary(self) -> object:
         buffer = self._buffer
         seq = self._journal.fold.last_seq
-        said: dict[str, object] = {"seq": seq, "durable": self._durable_seq, "waiting": buffer.count}
+        state: dict[str, object] = {"seq": seq, "durable": self._durable_seq, "waiting": buffer.count}
         if buffer.error is not None:
-            said |= {"waiting_bytes": buffer.size_bytes, "failures": self._failures, "error": str(buffer.error)}
-        return said
+            state |= {"waiting_bytes": buffer.size_bytes, "failures": self._failures, "error": str(buffer.error)}
+        return state
 
     async def on_start(self) -> None:
         """Take the lease and read the stored journal; append the rows that an earlier incarnation could not store."""
@@ -259,21 +269,21 @@ class SessionPersister(Actor[PersisterMessage]):
         self._lease = lease = await keeper.leases.acquire(session_id, takeover=takeover, patience=patience, by=by)
         try:
             rows = await keeper.store.load(session_id, agent_id)
-            rows_and_kept = [*rows, *self._kept(rows)]
-            restoring = partial(restore, rows_and_kept, session_id=session_id)
-            large = size_of(rows_and_kept) > OFF_LOOP_BYTES
+            all_rows = [*rows, *self._take_over_rows(rows)]
+            restoring = partial(restore, all_rows, session_id=session_id)
+            large = size_of(all_rows) > OFF_LOOP_BYTES
             restored = await run_in_thread(restoring) if large else restoring()
         except BaseException:
             self._lease = None
             with suppress(RepertoryError):
-                await keeper.leases.leave(lease)
+                await keeper.leases.release(lease)
             raise
         appender = Appender(agent_id, restored.fold, restored.link, self._entropy)
-        self._journal = author = JournalAuthor(appender, rows_and_kept)
+        self._journal = author = JournalAuthor(appender, all_rows)
         self._durable_seq = rows[-1].seq if rows else 0
         author.repair(restored.repaired)
         author.hand_over()
-        self._take(author)
+        self._take_handed_over()
         self._write_what_waits()
         if restored.repaired:
             self.context.logger.warning("stored messages were repaired messages=%r", sorted(restored.repaired))
@@ -282,8 +292,7 @@ class SessionPersister(Actor[PersisterMessage]):
         self._go_on()
 
     async def handle(self, message: PersisterMessage) -> Next:
-        if isinstance(self._journal, JournalAuthor):
-            self._take(self._journal)
+        self._take_handed_over()
         then = await self._handle(message)
         self._go_on()
         return then
@@ -310,8 +319,13 @@ class SessionPersister(Actor[PersisterMessage]):
                 return carry_on()
             case WriteRefused(error=error, final=final):
                 return await self._note_refused(error, final=final)
-            case TailRead():
-                return self._note_looked(message)
+            case TailRead(refused=refused):
+                error = self._note_tail(message)
+                if error is refused:
+                    return self._start_over(refused)
+                if error is not None:
+                    self._rest(error)
+                return carry_on()
             case TimeToLook():
                 self._looks_at = math.inf
                 return carry_on()
@@ -334,7 +348,7 @@ class SessionPersister(Actor[PersisterMessage]):
             case ReadHistory():
                 return await read_history(keeper, session_id, buffer)
             case ReadSaid(after=after, until=until):
-                return await read_said(keeper, session_id, buffer, after, until)
+                return await read_messages(keeper, session_id, buffer, after, until)
             case ReadRun(number=number):
                 return await read_run(keeper, session_id, buffer, number)
 
@@ -348,9 +362,9 @@ class SessionPersister(Actor[PersisterMessage]):
             return
         if isinstance(self._journal, JournalAuthor):
             self._journal.hand_over()
-            self._take(self._journal)
+            self._take_handed_over()
         with anyio.move_on_after(self._last_s):
-            await write_last(keeper.writer, lease, self._buffer, self._last_stored, self.context.rng)
+            await self._write_last(keeper, lease)
         buffer = self._buffer
         keeper.buffers.forget(keeper.store.name, buffer)
         if buffer.count:
@@ -360,15 +374,15 @@ class SessionPersister(Actor[PersisterMessage]):
         with suppress(Retryable):  # It is released when another process asks for it, or when the store is closed.
             await keeper.leases.release(lease)
 
-    def _kept(self, rows: Sequence[Row]) -> list[Row]:
+    def _take_over_rows(self, rows: Sequence[Row]) -> list[Row]:
         """The rows that an earlier incarnation could not store; empty if another process has written since."""
         buffer = self._buffer
-        kept = following(rows, buffer.rows, first_link(self._settings.agent_id))
-        if kept is None:
+        unstored = following(rows, buffer.rows, first_link(self._settings.agent_id))
+        if unstored is None:
             fields = {"session": self._settings.session_id, "records": buffer.count}
             self._abandon(LeaseLost("another process has written to the session since", **fields))
-        buffer.sent, buffer.unsent, buffer.error = (), kept or [], None
-        self._unsure = bool(kept)  # They may have been stored.
+        buffer.sent, buffer.unsent, buffer.error = (), unstored or [], None
+        self._unsure = bool(unstored)  # They may have been stored.
         buffer.put_back()
         return buffer.unsent
 
@@ -381,8 +395,8 @@ class SessionPersister(Actor[PersisterMessage]):
     def _handed_seq(self) -> int:
         return self._journal.handed_seq if isinstance(self._journal, JournalAuthor) else 0
 
-    def _take(self, author: JournalAuthor) -> None:
-        for each in author.take():
+    def _take_handed_over(self) -> None:
+        for each in self._journal.take() if isinstance(self._journal, JournalAuthor) else ():
             if isinstance(each, Row):
                 self._buffer.unsent.append(each)
             else:
@@ -446,8 +460,7 @@ class SessionPersister(Actor[PersisterMessage]):
             buffer.take_all()
         self._busy, self._due_at, self._again_at = True, math.inf, -math.inf
         self._writes += 1
-        erase = tuple((buffer.agent_id, seq) for seq in sorted(buffer.erasing))
-        self._write = WriteRows(lease=lease, rows=buffer.sent, erase=erase, reply_to=self.context.self_ref)
+        self._write = WriteRows(batch=buffer.batch(lease), reply_to=self.context.self_ref)
         self._keeper.writer.tell(self._write)
 
     def _write_what_waits(self) -> None:
@@ -486,7 +499,7 @@ class SessionPersister(Actor[PersisterMessage]):
 
     async def _note_refused(self, error: RepertoryError, *, final: bool) -> Next:
         if isinstance(error, LeaseLost) and self._unsure and self._buffer.sent:
-            self.context.job(self._look, error, name="look")
+            self.context.job(self._look, error, name="look")  # Beside it, callers' waits still end in time.
             return carry_on()
         verdict = OutageVerdict.GIVE_UP if final else verdict_on(error)
         if verdict is OutageVerdict.GIVE_UP:
@@ -501,37 +514,60 @@ class SessionPersister(Actor[PersisterMessage]):
         return carry_on()
 
     def _rest(self, error: RepertoryError) -> None:
-        self._failures += 1
-        if self._failures == 1:
+        if not self._failures:
             self.context.logger.warning("the store takes no records cause=%r", str(error))
-        self._busy, self._buffer.error = False, error
-        delay_s = backoff_s(error, self._failures, self.context.rng.uniform(0.0, 1.0))
-        self._due_at, self._again_at = -math.inf, self.context.clock() + delay_s
+        self._busy = False
+        self._due_at, self._again_at = -math.inf, self.context.clock() + self._pause_s(error)
+
+    def _pause_s(self, error: RepertoryError) -> float:
+        """How long to wait after one more failed write."""
+        self._failures += 1
+        self._buffer.error = error
+        return backoff_s(error, self._failures, self.context.rng.uniform(0.0, 1.0))
 
     async def _look(self, refused: LeaseLost) -> None:
-        """Read how much of a refused write is stored. This is a job, so that callers' waits still end in time."""
-        try:
-            looked = TailRead(refused=refused, last=await self._last_stored())
-        except RepertoryError as error:
-            looked = TailRead(refused=refused, error=error)
-        self.context.self_ref.tell(looked)
+        self.context.self_ref.tell(await self._read_tail(refused))
 
-    async def _last_stored(self) -> Row | None:
+    async def _read_tail(self, refused: LeaseLost) -> TailRead:
         assert isinstance(self._keeper, Durable)
-        rows = await self._keeper.store.load(self._settings.session_id, self._settings.agent_id)
-        return rows[-1] if rows else None
+        try:
+            rows = await self._keeper.store.load(self._settings.session_id, self._settings.agent_id)
+        except RepertoryError as error:
+            return TailRead(refused=refused, error=error)
+        return TailRead(refused=refused, last=rows[-1] if rows else None)
 
-    def _note_looked(self, looked: TailRead) -> Next:
-        if looked.error is not None:
-            self._rest(looked.error)
-            return carry_on()
+    def _note_tail(self, tail: TailRead) -> RepertoryError | None:
+        """Note how much of a refused write is stored. Returns why it counts as failed; None if some of it is stored."""
         sent = self._buffer.sent
-        stored = stored_of(sent, looked.last)
+        stored = stored_of(sent, tail.last) if tail.error is None else 0
         if not stored:
-            return self._start_over(looked.refused)
+            return tail.error or tail.refused
         self._buffer.put_back()
         self._note_written(sent[stored - 1].seq)
-        return carry_on()
+        return None
+
+    async def _write_last(self, keeper: Durable, lease: Lease) -> None:
+        """Repeat the last write until the buffer is empty or the store refuses for good. The caller cancels it when
+        time is up. Rows that remain stay in the buffer, with the reason. A write that still runs reaches the store
+        first.
+        """
+        buffer, self._failures = self._buffer, 0
+        while buffer.waits:
+            buffer.take_all()
+            error: RepertoryError | None
+            try:
+                self._note_written(await keeper.writer.ask(WriteLast(batch=buffer.batch(lease)), timeout_s=math.inf))
+                continue
+            except LeaseLost as refused:
+                error = self._note_tail(await self._read_tail(refused)) if buffer.sent else refused
+            except RepertoryError as refused:
+                error = refused
+            if error is None:
+                continue
+            pause_s = self._pause_s(error)
+            if verdict_on(error) is OutageVerdict.GIVE_UP:
+                return
+            await anyio.sleep(pause_s)
 
     def _not_stored_yet(self, since: float) -> Unavailable:
         buffer = self._buffer
@@ -573,52 +609,3 @@ class SessionPersister(Actor[PersisterMessage]):
         self._abandon(error)
         self._buffer.failed = error
         return fail(error)
-
-
-async def write_last(
-    writer: ActorRef[WriterMessage],
-    lease: Lease,
-    buffer: CommitBuffer,
-    last_stored: Callable[[], Awaitable[Row | None]],
-    rng: Rng,
-) -> None:
-    """Repeat the last write until the buffer is empty or the store refuses for good. The caller cancels it when time is
-    up.
-
-    A write that still runs reaches the store first. `last_stored` reads the journal's last row from the store. Rows
-    that remain stay in the buffer, with the reason.
-    """
-    failures = 0
-    while buffer.waits:
-        buffer.take_all()
-        rows = buffer.sent
-        erase = tuple((buffer.agent_id, seq) for seq in sorted(buffer.erasing))
-        try:
-            seq = await writer.ask(WriteLast(lease=lease, rows=rows, erase=erase), timeout_s=math.inf)
-        except LeaseLost as error:
-            buffer.error = error
-            seq = await _stored_after_all(rows, buffer, last_stored) if rows else 0
-        except RepertoryError as error:
-            buffer.error = error
-            seq = 0
-        if seq:
-            if buffer.error is not None:
-                buffer.put_back()
-            buffer.stored(seq)
-        elif buffer.error is None or verdict_on(buffer.error) is OutageVerdict.GIVE_UP:
-            return
-        else:
-            failures += 1
-            await anyio.sleep(backoff_s(buffer.error, failures, rng.uniform(0.0, 1.0)))
-
-
-async def _stored_after_all(
-    rows: Sequence[Row], buffer: CommitBuffer, last_stored: Callable[[], Awaitable[Row | None]]
-) -> int:
-    """The last of the rows that is stored; 0 if none is, or if the store cannot be read."""
-    try:
-        stored = stored_of(rows, await last_stored())
-    except RepertoryError as error:
-        buffer.error = error
-        return 0
-    return rows[stored - 1].seq if stored else 0

@@ -12,7 +12,6 @@ it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +23,7 @@ from repertory.actors.conversation import ConversationActor, Summarize
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.leases import Durable
 from repertory.actors.memory.consumer import MemoryConsumer, MemoryParts
-from repertory.actors.persister import PersisterSettings, SessionPersister
+from repertory.actors.persister import PersisterSettings, persister_spec
 from repertory.core.window.decision import WindowManager
 from repertory.runtime.spec import ChildSpec, Restart, Strategy, SupervisorSettings
 from repertory.runtime.supervisor import Supervisor
@@ -74,9 +73,6 @@ def session_spec(name: str) -> ChildSpec:
 def member_specs(settings: SessionSettings, parts: SessionParts) -> Sequence[ChildSpec]:
     """The persister, the conversation manager, the agent and its memory, if it has one, in starting order."""
 
-    def persister() -> SessionPersister:
-        return SessionPersister(settings.persister, parts.keeper, parts.entropy)
-
     def conversation() -> ConversationActor:
         return ConversationActor(parts.manager, parts.wall, parts.summarize, parts.agent.hooks.shorten)
 
@@ -89,12 +85,7 @@ def member_specs(settings: SessionSettings, parts: SessionParts) -> Sequence[Chi
         return MemoryConsumer(of, remembered, parts.memories, parts.wall)
 
     members = [
-        ChildSpec(
-            name="persister",
-            factory=persister,
-            start_timeout_s=math.inf,  # Stores, and the wait for another process, have bounds of their own.
-            stop_timeout_s=settings.persister.stop_timeout_s,
-        ),
+        persister_spec(settings.persister, parts.keeper, parts.entropy),
         ChildSpec(name="conversation", factory=conversation),
         ChildSpec(name="agent", factory=agent),
     ]

@@ -168,11 +168,11 @@ class ToolStep:
             return ended
         return ToolsParked(park=self._park(known), instead=ended)
 
-    async def _tell_end(self, told: Mapping[str, ToolResult]) -> tuple[ContentBlock, ...]:
+    async def _tell_end(self, known: Mapping[str, ToolResult]) -> tuple[ContentBlock, ...]:
         """Call hooks with the results. Returns the turn's answer, if a hook ends it here."""
         if self._turn.invocation.direct is not None or not self._hooks.hear(AfterToolsEvent):
             return ()
-        results = tuple(told[use["toolUseId"]] for use in self._command.uses if use["toolUseId"] in told)
+        results = tuple(known[use["toolUseId"]] for use in self._command.uses if use["toolUseId"] in known)
         try:
             return await self._turn.stop.run_always(lambda: self._hooks.after_tools(results)) or ()
         except RepertoryError as error:
@@ -190,9 +190,9 @@ class ToolStep:
         """The record from which the step can go on. Structured output is left out: it is read again then."""
         form = None if self._form is None else self._form.name
         uses = self._command.uses
-        kept = [use["toolUseId"] for use in uses if use["toolUseId"] in known and use["name"] != form]
+        use_ids = [use["toolUseId"] for use in uses if use["toolUseId"] in known and use["name"] != form]
         interrupts = tuple(self.asked.values())
-        new = tuple(known[use_id] for use_id in kept if use_id not in {*self._begun.finished, *self._recorded})
+        new = tuple(known[use_id] for use_id in use_ids if use_id not in {*self._begun.finished, *self._recorded})
         return Park(interrupts=interrupts, results=new, parked=tuple(self._parked))
 
     # All tools of the step.

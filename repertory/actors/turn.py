@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never, cast
@@ -103,14 +103,14 @@ class TurnDriver:
         self._over = False
         self._parts.read_model.take_draft()
         hooks, stop = self._turn.hooks, self._turn.stop
-        said: UserMessages | InterruptResponses | str | None = prompt
+        outcome: UserMessages | InterruptResponses | str | None = prompt
         if hooks.hear(BeforeInvocationEvent):
-            said = await stop.run_unless_stopped(lambda: hooks.before_invocation(prompt))
-        if isinstance(said, str):
-            return await self.conclude("end_turn", message=spoken_answer(said).message)
-        if said is None or stop.heard() is not None:
+            outcome = await stop.run_unless_stopped(lambda: hooks.before_invocation(prompt))
+        if isinstance(outcome, str):
+            return await self.conclude("end_turn", message=spoken_answer(outcome).message)
+        if outcome is None or stop.heard() is not None:
             return await self.conclude(self._model.stopped().stop.reason)
-        return said
+        return outcome
 
     def answer_with(self, answers: list[Answer]) -> None:
         """Use these answers instead of asking the model. Hooks are not told of the call."""
@@ -540,13 +540,8 @@ def retry_delay_s(strategy: RetryStrategy | None, error: Exception, attempt: int
 
 async def _drain(stream: AsyncIterator[StreamEvent], assembler: Assembler, publish: Publish | None) -> None:
     """Feed every event to the assembler. Generators are closed here; other iterators have nothing to close."""
-    if not hasattr(stream, "aclose"):
-        async for event in stream:
-            assembler.feed(event)
-            if publish is not None:
-                await publish(event)
-        return
-    async with aclosing(cast("AsyncGenerator[StreamEvent]", stream)) as events:
+    closes = hasattr(stream, "aclose")
+    async with aclosing(cast("AsyncGenerator[StreamEvent]", stream)) if closes else nullcontext(stream) as events:
         async for event in events:
             assembler.feed(event)
             if publish is not None:

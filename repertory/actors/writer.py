@@ -51,9 +51,7 @@ class WriteRows:
     A session sends its next `WriteRows` after the answer to the last one, so that no row overtakes a refusal.
     """
 
-    lease: Lease
-    rows: tuple[Row, ...]
-    erase: tuple[tuple[str, int], ...] = ()
+    batch: Batch
     reply_to: ActorRef[Written | WriteRefused]
 
 
@@ -64,9 +62,7 @@ class WriteLast(Ask[int]):
     It may follow a `WriteRows` that is not answered yet. Errors: as in `WriteRefused`.
     """
 
-    lease: Lease
-    rows: tuple[Row, ...]
-    erase: tuple[tuple[str, int], ...] = ()
+    batch: Batch
 
 
 WriterMessage: TypeAlias = "WriteRows | WriteLast"
@@ -105,15 +101,15 @@ class StoreWriter(Actor[WriterMessage]):
                 else:
                     await self._commit([message, *queued])
                 return carry_on()
-            case WriteLast(lease=lease, rows=rows, erase=erase):
-                return await self._commit_last(Batch(lease=lease, rows=rows, erase=erase))
+            case WriteLast(batch=batch):
+                return await self._commit_last(batch)
             case _:
                 assert_never(message)
 
     def _begin(self, group: Sequence[WriteRows]) -> None:
         """Commit a group beside others. A session has at most one write under way, and its last one waits for that."""
         ended = anyio.Event()
-        self._under_way |= {write.lease.session_id: ended for write in group}
+        self._under_way |= {write.batch.lease.session_id: ended for write in group}
         self.context.job(self._commit_apart, group, ended, name="commit")
 
     async def _commit_apart(self, group: Sequence[WriteRows], ended: anyio.Event) -> None:
@@ -122,8 +118,8 @@ class StoreWriter(Actor[WriterMessage]):
         finally:
             ended.set()
             for write in group:
-                if self._under_way.get(write.lease.session_id) is ended:
-                    del self._under_way[write.lease.session_id]
+                if self._under_way.get(write.batch.lease.session_id) is ended:
+                    del self._under_way[write.batch.lease.session_id]
 
     async def _commit_last(self, batch: Batch) -> Next:
         under_way = self._under_way.get(batch.lease.session_id)
@@ -153,7 +149,7 @@ class StoreWriter(Actor[WriterMessage]):
 
     async def _outcomes(self, group: Sequence[WriteRows]) -> Sequence[Position | RepertoryError]:
         """The outcome of each write. If one makes the group fail, each write is tried alone."""
-        batches = [Batch(lease=write.lease, rows=write.rows, erase=write.erase) for write in group]
+        batches = [write.batch for write in group]
         try:
             return await self._append(batches)
         except RepertoryError as error:
@@ -335,6 +331,11 @@ class CommitBuffer:
         self.sent, self.unsent = self.rows, []
         self.erasing, self.erase = self.erasing | self.erase, frozenset()
 
+    def batch(self, lease: Lease) -> Batch:
+        """What was handed to the writer, to be committed under this lease."""
+        erase = tuple((self.agent_id, seq) for seq in sorted(self.erasing))
+        return Batch(lease=lease, rows=self.sent, erase=erase)
+
     def put_back(self) -> None:
         """Ask for the last erasures again, since the writer may not have done them."""
         self.erase, self.erasing = self.erase | self.erasing, frozenset()
@@ -421,5 +422,5 @@ class CommitBuffers:
 
     def not_stored(self) -> tuple[NotStored, ...]:
         """Everything that is not stored, and everything answered and lost, by agent and session."""
-        found = [buffer.not_stored() for buffer in self]
-        return tuple(told for told in found if told is not None)
+        reports = [buffer.not_stored() for buffer in self]
+        return tuple(report for report in reports if report is not None)

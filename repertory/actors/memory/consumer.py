@@ -244,10 +244,10 @@ class MemoryConsumer(Actor[MemoryMessage]):
         extracting = [store for store in self._stores.values() if store.source.extracts]
         lowest = min((store.progress.position for store in extracting), default=math.inf)
         if image.last_message_seq > lowest:
-            said = whole_turns(await self._said(int(lowest)))
+            messages = whole_turns(await self._read_messages(int(lowest)))
             for store in extracting:
-                store.last = said[-1].seq if said else 0
-                store.turns = turns_in(each for each in said if each.seq > store.progress.position)
+                store.last = messages[-1].seq if messages else 0
+                store.turns = turns_in(each for each in messages if each.seq > store.progress.position)
 
     async def on_ready(self) -> None:
         for name in self._parts.link.join(self.context.self_ref):
@@ -320,10 +320,10 @@ class MemoryConsumer(Actor[MemoryMessage]):
         progress = store.progress
         parked = len(progress.pending) + len(progress.dead_letters)
         left = [*progress.again]
-        if store.source.extracts and store.last > progress.position:
+        if store.lacks_messages:
             left.append((progress.position + 1, store.last))
-        for stretch in left:
-            parked += len(_filtered(await self._said_in(stretch), store).messages)
+        for seq_range in left:
+            parked += len(_filtered(await self._read_range(seq_range), store).messages)
         why = store.error or (progress.dead_letters[-1].why if progress.dead_letters else None)
         return StoreFlush(store.landed - before, parked, why if parked else None)
 
@@ -404,13 +404,13 @@ class MemoryConsumer(Actor[MemoryMessage]):
         the same range. A range that cannot be extracted is dropped. One that the budget did not allow waits.
         """
         await self._keep(store, sure=True)
-        said = await self._said_in(seq_range)
-        kept = _filtered(said, store)
-        taken = [said[position] for position in kept.positions]
-        redactions = sum(each.redacted for each in said)
+        messages = await self._read_range(seq_range)
+        chosen = _filtered(messages, store)
+        taken = [messages[position] for position in chosen.positions]
+        redactions = sum(each.redacted for each in messages)
         name = f"{seq_range[0]}-{seq_range[1]}" + (f"!{redactions}" if redactions else "")
         try:
-            writes = await self._made_of(store, name, kept.messages, taken, forced=forced) if taken else []
+            writes = await self._made_of(store, name, chosen.messages, taken, forced=forced) if taken else []
         except Retryable:
             raise
         except Invalid as error:
@@ -428,19 +428,19 @@ class MemoryConsumer(Actor[MemoryMessage]):
     async def _made_of(
         self,
         store: StoreProgress,
-        stretch: str,
+        range_name: str,
         messages: Sequence[Message],
         taken: Sequence[SaidMessage],
         *,
         forced: bool,
     ) -> list[MemoryWrite] | None:
-        """The writes for a range; None if a budget did not allow all of it. A flush has no budget. `stretch` gets
+        """The writes for a range; None if a budget did not allow all of it. A flush has no budget. `range_name` gets
         another name after a redaction, because the remaining messages give other memories.
         """
         session_id, agent_id = self._of
         numbers, times = tuple(each.seq for each in taken), tuple(each.at for each in taken)
         # The time tells this session from a deleted one with the same name and the same numbers.
-        key = f"{session_id}/{agent_id}/{store.name}/{stretch}@{times[-1]}"
+        key = f"{session_id}/{agent_id}/{store.name}/{range_name}@{times[-1]}"
         if store.source.extract is None:
             context = self._context(key, numbers, times, times[-1])
             batch = AddBatch(messages=tuple(messages), context=context, forced=forced)
@@ -525,13 +525,13 @@ class MemoryConsumer(Actor[MemoryMessage]):
             await self._persister.ask(VerifyLease(), timeout_s=math.inf)
             store.durable = progress
 
-    async def _said(self, after: int, until: int | None = None) -> Sequence[SaidMessage]:
+    async def _read_messages(self, after: int, until: int | None = None) -> Sequence[SaidMessage]:
         return await self._persister.ask(ReadSaid(after=after, until=until), timeout_s=math.inf)
 
-    async def _said_in(self, seq_range: SeqRange) -> Sequence[SaidMessage]:
+    async def _read_range(self, seq_range: SeqRange) -> Sequence[SaidMessage]:
         """The messages of the range, including those that were rewound later."""
         first, last = seq_range
-        return [each for each in await self._said(first - 1, last) if each.seq <= last]
+        return [each for each in await self._read_messages(first - 1, last) if each.seq <= last]
 
     def _context(
         self, key: str, numbers: Sequence[int], times: Sequence[float], said_at: float | None
@@ -547,9 +547,9 @@ class MemoryConsumer(Actor[MemoryMessage]):
         )
 
 
-def _filtered(said: Sequence[SaidMessage], store: StoreProgress) -> Filtered:
+def _filtered(entries: Sequence[SaidMessage], store: StoreProgress) -> Filtered:
     """Without the placeholders of redacted messages."""
-    messages: list[Message] = [{**each.message, "content": []} if each.redacted else each.message for each in said]
+    messages: list[Message] = [{**each.message, "content": []} if each.redacted else each.message for each in entries]
     return filtered(messages, store.source.leaves_out)
 
 
@@ -591,11 +591,16 @@ class StoreProgress:
         return self.source.client.name
 
     @property
+    def lacks_messages(self) -> bool:
+        """True if messages are to be extracted for the store that no range holds yet."""
+        return self.source.extracts and self.last > self.progress.position
+
+    @property
     def due(self) -> bool:
         """True if a trigger has asked for an extraction and the store lacks messages."""
         every = self.source.every
         asked = self.fired or (every is not None and self.turns >= every)
-        return self.source.extracts and asked and self.last > self.progress.position
+        return asked and self.lacks_messages
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
@@ -610,9 +615,8 @@ class StoreProgress:
 
     @property
     def unread(self) -> bool:
-        """True if the store lacks some messages."""
-        left = self.source.extracts and self.last > self.progress.position
-        return bool(left or self.progress.pending or self.progress.again)
+        """True if the store lacks some messages or memories."""
+        return bool(self.lacks_messages or self.progress.pending or self.progress.again)
 
     @property
     def pending(self) -> list[MemoryWrite]:
@@ -621,12 +625,11 @@ class StoreProgress:
 
     def has_work(self, *, forced: bool) -> bool:
         """True if there is work. `forced`: regardless of triggers."""
-        progress = self.progress
         if self.pending:
             return True
-        unread = self.due or (forced and self.source.extracts and self.last > progress.position)
-        room = progress.room > 0 and len(self.held) < ATTEMPTS_MAX
-        return bool(progress.again or unread) and room and (forced or self.may_extract)
+        wanted = self.progress.again or (self.lacks_messages if forced else self.due)
+        room = self.progress.room > 0 and len(self.held) < ATTEMPTS_MAX
+        return bool(wanted) and room and (forced or self.may_extract)
 
     def claim(self) -> None:
         """Reserve the turns that are over and not reserved yet, as one range; they are extracted next."""

@@ -122,11 +122,11 @@ class MemoryStoreActor(Actor[MemoryStoreMessage]):
 
     def summary(self) -> object:
         health = self._client.health
-        told: dict[str, object] = {"store": self._client.name, "written": self._written, "searching": self._searching}
+        state: dict[str, object] = {"store": self._client.name, "written": self._written, "searching": self._searching}
         if health.writes.failures or health.searches.failures:
-            told |= {"failures": health.writes.failures, "failed_searches": health.searches.failures}
-            told |= {"error": health.error}
-        return told
+            state |= {"failures": health.writes.failures, "failed_searches": health.searches.failures}
+            state |= {"error": health.error}
+        return state
 
     async def handle(self, message: MemoryStoreMessage) -> Next:
         match message:

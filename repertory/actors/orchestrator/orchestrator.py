@@ -17,22 +17,16 @@ import anyio
 
 from repertory.actors.call import (
     BUDGETS,
-    Abandon,
     AgentMessage,
     Call,
+    CallMessage,
     CallQueueActor,
     CancelTurn,
-    FinishTurns,
     Invocation,
-    Invoke,
-    InvokeStreaming,
     KeepProgress,
-    OpenTurn,
     ReplyChannel,
     ShowSnapshot,
     StreamChannel,
-    TimeUp,
-    in_context,
 )
 from repertory.actors.hooks.calls import fire
 from repertory.actors.journal import ActorJournal
@@ -77,7 +71,6 @@ Finished = Callable[[Run, MultiAgentResult], MultiAgentResult]
 class OrchestratorSettings:
     """What an orchestrator is, apart from its components."""
 
-    session_id: str
     orchestrator_id: str
     reject: bool = False
     """True to refuse a call while another one works."""
@@ -129,21 +122,11 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         self._journal.hand_over(soon=True)
 
     async def handle(self, message: OrchestratorMessage) -> Next:
+        if isinstance(message, CallMessage):
+            return self._handle_call(message)
         match message:
-            case Invoke(invocation=invocation):
-                return self._take(invocation, ReplyChannel)
-            case InvokeStreaming(invocation=invocation):
-                return self._take(invocation, StreamChannel)
             case CancelTurn():
-                self._stop("cancelled")
-                return carry_on()
-            case Abandon(invocation=invocation):
-                self._abandon(invocation)
-                return carry_on()
-            case FinishTurns(at_once=at_once):
-                return self._finish(at_once)
-            case TimeUp(invocation=invocation):
-                self._time_up(invocation)
+                self._cancel()
                 return carry_on()
             case SaveRun():
                 return self._save()
@@ -155,8 +138,6 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
                 assert_never(message)
 
     def _take(self, invocation: Invocation, channel: type[ReplyChannel] | type[StreamChannel]) -> Next:
-        if self._refusing:
-            return refuse(self._closed())
         try:
             prompt = read_prompt(invocation.prompt, invocation.limits.sizes.prompt_bytes)
         except (Invalid, TooLarge) as error:
@@ -182,50 +163,38 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         if run.loading:
             return refuse(RunUnfinished("a snapshot is not loaded to its end", run=run.number))
         cut = self._parts.runner.cut(lambda node, token: visit_of(token, own, run, node))
-        said = said_of_run(own, self._parts.plan.kind, run, {})
+        run_fields = said_of_run(own, self._parts.plan.kind, run, {})
         self._queue.begin_beside()
-        self.context.job(self._read, said, cut, self.context.defer(), name="snapshot")
+        self.context.job(self._read, run_fields, cut, self.context.defer(), name="snapshot")
         return carry_on()
 
-    async def _read(self, said: Mapping[str, object], cut: Cut, slot: ReplySlot[Mapping[str, object]]) -> None:
+    async def _read(self, run_fields: Mapping[str, object], cut: Cut, slot: ReplySlot[Mapping[str, object]]) -> None:
         try:
             nodes = await cut.read()
         except RepertoryError as error:
             slot.fail(error)
         else:
-            slot.reply({**said, "nodes": nodes})
+            slot.reply({**run_fields, "nodes": nodes})
         finally:
             self._queue.end_beside()
 
-    def _abandon(self, invocation: Invocation) -> None:
-        """The caller has gone: stop its work, which can be continued later."""
-        if self._running is not None and self._running.invocation is invocation:
-            self._stop("cancelled")
-        else:
-            self._withdraw(invocation)
-
-    def _time_up(self, invocation: Invocation) -> None:
-        """Refuse the call if it is still queued. A running call watches its own deadline."""
-        call = self._withdraw(invocation)
-        if call is not None:
-            text = "other calls took all the time of this one"
-            call.channel.fail(AgentBusy(text, orchestrator=self._settings.orchestrator_id))
+    def _no_time(self) -> AgentBusy:
+        return AgentBusy("other calls took all the time of this one", orchestrator=self._settings.orchestrator_id)
 
     def _finish(self, at_once: bool) -> Next:
-        """Accept no more calls. Running nodes end normally, or are stopped if `at_once`."""
-        self._refusing = True
+        """Running nodes end normally, or are stopped if `at_once`."""
         self._refuse_waiting()
         while self._loads:
             self._loads.popleft()[1].fail(self._closed())
         if at_once:
-            self._stop("shutdown")
+            self._cancel("shutdown")
         elif self._driver is not None:
             self._driver.halt()
         slot = self.context.defer()
         self._queue.when_idle(lambda: slot.reply(None))
         return carry_on()
 
-    def _stop(self, reason: str) -> None:
+    def _cancel(self, reason: str = "cancelled") -> None:
         """End the running call, even if none of its nodes has started yet."""
         self._stop_asked = reason
         if self._driver is not None:
@@ -272,12 +241,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
     async def _serve(self, call: Call) -> None:
         self._running, self._stop_asked = call, None
         try:
-            turn = OpenTurn(self.context.self_ref, call.invocation, call.invocation.budget)
-            outcome = await in_context(call.invocation.context, turn, self._call(call))
-        except RepertoryError as error:
-            await call.end(error)
-        else:
-            await call.end(outcome)
+            await call.end(await self._outcome(call, self._call(call)))
         finally:
             self._running = self._driver = self._beginning = None
             with anyio.CancelScope(shield=True):
@@ -359,7 +323,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         left, nodes = run.left, self._parts.plan.nodes
         if not left:
             return
-        here = {node: said for node, said in left.items() if node in nodes and runner.kind_of(node) == "agent"}
+        here = {node: fields for node, fields in left.items() if node in nodes and runner.kind_of(node) == "agent"}
         await runner.load(left_agents(here), lambda node, visit: execution_token(own, run, node, visit))
         run.taken_over()
         for record in run.records(at=self._journal.wall()):

@@ -460,7 +460,7 @@ class RunDriver:
     def _call(self, node: str) -> NodeCall:
         run, state = self._run, self._invocation.invocation_state
         note = run.notes.get(node)
-        told = self._parts.plan.input_for(run, node, state)
+        prompt = self._parts.plan.input_for(run, node, state)
         visits = 0 if note is None else note.visits
         responses: list[Any] = [
             {"interruptResponse": {"interruptId": interrupt, "response": response}}
@@ -468,7 +468,7 @@ class RunDriver:
         ]
         return NodeCall(
             node=node,
-            prompt=responses or (None if node in self._expired else told),
+            prompt=responses or (None if node in self._expired else prompt),
             token=execution_token(self._parts.orchestrator_id, run, node, visits),
             invocation_state=state,
             budget_owner=f"{BUDGET_OWNER.get() or self._parts.orchestrator_id}.{node}",

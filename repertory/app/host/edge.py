@@ -59,7 +59,7 @@ def shortened_error(error: Exception) -> Exception:
     link: BaseException | None = found
     while link is not None and id(link) not in seen:
         seen.add(id(link))
-        link.__traceback__ = _kept(link.__traceback__)
+        link.__traceback__ = _shortened(link.__traceback__)
         following = link.__cause__ if link.__cause__ is not None or link.__suppress_context__ else link.__context__
         if isinstance(following, RepertoryError) and link.__cause__ is None:
             link.__context__ = following = None  # An error of ours raised while handling another one: drop that one.
@@ -117,16 +117,16 @@ def _shortening(function: Callable[P, Any]) -> Callable[P, Any]:
     return call_now
 
 
-def _kept(trace: TracebackType | None) -> TracebackType | None:
+def _shortened(trace: TracebackType | None) -> TracebackType | None:
     frames: list[TracebackType] = []
     while trace is not None:
         if not _is_internal(trace.tb_frame.f_code.co_filename):
             frames.append(trace)
         trace = trace.tb_next
-    kept: TracebackType | None = None
+    shortened: TracebackType | None = None
     for frame in reversed(frames):
-        kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return kept
+        shortened = TracebackType(shortened, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return shortened
 
 
 def _is_internal(file: str) -> bool:

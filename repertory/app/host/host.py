@@ -11,7 +11,6 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
@@ -23,7 +22,7 @@ from repertory.actors.leases import Durable
 from repertory.actors.session import session_spec
 from repertory.actors.writer import CommitBuffer, CommitBuffers
 from repertory.app.host.session import ActiveSession, active_session
-from repertory.app.host.shared import OpenMemories, OpenStores, ServerUse, ToolServers, reason_of
+from repertory.app.host.shared import OpenMemories, OpenStores, ServerUse, ToolServers, reason_of, take_name
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience
 from repertory.errors import StartFailed, Unavailable
 from repertory.runtime.actor import Actor
@@ -155,8 +154,10 @@ class Host:
             if self._settings.alone:
                 with anyio.CancelScope(shield=True):
                     await self._close()
-            for told in () if self._settings.alone else self.buffers.not_stored():
-                _LOG.error("records of a session were not stored session=%r records=%d", told.session_id, told.records)
+            for report in () if self._settings.alone else self.buffers.not_stored():
+                _LOG.error(
+                    "records of a session were not stored session=%r records=%d", report.session_id, report.records
+                )
 
     def _be_ambient_no_more(self) -> None:
         """Hosts of one event loop may end in any order, so this one may not be the current one."""
@@ -233,7 +234,8 @@ class Host:
     async def _activate(self, place: _Place, spec: SessionSpec) -> ActiveSession:
         spec.lock.acquire(spec.agent.agent_id)
         place.spec = spec
-        name = place.name = self._name_for(spec)
+        # A session in another store may have the same name.
+        name = place.name = take_name(f"session {spec.agent.session_id} {spec.agent.agent_id}", self._names)
         supervisor: ActorRef[object] | None = None
         refs: dict[str, ActorRef[Any]] = {}
         keeper: Durable | InMemoryJournal
@@ -252,7 +254,7 @@ class Host:
             for member in members:
                 refs[member.name] = await self.system.start(member, under=supervisor)
             if place.store_key is not None:
-                await self._stores.tend(place.store_key)
+                await self._stores.maintain(place.store_key)
             active = place.active = active_session(spec.parts, supervisor or refs["agent"], refs)
         except StartFailed as error:
             raise (failure := reason_of(error)) from failure.__cause__
@@ -284,15 +286,6 @@ class Host:
         if spec.prepare is not None:
             await spec.prepare()
         return await spec.members(keeper, memories, self)
-
-    def _name_for(self, spec: SessionSpec) -> str:
-        """The session's name among the actors; numbered when a session in another store has the same."""
-        name = first = f"session {spec.agent.session_id} {spec.agent.agent_id}"
-        numbers = count(2)
-        while name in self._names:
-            name = f"{first} {next(numbers)}"
-        self._names.add(name)
-        return name
 
     async def _rest(self, key: Key, place: _Place, *, at_once: bool = False, by: float = math.inf) -> None:
         """Stop the session's actors, which commits its records and releases its lease, and leave its store."""

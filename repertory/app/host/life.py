@@ -126,11 +126,11 @@ def _host_for(spec: SessionSpec, stays: bool) -> Host:
 
 def _check_stored(host: Host) -> None:
     """Raises for answered turns of an agent. Other turns raised it themselves; for a graph or swarm it is logged."""
-    for told in host.buffers.not_stored() if host.alone else ():
-        if told.answered:
+    for report in host.buffers.not_stored() if host.alone else ():
+        if report.answered:
             text = "a turn that was answered could not be stored, and is lost"
-            lost = {"session": told.session_id, "turns": told.turns, "records": told.records}
-            raise StoreUnavailable(text, **lost, cause=told.error)
+            lost = {"session": report.session_id, "turns": report.turns, "records": report.records}
+            raise StoreUnavailable(text, **lost, cause=report.error)
 
 
 class SessionLife:

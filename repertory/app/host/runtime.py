@@ -273,10 +273,10 @@ class RuntimeStats(SystemStats):
 
 
 def runtime_stats(actors: SystemStats, buffers: CommitBuffers) -> RuntimeStats:
-    said = {field.name: getattr(actors, field.name) for field in fields(SystemStats)}
+    counters = {field.name: getattr(actors, field.name) for field in fields(SystemStats)}
     counts = [(buffer.count, buffer.error is not None) for buffer in buffers]
     waiting, behind = sum(count for count, _ in counts), sum(late for _, late in counts)
-    return RuntimeStats(**said, records_waiting=waiting, sessions_behind=behind)
+    return RuntimeStats(**counters, records_waiting=waiting, sessions_behind=behind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,8 +298,8 @@ class DrainReport(ActorsReport):
 
 
 def drain_report(actors: ActorsReport, not_stored: tuple[NotStored, ...], memory: FlushReport) -> DrainReport:
-    said = {each.name: getattr(actors, each.name) for each in fields(ActorsReport)}
-    return DrainReport(**said, not_stored=not_stored, memory=memory)
+    known = {each.name: getattr(actors, each.name) for each in fields(ActorsReport)}
+    return DrainReport(**known, not_stored=not_stored, memory=memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

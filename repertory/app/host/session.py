@@ -269,10 +269,10 @@ class ActiveSession:
         """All messages in its journal."""
         return await self.persister.ask(ReadHistory(), timeout_s=math.inf)
 
-    async def said_after(self, seq: int) -> list[Message]:
+    async def messages_after(self, seq: int) -> list[Message]:
         """All messages after a sequence number, oldest first, also those that the model no longer sees."""
-        said = await self.persister.ask(ReadSaid(after=seq), timeout_s=math.inf)
-        return [each.message for each in said]
+        entries = await self.persister.ask(ReadSaid(after=seq), timeout_s=math.inf)
+        return [each.message for each in entries]
 
     async def image(self) -> Image:
         """The state replayed from its journal."""

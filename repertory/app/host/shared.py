@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 import anyio
@@ -170,7 +171,7 @@ class _OpenStore:
     durable: Durable
     number: int
     writer: ActorRef[object]
-    tended: bool = False
+    maintained: bool = False
     keeper: ActorRef[object] | None = None
     """None for a store without maintenance."""
     users: int = 0
@@ -201,15 +202,15 @@ class OpenStores:
             entry.users += 1
             return entry.durable
 
-    async def tend(self, key: str) -> None:
+    async def maintain(self, key: str) -> None:
         """Maintain the store from now on, if it needs that, and hear other processes' requests for its sessions."""
         async with self._lock:
             entry = self._open[key]
-            if not entry.tended:
+            if not entry.maintained:
                 give_up = partial(self._asked, key) if self._asked is not None else None
                 spec = keeper_spec(entry.durable.store, f"keeper {entry.number}", give_up)
                 entry.keeper = await self._system.start(spec) if spec is not None else None
-                entry.tended = True
+                entry.maintained = True
 
     async def leave(self, key: str, *, keep: bool) -> None:
         """Removes a user; the last one closes the store unless `keep`."""
@@ -323,10 +324,14 @@ class OpenMemories:
                 _log.warning("a memory store could not be closed cause=%r", str(error))
 
     async def _start(self, client: MemoryStoreClient) -> _Open:
-        """Numbers the names, since stores of different managers may have the same name."""
         spec = memory_store_spec(client)
-        name, number = spec.name, 2
-        while name in self._names:
-            name, number = f"{spec.name} {number}", number + 1
-        self._names.add(name)
+        name = take_name(spec.name, self._names)  # Stores of different managers may have the same name.
         return _Open(await self._system.start(replace(spec, name=name)))
+
+
+def take_name(name: str, used: set[str]) -> str:
+    """The name, numbered if it is used already; from now on it is used."""
+    numbered = chain((name,), (f"{name} {number}" for number in count(2)))
+    free = next(each for each in numbered if each not in used)
+    used.add(free)
+    return free

@@ -82,22 +82,26 @@ class GraphEdge:
         if self.condition is None:
             return True
         with_state = {"invocation_state": invocation_state} if _takes_invocation_state(self.condition) else {}
-        return _holds(self.condition, str(self), state, with_state)
+        try:
+            held = cast("object", self.condition(state, **with_state))
+            if not isinstance(held, Awaitable):
+                return bool(held)
+        except Exception as error:
+            raise HookFailed("a condition failed", edge=str(self)) from error
+        if isinstance(held, Coroutine):
+            cast("Coroutine[Any, Any, Any]", held).close()
+        raise Invalid("a condition gives True or False, not something to await", edge=str(self))
 
     def __str__(self) -> str:
         return f"{self.from_node} -> {self.to_node}"
 
 
-class GraphState(RunState):
+class GraphState(RunState["Graph"]):
     """The current state of a graph's run: for conditions, and as `graph.state`. A view: every value is read when asked
     for.
     """
 
-    __slots__ = ("_graph",)
-
-    def __init__(self, run: Run, graph: Graph) -> None:
-        super().__init__(run, graph)
-        self._graph = graph
+    __slots__ = ()
 
     @property
     def status(self) -> Status:
@@ -122,7 +126,7 @@ class GraphState(RunState):
     @property
     def execution_order(self) -> tuple[GraphNode, ...]:
         """One entry for each time that a node ended, in order."""
-        nodes = self._graph.nodes
+        nodes = self._owner.nodes
         return tuple(nodes[node] for node in self._run.order if node in nodes)
 
     @property
@@ -133,20 +137,20 @@ class GraphState(RunState):
     @property
     def total_nodes(self) -> int:
         """The number of nodes of the graph."""
-        return len(self._graph.nodes)
+        return len(self._owner.nodes)
 
     @property
     def edges(self) -> tuple[tuple[GraphNode, GraphNode], ...]:
         """The graph's edges, as (from, to)."""
-        return tuple((edge.from_node, edge.to_node) for edge in self._graph.edges)
+        return tuple((edge.from_node, edge.to_node) for edge in self._owner.edges)
 
     @property
     def entry_points(self) -> tuple[GraphNode, ...]:
         """The nodes where a run begins."""
-        return self._graph.entry_points
+        return self._owner.entry_points
 
     def _with(self, status: Status) -> frozenset[GraphNode]:
-        nodes = self._graph.nodes
+        nodes = self._owner.nodes
         return frozenset(nodes[node] for node in self._run.with_status(status) if node in nodes)
 
 
@@ -271,14 +275,7 @@ class Graph(Orchestrator[GraphResult]):
         )
 
     def _condition(self, edge: GraphEdge) -> EdgePredicate:
-        condition = cast("EdgeCondition", edge.condition)
-        takes_state = _takes_invocation_state(condition)
-
-        def holds(run: Run, state: Mapping[str, object]) -> bool:
-            with_state = {"invocation_state": state} if takes_state else {}
-            return _holds(condition, str(edge), GraphState(run, self), with_state)
-
-        return holds
+        return lambda run, state: edge.should_traverse(GraphState(run, self), invocation_state=state)
 
     def _finished(self, run: Run, result: MultiAgentResult) -> GraphResult:
         known = {each.name: getattr(result, each.name) for each in fields(result)}
@@ -300,18 +297,6 @@ def _takes_invocation_state(condition: EdgeCondition) -> bool:
         return "invocation_state" in inspect.signature(condition).parameters
     except (TypeError, ValueError):
         return False
-
-
-def _holds(condition: EdgeCondition, edge: str, state: GraphState, with_state: Mapping[str, object]) -> bool:
-    try:
-        held = cast("object", condition(state, **with_state))
-        if not isinstance(held, Awaitable):
-            return bool(held)
-    except Exception as error:
-        raise HookFailed("a condition failed", edge=edge) from error
-    if isinstance(held, Coroutine):
-        cast("Coroutine[Any, Any, Any]", held).close()
-    raise Invalid("a condition gives True or False, not something to await", edge=edge)
 
 
 def _is_async(condition: object) -> bool:

@@ -20,7 +20,7 @@ import anyio
 from repertory.actors.call import Invocation
 from repertory.actors.orchestrator.orchestrator import OrchestratorActor, OrchestratorSettings
 from repertory.actors.orchestrator.run_driver import NodeCall, NodeEnd
-from repertory.actors.persister import PersisterSettings, SessionPersister
+from repertory.actors.persister import PersisterSettings, persister_spec
 from repertory.app.agent.agent import Agent
 from repertory.app.agent.session import CallbackHandler, call_handler, output_form
 from repertory.app.agent.snapshots import (
@@ -127,24 +127,13 @@ class RunSessionSpec(SessionSpec):
         settings = PersisterSettings(
             session_id=session_id, agent_id=journal, takeover=self.takeover, busy_by=self.busy_by
         )
-        own = OrchestratorSettings(session_id=session_id, orchestrator_id=journal, reject=self.reject)
+        own = OrchestratorSettings(orchestrator_id=journal, reject=self.reject)
         parts = self.parts_on(host)
-
-        def persister() -> SessionPersister:
-            return SessionPersister(settings, keeper, os.urandom)
 
         def orchestrator() -> OrchestratorActor:
             return OrchestratorActor(own, parts, self.finished, keeper.buffer_of(session_id, journal), time.time)
 
-        return [
-            ChildSpec(
-                name="persister",
-                factory=persister,
-                start_timeout_s=math.inf,  # Waiting for another process has its own bound, and so have stores.
-                stop_timeout_s=settings.stop_timeout_s,
-            ),
-            ChildSpec(name="agent", factory=orchestrator),
-        ]
+        return [persister_spec(settings, keeper, os.urandom), ChildSpec(name="agent", factory=orchestrator)]
 
 
 class SessionNode(Protocol):
@@ -265,7 +254,7 @@ class SessionNodeRunner:
             return NodeEnd(outcome=None, stopped=reason)
         if self._settings.end_of is None:
             return NodeEnd(outcome=outcome)
-        context, handed = self._settings.end_of(await alive.session.said_after(before))
+        context, handed = self._settings.end_of(await alive.session.messages_after(before))
         return NodeEnd(outcome=outcome, context=context, handed=handed)
 
     def cut(self, visit_of: VisitOf) -> NodeCut:
@@ -563,18 +552,18 @@ class AgentNode:
         return SnapshotFields(messages=messages, state=self._first_state, names=frozenset(("messages", "state")))
 
     async def saved(self, session: ActiveSession, visit_of: Callable[[str], int | None]) -> Mapping[str, object] | None:
-        image, said = await session.image(), dict[str, object]()
+        image, fields = await session.image(), dict[str, object]()
         if image.last_seq:
-            said = said_of_agent(image)
+            fields = said_of_agent(image)
             turn = last_turn(image)
             visit = None if turn is None else visit_of(turn.token)
             if turn is not None and visit is not None:
-                said["turn"] = {"visit": visit, "messages": turn.messages}
+                fields["turn"] = {"visit": visit, "messages": turn.messages}
         if own := saved_components(self.agent):
-            said["components"] = own
+            fields["components"] = own
         if self.agent.enabled_tools is not None:
-            said["enabled_tools"] = self.agent.enabled_tools
-        return {"type": "agent", **said} if said else None
+            fields["enabled_tools"] = self.agent.enabled_tools
+        return {"type": "agent", **fields} if fields else None
 
     async def load(self, session: ActiveSession, wanted: NodeFields | None, name_of: Callable[[int], str]) -> None:
         known = wanted if isinstance(wanted, AgentInRun) else None

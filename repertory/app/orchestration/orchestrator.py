@@ -232,7 +232,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         before = BeforeSnapshotEvent(agent=None, source=self, action="save", metadata=dict(metadata or {}))
         with span("repertory.snapshot.save", {**self.trace_attributes, "orchestrator.id": self.id}):
             fire_sync(self.hooks, before)
-            state = await self._said()
+            state = await self._read_state()
             snapshot = snapshot_of(state, before.metadata, time.time(), ORCHESTRATOR)
             fire_sync(self.hooks, AfterSnapshotEvent(agent=None, source=self, action="save", snapshot=snapshot))
         return snapshot
@@ -268,7 +268,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
             fire_sync(self.hooks, event)
         return loaded
 
-    async def _said(self) -> Mapping[str, object]:
+    async def _read_state(self) -> Mapping[str, object]:
         active = self._life.current_here
         if active is not None:
             with suppress(ActorDead, Unavailable):  # The call that keeps it alive may just have ended.
@@ -343,10 +343,10 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         return RunShape(kind=self.kind_of_run, nodes={name: _shape_of(node) for name, node in self._node_map.items()})
 
     async def saved(self, session: ActiveSession, visit_of: Callable[[str], int | None]) -> Mapping[str, object] | None:
-        said = await session.save_run()
-        visit = None if (token := token_of(said)) is None else visit_of(token)
+        state = await session.save_run()
+        visit = None if (token := token_of(state)) is None else visit_of(token)
         turn = {} if visit is None else {"turn": {"visit": visit}}
-        return {"type": "multiAgent", **said, **turn} if said["run"] or said["nodes"] else None
+        return {"type": "multiAgent", **state, **turn} if state["run"] or state["nodes"] else None
 
     async def load(self, session: ActiveSession, wanted: NodeFields | None, name_of: Callable[[int], str]) -> None:
         if isinstance(wanted, RunFields):
@@ -432,7 +432,6 @@ def _check_apart(nodes: Mapping[str, Node]) -> None:
 
 T = TypeVar("T")
 _NO_LISTS = (str, bytes, Mapping)
-_PLACEMENT = ("session_id", "sessions", "takeover")
 
 
 def seconds(value: object, what: str) -> float:
@@ -490,18 +489,18 @@ def mapping_of(kind: type[T], values: object, what: str) -> dict[str, T]:
 class ReadResults(Mapping[str, NodeResult]):
     """Results by node, each read when asked for."""
 
-    def __init__(self, kept: Mapping[str, NodeResult], owner: Orchestrator[Any]) -> None:
-        self._kept = kept
+    def __init__(self, results: Mapping[str, NodeResult], owner: Orchestrator[Any]) -> None:
+        self._results = results
         self._owner = owner
 
     def __getitem__(self, node: str) -> NodeResult:
-        return _read_again(self._kept[node], self._owner.node(node))
+        return _read_again(self._results[node], self._owner.node(node))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._kept)
+        return iter(self._results)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._results)
 
     def __repr__(self) -> str:
         return repr(dict(self))
@@ -510,9 +509,9 @@ class ReadResults(Mapping[str, NodeResult]):
 def _read_again(found: NodeResult, node: Node | None) -> NodeResult:
     form = None if node is None or isinstance(node, CustomNode) else node.form
     match found.result:
-        case AgentResult(structured_output=FilledIn() as said) as outcome if form is not None:
+        case AgentResult(structured_output=FilledIn() as output) as outcome if form is not None:
             try:
-                filled, _ = form.read(dict(said))
+                filled, _ = form.read(dict(output))
             except Invalid:  # The output schema has changed.
                 return found
             return replace(found, result=replace(outcome, structured_output=filled))
@@ -525,12 +524,15 @@ def _read_again(found: NodeResult, node: Node | None) -> NodeResult:
             return found
 
 
-class RunState:
-    """A read-only view of a run: every value is read when asked for."""
+Owner = TypeVar("Owner", bound=Orchestrator[Any])
+
+
+class RunState(Generic[Owner]):
+    """A read-only view of a run of a graph or swarm: every value is read when asked for."""
 
     __slots__ = ("_owner", "_run")
 
-    def __init__(self, run: Run, owner: Orchestrator[Any]) -> None:
+    def __init__(self, run: Run, owner: Owner) -> None:
         self._run = run
         self._owner = owner
 

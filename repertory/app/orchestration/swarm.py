@@ -52,14 +52,10 @@ class SharedContext:
     """By the agent that left it: values by name. Read-only."""
 
 
-class SwarmState(RunState):
+class SwarmState(RunState["Swarm"]):
     """The current state of a swarm's run, as `swarm.state`. A view: every value is read when asked for."""
 
-    __slots__ = ("_swarm",)
-
-    def __init__(self, run: Run, swarm: Swarm) -> None:
-        super().__init__(run, swarm)
-        self._swarm = swarm
+    __slots__ = ()
 
     @property
     def completion_status(self) -> Status:
@@ -69,12 +65,12 @@ class SwarmState(RunState):
     @property
     def current_node(self) -> SwarmNode | None:
         """The agent that has control; None when the run is over."""
-        return next((self._swarm.nodes[node] for node in self._run.frontier if node in self._swarm.nodes), None)
+        return next((self._owner.nodes[node] for node in self._run.frontier if node in self._owner.nodes), None)
 
     @property
     def node_history(self) -> tuple[SwarmNode, ...]:
         """The agents that had control and ended, in order."""
-        nodes = self._swarm.nodes
+        nodes = self._owner.nodes
         return tuple(nodes[node] for node in self._run.order if node in nodes)
 
     @property
