@@ -72,7 +72,7 @@ BROAD_EXCEPTS: dict[str, str] = {
     "repertory/backends/memory/sqlite/store.py": "an embedder may be anybody's code; what it raises is the cause",
     "repertory/backends/sessions/snapshots/storage_store.py": "a storage is anybody's code, and its error the cause",
     "repertory/backends/owning_thread.py": "whatever the work raised is raised by whoever waits for it",
-    "repertory/backends/tools/output_form.py": "validators and serializers of a form are the user's code",
+    "repertory/backends/tools/structured_output.py": "validators and serializers of a form are the user's code",
     "repertory/backends/tools/function_tool.py": "a tool's function is the user's code; the same",
     "repertory/backends/tools/mcp/source.py": "a transport may be anybody's code; what it raises is the cause",
     "repertory/runtime/host_task.py": "whatever the hosted block raised is raised by whoever leaves it",
@@ -101,6 +101,7 @@ ANY_AT_THE_EDGE: dict[str, str] = {
     "repertory/actors/orchestrator/run_driver.py": "the orchestrator that hooks see is the caller's own",
     "repertory/core/result.py": "structured output is of the caller's type, and the request state the caller's own",
 }
+TYPE_PARAMETERS = {"TypeVar", "ParamSpec", "TypeVarTuple"}
 ONE_EACH: dict[str, str] = {}
 """Names that mean the same wherever they are given, with what that is."""
 DATACLASSES_THAT_CHANGE: dict[str, str] = {
@@ -379,14 +380,29 @@ def test_public_names_have_docstrings() -> None:
 
 
 def test_no_two_modules_give_one_name_to_two_things() -> None:
-    """Of classes and functions: whoever reads a name knows what it is, without looking where it was imported from."""
+    """Of classes, functions and type aliases: whoever reads a name knows what it is, without looking where it was
+    imported from.
+    """
     places: dict[str, set[str]] = {}
     for file in SOURCES:
-        for node in file.tree.body:
-            if isinstance(node, FunctionNode | ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, set()).add(file.name)
+        for name in filter(None, map(_thing_named, file.tree.body)):
+            places.setdefault(name, set()).add(file.name)
     twice = {name: sorted(where) for name, where in places.items() if len(where) > 1 and name not in ONE_EACH}
     _nothing(f"{name}: {', '.join(where)}" for name, where in sorted(twice.items()))
+
+
+def _thing_named(node: ast.stmt) -> str | None:
+    """The public name of a class, a function or a type alias. An alias is what CamelCase names; of type variables and
+    parameters each module has its own.
+    """
+    match node:
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            named = not name.startswith("_")
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            named = re.match(r"[A-Z]+[a-z]", name) and name_of(node.value) not in TYPE_PARAMETERS
+        case _:
+            return None
+    return name if named else None
 
 
 def test_text_has_no_promises_for_later() -> None:

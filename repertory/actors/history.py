@@ -12,7 +12,7 @@ from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
 from repertory.core.journal.restore import records_of, said_in
 from repertory.core.journal.rows import RecordKind, size_of, verify
-from repertory.core.memory.progress import SaidMessage, said_in_rows
+from repertory.core.memory.progress import JournaledMessage, messages_in_rows
 from repertory.core.orchestration.run import past_run
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ async def read_history(keeper: Durable | InMemoryJournal, session_id: str, buffe
 
 async def read_messages(
     keeper: Durable | InMemoryJournal, session_id: str, buffer: CommitBuffer, after: int, until: int | None
-) -> Sequence[SaidMessage]:
+) -> Sequence[JournaledMessage]:
     """The messages after a sequence number, with counts, oldest first. Usually it reads only the rows of opening."""
     if isinstance(keeper, InMemoryJournal):
         return keeper.said(after, until)
@@ -92,9 +92,11 @@ async def read_run(keeper: Durable | InMemoryJournal, session_id: str, buffer: C
     return await run_in_thread(lambda: past_run(records_of(telling, session_id=session_id), number))
 
 
-def _verified_messages(rows: Sequence[Row], after: int, until: int | None, session_id: str) -> Sequence[SaidMessage]:
+def _verified_messages(
+    rows: Sequence[Row], after: int, until: int | None, session_id: str
+) -> Sequence[JournaledMessage]:
     verify(rows, session_id=session_id)
-    return said_in_rows(rows, after, until, session_id=session_id)
+    return messages_in_rows(rows, after, until, session_id=session_id)
 
 
 def _waiting_rows(stored: Sequence[Row], buffer: CommitBuffer) -> list[Row]:

@@ -11,7 +11,7 @@ from repertory.core.journal.history.redact import Copy
 from repertory.core.journal.paths import paths_to, within
 from repertory.core.journal.records import Branched, MessageAdded, NodeChanged, Record, Redacted, ViewChanged
 from repertory.core.journal.view import message_with_view, shown_messages
-from repertory.core.memory.progress import SaidMessage
+from repertory.core.memory.progress import JournaledMessage
 from repertory.core.messages import Message, copy_message
 from repertory.core.orchestration.run import RUN, earlier_in
 from repertory.core.retry import StorePatience
@@ -91,13 +91,13 @@ class InMemoryJournal:
         """A copy of all messages, oldest first."""
         return tuple(map(copy_message, self.messages.values()))
 
-    def said(self, after: int, until: int | None) -> list[SaidMessage]:
+    def said(self, after: int, until: int | None) -> list[JournaledMessage]:
         """The messages after a sequence number, oldest first, without those that a rewind up to `until` has left
         behind.
         """
         path = paths_to(self.branches, [self.fold.last_seq if until is None else until])
         return [
-            SaidMessage(seq, self.times[seq], message)
+            JournaledMessage(seq, self.times[seq], message)
             for seq, message in self.messages.items()
             if seq > after and within(seq, path)
         ]

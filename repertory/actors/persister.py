@@ -33,7 +33,7 @@ from repertory.core.journal.author import JournalAuthor
 from repertory.core.journal.image import Image
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import Row, first_link, size_of
-from repertory.core.memory.progress import SaidMessage
+from repertory.core.memory.progress import JournaledMessage
 from repertory.core.orchestration.run import Run
 from repertory.core.retry import OutageVerdict, StorePatience, backoff_s, following, stored_of, verdict_on
 from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable, Unavailable
@@ -102,7 +102,7 @@ class ReadHistory(Ask[History]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadSaid(Ask[Sequence[SaidMessage]]):
+class ReadSaid(Ask[Sequence[JournaledMessage]]):
     """Answers the messages after a sequence number, oldest first, without those that a rewind up to `until` has left
     behind.
     """

@@ -10,15 +10,18 @@ Source: the error types common to AWS services, and those of the service models 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
+
+import anyio
 
 from repertory.errors import (
     Failed,
     Invalid,
     RepertoryError,
+    Retryable,
     StoreFailed,
     StoreThrottled,
     StoreUnavailable,
@@ -30,7 +33,7 @@ EXPIRED = "the AWS credentials have expired: refresh them, for example with `aws
 UNKNOWN_KEY = "AWS does not know these credentials: check AWS_ACCESS_KEY_ID"
 WRONG_SIGNATURE = "the signature does not match: check AWS_SECRET_ACCESS_KEY and the clock"
 
-_THROTTLED = frozenset(
+THROTTLED = frozenset(
     (
         "slowdown",
         "throttling",
@@ -42,7 +45,7 @@ _THROTTLED = frozenset(
         "bandwidthlimitexceeded",
     )
 )
-_UNAVAILABLE = frozenset(
+UNAVAILABLE = frozenset(
     (
         "internalerror",
         "internalserverexception",
@@ -54,11 +57,11 @@ _UNAVAILABLE = frozenset(
         "retryableconflictexception",
     )
 )
-_NO_CREDENTIALS = (
+NO_CREDENTIALS = (
     "no AWS credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, set AWS_PROFILE,"
     " or pass boto_session"
 )
-_NO_REGION = "no AWS region is known: set AWS_REGION, or pass region_name='us-east-1'"
+NO_REGION = "no AWS region is known: set AWS_REGION, or pass region_name='us-east-1'"
 
 
 class PageTokens:
@@ -110,8 +113,8 @@ class Refusal:
 
     def failed(self, hint: str | None, more: Mapping[str, Any] | None = None) -> Failed:
         """An error with advice, if there is any. `more` are further fields."""
-        said = f"{hint} ({self.message})" if hint else f"{self.service} refused the request: {self.message}"
-        return self.kinds.failed(said, **self.fields, **(more or {}))
+        text = f"{hint} ({self.message})" if hint else f"{self.service} refused the request: {self.message}"
+        return self.kinds.failed(text, **self.fields, **(more or {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,22 +133,22 @@ class AwsErrors:
         boto, parsers = import_module("botocore.exceptions"), import_module("botocore.parsers")
         match error:
             case boto.ClientError():
-                return self._told(error.response, where)
+                return self._from_response(error.response, where)
             case boto.NoCredentialsError() | boto.PartialCredentialsError() | boto.NoAuthTokenError():
-                return Invalid(_NO_CREDENTIALS, **where)
+                return Invalid(NO_CREDENTIALS, **where)
             case boto.NoRegionError():
-                return Invalid(_NO_REGION, **where)
+                return Invalid(NO_REGION, **where)
             case boto.ProfileNotFound() | boto.ParamValidationError() | boto.InvalidRegionError():
                 return Invalid(f"{self.service} cannot be asked so: {error}", **where)
             case boto.HTTPClientError() | boto.ConnectionError() | httpx2.HTTPError() | httpx2.StreamError():
-                said = f"{type(error).__name__}: {error}"
-                return self.kinds.unavailable(f"{self.service} cannot be reached: {said}", **where)
+                text = f"{type(error).__name__}: {error}"
+                return self.kinds.unavailable(f"{self.service} cannot be reached: {text}", **where)
             case parsers.ResponseParserError():
                 return self.kinds.unavailable(f"the answer is not one of {self.service}: {error}", **where)
             case _:
                 return self.kinds.failed(f"the request to {self.service} failed: {error}", **where)
 
-    def _told(self, response: Mapping[str, Any], where: Mapping[str, object]) -> RepertoryError:
+    def _from_response(self, response: Mapping[str, Any], where: Mapping[str, object]) -> RepertoryError:
         details, meta = response.get("Error", {}), response.get("ResponseMetadata", {})
         refusal = Refusal(
             service=self.service,
@@ -156,9 +159,9 @@ class AwsErrors:
             where=where,
             kinds=self.kinds,
         )
-        if refusal.name in _THROTTLED or refusal.status == 429:
+        if refusal.name in THROTTLED or refusal.status == 429:
             return self.kinds.throttled(f"{self.service} asks for fewer requests: {refusal.message}", **refusal.fields)
-        if refusal.name in _UNAVAILABLE or (refusal.status >= 500 and refusal.name not in self.hints):
+        if refusal.name in UNAVAILABLE or (refusal.status >= 500 and refusal.name not in self.hints):
             return self.kinds.unavailable(f"{self.service} is not available: {refusal.message}", **refusal.fields)
         return self.particular(refusal) or refusal.failed(self.hints.get(refusal.name))
 
@@ -170,3 +173,43 @@ def aws_client_errors() -> tuple[type[Exception], ...]:
     boto, parsers = import_module("botocore.exceptions"), import_module("botocore.parsers")
     ours = (boto.BotoCoreError, boto.ClientError, parsers.ResponseParserError)
     return (*ours, httpx2.HTTPError, httpx2.StreamError)
+
+
+T = TypeVar("T")
+
+
+# Retries within a time limit: exponential backoff with jitter.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How long a call is retried while its errors are `Retryable`."""
+
+    timeout_s: float = 20.0
+    """Seconds for all attempts of a call and the delays between them; a longer attempt is cut off."""
+    first_delay_s: float = 0.1
+    """Seconds before the second attempt. Each further delay doubles; a random part of up to half is left out."""
+    delay_max_s: float = 5.0
+    unavailable: type[Unavailable] = Unavailable
+    """Raised when no attempt finished in time."""
+
+
+async def with_retries(call: Callable[[], Awaitable[T]], retry_policy: RetryPolicy, jitter: Callable[[], float]) -> T:
+    """The result of `call`, retried. `jitter` returns numbers from 0 up to 1. Cancellation ends the attempt, or the
+    delay.
+
+    Errors: an error of the call that is not `Retryable`, at once; otherwise the last one when the time is over, or
+    `Unavailable` when no attempt had finished by then.
+    """
+    deadline = anyio.current_time() + retry_policy.timeout_s
+    delay_s = retry_policy.first_delay_s
+    last: Retryable = retry_policy.unavailable("no answer in time", timeout_s=retry_policy.timeout_s)
+    with anyio.move_on_at(deadline):
+        while True:
+            try:
+                return await call()
+            except Retryable as error:
+                last = error
+            await anyio.sleep(delay_s * (1 - jitter() / 2))
+            delay_s = min(2 * delay_s, retry_policy.delay_max_s)
+    raise last

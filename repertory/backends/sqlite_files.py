@@ -151,11 +151,11 @@ class DatabaseKind:
             return self.unavailable(f"the {self.name} cannot be used now", **where)
         if not isinstance(error, sqlite3.Error):
             return Corrupt(f"a value in the {self.name} is not of the type that is stored there", **where)
-        said = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-        code = said & 0xFF
+        extended_code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        code = extended_code & 0xFF
         if code == sqlite3.SQLITE_NOTADB:
             return Corrupt(f"this file is no SQLite database, so it is no {self.name}: name another file", **where)
-        if code in _UNUSABLE or said in _TAKEN:
+        if code in _UNUSABLE or extended_code in _TAKEN:
             return Corrupt(f"not a usable {self.name}", **where)
         if code == sqlite3.SQLITE_TOOBIG:
             return Invalid(f"{self.entry} is too large for the {self.name}", **where)

@@ -23,14 +23,11 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NoReturn, Protocol, TypeGuard, cast, get_args
+from typing import Literal, NoReturn, Protocol, TypeGuard, cast, get_args
 
 from repertory.core.limits import ANSWER_BYTES, VALUE_BYTES, Scale, is_too_deep
 from repertory.core.messages import ContentBlock, Json, Message, Usage, message_fault
 from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
-
-if TYPE_CHECKING:
-    pass
 
 LIMITED = frozenset(("max_tokens", "model_context_window_exceeded"))
 """The stop reasons of an answer that was cut off by the caller's token limit or the model's window."""

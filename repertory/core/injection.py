@@ -39,11 +39,11 @@ def blocks_of(rendered: object) -> list[ContentBlock]:
     blocks = list(cast("Sequence[ContentBlock]", rendered))
     if not blocks:
         return []
-    said = check_message({"role": "user", "content": blocks})
-    if any("toolUse" in block or "toolResult" in block for block in said["content"]):
+    message = check_message({"role": "user", "content": blocks})
+    if any("toolUse" in block or "toolResult" in block for block in message["content"]):
         raise Invalid("neither tool uses nor tool results can be injected")
-    dump(said)
-    return copy_message(said)["content"]
+    dump(message)
+    return copy_message(message)["content"]
 
 
 def with_injected(messages: Sequence[Message], blocks: Sequence[ContentBlock]) -> Sequence[Message]:
@@ -54,6 +54,6 @@ def with_injected(messages: Sequence[Message], blocks: Sequence[ContentBlock]) -
     for position in range(len(messages) - 1, -1, -1):
         message = messages[position]
         if message["role"] == "user":
-            said: Message = {**message, "content": [*message["content"], *blocks]}
-            return [*messages[:position], said, *messages[position + 1 :]]
+            extended: Message = {**message, "content": [*message["content"], *blocks]}
+            return [*messages[:position], extended, *messages[position + 1 :]]
     return messages

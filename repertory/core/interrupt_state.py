@@ -93,10 +93,10 @@ def read_state(state: Mapping[str, Json] | None, last: Message | None) -> Pendin
         for use_id, count in counts.items()
         if use_id in uses and use_id not in finished and isinstance(count, int)
     }
-    said = questions_in(state)
+    questions_read = questions_in(state)
     answered = set(filter(lambda one: isinstance(one, str), _list(context.get("answered"))))
-    questions = tuple(replace(one, response=None) for one in said)
-    answers = {one.id: one.response for one in said}
+    questions = tuple(replace(one, response=None) for one in questions_read)
+    answers = {one.id: one.response for one in questions_read}
     return PendingTools(
         last=last,
         started=frozenset(started - finished.keys()),
@@ -126,13 +126,13 @@ def records_between(known: PendingTools, wanted: PendingTools, at: float) -> Ite
         yield Resumed(at=at, responses=responses)
 
 
-def _question(said: Mapping[str, Json], expires: Mapping[str, Json]) -> Interrupt:
-    interrupt_id, name = said.get("id"), said.get("name")
+def _question(fields: Mapping[str, Json], expires: Mapping[str, Json]) -> Interrupt:
+    interrupt_id, name = fields.get("id"), fields.get("name")
     if not isinstance(interrupt_id, str) or not isinstance(name, str):
-        raise Invalid("an interrupt has an id and a name", got=repr(said)[:200])
+        raise Invalid("an interrupt has an id and a name", got=repr(fields)[:200])
     until = expires.get(interrupt_id)
     expires_at = float(until) if isinstance(until, int | float) else None
-    reason, response = said.get("reason"), said.get("response")
+    reason, response = fields.get("reason"), fields.get("response")
     return Interrupt(id=interrupt_id, name=name, reason=reason, response=response, expires_at=expires_at)
 
 

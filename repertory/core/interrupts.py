@@ -47,8 +47,8 @@ class Interrupt:
 
     def to_dict(self) -> dict[str, Json]:
         """As JSON; `expires_at` only when it is set."""
-        said: dict[str, Json] = {"id": self.id, "name": self.name, "reason": self.reason, "response": self.response}
-        return said if self.expires_at is None else {**said, "expires_at": self.expires_at}
+        fields: dict[str, Json] = {"id": self.id, "name": self.name, "reason": self.reason, "response": self.response}
+        return fields if self.expires_at is None else {**fields, "expires_at": self.expires_at}
 
     def is_over(self, now: float) -> bool:
         """True if it can no longer be answered. `now`: epoch seconds."""
@@ -153,14 +153,16 @@ class Questions:
         name that asked something else in this step.
         """
         interrupt_id = question_id(scope, name)
-        told, given = json_copy(reason), json_copy(response)
+        reason_json, given = json_copy(reason), json_copy(response)
         wall = self._wall()
         expires_at = None if expires_s is None else wall + _checked(expires_s)
         if interrupt_id in self._responses:
             return copy.deepcopy(self._responses[interrupt_id])
         if given is not None:
             return given
-        raise InterruptException(self._noted(Interrupt(id=interrupt_id, name=name, reason=told, expires_at=expires_at)))
+        raise InterruptException(
+            self._noted(Interrupt(id=interrupt_id, name=name, reason=reason_json, expires_at=expires_at))
+        )
 
     def pass_on(self, interrupts: Iterable[Interrupt]) -> InterruptException:
         """The exception to raise for another agent's questions."""

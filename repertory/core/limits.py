@@ -246,15 +246,15 @@ class JsonScale:
     def put(self, piece: bytes) -> None:
         """Weigh the next piece."""
         self.bytes += len(piece)
-        said = self._rest + piece
+        text = self._rest + piece
         self._rest = b""
-        if b"\\" in said:
+        if b"\\" in text:
             # An escaped quote neither begins nor ends a text.
-            said = said.replace(b"\\\\", b"")
-            if said.endswith(b"\\"):
-                said, self._rest = said[:-1], b"\\"
-            said = said.replace(b'\\"', b"")
-        parts = said.split(b'"')
+            text = text.replace(b"\\\\", b"")
+            if text.endswith(b"\\"):
+                text, self._rest = text[:-1], b"\\"
+            text = text.replace(b'\\"', b"")
+        parts = text.split(b'"')
         structure = b"".join(parts[1::2] if self._in_text else parts[::2])
         # One value per comma, list and object.
         self.values += structure.count(b",") + structure.count(b"[") + structure.count(b"{")

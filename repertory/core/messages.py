@@ -217,16 +217,19 @@ def repair_message(message: Message) -> Message:
     """
     if _content_fault(message, "") is None:
         return message
-    said: dict[str, object] = {**message, "content": [_mended_block(block, _BLOCKS) for block in message["content"]]}
-    metadata = said.get("metadata")
+    repaired: dict[str, object] = {
+        **message,
+        "content": [_repaired_block(block, _BLOCKS) for block in message["content"]],
+    }
+    metadata = repaired.get("metadata")
     if isinstance(metadata, dict):
         fields = cast("dict[str, object]", metadata)
-        said["metadata"] = {key: item for key, item in fields.items() if _METADATA({key: item}, "") is None}
-    elif "metadata" in said:
-        del said["metadata"]
-    if not isinstance(said.get("tracking_id", ""), str):
-        del said["tracking_id"]
-    return cast("Message", said) if said != message else message
+        repaired["metadata"] = {key: item for key, item in fields.items() if _METADATA({key: item}, "") is None}
+    elif "metadata" in repaired:
+        del repaired["metadata"]
+    if not isinstance(repaired.get("tracking_id", ""), str):
+        del repaired["tracking_id"]
+    return cast("Message", repaired) if repaired != message else message
 
 
 def is_plainly_sound(message: Mapping[str, object]) -> bool:
@@ -256,7 +259,7 @@ def is_plainly_sound(message: Mapping[str, object]) -> bool:
 
 def repair_result(result: Mapping[str, object]) -> ToolResult:
     """A tool result that may be stored and sent; the same object when nothing is wrong with it."""
-    return cast("ToolResult", result if _RESULT(result, "") is None else _mended_result(result))
+    return cast("ToolResult", result if _RESULT(result, "") is None else _repaired_result(result))
 
 
 # Checks for each named field.
@@ -305,8 +308,8 @@ def _fields(needed: Mapping[str, _Form] | None = None, known: Mapping[str, _Form
         if missing:
             return f"{place}: has no {min(missing)!r}"
         for key, item in fields.items():
-            form = forms.get(cast("str", key))
-            fault = form(item, f"{place}.{key}") if form is not None else None
+            shape = forms.get(cast("str", key))
+            fault = shape(item, f"{place}.{key}") if shape is not None else None
             if fault is not None:
                 return fault
         return None
@@ -314,13 +317,13 @@ def _fields(needed: Mapping[str, _Form] | None = None, known: Mapping[str, _Form
     return look
 
 
-def _every(form: _Form) -> _Form:
+def _every(shape: _Form) -> _Form:
     """A list of these."""
 
     def look(value: object, place: str) -> str | None:
         if not isinstance(value, list | tuple):
             return _wrong(value, place, "a list")
-        return _first(form(item, f"{place}[{number}]") for number, item in enumerate(cast("list[object]", value)))
+        return _first(shape(item, f"{place}[{number}]") for number, item in enumerate(cast("list[object]", value)))
 
     return look
 
@@ -434,45 +437,45 @@ def _shown(value: object) -> str:
 # Repairs.
 
 
-def _mended_block(said: object, forms: Mapping[str, _Form]) -> ContentBlock:
-    if not isinstance(said, dict) or not said:
-        return {"text": _words(cast("object", said))}
-    block = cast("dict[str, object]", said)
+def _repaired_block(value: object, forms: Mapping[str, _Form]) -> ContentBlock:
+    if not isinstance(value, dict) or not value:
+        return {"text": _words(cast("object", value))}
+    block = cast("dict[str, object]", value)
     if all(forms[key](item, "") is None for key, item in block.items() if key in forms):
         return cast("ContentBlock", block)
     if forms is _BLOCKS and isinstance(use := block.get("toolUse"), dict):
-        return {"toolUse": _mended_use(cast("dict[str, Json]", use))}
+        return {"toolUse": _repaired_use(cast("dict[str, Json]", use))}
     if forms is _BLOCKS and isinstance(result := block.get("toolResult"), dict):
-        return {"toolResult": _mended_result(cast("dict[str, object]", result))}
+        return {"toolResult": _repaired_result(cast("dict[str, object]", result))}
     return {"text": _words(block["text"] if len(block) == 1 and "text" in block else block)}
 
 
-def _mended_use(use: Mapping[str, Json]) -> ToolUse:
+def _repaired_use(use: Mapping[str, Json]) -> ToolUse:
     name = use.get("name")
-    said: dict[str, Json] = {
+    fields: dict[str, Json] = {
         **use,
-        "toolUseId": _mended_id(use.get("toolUseId")),
+        "toolUseId": _repaired_id(use.get("toolUseId")),
         "name": name if isinstance(name, str) else _words(name),
         "input": use.get("input", {}),
     }
-    return cast("ToolUse", said)
+    return cast("ToolUse", fields)
 
 
-def _mended_result(result: Mapping[str, object]) -> ToolResult:
+def _repaired_result(result: Mapping[str, object]) -> ToolResult:
     content, status = result.get("content"), result.get("status")
     blocks = cast("list[object]", content) if isinstance(content, list | tuple) else [content]
     return cast(
         "ToolResult",
         {
             **result,
-            "toolUseId": _mended_id(result.get("toolUseId")),
+            "toolUseId": _repaired_id(result.get("toolUseId")),
             "status": status if status in ("success", "error") else "error",
-            "content": [_mended_block(block, _RESULT_BLOCKS) for block in blocks],
+            "content": [_repaired_block(block, _RESULT_BLOCKS) for block in blocks],
         },
     )
 
 
-def _mended_id(value: object) -> str:
+def _repaired_id(value: object) -> str:
     """One id per value, in characters that providers accept."""
     return value if isinstance(value, str) else f"mended-{sha256(_words(value).encode()).hexdigest()[:24]}"
 
@@ -564,14 +567,14 @@ def repair(messages: Sequence[Message]) -> list[Message]:
     Order and everything else stay. A history that keeps the rule comes back equal. Tool uses of the last message stay
     open.
     """
-    mended: list[Message] = []
+    repaired: list[Message] = []
     for position, message in enumerate(messages):
-        asked = [use["toolUseId"] for use in tool_uses(mended[-1])] if mended else []
-        mended.extend(_mend(asked, message, first=position == 0))
-    return mended
+        asked = [use["toolUseId"] for use in tool_uses(repaired[-1])] if repaired else []
+        repaired.extend(_repaired(asked, message, first=position == 0))
+    return repaired
 
 
-def _mend(asked: list[str], message: Message, *, first: bool) -> list[Message]:
+def _repaired(asked: list[str], message: Message, *, first: bool) -> list[Message]:
     """What stands in the place of `message` after one that asked for `asked`: one or two messages, or none."""
     if first or not asked:
         return _without_results(message)

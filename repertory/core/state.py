@@ -201,9 +201,9 @@ def _by_its_own_word(value: object) -> object:
     if callable(dump):
         return dump(mode="json")
     for name in ("tolist", "__fspath__"):
-        said: Callable[[], object] | None = getattr(value, name, None)
-        if callable(said):
-            return said()
+        method: Callable[[], object] | None = getattr(value, name, None)
+        if callable(method):
+            return method()
     if isinstance(getattr(value, "urn", None), str):
         return str(value)
     raise _not_json(value)

@@ -85,16 +85,16 @@ def exception_text(error: BaseException) -> str:
 
     For a group: its members. The message is cut after `ERROR_TEXT_MAX` characters.
     """
-    told = "; ".join(_one_exception(leaf) for leaf in _leaves(error))
-    if len(told) > ERROR_TEXT_MAX:
-        told = f"{told[:ERROR_TEXT_MAX]}... [{len(told) - ERROR_TEXT_MAX} characters left out]"
-    return _utf8(f"Error: {told}")
+    text = "; ".join(_one_exception(leaf) for leaf in _leaves(error))
+    if len(text) > ERROR_TEXT_MAX:
+        text = f"{text[:ERROR_TEXT_MAX]}... [{len(text) - ERROR_TEXT_MAX} characters left out]"
+    return _utf8(f"Error: {text}")
 
 
 def timeout_text(tool_name: str, timeout_s: float, *, effects: bool) -> str:
     """What the model is told of a tool that timed out. A synchronous tool runs on, so its effect may still come."""
-    told = f"Error: TimeoutError - {tool_name} did not finish within {timeout_s:g} s"
-    return f"{told}; it may or may not take effect" if effects else told
+    text = f"Error: TimeoutError - {tool_name} did not finish within {timeout_s:g} s"
+    return f"{text}; it may or may not take effect" if effects else text
 
 
 def _fields_of(value: object) -> dict[object, object]:
@@ -112,13 +112,13 @@ def _plain_block(value: object, plain: _Plain) -> dict[str, object]:
 
 
 def _json_block(value: object, plain: _Plain) -> dict[str, object]:
-    said = _dumped(value, plain)
-    heard: object = json.loads(said)
-    if is_too_deep(heard):
+    text = _dumped(value, plain)
+    parsed: object = json.loads(text)
+    if is_too_deep(parsed):
         raise Failed("a tool result is nested too deeply", depth_max=DEPTH_MAX)
-    if isinstance(heard, str):
-        return {"text": heard}
-    return {"json": heard} if isinstance(heard, dict) else {"text": said}
+    if isinstance(parsed, str):
+        return {"text": parsed}
+    return {"json": parsed} if isinstance(parsed, dict) else {"text": text}
 
 
 def _checked_block(block: object, plain: _Plain) -> dict[str, object]:
@@ -266,8 +266,8 @@ def _foreign_reference(schema: object) -> str | None:
             left += cast("list[object]", node)
         elif isinstance(node, dict):
             fields = cast("dict[object, object]", node)
-            named += [said for key in ("$id", "id") if isinstance(said := fields.get(key), str)]
-            references += [said for key in _REFERENCES if isinstance(said := fields.get(key), str)]
+            named += [text for key in ("$id", "id") if isinstance(text := fields.get(key), str)]
+            references += [text for key in _REFERENCES if isinstance(text := fields.get(key), str)]
             left += fields.values()
     root = named[0] if named else ""
     known = {*named, *(urljoin(root, name) for name in named)}
@@ -302,29 +302,29 @@ class _Work:
         if not isinstance(schema, dict):
             return None
         work = 1
-        for key, said in cast("dict[str, object]", schema).items():
-            more = self._of_keyword(key, said)
+        for key, value in cast("dict[str, object]", schema).items():
+            more = self._of_keyword(key, value)
             if more is None:
                 return None
             work += more
         return work
 
-    def _of_keyword(self, key: str, said: object) -> int | None:
-        match key, said:
+    def _of_keyword(self, key: str, value: object) -> int | None:
+        match key, value:
             case (("enum" | "const"), _):
-                return _values_in(said)
+                return _values_in(value)
             case _, _ if key in _SIMPLE or key.startswith("x-"):
                 return 0
             case "$ref", str():
-                return self._of_reference(said)
+                return self._of_reference(value)
             case "properties", dict():
-                return self._of_all(list(cast("dict[str, object]", said).values()))
+                return self._of_all(list(cast("dict[str, object]", value).values()))
             case "items", list():
-                return self._of_all(cast("list[object]", said))
+                return self._of_all(cast("list[object]", value))
             case _, list() if key in _MANY:
-                return self._of_all(cast("list[object]", said))
+                return self._of_all(cast("list[object]", value))
             case _, _ if key in _ONE or key == "items":
-                return self.of(said)
+                return self.of(value)
             case _:
                 return None
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 REFUSED = frozenset(("refusal", "content_filtered"))
 """The stop reasons of an answer that the model, or the provider's filter, refused to give."""
 CUT_OFF_TEXT = "Not run: the answer that asked for this tool was cut off by a token limit."
-FORM_PROMPT = "You must format the previous response as structured output."
+OUTPUT_PROMPT = "You must format the previous response as structured output."
 
 
 class TurnPhase(StrEnum):
@@ -330,7 +330,7 @@ def _answered(turn: Turn, event: Answered) -> Step:
         prompt: Message = {"role": "user", "content": list(turn.steering)}
         return _next_step(turn._replace(steering=()), AppendMessage(message), AppendMessage(prompt))
     if turn.wants_output and event.filled_output is None:
-        return _ask_for_form(turn, message)
+        return _ask_for_output(turn, message)
     return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FinishTurn(answer.stop_reason, message))
 
 
@@ -365,17 +365,17 @@ def _cut_off(turn: Turn, answer: Answer, uses: tuple[ToolUse, ...]) -> Step:
     return turn._replace(phase=TurnPhase.OVER), (*closing, FailTurn(error))
 
 
-def _ask_for_form(turn: Turn, message: Message) -> Step:
+def _ask_for_output(turn: Turn, message: Message) -> Step:
     """The model answered without structured output: tell it to give only that."""
     if turn.output_only:
         turn = turn._replace(invalid_outputs=turn.invalid_outputs + 1)
     if turn.invalid_outputs >= turn.limits.invalid_outputs_max:
-        return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FailTurn(_no_form(turn)))
-    prompt: Message = {"role": "user", "content": [{"text": FORM_PROMPT}]}
+        return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FailTurn(_no_output(turn)))
+    prompt: Message = {"role": "user", "content": [{"text": OUTPUT_PROMPT}]}
     return _next_step(turn._replace(output_only=True), AppendMessage(message), AppendMessage(prompt))
 
 
-def _no_form(turn: Turn) -> StructuredOutputException:
+def _no_output(turn: Turn) -> StructuredOutputException:
     return StructuredOutputException("the model did not give the structured output", attempts=turn.invalid_outputs)
 
 
@@ -432,7 +432,7 @@ def _tools_ended(turn: Turn, event: ToolsEnded) -> Step:
     if event.invalid_output:
         turn = turn._replace(invalid_outputs=turn.invalid_outputs + 1)
         if turn.invalid_outputs >= turn.limits.invalid_outputs_max:
-            return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FailTurn(_no_form(turn)))
+            return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FailTurn(_no_output(turn)))
     return _next_step(turn, AppendMessage(message))
 
 

@@ -138,16 +138,16 @@ def _began(last: Message | None, messages: tuple[Message, ...]) -> Began:
 
 def _going_on(tools: _Tools, policy: Policy) -> Continued | AskPerson:
     """Go on among the tools: known results stay, the policy decides on unknown outcomes, the rest runs."""
-    known, standing = dict(tools.known), tools.pending
+    known, pending = dict(tools.known), tools.pending
     interrupts = list(tools.open)
     for use in tools.uses:
         use_id = use["toolUseId"]
-        if use_id in known or use_id not in standing.started:
+        if use_id in known or use_id not in pending.started:
             continue
         answer = outcome_id(use_id)
         decided = policy(use)
-        if answer in standing.responses:
-            result = _settled(use_id, standing.responses[answer])
+        if answer in pending.responses:
+            result = _settled(use_id, pending.responses[answer])
             if result is not None:
                 known[use_id] = result
         elif decided == "fail":
@@ -229,16 +229,16 @@ def interrupt_for(use: ToolUse) -> Interrupt:
     )
 
 
-def going_on_with(turn: UnansweredTurn, shown: Sequence[tuple[int, Message]], said: tuple[Message, ...]) -> Message:
+def going_on_with(turn: UnansweredTurn, shown: Sequence[tuple[int, Message]], asked: tuple[Message, ...]) -> Message:
     """The message that resumes an unanswered turn after others began. It refers to the prompt by its place.
 
-    `shown`: what the model is shown, with sequence numbers. `said`: the caller's prompt, repeated only when the model
+    `shown`: what the model is shown, with sequence numbers. `asked`: the caller's prompt, repeated only when the model
     is no longer shown the original.
     """
     begun = next((message for seq, message in shown if seq == turn.seq), None)
     if begun is None:
         blocks: list[ContentBlock] = [{"text": "(Go on with an earlier message of mine that has no answer yet:)"}]
-        return {"role": "user", "content": [*blocks, *(block for message in said for block in message["content"])]}
+        return {"role": "user", "content": [*blocks, *(block for message in asked for block in message["content"])]}
     since = sum(seq > turn.seq and _is_prompt(message) for seq, message in shown) - is_filler(begun)
     if since < 1:
         return {"role": "user", "content": [{"text": "(Go on with my last message, which has no answer yet.)"}]}

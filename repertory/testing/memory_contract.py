@@ -261,14 +261,14 @@ class MemoryStoreContract(ABC):
 
     async def test_a_batch_of_messages_is_taken_in_with_who_said_what(self, tmp_path: Path) -> None:
         """A store may extract any entries; an entry with a role must have the right one."""
-        said = {"the quokka lives on an island": "user", "the walrus lives on the ice": "assistant"}
-        messages = _messages(said)
+        role_of = {"the quokka lives on an island": "user", "the walrus lives on the ice": "assistant"}
+        messages = _messages(role_of)
         given = copy.deepcopy(messages)
         async with self.memories(tmp_path, wants="add_messages") as memories:
             await memories.add_messages(given, _from("s", 1, 2))
             await self.settle(memories.store)
             assert given == messages
-            for text, role in said.items():
+            for text, role in role_of.items():
                 word = text.split()[1]
                 found = await memories.entries(word, 5)
                 assert any(word in content for content, _ in found)
@@ -332,8 +332,8 @@ def _field(entry: object, name: str) -> object:
     return cast("Mapping[str, object]", entry).get(name) if isinstance(entry, Mapping) else getattr(entry, name, None)
 
 
-def _messages(said: Mapping[str, str]) -> list[Message]:
-    return [cast("Message", {"role": role, "content": [{"text": text}]}) for text, role in said.items()]
+def _messages(role_of: Mapping[str, str]) -> list[Message]:
+    return [cast("Message", {"role": role, "content": [{"text": text}]}) for text, role in role_of.items()]
 
 
 def _from(session_id: str, *numbers: int) -> AddMessagesContext:

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from repertory import Agent, AgentResult, NullConversationManager, ScriptedModel, SlidingWindowConversationManager, tool
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message, check_next, text_of, tool_results, tool_uses
 from repertory.core.window.decision import WindowPlan
 from repertory.errors import (

@@ -23,7 +23,7 @@ from repertory import (
     ToolContext,
     tool,
 )
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.limits import DEPTH_MAX
 from repertory.errors import Invalid
 

@@ -14,7 +14,7 @@ import pydantic
 import pytest
 
 from repertory import AfterToolCallEvent, Agent, ScriptedModel, SQLiteSessionManager, ToolContext, tool
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.limits import DEPTH_MAX
 from repertory.core.messages import ToolResult, tool_results
 from repertory.errors import Failed

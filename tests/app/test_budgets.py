@@ -26,7 +26,7 @@ from repertory import (
     Swarm,
     tool,
 )
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.budget import Spent
 from repertory.core.messages import Message, text_of, tool_results
 from repertory.core.orchestration.results import MultiAgentResult

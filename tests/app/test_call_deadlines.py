@@ -11,7 +11,7 @@ import pytest
 from repertory import Agent, AgentSpec, Graph, ModelExtractor, Runtime, ScriptedModel, Status, StorePatience, tool
 from repertory.actors.journal import LATE_S
 from repertory.app.sessions.sessions import PlacedSession
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import text_of
 from repertory.errors import Unavailable
 from tests.app.test_extraction_budgets import remembering

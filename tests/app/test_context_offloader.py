@@ -34,7 +34,7 @@ from repertory import (
     SQLiteSessions,
     tool,
 )
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.restore import records_of
 from repertory.core.messages import Message, ToolResult, tool_results

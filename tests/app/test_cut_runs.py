@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from repertory import Agent, BeforeMultiAgentInvocationEvent, Graph, NodeFailed, ScriptedModel, Status
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 
 pytestmark = pytest.mark.anyio
 schema_class()  # Loading it uses a thread, which a clock that jumps would pass.

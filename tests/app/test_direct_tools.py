@@ -33,7 +33,7 @@ from repertory import (
     calculator,
     tool,
 )
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message, check_next, text_of, tool_results, tool_uses
 from repertory.errors import Invalid
 

@@ -18,7 +18,7 @@ from repertory import (
     ToolContext,
     tool,
 )
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import tool_results
 from repertory.errors import Invalid
 

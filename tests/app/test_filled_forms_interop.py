@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from repertory import Agent, FileSessionManager, Graph, GraphBuilder, GraphState, ScriptedModel, Status
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from tests.app.test_layout_interop import pytestmark
 from tests.app.test_multi_agent_interop import Peer, down, failed, node, peer, text
 

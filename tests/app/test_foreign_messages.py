@@ -31,7 +31,7 @@ from repertory import (
 from repertory.app.agent import session as agent_session
 from repertory.backends.objects.in_memory import MemoryObjectStore
 from repertory.backends.ports import Batch, Condition, ObjectStore, Overwrite, SessionStore
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.messages import NO_ANSWER_TEXT, Message, text_of

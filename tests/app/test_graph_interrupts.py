@@ -25,7 +25,7 @@ from repertory import (
 )
 from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.app.sessions.sessions import PlacedSession
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message
 from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWaiting
 from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf

@@ -32,7 +32,7 @@ from repertory import (
     tool,
 )
 from repertory.app.sessions.sessions import PlacedSession
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.errors import AgentBusy, Invalid, NodeFailed, SnapshotException
 from tests.app import session_shelf
 

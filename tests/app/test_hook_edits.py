@@ -22,7 +22,7 @@ from repertory import (
     ScriptedModel,
     SQLiteSessionManager,
 )
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message, text_of, tool_results
 from repertory.errors import ModelFailed, Throttled
 

@@ -28,7 +28,7 @@ from repertory import (
     SQLiteSessionManager,
     tool,
 )
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message, text_of, tool_results
 from repertory.errors import HookFailed, RepertoryError, Throttled
 

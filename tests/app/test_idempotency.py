@@ -27,7 +27,7 @@ from repertory import (
     SQLiteSessionManager,
     SQLiteSessions,
 )
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.journal.fold import FINISHED_TURNS_MAX
 from repertory.core.messages import text_of
 from repertory.errors import AgentBusy, Invalid, ModelFailed, Unavailable

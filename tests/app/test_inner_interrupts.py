@@ -12,7 +12,7 @@ from interrupted_agents import Office, answering, names, results
 from recorder import use
 
 from repertory import Agent, InMemoryStorage, JournalSessionManager, ScriptedModel
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.interrupts import agent_prefix
 from repertory.core.turn_start import DROPPED_TEXT
 

@@ -11,7 +11,7 @@ from histories import check_history
 from recorder import Recorder, use
 
 from repertory import AfterToolCallEvent, Agent, AgentSpec, Model, Runtime, ScriptedModel, SQLiteSessionManager, tool
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.limits import ANSWER_BYTES
 from repertory.core.messages import tool_results
 from repertory.errors import Invalid, LimitReached, TooLarge

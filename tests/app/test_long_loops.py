@@ -20,7 +20,7 @@ from repertory import (
     Swarm,
     SwarmResult,
 )
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message
 
 pytestmark = pytest.mark.anyio

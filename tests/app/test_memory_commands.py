@@ -44,15 +44,15 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
 
 def test_what_is_added_is_found_and_forgotten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ("--memory", str(tmp_path / "m.db"))
-    assert run(capsys, "search", "tea", *where) == (1, "Nothing is known of that.\n")
+    assert run(capsys, "search", "tea", *where) == (1, "No memory was found.\n")
     assert run(capsys, "add", "The user likes green tea", *where) == (0, "Remembered.\n")
     code, text = run(capsys, "search", "what", "tea", "--json", *where)
     (found,) = json.loads(text)
     assert (code, found["content"]) == (0, "The user likes green tea")
     assert run(capsys, "search", "tea", "--scope", "other", *where)[0] == 1
     assert "SQLiteMemoryStore" in run(capsys, "stores", *where)[1]
-    assert run(capsys, "forget", found["metadata"]["id"], *where) == (0, "1 erased.\n")
-    assert run(capsys, "forget", found["metadata"]["id"], *where) == (1, "Nothing has this id.\n")
+    assert run(capsys, "forget", found["metadata"]["id"], *where) == (0, "Memories erased: 1.\n")
+    assert run(capsys, "forget", found["metadata"]["id"], *where) == (1, "No memory has this id.\n")
 
 
 def test_a_manager_of_ones_own(
@@ -66,7 +66,7 @@ def test_a_manager_of_ones_own(
     _, text = run(capsys, "stores", *manager)
     assert text == "one (Facts): searched, written. User preferences.\ntwo (Facts): searched. User preferences.\n"
     assert run(capsys, "add", "x", "--store", "two", *manager)[0] == 1
-    assert "can forget" in run(capsys, "forget", "1", *manager)[1]
+    assert "can erase" in run(capsys, "forget", "1", *manager)[1]
     for wrong in ("own_memory:other", "own_memory:none", "no_such_module:x", "own_memory"):
         code, text = run(capsys, "stores", "--manager", wrong)
         assert (code, text[:10]) == (1, "repertory:")
@@ -96,7 +96,7 @@ def test_dead_letters_are_listed_replayed_and_then_tried_again(
     (letter,) = json.loads(run(capsys, "dead-letters", "s", "--json", *where)[1])
     assert letter["dead_letter"]["seq_range"] == [1, 2]
     assert run(capsys, "replay", "s", "--store", "none", *where) == (1, "There are no dead letters.\n")
-    assert run(capsys, "replay", "s", *where)[1].startswith("1 to be tried again")
+    assert run(capsys, "replay", "s", *where)[1].startswith("Dead letters to be tried again")
     assert run(capsys, "dead-letters", *where) == (0, "No dead letters.\n")
     anyio.run(say, "q2")
     assert store.entries == ["fact q1", "fact q2"]

@@ -18,7 +18,7 @@ from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.backends.objects.in_memory import MemoryObjectStore
 from repertory.backends.ports import Overwrite
 from repertory.backends.sessions.documents.journal import TreeSettings
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.message_tree.runs import run_file
 from repertory.core.orchestration.run import Run
 from repertory.errors import CorruptJournal, LeaseLost
@@ -148,7 +148,7 @@ async def test_who_only_looks_sees_what_others_have_done_and_writes_nothing() ->
         'graph, failed: "Do it"',
         "    a, completed: A",
         "    b, failed: the model raised an error model='ScriptedModel' error='RuntimeError()'",
-        "(To be done next: b.)",
+        "(Next nodes: b.)",
     ]
     assert await keys(place) == [DOCUMENT]
     await store.aclose()

@@ -25,7 +25,7 @@ from repertory import (
 from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.backends.sessions.journal.store import FLUSH_DELAY_S
 from repertory.backends.sessions.snapshots.makers import SnapshotMaker
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.snapshots.location import SnapshotLocation
 from repertory.errors import Invalid
 from tests.app.snapshot_shelf import SnapshotShelf

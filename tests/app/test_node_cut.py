@@ -12,7 +12,7 @@ from repertory.actors.orchestrator.run_driver import NodeCall
 from repertory.app.host.host import Host, HostSettings
 from repertory.app.host.session import ActiveSession, SessionSpec
 from repertory.app.orchestration.nodes import AgentNode, RunnerSettings, SessionNodeRunner
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.errors import Unavailable
 
 pytestmark = pytest.mark.anyio

@@ -23,7 +23,7 @@ from repertory import (
     hook,
     tool,
 )
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import text_of, tool_results
 from repertory.errors import HookFailed, Invalid
 

@@ -26,7 +26,7 @@ from repertory import (
     ToolContext,
     tool,
 )
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.errors import Invalid, ModelFailed
 
 pytestmark = pytest.mark.anyio

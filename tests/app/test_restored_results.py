@@ -21,7 +21,7 @@ from repertory import (
     tool,
 )
 from repertory.app.sessions.sessions import PlacedSession
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.orchestration.results import node_result_of
 from repertory.core.result import AgentResult
 from tests.app.session_shelf import Shelf

@@ -11,7 +11,7 @@ import pytest
 
 from repertory import Agent, Model, ScriptedModel, Throttled, ToolContext, tool
 from repertory.backends.ports import StreamEvent
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.answer import message_events, whole
 from repertory.core.messages import Message, ToolSpec
 from repertory.core.result import AgentResult

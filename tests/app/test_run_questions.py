@@ -21,7 +21,7 @@ from repertory import (
     tool,
 )
 from repertory.app.sessions.sessions import PlacedSession
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.errors import InterruptNotFound, InterruptsWaiting, Invalid
 from tests.app.interrupted_agents import answering
 from tests.simulation.killed_worlds import World

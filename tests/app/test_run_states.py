@@ -22,7 +22,7 @@ from repertory import (
     ToolContext,
     tool,
 )
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.errors import Corrupt, Invalid
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ import pytest
 
 from repertory import Agent, Graph, GraphResult, ScriptedModel, Sessions, Status
 from repertory.app.sessions.sessions import PlacedSession
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from tests.app.interrupted_agents import Office, answering
 from tests.simulation.killed_worlds import World
 

@@ -112,7 +112,7 @@ def test_sessions_are_found_shown_and_compared(run: Run, stored: str) -> None:
         "+     bye",
     ]
     assert '- mood = "fair"' in out
-    assert run("diff", "one", "one", "--at", stored, "--position", "greeted")[1].startswith("No difference in 2")
+    assert run("diff", "one", "one", "--at", stored, "--position", "greeted")[1].startswith("No difference: 2")
 
 
 def test_a_session_goes_through_a_file_and_to_another_place(run: Run, stored: str, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_what_destroys_asks_first(run: Run, stored: str) -> None:
             assert (code, out) == (1, "")
             assert err.endswith("[y/N] Nothing was changed.\n")
     code, out, err = run("redact", "one", "1", "[gone]", "--at", stored, said="y\n")
-    assert (code, out.splitlines()[0]) == (0, "Message #1 was replaced; records destroyed: 1.")
+    assert (code, out.splitlines()[0]) == (0, "Message #1 was replaced; records erased: 1.")
     assert "    [gone]" in run("show", "one", "--at", stored)[1]
     code, out, err = run("delete", "one", "--at", stored, "--yes")
     assert (code, err) == (0, "")
@@ -194,7 +194,7 @@ def test_the_doctor_fails_while_something_is_damaged(run: Run, stored: str, tmp_
     assert "damaged" in run("list", "--at", stored)[1]
     code, out, _ = run("doctor", "--repair", "--at", stored)
     assert code == 0
-    assert "    moved to quarantine/journals/one/0001; still there: agent up to #4" in out.splitlines()
+    assert "    moved to quarantine/journals/one/0001; records kept: agent up to #4" in out.splitlines()
     assert run("doctor", "--at", stored)[0] == 0
 
 

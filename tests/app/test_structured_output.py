@@ -29,10 +29,10 @@ from repertory import (
     SQLiteSessionManager,
     tool,
 )
-from repertory.backends.tools.output_form import schema_for
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
+from repertory.backends.tools.structured_output import schema_for
 from repertory.core.messages import text_of, tool_results
-from repertory.core.turn import FORM_PROMPT
+from repertory.core.turn import OUTPUT_PROMPT
 from repertory.errors import Invalid, StructuredOutputException, Throttled
 
 pytestmark = pytest.mark.anyio
@@ -124,7 +124,7 @@ async def test_the_form_stands_beside_the_tools_and_alone_when_it_was_left_empty
     assert result.structured_output == ANN
     assert model.specs == [["add", "Person"], ["Person"]]
     assert model.options == [{}, {"tool_choice": {"tool": {"name": "Person"}}}]
-    assert [text_of(message) for message in agent.messages[:3]] == ["who?", "Ann, I think.", FORM_PROMPT]
+    assert [text_of(message) for message in agent.messages[:3]] == ["who?", "Ann, I think.", OUTPUT_PROMPT]
 
 
 async def test_the_form_stays_alone_through_retries_of_the_call() -> None:
@@ -151,7 +151,7 @@ async def test_json_text_will_do_when_the_model_does_not_call_the_form(text: str
     agent = agent_with("Ann.", text)
     result = await agent.invoke_async("who?", structured_output_model=Person)
     assert result.structured_output == ANN
-    assert [text_of(message) for message in agent.messages] == ["who?", "Ann.", FORM_PROMPT, text]
+    assert [text_of(message) for message in agent.messages] == ["who?", "Ann.", OUTPUT_PROMPT, text]
 
 
 # Wrong ones.

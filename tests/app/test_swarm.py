@@ -28,7 +28,7 @@ from repertory import (
     tool,
 )
 from repertory.app.sessions.sessions import PlacedSession
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.orchestration.plan import handoff_in
 from repertory.errors import Invalid, ModelFailed
 from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf

@@ -395,14 +395,14 @@ class TestCommands:
         self, run: Callable[..., tuple[int, str, str]], stored: str
     ) -> None:
         code, out, _ = run("sessions", "mark", "one", "greeted", "--position", "2", "--note", "so far", "--at", stored)
-        assert (code, out) == (0, "one: greeted is #2.\n")
+        assert (code, out) == (0, "one: greeted now labels #2.\n")
         assert run("sessions", "rewind", "one", "greeted", "--at", stored)[0] == 0
         code, out, _ = run("sessions", "history", "one", "--at", stored)
         lines = [line.split(" ", 2) for line in out.splitlines()]
         assert [(line[0], line[2]) for line in lines] == [
             ("#2", "turn 1: hello"),
             ("#4", "turn 2: and now? (left behind)"),
-            ("#5", 'mark greeted, which is #2 {"note": "so far"} (left behind)'),
+            ("#5", 'mark greeted at #2 {"note": "so far"} (left behind)'),
             ("#6", "rewind to #2"),
         ]
         code, out, _ = run("sessions", "diff", "one", "one", "--position", "4", "--at", stored)
@@ -411,9 +411,9 @@ class TestCommands:
         assert (code, out) == (1, "")
         assert err.endswith("Nothing was changed.\n")
         code, out, _ = run("sessions", "prune", "one", "--beyond-rewinds", "--yes", "--at", stored)
-        assert (code, out.splitlines()[0]) == (0, "Messages beyond rewinds gone: #3, #4.")
+        assert (code, out.splitlines()[0]) == (0, "Messages that rewinds left behind erased: #3, #4.")
         code, out, _ = run("sessions", "prune", "one", "--keep", "0", "--dry-run", "--at", stored)
-        assert (code, out.splitlines()[0]) == (0, "Marks would go: greeted.")
+        assert (code, out.splitlines()[0]) == (0, "Marks would be erased: greeted.")
 
     def test_a_chat_begins_with_what_another_session_was(
         self, run: Callable[..., tuple[int, str, str]], stored: str, tmp_path: Path

@@ -24,8 +24,7 @@ from repertory import (
     ToolContext,
     tool,
 )
-from repertory.backends.tools.function_tool import THREADS_MAX, tool_threads
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import THREADS_MAX, schema_class, tool_threads
 from repertory.core.messages import Message, ToolResult, check_next, tool_results
 from repertory.errors import Invalid
 

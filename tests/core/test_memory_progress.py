@@ -11,12 +11,12 @@ from repertory.core.journal.records import CursorMoved
 from repertory.core.journal.rows import VERSION
 from repertory.core.memory.breaker import FAILURES_MAX, LONGEST_REST_S, Breaker
 from repertory.core.memory.progress import (
-    LETTERS_MAX,
+    DEAD_LETTERS_MAX,
     PENDING_MAX,
     MemoryWrite,
     Progress,
     StoreFlush,
-    kept_of,
+    progress_json,
     read_progress,
     together,
 )
@@ -60,7 +60,7 @@ def grown(rng: random.Random, steps: int) -> Progress:
 def test_progress_is_the_same_after_a_stay_in_the_journal(rng: random.Random) -> None:
     for _ in range(100):
         progress = grown(rng, rng.randint(0, 60))
-        kept = kept_of(progress)
+        kept = progress_json(progress)
         record = CursorMoved(at=1.0, positions={"s": progress.position}, kept={} if kept is None else {"s": kept})
         kind, body = encode(record)
         again = decode(kind, VERSION, body)
@@ -110,10 +110,10 @@ def test_bounds_hold() -> None:
     for number in range(PENDING_MAX):
         progress = progress.accepted([write(f"{number}")])
     assert progress.room == 0
-    for number in range(LETTERS_MAX + 10):
+    for number in range(DEAD_LETTERS_MAX + 10):
         progress = progress.given_up((number, number), "no", 1.0)
-    assert len(progress.dead_letters) == LETTERS_MAX
-    assert progress.dead_letters[-1].seq_range == (LETTERS_MAX + 9, LETTERS_MAX + 9)
+    assert len(progress.dead_letters) == DEAD_LETTERS_MAX
+    assert progress.dead_letters[-1].seq_range == (DEAD_LETTERS_MAX + 9, DEAD_LETTERS_MAX + 9)
 
 
 @pytest.mark.parametrize(

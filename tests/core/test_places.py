@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from repertory.core.orchestration.run import STRETCHES_MAX, TIMES_MAX, Places
+from repertory.core.orchestration.run import PROGRESSIONS_MAX, TIMES_MAX, Places
 
 
 def test_places_come_back_from_records_as_they_were(rng: random.Random) -> None:
@@ -15,20 +15,20 @@ def test_places_come_back_from_records_as_they_were(rng: random.Random) -> None:
         places = sorted(rng.sample(range(1, 60), rng.randint(0, 40)))
         kept = Places.of(places)
         assert (list(kept), len(kept), kept.last) == (places, len(places), max(places, default=0))
-        assert list(Places.read(json.loads(json.dumps(kept.said())))) == places
+        assert list(Places.read(json.loads(json.dumps(kept.to_json())))) == places
         assert list(Places.read(places)) == places, "as earlier releases have written them"
 
 
 def test_a_loop_of_any_length_is_said_in_a_few_words() -> None:
     for step in (1, 2, 7):
         kept = Places.of(range(1, 20_000, step))
-        assert kept.said() == [[1, step, len(range(1, 20_000, step))]]
+        assert kept.to_json() == [[1, step, len(range(1, 20_000, step))]]
 
 
 def test_of_irregular_places_the_latest_ones_are_kept(rng: random.Random) -> None:
     places = sorted(rng.sample(range(1, 10_000), 5_000))
     kept = list(Places.of(places))
-    assert STRETCHES_MAX <= len(kept) < 5_000
+    assert PROGRESSIONS_MAX <= len(kept) < 5_000
     assert kept == places[-len(kept) :]
 
 

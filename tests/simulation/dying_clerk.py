@@ -27,7 +27,7 @@ from repertory import (
     tool,
 )
 from repertory.backends.ports import SessionStore
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message, tool_results
 from repertory.testing.crash_points import CrashingSessionStore, CrashPoints
 

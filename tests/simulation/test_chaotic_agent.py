@@ -12,7 +12,7 @@ import pytest
 from chaotic_agent import KINDS, Chaos, ChaoticHooks, ChaoticModel, Report, tools_of
 
 from repertory import Agent, NullConversationManager, SQLiteSessionManager
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message, check_next, tool_uses
 from repertory.core.retry import ModelRetryStrategy
 from repertory.errors import ActorDead, ActorFailed, RepertoryError

@@ -23,7 +23,7 @@ from repertory import (
 )
 from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.app.sessions.sessions import PlacedSession
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message
 from tests.simulation.killed_worlds import World
 

@@ -10,7 +10,7 @@ import pytest
 from repertory import Agent, Graph, GraphBuilder, GraphState, ScriptedModel, Status, Swarm, ToolContext, tool
 from repertory.app.orchestration.orchestrator import Orchestrator
 from repertory.app.sessions.sessions import PlacedSession
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message
 from tests.simulation.killed_worlds import World
 from tests.simulation.test_killed_orchestrators import TASK, said

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pytest
 
 from repertory import MultiAgentResult, Status
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from tests.app.interrupted_agents import answering
 from tests.simulation.killed_worlds import World
 from tests.simulation.random_graphs import RandomGraph

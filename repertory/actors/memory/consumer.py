@@ -26,12 +26,12 @@ from repertory.actors.persister import ReadImage, ReadSaid, VerifyLease
 from repertory.core.memory.breaker import Breaker
 from repertory.core.memory.options import AddMessagesContext, Filtered, MemoryMessageFilter, filtered
 from repertory.core.memory.progress import (
+    JournaledMessage,
     MemoryWrite,
     Progress,
-    SaidMessage,
     SeqRange,
     StoreFlush,
-    kept_of,
+    progress_json,
     read_progress,
     turns_in,
     whole_turns,
@@ -430,7 +430,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         store: StoreProgress,
         range_name: str,
         messages: Sequence[Message],
-        taken: Sequence[SaidMessage],
+        taken: Sequence[JournaledMessage],
         *,
         forced: bool,
     ) -> list[MemoryWrite] | None:
@@ -519,16 +519,16 @@ class MemoryConsumer(Actor[MemoryMessage]):
         progress = store.progress
         if store.recorded != progress:
             store.recorded = progress
-            keep = KeepProgress(store=store.name, position=progress.position, kept=kept_of(progress))
+            keep = KeepProgress(store=store.name, position=progress.position, kept=progress_json(progress))
             await self._agent.ask(keep, timeout_s=math.inf)
         if sure and store.durable != progress:
             await self._persister.ask(VerifyLease(), timeout_s=math.inf)
             store.durable = progress
 
-    async def _read_messages(self, after: int, until: int | None = None) -> Sequence[SaidMessage]:
+    async def _read_messages(self, after: int, until: int | None = None) -> Sequence[JournaledMessage]:
         return await self._persister.ask(ReadSaid(after=after, until=until), timeout_s=math.inf)
 
-    async def _read_range(self, seq_range: SeqRange) -> Sequence[SaidMessage]:
+    async def _read_range(self, seq_range: SeqRange) -> Sequence[JournaledMessage]:
         """The messages of the range, including those that were rewound later."""
         first, last = seq_range
         return [each for each in await self._read_messages(first - 1, last) if each.seq <= last]
@@ -547,7 +547,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         )
 
 
-def _filtered(entries: Sequence[SaidMessage], store: StoreProgress) -> Filtered:
+def _filtered(entries: Sequence[JournaledMessage], store: StoreProgress) -> Filtered:
     """Without the placeholders of redacted messages."""
     messages: list[Message] = [{**each.message, "content": []} if each.redacted else each.message for each in entries]
     return filtered(messages, store.source.leaves_out)

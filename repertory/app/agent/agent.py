@@ -396,8 +396,8 @@ class Agent:
         are `Snapshottable`, `enabled_tools` when it was set, and those to `include` (`system_prompt`), without those to
         `exclude`. Errors: `Invalid` for unknown names and bad values; `NotReady` before the session was opened.
         """
-        told = () if self.enabled_tools is None else ("enabled_tools",)
-        return self._snapshot(preset, (*told, "components", *(include or ())), exclude, metadata)
+        enabled_tools = () if self.enabled_tools is None else ("enabled_tools",)
+        return self._snapshot(preset, (*enabled_tools, "components", *(include or ())), exclude, metadata)
 
     def take_snapshot(
         self,
@@ -717,12 +717,12 @@ def read_config(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str,
     if isinstance(config, Mapping):
         return dict(config)
     try:
-        said = json.loads(Path(config).read_text(encoding="utf-8"))
+        document = json.loads(Path(config).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise Invalid("an agent's configuration cannot be read", path=str(config), cause=str(error)) from error
-    if not isinstance(said, dict):
-        raise Invalid("an agent's configuration is a JSON object", path=str(config), got=type(said).__name__)
-    return cast("dict[str, Any]", said)
+    if not isinstance(document, dict):
+        raise Invalid("an agent's configuration is a JSON object", path=str(config), got=type(document).__name__)
+    return cast("dict[str, Any]", document)
 
 
 def one_of(argument: str, value: Any, allowed: tuple[str, ...]) -> Any:

@@ -228,16 +228,16 @@ class ContextOffloader(Plugin):
             line_range: Gives only these lines, counted from 1; with a pattern, searches only them.
             context_lines: How many lines before and after each match to give as well, at most 50.
         """
-        said = read_reference(reference)
-        content = await self._content(said, agent)
+        parsed = read_reference(reference)
+        content = await self._content(parsed, agent)
         if content is None:
             raise NotFound(
                 "nothing is kept under this reference: it is wrong, of another conversation, or was deleted",
                 reference=reference[:200],
             )
-        if said.block >= len(content):
-            raise Invalid("there are fewer blocks", block=said.block, blocks=len(content))
-        part = content[said.block]
+        if parsed.block >= len(content):
+            raise Invalid("there are fewer blocks", block=parsed.block, blocks=len(content))
+        part = content[parsed.block]
         text = text_of_part(part)
         if text is None:
             return {"status": "success", "content": [part]}

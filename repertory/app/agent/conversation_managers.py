@@ -375,7 +375,7 @@ def _within(one: object) -> Iterator[tuple[str, object]]:
         for number, value in enumerate(cast("Collection[object]", one)):
             yield str(number), value
     elif isinstance(one, FunctionType):
-        yield from _kept_by(one)
+        yield from _captured_by(one)
     elif isinstance(one, MethodType):
         yield "self", one.__self__
     elif isinstance(one, partial):
@@ -384,7 +384,7 @@ def _within(one: object) -> Iterator[tuple[str, object]]:
     yield from _attributes(cast("object", one))
 
 
-def _kept_by(function: FunctionType) -> Iterator[tuple[str, object]]:
+def _captured_by(function: FunctionType) -> Iterator[tuple[str, object]]:
     """The defaults and the closure of a function."""
     yield "defaults", (function.__defaults__, function.__kwdefaults__)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):

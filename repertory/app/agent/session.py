@@ -22,7 +22,7 @@ from repertory.actors.turn import ModelRequest, call_until_answered
 from repertory.app.agent.conversation_managers import window_manager
 from repertory.app.host.life import SessionLife
 from repertory.app.host.session import ActiveSession, SessionSpec
-from repertory.backends.tools.schema_library import load_schema_library
+from repertory.backends.tools.function_tool import load_schema_library
 from repertory.core.answer import LIMITED
 from repertory.core.budget import Budget
 from repertory.core.ids import check_id
@@ -163,10 +163,10 @@ class Summarizer:
         Errors: what the model or the agent raises; `ContextWindowOverflowException` when even the smallest pieces are
         too long, or there are too many; `LimitReached` when a budget is used up.
         """
-        return await self._write(request, request.said, BLOCK_CHARS_MAX, _Asked())
+        return await self._write(request, request.to_summarise, BLOCK_CHARS_MAX, _Asked())
 
     async def _write(
-        self, request: SummaryRequest, said: Sequence[Message], lengths: Sequence[int], asked: _Asked
+        self, request: SummaryRequest, messages: Sequence[Message], lengths: Sequence[int], asked: _Asked
     ) -> str:
         """Tries each block length in `lengths` in turn until the request fits."""
         refused: ContextWindowOverflowException | None = None
@@ -175,17 +175,17 @@ class Summarizer:
                 raise ContextWindowOverflowException("too long to be summarised", messages=len(request.messages))
             asked.often += 1
             try:
-                return await self._ask(request, said, chars_max)
+                return await self._ask(request, messages, chars_max)
             except ContextWindowOverflowException as error:
                 refused = error
-        first, second = halves(said)
-        if refused is not None and (not first or not second or all(map(is_summary, said))):
+        first, second = halves(messages)
+        if refused is not None and (not first or not second or all(map(is_summary, messages))):
             raise refused
         parts = [summarised(await self._write(request, part, lengths[-1:], asked), part) for part in (first, second)]
         return await self._write(request, parts, BLOCK_CHARS_MAX, asked)
 
-    async def _ask(self, request: SummaryRequest, said: Sequence[Message], chars_max: int) -> str:
-        prompt = request.prompt(chars_max, said)
+    async def _ask(self, request: SummaryRequest, messages: Sequence[Message], chars_max: int) -> str:
+        prompt = request.prompt(chars_max, messages)
         if request.agent is not None:
             return await _ask_agent(request.agent, prompt)
         return await self._ask_model(prompt, request.system_prompt)
@@ -238,11 +238,11 @@ class CallOptions(TypedDict, total=False):
 _BUSY = ("queue", "reject", "interrupt", "steer")
 
 
-def read_call(prompt: Prompt, options: CallOptions, default_form: type[Any] | None) -> Invocation:
+def read_call(prompt: Prompt, options: CallOptions, default_schema: type[Any] | None) -> Invocation:
     """The invocation. Errors: `TypeError` for an unknown option, `Invalid` for a bad value."""
     if not options:
         return Invocation(
-            prompt=prompt, invocation_state={"request_state": {}}, output_schema=output_form(default_form)
+            prompt=prompt, invocation_state={"request_state": {}}, output_schema=output_schema_of(default_schema)
         )
     unknown = sorted(options.keys() - CallOptions.__annotations__.keys())
     if unknown:
@@ -275,7 +275,7 @@ def read_call(prompt: Prompt, options: CallOptions, default_form: type[Any] | No
         deadline=anyio.current_time() + timeout_s,
         idempotency_token=None if token is None else check_id(token, "idempotency_token"),
         drop_interrupts=bool(options.get("drop_interrupts")),
-        output_schema=output_form(options.get("structured_output_model") or default_form),
+        output_schema=output_schema_of(options.get("structured_output_model") or default_schema),
         budget=_budget(options.get("budget")),
     )
 
@@ -286,11 +286,11 @@ def _budget(budget: object) -> Budget | None:
     raise Invalid("budget is a Budget", got=type(budget).__name__)
 
 
-def output_form(kind: type[Any] | None) -> OutputSchema | None:
+def output_schema_of(kind: type[Any] | None) -> OutputSchema | None:
     """The output schema of a type. Loads pydantic, which the author of the type has loaded. Errors: `Invalid`."""
     if kind is None:
         return None
-    from repertory.backends.tools.output_form import schema_for
+    from repertory.backends.tools.structured_output import schema_for
 
     return schema_for(kind)
 

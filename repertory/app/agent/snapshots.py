@@ -83,11 +83,11 @@ def show_snapshot(
         missing = enable_tools(agent, fields)
         if "system_prompt" in fields.names:
             agent.system_prompt = fields.system_prompt
-        said = fields.manager
-        state = None if said is None else {key: said[key] for key in said if key not in ("__name__", "summary_message")}
-        read_model.show(messages=messages, pending=pending, manager_state=state)
-        if said is not None and state is not None:
-            _restore_manager(agent.conversation_manager, said.get("removed_message_count"), state)
+        manager = fields.manager
+        state = {key: value for key, value in (manager or {}).items() if key not in ("__name__", "summary_message")}
+        read_model.show(messages=messages, pending=pending, manager_state=None if manager is None else state)
+        if manager is not None:
+            _restore_manager(agent.conversation_manager, manager.get("removed_message_count"), state)
         if fields.state is not None:
             agent.state.replace(fields.state)
         loaded = SnapshotLoaded(

@@ -163,9 +163,9 @@ async def _passed_on(agent: Answering, answers: Mapping[str, Json]) -> Prompt:
 def as_tools(tools: Iterable[object]) -> list[object]:
     """The tools as a flat list, with agents converted to tools. Errors: `Invalid` for anything but a list."""
     if isinstance(tools, str | bytes) or not isinstance(cast("object", tools), Iterable):
-        got: object = tools
-        name = getattr(got, "__name__", None) or getattr(got, "name", None) or "my_tool"
-        raise Invalid(f"tools is a list: write tools=[{name}]", got=type(got).__name__)
+        given: object = tools
+        name = getattr(given, "__name__", None) or getattr(given, "name", None) or "my_tool"
+        raise Invalid(f"tools is a list: write tools=[{name}]", got=type(given).__name__)
     found: list[object] = []
     for one in tools:
         if isinstance(one, list | tuple):

@@ -62,22 +62,22 @@ async def fork_for_chat(place: SessionPlace, source: str, new_id: str | None) ->
     Errors: `NotFound`, `AlreadyExists`, `Invalid`, those of the place.
     """
     async with Sessions(place) as sessions:
-        there = {info.session_id: sorted(info.agents) for info in await sessions.list()}
-        session_id, at = source_in(source, there)
-        agents = there.get(session_id)
+        existing = {info.session_id: sorted(info.agents) for info in await sessions.list()}
+        session_id, at = source_in(source, existing)
+        agents = existing.get(session_id)
         if agents is None:
             raise StoreNotFound("no such session", session=session_id)
         agent_id = agents[0] if len(agents) == 1 else DEFAULT_AGENT
-        new_id = new_id or next(name for n in count(2) if (name := f"{session_id}-{n}") not in there)
+        new_id = new_id or next(name for n in count(2) if (name := f"{session_id}-{n}") not in existing)
         await sessions.fork(session_id, new_id, at=at, agent=agent_id)
         return ForkedChat(new_id, agent_id)
     raise AssertionError
 
 
-def source_in(source: str, there: dict[str, list[str]]) -> tuple[str, PositionLike]:
+def source_in(source: str, existing: dict[str, list[str]]) -> tuple[str, PositionLike]:
     """The session and the position in `source`. An existing session's id may contain an `@`."""
     session_id, at, position = source.rpartition("@")
-    if source in there or not at:
+    if source in existing or not at:
         return source, None
     return session_id, int(position) if position.isdecimal() else position
 
@@ -177,7 +177,7 @@ class Chat:
         self._terminal.remark(f"{title}; {len(history)} messages. Ctrl-C stops an answer, Ctrl-D ends.")
         self._open = is_cut_short(history)
         if self._open:
-            self._terminal.remark("The last turn was cut short. Press Enter to go on with it, or say something else.")
+            self._terminal.remark("The last turn was cut short. Press Enter to continue it, or type a new message.")
 
     def _take_turn(self, prompt: Prompt) -> None:
         """Run a turn to its end, and ask the user the tools' questions and about tools of unknown outcome."""
@@ -197,7 +197,7 @@ class Chat:
             return
         self._open = result.stop_reason == "cancelled"
         if self._open:
-            self._terminal.remark("Stopped. Press Enter to go on with it, or say something else.")
+            self._terminal.remark("The turn was stopped. Press Enter to continue it, or type a new message.")
 
     def _run_turn(self, prompt: Prompt) -> AgentResult:
         """The turn's result. Ctrl-C and the end of the process cut the turn short."""
@@ -237,16 +237,16 @@ class Chat:
         return cast("Prompt", answers)
 
     def _ask(self, interrupt: Interrupt) -> str | None:
-        self._terminal.remark(f"You are asked: {interrupt_line(interrupt)}")
+        self._terminal.remark(f"The agent asks: {interrupt_line(interrupt)}")
         return self._terminal.ask("answer> ")
 
     def _ask_outcome(self, interrupt: Interrupt) -> object:
         line = interrupt_line(interrupt)
-        self._terminal.remark(f"Nobody knows whether this took effect before it was cut off: {line}")
-        while (said := self._terminal.ask("retry, fail, or what happened> ")) is not None:
-            said = said.strip()
-            if said:
-                return said if said in ("retry", "fail") else {"result": said}
+        self._terminal.remark(f"This tool was cut off, and may or may not have taken effect: {line}")
+        while (answer := self._terminal.ask("retry, fail, or its result> ")) is not None:
+            answer = answer.strip()
+            if answer:
+                return answer if answer in ("retry", "fail") else {"result": answer}
         return None
 
 

@@ -40,7 +40,7 @@ def session_table(sessions: Sequence[SessionInfo]) -> Iterator[str]:
 def history_lines(agent: StoredAgent) -> Iterator[str]:
     """Every message with its author and time; at the end, whether the last turn was cut short."""
     if agent.lost_source is not None:
-        yield f"(Forked from {harmless(agent.lost_source)}, which is gone: what was said before is not here.)"
+        yield f"(Forked from {harmless(agent.lost_source)}, which is gone; its messages are missing here.)"
     for each in agent.messages:
         left = " (left behind)" if each.left_behind else ""
         yield f"{_number(each)} {each.message['role']}, {local_time(each.at)}{left}"
@@ -49,7 +49,7 @@ def history_lines(agent: StoredAgent) -> Iterator[str]:
         yield from _run_lines(agent.run)
     conversation = [each.message for each in agent.messages if not each.left_behind]
     if agent.waits_for:
-        yield "(The last turn waits for a person to say what became of a tool.)"
+        yield "(The last turn waits for a person to say whether a tool took effect.)"
     elif conversation and (conversation[-1]["role"] == "user" or any(tool_uses(conversation[-1]))):
         yield "(The last turn has no answer.)"
 
@@ -58,10 +58,10 @@ def _run_lines(run: Mapping[str, Any]) -> Iterator[str]:
     """The state of a graph's or swarm's run, and each node's result."""
     yield f"{run['type']}, {run['status']}: {_one_line(run['current_task'])}"
     for node, result in run["node_results"].items():
-        said = NodeResult.from_dict(result)
-        yield f"    {harmless(node)}, {said.status.value}: {shortened(str(said))}"
+        node_result = NodeResult.from_dict(result)
+        yield f"    {harmless(node)}, {node_result.status.value}: {shortened(str(node_result))}"
     if run["next_nodes_to_execute"]:
-        yield f"(To be done next: {harmless(', '.join(run['next_nodes_to_execute']))}.)"
+        yield f"(Next nodes: {harmless(', '.join(run['next_nodes_to_execute']))}.)"
 
 
 def happening_lines(history: StoredHistory) -> Iterator[str]:
@@ -72,7 +72,7 @@ def happening_lines(history: StoredHistory) -> Iterator[str]:
         left = "" if each.on_path else " (left behind)"
         yield f"{_number(each)} {local_time(each.at)} {harmless(_happened(each))}{left}"
     if not history.happenings:
-        yield "Nothing has happened yet."
+        yield "The session has no positions yet."
 
 
 def _happened(each: TimelineEntry) -> str:
@@ -83,7 +83,7 @@ def _happened(each: TimelineEntry) -> str:
             return f"turn {each.turn}: {each.text}" + (f" ({', '.join(about)})" if about else "")
         case "mark":
             more = f" {_one_line(each.metadata)}" if each.metadata else ""
-            return f"mark {each.text}, which is #{each.position}{more}"
+            return f"mark {each.text} at #{each.position}{more}"
         case "rewind":
             return f"rewind to #{each.position}{f': {each.text}' if each.text else ''}"
         case "fork":
@@ -91,7 +91,7 @@ def _happened(each: TimelineEntry) -> str:
         case "redaction":
             return f"#{each.position} redacted"
         case "view":
-            return f"what is shown changed{f': {each.text}' if each.text else ''}"
+            return f"the messages that the model sees changed{f': {each.text}' if each.text else ''}"
         case "run":
             return f"run {each.run}{'' if each.status == 'started' else ' ended early'}: {each.text}"
         case "node":
@@ -116,7 +116,7 @@ def hit_lines(result: SearchResult) -> Iterator[str]:
         where = f"{harmless(hit.session_id)} {harmless(hit.agent_id)} #{hit.seq}"
         yield f"{where} {hit.role}, {local_time(hit.at)}: {harmless(hit.excerpt)}"
     if result.more:
-        yield "(There may be more: --max says how many are shown.)"
+        yield "(There may be more: raise --max to see them.)"
     for session_id, why in result.unreadable.items():
         yield f"({harmless(session_id)} could not be searched: {harmless(why)})"
 
@@ -126,14 +126,14 @@ def difference_lines(found: Difference) -> Iterator[str]:
     state, and the cost of the answers.
     """
     if found.empty:
-        yield f"No difference in {found.same} messages, what is shown and the state."
+        yield f"No difference: {found.same} messages, what the model sees, and the state are the same."
     for each in found.messages:
         sign = _sign(each)
         yield f"{sign} {_number(each)} {each.message['role']}"
         yield from (f"{sign}     {line}" for line in message_lines(each.message))
-    said = {(each.side, each.source, each.seq) for each in found.messages}
+    in_messages = {(each.side, each.source, each.seq) for each in found.messages}
     for each in found.view:
-        if (each.side, None, each.seq) not in said:
+        if (each.side, None, each.seq) not in in_messages:
             where = f"#{each.seq}" if each.seq else "summary"
             words = shortened(" ".join(message_lines(each.message)))
             yield f"{_sign(each)} shown: {where} {each.message['role']}: {words}"
@@ -152,7 +152,7 @@ def _sign(each: MessageDifference) -> str:
 
 
 def _cost(cost: Cost) -> str:
-    return f"{cost.answers} answers took {cost.input_tokens} tokens in and {cost.output_tokens} out"
+    return f"{cost.answers} answers used {cost.input_tokens} input tokens and {cost.output_tokens} output tokens"
 
 
 def health_lines(report: DoctorReport) -> Iterator[str]:
@@ -160,15 +160,15 @@ def health_lines(report: DoctorReport) -> Iterator[str]:
     for damage in report.damages:
         yield f"{harmless(damage.where)}: {harmless(damage.what)}"
     if report.rebuilt_from is not None:
-        yield f"    made anew; what was there is {harmless(report.rebuilt_from)}"
+        yield f"    rebuilt; the damaged data is kept in {harmless(report.rebuilt_from)}"
     for session in report.sessions:
         yield from (f"{harmless(session.session_id)}: {harmless(problem)}" for problem in session.problems)
         if session.repair is not None:
             kept = ", ".join(f"{agent} up to #{seq}" for agent, seq in session.repair.kept.items())
-            yield f"    moved to {harmless(session.repair.moved_to)}; still there: {harmless(kept) or 'nothing'}"
+            yield f"    moved to {harmless(session.repair.moved_to)}; records kept: {harmless(kept) or 'nothing'}"
         elif session.not_repaired is not None:
             yield f"    not repaired: {harmless(session.not_repaired)}"
-    yield from (f"{harmless(stray)}: part of no session" for stray in report.strays)
+    yield from (f"{harmless(stray)}: belongs to no session" for stray in report.strays)
     sound = sum(not session.problems for session in report.sessions)
     yield f"{sound} of {len(report.sessions)} sessions are sound."
 

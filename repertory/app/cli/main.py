@@ -19,28 +19,32 @@ from repertory.errors import RepertoryError
 
 def build_parser() -> argparse.ArgumentParser:
     """Every command and option, with its help."""
-    parser = argparse.ArgumentParser(prog="repertory", description="Talk to agents that lose nothing.")
+    parser = argparse.ArgumentParser(
+        prog="repertory", description="Talk to agents, and manage their stored sessions and memories."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
-    chat = commands.add_parser("chat", help="talk to an agent; the conversation is kept and resumed")
-    chat.add_argument("--session", metavar="ID", help="which conversation (default: chat; with --from, a new one)")
+    chat = commands.add_parser("chat", help="talk to an agent in a conversation that is stored and resumed")
+    chat.add_argument("--session", metavar="ID", help="the session id (default: chat; with --from, a new one)")
     chat.add_argument(
         "--from",
         dest="source",
         metavar="SESSION[@POSITION]",
-        help="begin with what a session was at a label or number (default: its end), in a new session",
+        help="begin a new session with the messages of another one, up to a label or number (default: its end)",
     )
     chat.add_argument(
         "--model",
         metavar="MODEL",
-        help="a provider, or provider:id, such as openai:gpt-5.4 (default: $REPERTORY_MODEL, or what a key is set for)",
+        help="a provider, or provider:id, such as openai:gpt-5.4 (default: $REPERTORY_MODEL, or one whose key is set)",
     )
-    chat.add_argument("--offline", action="store_true", help="use a small rule-based model that needs nothing")
+    chat.add_argument(
+        "--offline", action="store_true", help="use a small rule-based model that needs no network and no key"
+    )
     chat.add_argument(
         "--files", metavar="FOLDER", help="the folder that the file tools may use (default: ~/.repertory/files)"
     )
     add_place(chat)
-    add_commands(commands.add_parser("sessions", help="look after what is stored"))
-    add_memory_commands(commands.add_parser("memory", help="look after what agents remember"))
+    add_commands(commands.add_parser("sessions", help="list, search, fork, redact, repair and delete stored sessions"))
+    add_memory_commands(commands.add_parser("memory", help="search, add and erase what agents remember"))
     return parser
 
 

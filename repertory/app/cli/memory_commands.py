@@ -48,29 +48,31 @@ def add_memory_commands(parser: argparse.ArgumentParser) -> None:
     def add(name: str, run: _Run, text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.set_defaults(run=run)
-        command.add_argument("--json", action="store_true", help="say it in JSON")
+        command.add_argument("--json", action="store_true", help="print the report as JSON")
         return command
 
-    search = add("search", _search, "what the stores know of some words, the best first")
+    search = add("search", _search, "find memories about the given words, the best first")
     search.add_argument("words", nargs="+", metavar="WORD")
-    search.add_argument("--max", type=int, default=10, metavar="N", help="of each store (default: 10)")
-    adding = add("add", _add, "remember something")
+    search.add_argument(
+        "--max", type=int, default=10, metavar="N", help="the most memories of each store (default: 10)"
+    )
+    adding = add("add", _add, "store a memory")
     adding.add_argument("text", metavar="TEXT")
-    forget = add("forget", _forget, "erase a memory, and what was derived from it, for good")
-    forget.add_argument("id", metavar="ID", help="as `search --json` gives it in the metadata")
-    stores = add("stores", _stores, "the stores, and what each is for")
+    forget = add("forget", _forget, "erase a memory, and what was derived from it")
+    forget.add_argument("id", metavar="ID", help="the id, from the metadata in `search --json`")
+    stores = add("stores", _stores, "list the memory stores, and what each is for")
     for command in (search, adding, forget, stores):
         _add_manager(command)
     for command in (search, adding, forget):
-        command.add_argument("--store", metavar="NAME", help="in this store only")
-    letters = add("dead-letters", _dead_letters, "what stores would not take of stored sessions")
-    letters.add_argument("session", nargs="?", metavar="SESSION", help="of this session only")
-    replay = add("replay", _replay, "have dead letters of a session tried again, when an agent next opens it")
+        command.add_argument("--store", metavar="NAME", help="use this store only")
+    dead_letters = add("dead-letters", _dead_letters, "list what stores have refused for good")
+    dead_letters.add_argument("session", nargs="?", metavar="SESSION", help="list those of this session only")
+    replay = add("replay", _replay, "try dead letters again when an agent next opens the session")
     replay.add_argument("session", metavar="SESSION")
-    replay.add_argument("--store", metavar="NAME", help="of this memory store only")
-    replay.add_argument("--agent", metavar="ID", help="which agent in it (default: the only one, or default)")
-    replay.add_argument("--takeover", action="store_true", help="fence a live owner instead of being refused")
-    for command in (letters, replay):
+    replay.add_argument("--store", metavar="NAME", help="only those of this memory store")
+    replay.add_argument("--agent", metavar="ID", help="the agent (default: the only one, or `default`)")
+    replay.add_argument("--takeover", action="store_true", help="take the session from its live owner")
+    for command in (dead_letters, replay):
         add_place(command)
 
 
@@ -88,11 +90,11 @@ def run_memory_command(options: argparse.Namespace) -> int:
 
 def _add_manager(command: argparse.ArgumentParser) -> None:
     where = command.add_mutually_exclusive_group()
-    where.add_argument("--memory", metavar="FILE", help="a database of memories (default: ~/.repertory/memory.db)")
+    where.add_argument("--memory", metavar="FILE", help="a memory database (default: ~/.repertory/memory.db)")
     where.add_argument(
         "--manager", metavar="MODULE:NAME", help="a MemoryManager of your own, such as shop.agents:memory"
     )
-    command.add_argument("--scope", metavar="NAME", help="whose memories, in a database")
+    command.add_argument("--scope", metavar="NAME", help="whose memories, in a memory database")
 
 
 def _manager(options: argparse.Namespace) -> MemoryManager:
@@ -104,9 +106,11 @@ def _manager(options: argparse.Namespace) -> MemoryManager:
     try:
         found: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise NotFound("there is no such manager", manager=options.manager, error=str(error)) from error
+        raise NotFound("the memory manager cannot be imported", manager=options.manager, error=str(error)) from error
     if not isinstance(found, MemoryManager):
-        raise Invalid("that is no MemoryManager", manager=options.manager, got=type(found).__name__)
+        raise Invalid(
+            "--manager names an object that is no MemoryManager", manager=options.manager, got=type(found).__name__
+        )
     return found
 
 
@@ -126,10 +130,10 @@ async def _forget(options: argparse.Namespace) -> CommandOutput:
     stores = [each for each in options.opened.managed if chosen is None or each.name in chosen]
     able = [each.client for each in stores if each.client.forgets]
     if not able:
-        raise Invalid("no such store can forget", stores=[each.name for each in stores])
+        raise Invalid("none of these stores can erase memories", stores=[each.name for each in stores])
     async with reached(able) as actors:
         count = sum([await ask_store(actor, ForgetMemories(given=(options.id,))) for actor in actors.values()])
-    line = f"{count} erased." if count else "Nothing has this id."
+    line = f"Memories erased: {count}." if count else "No memory has this id."
     return CommandOutput({"erased": count}, iter([line]), 0 if count else 1)
 
 
@@ -149,14 +153,18 @@ async def _stores(options: argparse.Namespace) -> CommandOutput:
 
 async def _dead_letters(options: argparse.Namespace) -> CommandOutput:
     found = await Sessions(chosen_place(options)).dead_letters(options.session)
-    return CommandOutput(found, _letter_lines(found))
+    return CommandOutput(found, _dead_letter_lines(found))
 
 
 async def _replay(options: argparse.Namespace) -> CommandOutput:
     sessions = Sessions(chosen_place(options))
     done = await sessions.replay(options.session, options.store, agent=options.agent, takeover=options.takeover)
     count = sum(done.dead_letters.values())
-    line = f"{count} to be tried again when an agent opens the session." if count else "There are no dead letters."
+    line = (
+        f"Dead letters to be tried again when an agent opens the session: {count}."
+        if count
+        else "There are no dead letters."
+    )
     return CommandOutput(done, iter([line]), 0 if count else 1)
 
 
@@ -166,7 +174,7 @@ def _chosen(options: argparse.Namespace) -> list[str] | None:
 
 def _entry_lines(found: Sequence[MemoryEntry]) -> Iterator[str]:
     if not found:
-        yield "Nothing is known of that."
+        yield "No memory was found."
     for entry in found:
         named = (entry.metadata or {}).get("id")
         yield f"[{entry.store_name}{'' if named is None else f' {named}'}] {harmless(entry.content)}"
@@ -178,7 +186,7 @@ def _store_lines(lines: Sequence[StoreLine]) -> Iterator[str]:
         yield f"{line.name} ({line.kind}): {', '.join(able)}. {line.description or ''}".rstrip()
 
 
-def _letter_lines(found: Sequence[StoredDeadLetter]) -> Iterator[str]:
+def _dead_letter_lines(found: Sequence[StoredDeadLetter]) -> Iterator[str]:
     if not found:
         yield "No dead letters."
     for stored in found:

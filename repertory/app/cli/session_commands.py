@@ -72,7 +72,7 @@ def add_place(parser: argparse.ArgumentParser) -> None:
         type=_argument(place_named),
         help=f"where sessions are kept: {FORMS} (default: ~/.repertory/sessions.db)",
     )
-    where.add_argument("--database", metavar="FILE", help="the same for a database file")
+    where.add_argument("--database", metavar="FILE", help="short for --at FILE")
 
 
 def chosen_place(options: argparse.Namespace) -> SessionPlace:
@@ -90,68 +90,80 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.set_defaults(run=run)
         add_place(command)
-        command.add_argument("--json", action="store_true", help="say it in JSON")
+        command.add_argument("--json", action="store_true", help="print the report as JSON")
         if writes:
-            command.add_argument("--takeover", action="store_true", help="fence a live owner instead of being refused")
+            command.add_argument("--takeover", action="store_true", help="take the session from its live owner")
         if asks:
-            command.add_argument("--yes", action="store_true", help="do not ask")
+            command.add_argument("--yes", action="store_true", help="do not ask for confirmation")
         return command
 
-    add("list", _list, "every session, the most recent first")
-    show = add("show", _show, "everything that was said in a session")
-    history = add("history", _history, "the positions of a session that one can go back to, and what happened there")
-    search = add("search", _search, "the messages that have all of some words")
+    add("list", _list, "list every session, the most recently changed first")
+    show = add("show", _show, "print every message of a session")
+    history = add("history", _history, "list the positions to go back to, and what happened there")
+    search = add("search", _search, "find the messages that contain all of the given words")
     search.add_argument("words", nargs="+", metavar="WORD")
-    search.add_argument("--session", metavar="ID", help="look in this session only")
-    search.add_argument("--max", type=int, default=100, metavar="N", help="how many to show (default: 100)")
-    export = add("export", _export, "write a session into a file, or with - to standard output")
-    imports = add("import", _import, "add the session that a file holds", writes=True)
+    search.add_argument("--session", metavar="ID", help="search this session only")
+    search.add_argument("--max", type=int, default=100, metavar="N", help="the most messages to print (default: 100)")
+    export = add("export", _export, "write a session to FILE (-: standard output)")
+    imports = add("import", _import, "store the session that an exported file holds", writes=True)
     imports.add_argument("file", metavar="FILE")
-    copy = add("copy", _copy, "add a session to another place", writes=True)
-    fork = add("fork", _fork, "a new session that goes on from a position of another one")
-    diff = add("diff", _diff, "what differs between two sessions")
-    rewind = add("rewind", _rewind, "go back to a position; what lay beyond stays, hidden", writes=True)
-    unsummarize = add("drop-summary", _drop_summary, "show the model again what a summary stands for", writes=True)
-    mark = add("mark", _mark, "give a position of a session a name", writes=True)
-    prune = add("prune", _prune, "let go of marks, and of what lies beyond rewinds, for good", asks=True)
-    redact = add("redact", _redact, "replace what a message says, for good", writes=True, asks=True)
-    retext = add("redact-text", _redact_text, "replace a text wherever a session says it", writes=True, asks=True)
+    copy = add("copy", _copy, "copy a session to another place", writes=True)
+    fork = add("fork", _fork, "make a session that goes on from a position of another")
+    diff = add("diff", _diff, "compare two sessions")
+    rewind = add("rewind", _rewind, "go back to a position; later messages stay stored but hidden", writes=True)
+    unsummarize = add("drop-summary", _drop_summary, "show the model the summarised messages again", writes=True)
+    mark = add("mark", _mark, "give a position of a session a label", writes=True)
+    prune = add("prune", _prune, "erase marks, and what rewinds left behind", asks=True)
+    redact = add("redact", _redact, "replace the text of a message, and erase it", writes=True, asks=True)
+    retext = add(
+        "redact-text", _redact_text, "replace a text everywhere in a session, and erase it", writes=True, asks=True
+    )
     delete = add("delete", _delete, "erase a session", writes=True, asks=True)
     for command in (show, history, export, copy, fork, diff, rewind, unsummarize, mark, prune, redact, retext, delete):
         command.add_argument("session", metavar="ID")
     for command in (show, history, fork, diff, rewind, unsummarize, mark, prune, redact, retext):
-        command.add_argument("--agent", metavar="ID", help="which agent in it (default: the only one, or default)")
+        command.add_argument("--agent", metavar="ID", help="the agent (default: the only one, or `default`)")
     export.add_argument("file", metavar="FILE")
-    export.add_argument("--force", action="store_true", help="replace the file when there is one")
+    export.add_argument("--force", action="store_true", help="replace FILE if it exists")
     copy.add_argument("--to", required=True, metavar="PLACE", type=_argument(place_named), help=FORMS)
     for command in (imports, copy):
-        command.add_argument("--as", dest="new_id", metavar="ID", help="what to call it there (default: the same)")
+        command.add_argument("--as", dest="new_id", metavar="ID", help="the new session id (default: the same)")
     fork.add_argument("new_id", metavar="NEW")
     diff.add_argument("other", metavar="OTHER")
-    position = "a number that `history` or `show` gives, or the label of a snapshot (default: the end)"
+    position = "a number from `history` or `show`, or the label of a mark (default: the end)"
     for command in (fork, diff):
         command.add_argument("--position", type=_position, metavar="P", help=position)
-    diff.add_argument("--other-position", type=_position, metavar="P", help="the same for the other session")
+    diff.add_argument("--other-position", type=_position, metavar="P", help="a position of the other session")
     rewind.add_argument("to", type=_position, metavar="POSITION", help=position.partition(" (")[0])
-    mark.add_argument("label", metavar="LABEL", help="the name; given again, it names the new position")
-    mark.add_argument("--position", type=int, metavar="N", help="what is named (default: the end)")
-    mark.add_argument("--note", metavar="TEXT", help="kept beside it")
-    prune.add_argument("--keep", type=int, metavar="N", help="marks go but for the newest N")
-    age = "seconds, or such as 45m, 12h, 30d, 8w"
-    prune.add_argument("--older-than", type=_argument(_age_s), metavar="AGE", help=f"only what is older goes: {age}")
-    prune.add_argument("--beyond-rewinds", action="store_true", help="also what lies beyond rewinds")
-    prune.add_argument("--dry-run", action="store_true", help="say what would go")
-    redact.add_argument("seq", type=int, metavar="NUMBER", help="of the message, as `show` gives it")
-    redact.add_argument("text", nargs="?", default="[redacted]", metavar="TEXT", help="what it says instead")
-    retext.add_argument("text", metavar="TEXT", help="word for word; with - and --yes it is read from standard input")
-    retext.add_argument("instead", nargs="?", default="[redacted]", metavar="REPLACEMENT", help="what it says instead")
+    mark.add_argument("label", metavar="LABEL", help="the label; a label that exists moves to the new position")
+    mark.add_argument("--position", type=int, metavar="N", help="the position (default: the end)")
+    mark.add_argument("--note", metavar="TEXT", help="a note to store with the mark")
+    prune.add_argument("--keep", type=int, metavar="N", help="keep only the newest N marks")
+    age = "a number of seconds, or 45m, 12h, 30d, 8w"
+    prune.add_argument(
+        "--older-than", type=_argument(_age_s), metavar="AGE", help=f"erase only what is older than {age}"
+    )
+    prune.add_argument("--beyond-rewinds", action="store_true", help="also erase what rewinds left behind")
+    prune.add_argument("--dry-run", action="store_true", help="only print what would be erased")
+    redact.add_argument("seq", type=int, metavar="NUMBER", help="the number of the message, from `show`")
+    redact.add_argument(
+        "text", nargs="?", default="[redacted]", metavar="TEXT", help="the text to put there (default: [redacted])"
+    )
+    retext.add_argument("text", metavar="TEXT", help="the exact text; with - and --yes it is read from standard input")
+    retext.add_argument(
+        "instead",
+        nargs="?",
+        default="[redacted]",
+        metavar="REPLACEMENT",
+        help="the text to put there (default: [redacted])",
+    )
     for command in (redact, retext):
-        command.add_argument("--memory", metavar="FILE", help="a database of memories that forgets it as well")
-    expire = add("expire", _expire, "delete every session that was not changed for some time", asks=True)
+        command.add_argument("--memory", metavar="FILE", help="a memory database to erase it from as well")
+    expire = add("expire", _expire, "delete every session that has not changed for AGE", asks=True)
     expire.add_argument("age", type=_argument(_age_s), metavar="AGE", help=age)
-    expire.add_argument("--dry-run", action="store_true", help="say what would be deleted")
+    expire.add_argument("--dry-run", action="store_true", help="only print what would be deleted")
     doctor = add("doctor", _doctor, "examine every session; exits with 1 when something is damaged")
-    doctor.add_argument("--repair", action="store_true", help="set aside what is damaged, so that the rest opens")
+    doctor.add_argument("--repair", action="store_true", help="move damaged data aside, so that the rest opens")
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -190,7 +202,9 @@ async def _mark(options: argparse.Namespace, sessions: Sessions) -> CommandOutpu
     done = await sessions.mark(
         options.session, options.label, note, at=options.position, agent=options.agent, takeover=options.takeover
     )
-    return CommandOutput(done, iter([f"{harmless(options.session)}: {harmless(done.label)} is #{done.position}."]))
+    return CommandOutput(
+        done, iter([f"{harmless(options.session)}: {harmless(done.label)} now labels #{done.position}."])
+    )
 
 
 async def _prune(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
@@ -204,7 +218,7 @@ async def _prune(options: argparse.Namespace, sessions: Sessions) -> CommandOutp
     )
     planned = await prune(dry_run=True)
     if not options.dry_run and planned.erased:
-        question = f"Destroy {len(planned.erased)} records of {harmless(options.session)} for good?"
+        question = f"Erase {len(planned.erased)} records of {harmless(options.session)}? This cannot be undone."
         await _ask(options, question)
         planned = await prune()
     return CommandOutput(planned, _prune_lines(planned))
@@ -255,13 +269,13 @@ async def _rewind(options: argparse.Namespace, sessions: Sessions) -> CommandOut
 
 async def _drop_summary(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     done = await sessions.drop_summary(options.session, agent=options.agent, takeover=options.takeover)
-    text = f"{harmless(done.session_id)}: the summary is shown no more; `rewind` to {done.was} undoes this."
+    text = f"{harmless(done.session_id)}: the summary is dropped; `rewind` to {done.was} undoes this."
     return CommandOutput(done, iter([text]))
 
 
 async def _redact(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     name = harmless(options.session)
-    await _ask(options, f"Destroy what message #{options.seq} of {name} says?")
+    await _ask(options, f"Erase the text of message #{options.seq} of {name}? This cannot be undone.")
     async with _memories(options) as memory:
         done = await sessions.redact(
             options.session, options.seq, options.text, agent=options.agent, takeover=options.takeover, memory=memory
@@ -271,7 +285,7 @@ async def _redact(options: argparse.Namespace, sessions: Sessions) -> CommandOut
 
 async def _redact_text(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     text = sys.stdin.read().rstrip("\n") if options.text == "-" else options.text
-    await _ask(options, f"Destroy that text wherever {harmless(options.session)} says it?")
+    await _ask(options, f"Erase that text everywhere in {harmless(options.session)}? This cannot be undone.")
     async with _memories(options) as memory:
         done = await sessions.redact_text(
             options.session, text, options.instead, agent=options.agent, takeover=options.takeover, memory=memory
@@ -292,7 +306,7 @@ async def _memories(options: argparse.Namespace) -> AsyncGenerator[Sequence[obje
 
 
 async def _delete(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
-    await _ask(options, f"Delete {harmless(options.session)} for good?")
+    await _ask(options, f"Delete {harmless(options.session)}? This cannot be undone.")
     proof = await sessions.delete(options.session, takeover=options.takeover)
     return CommandOutput(proof, _proof_lines([proof]))
 
@@ -301,7 +315,7 @@ async def _expire(options: argparse.Namespace, sessions: Sessions) -> CommandOut
     planned = await sessions.expire(options.age, dry_run=True)
     if options.dry_run or not planned.expired:
         return CommandOutput(planned, _expiry_lines(planned))
-    await _ask(options, f"Delete {len(planned.expired)} sessions for good?")
+    await _ask(options, f"Delete {len(planned.expired)} sessions? This cannot be undone.")
     done = await sessions.expire(options.age)
     return CommandOutput(done, _expiry_lines(done))
 
@@ -312,45 +326,43 @@ async def _doctor(options: argparse.Namespace, sessions: Sessions) -> CommandOut
 
 
 def _prune_lines(done: PruneReport) -> Iterator[str]:
-    would = "would go" if done.dry_run else "gone"
+    would = "would be erased" if done.dry_run else "erased"
     if done.marks:
         yield f"Marks {would}: {harmless(', '.join(done.marks))}."
     if done.messages:
-        yield f"Messages beyond rewinds {would}: {', '.join(f'#{seq}' for seq in done.messages)}."
+        yield f"Messages that rewinds left behind {would}: {', '.join(f'#{seq}' for seq in done.messages)}."
     yield f"Records {would}: {len(done.erased)}, of {done.bytes} bytes."
 
 
 def _redaction_lines(done: RedactionReport) -> Iterator[str]:
-    yield f"Message #{done.seq} was replaced; records destroyed: {len(done.erased)}."
+    yield f"Message #{done.seq} was replaced; records erased: {len(done.erased)}."
     for each in done.left:
         where = f"#{each.seq} ({each.what})" if each.seq else each.what
-        yield f"The same is still said by {harmless(each.agent_id)}: {harmless(where)}."
+        yield f"The same text is still in agent {harmless(each.agent_id)}: {harmless(where)}."
     if done.source is not None:
-        yield f"It was copied from #{done.source_seq} of {harmless(done.source)}: redact it there as well."
+        yield f"The message was copied from #{done.source_seq} of {harmless(done.source)}: redact it there as well."
     yield from _memory_lines(done.memories)
     for name in done.quarantined:
-        yield f"It may still stand in {harmless(name)}."
+        yield f"The text may still be in the damaged data set aside in {harmless(name)}."
 
 
 def _text_redaction_lines(done: TextRedactionReport) -> Iterator[str]:
     if not done.agents:
-        yield "Nothing says it."
+        yield "The text occurs nowhere in the session."
     for agent_id, agent in done.agents.items():
-        yield (
-            f"{harmless(agent_id)}: messages replaced: {len(agent.messages)}, records destroyed: {len(agent.erased)}."
-        )
+        yield (f"{harmless(agent_id)}: messages replaced: {len(agent.messages)}, records erased: {len(agent.erased)}.")
     for each in done.left:
-        yield f"It names something in {harmless(each.agent_id)}: #{each.seq} ({each.what})."
+        yield f"The text is still a name in agent {harmless(each.agent_id)}: #{each.seq} ({each.what})."
     yield from _memory_lines(done.memories)
     for name in done.quarantined:
-        yield f"It may still stand in {harmless(name)}."
+        yield f"The text may still be in the damaged data set aside in {harmless(name)}."
 
 
 def _memory_lines(memories: ForgottenMemories) -> Iterator[str]:
     for name, count in memories.forgotten.items():
         yield f"Memories erased in {harmless(name)}: {count}."
     for name in memories.left:
-        yield f"The memory store {harmless(name)} was given it: have it forget."
+        yield f"The memory store {harmless(name)} was given the text: erase it there as well."
 
 
 def _proof_lines(proofs: Sequence[DeletionProof]) -> Iterator[str]:
@@ -358,8 +370,8 @@ def _proof_lines(proofs: Sequence[DeletionProof]) -> Iterator[str]:
         yield f"{harmless(proof.session_id)}: deleted, {listing.local_time(proof.deleted_at)}"
         for agent_id, agent in proof.agents.items():
             yield f"    {harmless(agent_id)}: {agent.rows} records, the last one linked {agent.link or '(damaged)'}"
-        yield f"    not there any more: {harmless(', '.join(proof.looked_for))}"
-        yield from (f"    it may still stand in {harmless(name)}" for name in proof.wrecks)
+        yield f"    checked to be gone: {harmless(', '.join(proof.looked_for))}"
+        yield from (f"    may still be in the damaged data set aside in {harmless(name)}" for name in proof.wrecks)
 
 
 def _expiry_lines(report: ExpiryReport) -> Iterator[str]:
@@ -382,7 +394,9 @@ def _only(session: StoredSession) -> StoredAgent:
     if len(agents) == 1:
         return next(iter(agents.values()))
     if "default" not in agents:
-        raise NotFound("say which agent of the session", session=session.session_id, agents=sorted(agents))
+        raise NotFound(
+            "the session has several agents: name one with --agent", session=session.session_id, agents=sorted(agents)
+        )
     return agents["default"]
 
 
@@ -408,7 +422,7 @@ def _position(text: str) -> int | str:
 def _age_s(text: str) -> float:
     found = _AGE.fullmatch(text)
     if found is None:
-        raise Invalid("an age is seconds, or such as 45m, 12h, 30d, 8w", got=text)
+        raise Invalid("an age is a number of seconds, or such as 45m, 12h, 30d, 8w", got=text)
     return float(found[1]) * _UNITS_S[found[2] or "s"]
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from repertory.backends.aws_clients import AwsSettings, LendingClient
+from repertory.backends.aws_errors import RetryPolicy
 from repertory.backends.memory.bedrock import (
     AccessControlEntry,
     CustomSource,
@@ -19,7 +20,6 @@ from repertory.backends.memory.bedrock import (
     ScoreBounds,
     check_result_count,
 )
-from repertory.backends.retries import RetryPolicy
 from repertory.core.ids import check_id
 from repertory.core.memory.options import Options, read_options
 from repertory.errors import Invalid

@@ -171,9 +171,9 @@ class MemoryManager(Plugin):
         Errors: `Invalid` for stores that cannot take it, before anything is written; `AggregateMemoryError` when some
         writes failed, while the others succeeded.
         """
-        said = cast("object", content)
-        if not isinstance(said, str) or not said.strip():
-            raise Invalid("a memory is a text that is not empty: write add('Anna is allergic to nuts')", got=repr(said))
+        text = cast("object", content)
+        if not isinstance(text, str) or not text.strip():
+            raise Invalid("a memory is a text that is not empty: write add('Anna is allergic to nuts')", got=repr(text))
         read = read_options(MemoryAddOptions, options, "options")
         if read.stores is None:
             stores = [store for store in self.managed if store.adds]

@@ -191,7 +191,7 @@ async def _repaired(store: SessionStore, health: SessionHealth, made: RecordStam
 
 async def _set_aside(store: SessionStore, health: SessionHealth, made: RecordStamp) -> SessionHealth:
     salvage = await store.salvage(health.session_id)
-    examined, keep = await in_thread_when_many(partial(_kept, salvage, health.problems[0], made), len(salvage.rows))
+    examined, keep = await in_thread_when_many(partial(_examined, salvage, health.problems[0], made), len(salvage.rows))
     moved_to = await store.set_aside(health.session_id, keep)
     kept = {each.agent_id: each.usable[-1].seq for each in examined if each.usable}
     found = [f"{damage.where}: {damage.what}" for damage in salvage.damages]
@@ -205,10 +205,10 @@ async def _set_aside(store: SessionStore, health: SessionHealth, made: RecordSta
 def _sound(made: RecordStamp, salvage: SalvagedRows) -> Sequence[Row]:
     """The rows to keep of a session, when the place is damaged as a whole and the session may be sound."""
     why = salvage.damages[0].what if salvage.damages else None
-    return _kept(salvage, why, made)[1]
+    return _examined(salvage, why, made)[1]
 
 
-def _kept(salvage: SalvagedRows, why: str | None, made: RecordStamp) -> tuple[list[Examined], list[Row]]:
+def _examined(salvage: SalvagedRows, why: str | None, made: RecordStamp) -> tuple[list[Examined], list[Row]]:
     """The examination of each agent, and the rows to keep. `why`: a problem of the session as a whole, if any."""
     by_agent: dict[str, list[Row]] = {}
     for row in salvage.rows:

@@ -23,7 +23,7 @@ from repertory.core.journal.history.timeline import Mark, mark_rows
 from repertory.core.journal.records import CursorMoved
 from repertory.core.journal.restore import Appender
 from repertory.core.journal.whole_journal import position_named
-from repertory.core.memory.progress import MemoryDeadLetter, Progress, kept_of, read_progress
+from repertory.core.memory.progress import MemoryDeadLetter, Progress, progress_json, read_progress
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -221,15 +221,15 @@ async def replay_dead_letters(
         now = await opening_of(store, session_id, agent_id)
         found = _progress(now.fold)
         chosen = [name for name, progress in found.items() if progress.dead_letters and memory_store in (None, name)]
-        letters = {name: len(found[name].dead_letters) for name in chosen}
+        dead_letters = {name: len(found[name].dead_letters) for name in chosen}
         if chosen:
             again = found | {name: found[name].replayed() for name in chosen}
-            spelled = {name: kept_of(progress) for name, progress in again.items()}
-            kept = {name: said for name, said in spelled.items() if said is not None}
+            spelled = {name: progress_json(progress) for name, progress in again.items()}
+            kept = {name: state for name, state in spelled.items() if state is not None}
             record = CursorMoved(at=made.at, positions=dict(now.fold.cursors), kept=kept)
             appender = Appender(agent_id, now.fold, now.link, made.entropy)
             await commit_rows(store, lease, [appender.append(record), *appender.restate(made.at)])
-    return ReplayReport(session_id=session_id, agent_id=agent_id, dead_letters=letters)
+    return ReplayReport(session_id=session_id, agent_id=agent_id, dead_letters=dead_letters)
 
 
 def _progress(fold: Fold) -> dict[str, Progress]:

@@ -307,7 +307,7 @@ async def moment_to_fork(store: SessionStore, session_id: str, agent_id: str, po
         rows = [await store.load_at(session_id, agent_id, seq) for seq in moment.missing]
         for found in rows:
             verify(found, session_id=session_id)
-        moment = moment.knowing({found[-1].seq: record for found in rows if (record := _said_in(found)) is not None})
+        moment = moment.knowing({found[-1].seq: record for found in rows if (record := _message_in(found)) is not None})
     if tells_enough(moment):
         return moment
     journal = await load_journal(store, session_id, agent_id)
@@ -321,7 +321,7 @@ def _marks_in(rows: Sequence[Row]) -> list[tuple[int, SnapshotTaken]]:
     return [(seq, record) for seq, record in records if isinstance(record, SnapshotTaken)]
 
 
-def _said_in(rows: Sequence[Row]) -> MessageAdded | None:
+def _message_in(rows: Sequence[Row]) -> MessageAdded | None:
     """The message in the last of these rows; None when it was erased."""
     if not rows or rows[-1].erased:
         return None
@@ -349,8 +349,8 @@ async def _before(place: SessionPlace, session_id: str, agent_id: str) -> tuple[
         origin, lineage = origin_of(journal), (await ancestry_of(store, journal)).lineage
         if origin is None or len(lineage) == 1:
             return [], 0
-        told = await in_thread_when_many(partial(before_fork, lineage), sum(len(each.rows) for each in lineage))
-        return [copy_message(each.record.message) for each in told], len(origin.copied)
+        messages = await in_thread_when_many(partial(before_fork, lineage), sum(len(each.rows) for each in lineage))
+        return [copy_message(each.record.message) for each in messages], len(origin.copied)
     finally:
         with anyio.CancelScope(shield=True):
             await store.aclose()

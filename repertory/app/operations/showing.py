@@ -182,7 +182,7 @@ def _run(journal: str, fold: Fold) -> Mapping[str, object] | None:
 def _messages(lineage: Lineage, shown: Collection[int]) -> list[StoredMessage]:
     """All messages, also those that rewinds left behind; of sources, those that led to the fork."""
     journal = lineage[0]
-    standing = {(each.source, each.seq) for each in conversation_at(lineage, journal.last_seq)}
+    current = {(each.source, each.seq) for each in conversation_at(lineage, journal.last_seq)}
     begins = copies_end(journal)
     after = [
         SpokenMessage(seq=seq, source=None, record=record, redacted=False)
@@ -196,7 +196,7 @@ def _messages(lineage: Lineage, shown: Collection[int]) -> list[StoredMessage]:
             turn=each.record.turn,
             message=each.record.message,
             shown=each.source is None and each.seq in shown,
-            left_behind=(each.source, each.seq) not in standing,
+            left_behind=(each.source, each.seq) not in current,
             source=each.source,
         )
         for each in (*before_fork(lineage), *after)
@@ -259,10 +259,12 @@ async def search(store: SessionStore, text: str, session_id: str | None, hits_ma
 def _hits(lineage: Lineage, words: Sequence[str]) -> list[SearchHit]:
     journal = lineage[0]
     here = f"{journal.session_id}/{journal.agent_id}"
-    said = [(each.source or here, each.seq, each.record) for each in before_fork(lineage) if each.source is not None]
-    said += [(here, seq, record) for seq, record in journal.records if isinstance(record, MessageAdded)]
+    candidates = [
+        (each.source or here, each.seq, each.record) for each in before_fork(lineage) if each.source is not None
+    ]
+    candidates += [(here, seq, record) for seq, record in journal.records if isinstance(record, MessageAdded)]
     found: list[SearchHit] = []
-    for where, seq, record in said:
+    for where, seq, record in candidates:
         excerpt = excerpt_of(record.message, words)
         if excerpt is not None:
             session_id, _, agent_id = where.partition("/")

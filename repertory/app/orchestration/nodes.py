@@ -22,7 +22,7 @@ from repertory.actors.orchestrator.orchestrator import OrchestratorActor, Orches
 from repertory.actors.orchestrator.run_driver import NodeCall, NodeEnd
 from repertory.actors.persister import PersisterSettings, persister_spec
 from repertory.app.agent.agent import Agent
-from repertory.app.agent.session import CallbackHandler, call_handler, output_form
+from repertory.app.agent.session import CallbackHandler, call_handler, output_schema_of
 from repertory.app.agent.snapshots import (
     Snapshottable,
     enable_tools,
@@ -541,7 +541,7 @@ class AgentNode:
 
     @property
     def form(self) -> OutputSchema | None:
-        return output_form(self.agent.structured_output_model)
+        return output_schema_of(self.agent.structured_output_model)
 
     @property
     def handler(self) -> CallbackHandler | None:

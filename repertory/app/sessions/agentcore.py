@@ -220,8 +220,8 @@ def _plain(metadata: Mapping[str, Any]) -> dict[str, str]:
     """The values as texts, also from the service's format (`stringValue`)."""
     texts: dict[str, str] = {}
     for key, value in metadata.items():
-        said = cast("Mapping[str, object]", value).get("stringValue") if isinstance(value, Mapping) else value
-        texts[key] = str(said)
+        text = cast("Mapping[str, object]", value).get("stringValue") if isinstance(value, Mapping) else value
+        texts[key] = str(text)
     return texts
 
 

@@ -299,12 +299,12 @@ class RepositoryObjects:
     async def put(self, key: str, body: bytes, condition: Condition) -> str:
         """Write an object. Errors: `AlreadyExists`, `PreconditionFailed`, and see the class."""
         async with self._turn:
-            there = await self._read(key)
-            if isinstance(condition, Create) and there is not None:
+            existing = await self._read(key)
+            if isinstance(condition, Create) and existing is not None:
                 raise AlreadyExists("the object is there already", key=key)
-            if isinstance(condition, Update) and (there is None or _version(there) != condition.version):
+            if isinstance(condition, Update) and (existing is None or _version(existing) != condition.version):
                 raise PreconditionFailed("the object is not the one to update", key=key, wanted=condition.version)
-            await self._write(key, body, new=there is None)
+            await self._write(key, body, new=existing is None)
         return _version(body)
 
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
@@ -464,29 +464,29 @@ def _with_beside(record: SessionAgent, beside: Mapping[str, Any]) -> SessionAgen
 
 
 def _agent_record(body: bytes, beside: Mapping[str, Any]) -> SessionAgent:
-    said = cast("dict[str, Any]", read(body))
-    ours: dict[str, Any] = {"agent": said.get(OURS), "beside": dict(beside)}
-    internal = {**said["_internal_state"], OURS: ours}
-    return SessionAgent.from_dict({**{name: said[name] for name in _FIELDS}, "_internal_state": internal})
+    document = cast("dict[str, Any]", read(body))
+    ours: dict[str, Any] = {"agent": document.get(OURS), "beside": dict(beside)}
+    internal = {**document["_internal_state"], OURS: ours}
+    return SessionAgent.from_dict({**{name: document[name] for name in _FIELDS}, "_internal_state": internal})
 
 
 def _agent_body(record: SessionAgent) -> bytes:
     internal = {name: value for name, value in record.internal_state.items() if name != OURS}
     ours = record.internal_state.get(OURS)
     marker = cast("dict[str, Any]", ours).get("agent") if isinstance(ours, dict) else None
-    said: dict[str, Any] = {name: getattr(record, name) for name in _FIELDS}
-    return to_file({**said, "_internal_state": internal} | ({} if marker is None else {OURS: marker}))
+    document: dict[str, Any] = {name: getattr(record, name) for name in _FIELDS}
+    return to_file({**document, "_internal_state": internal} | ({} if marker is None else {OURS: marker}))
 
 
 def _message_record(body: bytes) -> SessionMessage:
     """The record of a message's document, its rows hidden in the message's metadata."""
-    said = cast("dict[str, Any]", read(body))
-    ours = said.get(OURS)
+    document = cast("dict[str, Any]", read(body))
+    ours = document.get(OURS)
     if ours is not None:
         for name in ("message", "redact_message"):
-            if said.get(name) is not None:
-                said[name] = _hiding(said[name], ours)
-    return SessionMessage.from_dict(said)
+            if document.get(name) is not None:
+                document[name] = _hiding(document[name], ours)
+    return SessionMessage.from_dict(document)
 
 
 def _hiding(message: Mapping[str, Any], ours: object) -> dict[str, Any]:
@@ -501,7 +501,7 @@ def _known_mapping(value: object) -> Mapping[str, Any] | None:
 
 
 def _message_body(record: SessionMessage) -> bytes:
-    said: dict[str, Any] = {
+    document: dict[str, Any] = {
         "message": record.message,
         "message_id": record.message_id,
         "redact_message": record.redact_message,
@@ -509,11 +509,11 @@ def _message_body(record: SessionMessage) -> bytes:
         "updated_at": record.updated_at,
     }
     for name in ("message", "redact_message"):
-        hidden = _hidden_in(said[name])
+        hidden = _hidden_in(document[name])
         if hidden is not None:
-            said[name] = _without_hidden(said[name], hidden)
-            said[OURS] = hidden["rows"]
-    return to_file(said)
+            document[name] = _without_hidden(document[name], hidden)
+            document[OURS] = hidden["rows"]
+    return to_file(document)
 
 
 def _hidden_in(message: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -531,9 +531,9 @@ def _without_hidden(message: Mapping[str, Any], hidden: Mapping[str, Any]) -> di
         metadata["custom"] = custom
     else:
         del metadata["custom"]
-    said = {name: value for name, value in message.items() if name != "metadata"}
+    visible = {name: value for name, value in message.items() if name != "metadata"}
     if hidden.get("bare") == "metadata" and not metadata:
-        return said
+        return visible
     return {name: (metadata if name == "metadata" else value) for name, value in message.items()}
 
 

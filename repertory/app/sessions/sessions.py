@@ -184,7 +184,7 @@ def check_remember(remember: object, *, single: bool = False) -> None:
 def rule_of(remember: Remember) -> Rule | None:
     """The rule for a session's scope, whose results are checked; None when nothing is remembered."""
     if callable(remember):
-        return partial(_told, remember)
+        return partial(_scope_by, remember)
     if remember is False:
         return None
     scope = _NO_SCOPE if remember is True else remember
@@ -196,7 +196,7 @@ def remembered_id(remember: Remember) -> str:
     return f"rule {id(remember):x}" if callable(remember) else repr(remember)
 
 
-def _told(rule: Rule, session_id: str) -> str | None:
+def _scope_by(rule: Rule, session_id: str) -> str | None:
     try:
         scope = rule(session_id)
     except Exception as error:

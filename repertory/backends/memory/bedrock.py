@@ -13,10 +13,18 @@ from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
-from repertory.backends.aws_errors import EXPIRED, UNKNOWN_KEY, WRONG_SIGNATURE, AwsErrors, Refusal, aws_client_errors
+from repertory.backends.aws_errors import (
+    EXPIRED,
+    UNKNOWN_KEY,
+    WRONG_SIGNATURE,
+    AwsErrors,
+    Refusal,
+    RetryPolicy,
+    aws_client_errors,
+    with_retries,
+)
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.ports import ObjectStore, Overwrite
-from repertory.backends.retries import RetryPolicy, with_retries
 from repertory.core.memory.options import AddMessagesContext, EntryMetadata, MemoryEntry, SearchOptions, read_options
 from repertory.core.messages import Json
 from repertory.errors import Failed, Invalid, LimitReached, NotFound, RepertoryError, Unavailable
@@ -332,9 +340,9 @@ _ACCESS_LIST = (
 
 
 def _particular(refusal: Refusal) -> RepertoryError | None:
-    said = refusal.message.lower()
+    message = refusal.message.lower()
     # A paused Aurora database refuses a request in this way, and the request wakes it.
-    if refusal.name in ("conflictexception", "dependencyfailedexception") or "auto-paused" in said:
+    if refusal.name in ("conflictexception", "dependencyfailedexception") or "auto-paused" in message:
         return Unavailable(f"the knowledge base is not ready: {refusal.message}", **refusal.fields)
     if refusal.name == "resourcenotfoundexception":
         hint = "there is no such knowledge base or data source here: check their ids and region_name"
@@ -342,7 +350,7 @@ def _particular(refusal: Refusal) -> RepertoryError | None:
     if refusal.name == "servicequotaexceededexception":
         text = f"a quota of knowledge bases is used up, which AWS can raise: {refusal.message}"
         return LimitReached(text, **refusal.fields)
-    if refusal.name == "validationexception" and "accesscontrollist" in said:
+    if refusal.name == "validationexception" and "accesscontrollist" in message:
         return Invalid(f"{_ACCESS_LIST} ({refusal.message})", **refusal.fields)
     return None
 
@@ -451,14 +459,14 @@ def inline_document(
 
 def sidecar(attributes: Attributes, access: Sequence[AccessControlEntry]) -> bytes | None:
     """The body of the metadata object; None when there is no metadata. Attributes are not embedded."""
-    said: dict[str, object] = {
+    document: dict[str, object] = {
         "metadataAttributes": {key: {"value": value, "includeForEmbedding": False} for key, value in attributes.items()}
     }
     if access:
-        said["accessControlList"] = [
+        document["accessControlList"] = [
             {"Name": entry.name, "Type": entry.type, "Access": entry.access} for entry in access
         ]
-    return json.dumps(said, ensure_ascii=False).encode() if attributes or access else None
+    return json.dumps(document, ensure_ascii=False).encode() if attributes or access else None
 
 
 def stored_document(uri: str, sidecar_uri: str | None) -> ServiceDocument:

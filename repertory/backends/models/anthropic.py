@@ -14,27 +14,17 @@ from repertory.backends.models.content import (
     document_in,
     image_in,
     input_of,
+    mentions_tools,
     text_in,
 )
-from repertory.backends.models.provider import (
-    ModelCallOptions,
-    SystemBlocks,
-    system_prompt_blocks,
-)
-from repertory.backends.models.sdk import (
-    ClientSettings,
-    SDKModel,
-    Service,
-    as_plain,
-    ask,
-    with_params,
-)
+from repertory.backends.models.provider import ModelCall
+from repertory.backends.models.sdk import ClientSettings, SDKModel, Service, as_plain, ask, with_params
 from repertory.backends.ports import StreamEvent
 from repertory.core.answer import count_field, filled, is_mapping, malformed, mapping_field
 from repertory.errors import ModelStreamBroken
 
 if TYPE_CHECKING:
-    from repertory.core.messages import Message, ToolSpec
+    from repertory.core.messages import Message
 
 DEFAULT_MODEL_ID = "claude-sonnet-4-6"
 DEFAULT_MAX_TOKENS = 8_192
@@ -107,42 +97,20 @@ class AnthropicModel(SDKModel):
         the time between two pieces of an answer, not the whole answer.
         """
         start: AnthropicConfig = {"model_id": DEFAULT_MODEL_ID, "max_tokens": DEFAULT_MAX_TOKENS}
-        super().__init__(
-            start,
-            config,
-            ClientSettings(
-                client=client,
-                client_args=dict(client_args or {}),
-                connect_timeout_s=connect_timeout_s,
-                read_timeout_s=read_timeout_s,
-            ),
-        )
+        settings = ClientSettings(client, dict(client_args or {}), connect_timeout_s, read_timeout_s)
+        super().__init__(start, config, settings)
 
-    def _answer(
-        self,
-        config: AnthropicConfig,
-        messages: Sequence[Message],
-        tool_specs: Sequence[ToolSpec] | None,
-        system_prompt: str | None,
-        options: ModelCallOptions,
-    ) -> AsyncGenerator[StreamEvent]:
-        return self._ask(messages_arguments(config, messages, tool_specs, system_prompt, options), MessagesReader())
+    def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
+        return self._ask(messages_arguments(call), MessagesReader())
 
-    def _counting(
-        self,
-        config: AnthropicConfig,
-        messages: Sequence[Message],
-        tool_specs: Sequence[ToolSpec] | None,
-        system_prompt: str | None,
-        options: ModelCallOptions,
-    ) -> Callable[[], Awaitable[int]]:
-        arguments = counting_arguments(config, messages, tool_specs, system_prompt, options.system_prompt_content)
+    def _counting(self, call: ModelCall) -> Callable[[], Awaitable[int]]:
+        arguments = counting_arguments(call)
 
-        async def call() -> Any:
+        async def count() -> Any:
             return await (await self._clients.get()).messages.count_tokens(**arguments)
 
         async def counted() -> int:
-            answer = mapping_field(as_plain(await ask(ANTHROPIC, call)), "count_tokens", "answer")
+            answer = mapping_field(as_plain(await ask(ANTHROPIC, count)), "count_tokens", "answer")
             return count_field(answer.get("input_tokens"), "count_tokens", "input_tokens")
 
         return counted
@@ -165,47 +133,32 @@ _PLACEHOLDER_TOOL: dict[str, Any] = {
 }
 
 
-def messages_arguments(
-    config: AnthropicConfig,
-    messages: Sequence[Message],
-    tool_specs: Sequence[ToolSpec] | None,
-    system_prompt: str | None,
-    options: ModelCallOptions,
-) -> dict[str, Any]:
+def messages_arguments(call: ModelCall) -> dict[str, Any]:
     """The arguments of one call. Errors: `Invalid` for a block that the service cannot take."""
-    arguments = _conversation(config, messages, tool_specs, system_prompt, options.system_prompt_content)
+    config: AnthropicConfig = call.config
+    arguments = _conversation(call)
     arguments["max_tokens"] = config.get("max_tokens")
-    if options.tool_choice and tool_specs:
-        arguments["tool_choice"] = _tool_choice(options.tool_choice)
+    if call.tool_choice and call.tool_specs:
+        arguments["tool_choice"] = _tool_choice(call.tool_choice)
     if config.get("streaming") is not False:
         arguments["stream"] = True
     return with_params(arguments, config.get("params"))
 
 
-def counting_arguments(
-    config: AnthropicConfig,
-    messages: Sequence[Message],
-    tool_specs: Sequence[ToolSpec] | None,
-    system_prompt: str | None,
-    system_prompt_content: SystemBlocks | None,
-) -> dict[str, Any]:
+def counting_arguments(call: ModelCall) -> dict[str, Any]:
     """The arguments of a call that counts the tokens of such a request."""
-    arguments = _conversation(config, messages, tool_specs, system_prompt, system_prompt_content)
-    thinking = (config.get("params") or {}).get("thinking")
+    arguments = _conversation(call)
+    params: Mapping[str, Any] = call.config.get("params") or {}
+    thinking = params.get("thinking")
     return arguments | ({"thinking": thinking} if thinking else {})
 
 
-def _conversation(
-    config: AnthropicConfig,
-    messages: Sequence[Message],
-    tool_specs: Sequence[ToolSpec] | None,
-    system_prompt: str | None,
-    system_prompt_content: SystemBlocks | None,
-) -> dict[str, Any]:
-    sent: dict[str, Any] = {"model": config.get("model_id"), "messages": [_message(message) for message in messages]}
-    if system := _system(config, system_prompt, system_prompt_content):
+def _conversation(call: ModelCall) -> dict[str, Any]:
+    messages = [_message(message) for message in call.messages]
+    sent: dict[str, Any] = {"model": call.config.get("model_id"), "messages": messages}
+    if system := _system(call):
         sent["system"] = system
-    if tools := _tools(config, messages, tool_specs):
+    if tools := _tools(call):
         sent["tools"] = tools
     return sent
 
@@ -263,8 +216,8 @@ def _document(block: Mapping[str, Any]) -> dict[str, Any]:
         source = {"type": "text", "media_type": "text/plain", "data": document.texts[0]}
     else:
         source = {"type": "content", "content": [{"type": "text", "text": text} for text in document.texts]}
-    said = {key: block["document"][key] for key in ("context", "citations") if block["document"].get(key)}
-    return {"type": "document", "title": document.name, "source": source, **said}
+    extras = {key: block["document"][key] for key in ("context", "citations") if block["document"].get(key)}
+    return {"type": "document", "title": document.name, "source": source, **extras}
 
 
 def _tool_result(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,28 +242,23 @@ def redacted_text(data: bytes) -> str:
     return data.decode() if data.isascii() else base64.b64encode(data).decode()
 
 
-def _system(
-    config: AnthropicConfig, system_prompt: str | None, content: SystemBlocks | None
-) -> str | list[dict[str, Any]] | None:
-    marks = _point(config.get("cache_prompt"))
-    if content is None and not marks:
-        return system_prompt if system_prompt and system_prompt.strip() else None
-    return _marked([*system_prompt_blocks(system_prompt, content), *marks]) or None
+def _system(call: ModelCall) -> str | list[dict[str, Any]] | None:
+    marks = _point(call.config.get("cache_prompt"))
+    if call.system_prompt_content is None and not marks:
+        return call.system_text or None
+    return _marked([*call.system_blocks, *marks]) or None
 
 
-def _tools(
-    config: AnthropicConfig, messages: Sequence[Message], tool_specs: Sequence[ToolSpec] | None
-) -> list[dict[str, Any]]:
+def _tools(call: ModelCall) -> list[dict[str, Any]]:
     tools: list[dict[str, Any]] = []
-    for spec in (*(tool_specs or ()), *_point(config.get("cache_tools"))):
+    for spec in (*call.tool_specs, *_point(call.config.get("cache_tools"))):
         if "cachePoint" not in spec:
             tools.append(_tool(spec))
         elif tools:
             tools[-1] |= _cache_control(spec["cachePoint"])
     if tools:
         return tools
-    mentioned = any("toolUse" in block or "toolResult" in block for message in messages for block in message["content"])
-    return [_PLACEHOLDER_TOOL] if mentioned else []
+    return [_PLACEHOLDER_TOOL] if mentions_tools(call.messages) else []
 
 
 def _tool(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,16 +8,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
-from repertory.backends.models.content import BLANK_TEXT, input_of
+from repertory.backends.aws_errors import (
+    EXPIRED,
+    NO_CREDENTIALS,
+    NO_REGION,
+    THROTTLED,
+    UNAVAILABLE,
+    WRONG_SIGNATURE,
+    aws_client_errors,
+)
+from repertory.backends.models.content import BLANK_TEXT, input_of, mentions_tools
 from repertory.backends.models.provider import (
     NONSENSE,
-    ModelCallOptions,
+    ModelCall,
     ProviderModel,
-    SystemBlocks,
     is_overflow,
     release,
     retry_after_s,
-    system_prompt_blocks,
 )
 from repertory.backends.ports import StreamEvent
 from repertory.core.answer import message_events
@@ -31,7 +38,7 @@ from repertory.errors import (
 )
 
 if TYPE_CHECKING:
-    from repertory.core.messages import Message, ToolSpec
+    from repertory.core.messages import Message
 
 BEDROCK = AwsService(name="bedrock-runtime", wanted_by="BedrockModel", extra="bedrock")
 DEFAULT_MODEL_ID = "global.anthropic.claude-sonnet-4-6"
@@ -125,15 +132,9 @@ class BedrockModel(ProviderModel):
         )
         super().__init__(start, config, aws_clients(BEDROCK, settings))
 
-    async def _answer(
-        self,
-        config: BedrockConfig,
-        messages: Sequence[Message],
-        tool_specs: Sequence[ToolSpec] | None,
-        system_prompt: str | None,
-        options: ModelCallOptions,
-    ) -> AsyncGenerator[StreamEvent]:
-        request = converse_request(config, messages, tool_specs, system_prompt, options)
+    async def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
+        config: BedrockConfig = call.config
+        request = converse_request(call)
         stop_reason: str | None = None
         judged = False
         try:
@@ -151,15 +152,8 @@ class BedrockModel(ProviderModel):
         except bedrock_errors() as error:
             raise from_bedrock_error(error) from error
 
-    def _counting(
-        self,
-        config: BedrockConfig,
-        messages: Sequence[Message],
-        tool_specs: Sequence[ToolSpec] | None,
-        system_prompt: str | None,
-        options: ModelCallOptions,
-    ) -> Callable[[], Awaitable[int]]:
-        request = counting_request(converse_request(config, messages, tool_specs, system_prompt, options))
+    def _counting(self, call: ModelCall) -> Callable[[], Awaitable[int]]:
+        request = counting_request(converse_request(call))
 
         async def counted() -> int:
             try:
@@ -276,45 +270,23 @@ async def _parsed(stream: Any, frame: Any) -> StreamEvent:
 # Source: Amazon Bedrock API reference, errors of `ConverseStream`.
 
 
-_THROTTLED = frozenset(
-    (
-        "throttling",
-        "throttlingexception",
-        "throttledexception",
-        "toomanyrequests",
-        "toomanyrequestsexception",
-        "requestlimitexceeded",
-        "limitexceededexception",
-        "servicequotaexceededexception",
-        "slowdown",
-    )
-)
-_UNAVAILABLE = frozenset(
-    (
-        "internalserverexception",
-        "internalfailure",
-        "serviceunavailable",
-        "serviceunavailableexception",
-        "modelnotreadyexception",
-        "modeltimeoutexception",
-        "modelerrorexception",
-        "requesttimeout",
-        "requesttimeoutexception",
-    )
-)
+_THROTTLED = THROTTLED | {"limitexceededexception", "servicequotaexceededexception"}
+_UNAVAILABLE = UNAVAILABLE | {
+    "internalfailure",
+    "serviceunavailableexception",
+    "modelnotreadyexception",
+    "modeltimeoutexception",
+    "modelerrorexception",
+    "requesttimeoutexception",
+}
 _BROKEN_OFF = "modelstreamerrorexception"
 _ACCESS = {
     "accessdeniedexception": "the identity may not use this model: allow bedrock:InvokeModel and enable the model",
     "unrecognizedclientexception": "AWS does not know these credentials: check AWS_ACCESS_KEY_ID and its secret",
-    "invalidsignatureexception": "the signature does not match: check AWS_SECRET_ACCESS_KEY and the clock",
-    "expiredtokenexception": "the AWS credentials have expired: refresh them, for example with `aws sso login`",
-    "expiredtoken": "the AWS credentials have expired: refresh them, for example with `aws sso login`",
+    "invalidsignatureexception": WRONG_SIGNATURE,
+    "expiredtokenexception": EXPIRED,
+    "expiredtoken": EXPIRED,
 }
-_NO_CREDENTIALS = (
-    "no AWS credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, set AWS_PROFILE,"
-    " or pass boto_session"
-)
-_NO_REGION = "no AWS region is known: set AWS_REGION, or pass region_name='us-east-1'"
 
 
 def service_error(code: str, status: int, message: str, retry_after_s: float | None = None) -> RepertoryError:
@@ -337,12 +309,7 @@ def service_error(code: str, status: int, message: str, retry_after_s: float | N
 
 def bedrock_errors() -> tuple[type[Exception], ...]:
     """The classes that `from_bedrock_error` maps. An `except` clause evaluates this only when something was raised."""
-    import httpx2
-
-    boto = import_module("botocore.exceptions")
-    frames, parsers = import_module("botocore.eventstream"), import_module("botocore.parsers")
-    ours = (boto.BotoCoreError, boto.ClientError, frames.ParserError, parsers.ResponseParserError)
-    return (*ours, httpx2.HTTPError, httpx2.StreamError)
+    return (*aws_client_errors(), import_module("botocore.eventstream").ParserError)
 
 
 def from_bedrock_error(error: Exception) -> RepertoryError:
@@ -354,9 +321,9 @@ def from_bedrock_error(error: Exception) -> RepertoryError:
         case boto.ClientError():
             return _from_response(error.response)
         case boto.NoCredentialsError() | boto.PartialCredentialsError() | boto.NoAuthTokenError():
-            return ModelFailed(_NO_CREDENTIALS)
+            return ModelFailed(NO_CREDENTIALS)
         case boto.NoRegionError():
-            return ModelFailed(_NO_REGION)
+            return ModelFailed(NO_REGION)
         case boto.HTTPClientError() | boto.ConnectionError():
             return Unavailable(f"Bedrock cannot be reached: {error}")
         case httpx2.HTTPError() | httpx2.StreamError():
@@ -401,25 +368,20 @@ _PLACEHOLDER_TOOL: dict[str, Any] = {
 }
 
 
-def converse_request(
-    config: BedrockConfig,
-    messages: Sequence[Message],
-    tool_specs: Sequence[ToolSpec] | None,
-    system_prompt: str | None,
-    options: ModelCallOptions,
-) -> dict[str, Any]:
+def converse_request(call: ModelCall) -> dict[str, Any]:
     """The parameters of one call."""
+    config: BedrockConfig = call.config
     values: Mapping[str, Any] = config
-    request: dict[str, Any] = {"modelId": config.get("model_id"), "messages": _messages(config, messages)}
-    if system := _system(config, system_prompt, options.system_prompt_content):
+    request: dict[str, Any] = {"modelId": config.get("model_id"), "messages": _messages(config, call.messages)}
+    if system := _system(call):
         request["system"] = system
     inference: dict[str, Any] = {name: values[key] for key, name in _INFERENCE.items() if values.get(key) is not None}
     if inference:
         request["inferenceConfig"] = inference
-    if tools := _tools(config, messages, tool_specs):
+    if tools := _tools(call):
         request["toolConfig"] = {
             "tools": tools,
-            **({"toolChoice": dict(options.tool_choice)} if options.tool_choice else {}),
+            **({"toolChoice": dict(call.tool_choice)} if call.tool_choice else {}),
         }
     if guardrail := _guardrail(config):
         request["guardrailConfig"] = guardrail
@@ -438,9 +400,9 @@ def counting_request(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"modelId": request["modelId"], "input": {"converse": conversation}}
 
 
-def _system(config: BedrockConfig, system_prompt: str | None, content: SystemBlocks | None) -> list[Mapping[str, Any]]:
-    blocks = system_prompt_blocks(system_prompt, content)
-    return [*blocks, *_cache_point(config.get("cache_prompt"))] if blocks else []
+def _system(call: ModelCall) -> list[Mapping[str, Any]]:
+    blocks = call.system_blocks
+    return [*blocks, *_cache_point(call.config.get("cache_prompt"))] if blocks else []
 
 
 def _messages(config: BedrockConfig, messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -489,14 +451,11 @@ def _guard_latest(sent: list[dict[str, Any]]) -> None:
             return
 
 
-def _tools(
-    config: BedrockConfig, messages: Sequence[Message], tool_specs: Sequence[ToolSpec] | None
-) -> list[dict[str, Any]]:
-    tools: list[dict[str, Any]] = [_tool(spec) for spec in tool_specs or ()]
+def _tools(call: ModelCall) -> list[dict[str, Any]]:
+    tools: list[dict[str, Any]] = [_tool(spec) for spec in call.tool_specs]
     if tools:
-        return [*tools, *_cache_point(config.get("cache_tools"))]
-    mentioned = any("toolUse" in block or "toolResult" in block for message in messages for block in message["content"])
-    return [_PLACEHOLDER_TOOL] if mentioned else []
+        return [*tools, *_cache_point(call.config.get("cache_tools"))]
+    return [_PLACEHOLDER_TOOL] if mentions_tools(call.messages) else []
 
 
 def _tool(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,11 @@ class DocumentBlock:
     texts: Sequence[str] = ()
 
 
+def mentions_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """True if a tool was used, so that the service wants a list of tools."""
+    return any("toolUse" in block or "toolResult" in block for message in messages for block in message["content"])
+
+
 def text_in(block: Mapping[str, Any]) -> str | None:
     """The text of a text-like block: plain, guarded, cited or JSON. None for any other."""
     if "text" in block:

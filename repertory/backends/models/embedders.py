@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
-from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
-from repertory.backends.models.bedrock import bedrock_errors, from_bedrock_error
+from repertory.backends.aws_clients import AwsSettings, aws_clients
+from repertory.backends.models.bedrock import BEDROCK, bedrock_errors, from_bedrock_error
+from repertory.backends.models.openai import OPENAI
 from repertory.backends.models.provider import NONSENSE
-from repertory.backends.models.sdk import ClientSettings, Service, ask, sdk_clients
+from repertory.backends.models.sdk import ClientSettings, ask, sdk_clients
 from repertory.errors import Invalid, ModelFailed
+
+if TYPE_CHECKING:
+    from repertory.backends.loop_clients import LoopClients
 
 BEDROCK_MODEL_ID = "amazon.titan-embed-text-v2:0"
 REQUESTS_MAX = 8
@@ -20,10 +25,28 @@ REQUESTS_MAX = 8
 _DIMENSIONS = (256, 512, 1024)
 _CHARACTERS_MAX = 50_000
 """The service refuses longer texts; they are cut off here."""
-_BEDROCK = AwsService(name="bedrock-runtime", wanted_by="BedrockEmbedder", extra="bedrock")
+_BEDROCK = replace(BEDROCK, wanted_by="BedrockEmbedder")
 
 
-class BedrockEmbedder:
+class _ServiceEmbedder:
+    def __init__(self, model_id: str, dimensions: int, clients: LoopClients) -> None:
+        self._model_id, self._dimensions, self._clients = model_id, dimensions, clients
+
+    @property
+    def name(self) -> str:
+        """The model's id."""
+        return self._model_id
+
+    @property
+    def dimensions(self) -> int:
+        return self._dimensions
+
+    async def aclose(self) -> None:
+        """Close the connections of the running loop."""
+        await self._clients.aclose()
+
+
+class BedrockEmbedder(_ServiceEmbedder):
     """An `Embedder` that uses Titan Text Embeddings V2, through InvokeModel. Building one connects to nothing.
 
     Credentials and region are found as in every AWS tool. May be used from several event loops; each has its own
@@ -44,26 +67,13 @@ class BedrockEmbedder:
         """`dimensions`: 256, 512 or 1024."""
         if dimensions not in _DIMENSIONS:
             raise Invalid("dimensions is 256, 512 or 1024", got=dimensions)
-        self._model_id = model_id
-        self._dimensions = dimensions
-        self._clients = aws_clients(
-            _BEDROCK,
-            AwsSettings(
-                region_name=region_name,
-                boto_session=boto_session,
-                boto_client_config=boto_client_config,
-                endpoint_url=endpoint_url,
-            ),
+        settings = AwsSettings(
+            region_name=region_name,
+            boto_session=boto_session,
+            boto_client_config=boto_client_config,
+            endpoint_url=endpoint_url,
         )
-
-    @property
-    def name(self) -> str:
-        """The model's id."""
-        return self._model_id
-
-    @property
-    def dimensions(self) -> int:
-        return self._dimensions
+        super().__init__(model_id, dimensions, aws_clients(_BEDROCK, settings))
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         """A vector for each text, in order. All or none. Errors: see the class."""
@@ -86,10 +96,6 @@ class BedrockEmbedder:
             raise from_bedrock_error(failed[0]) from failed[0]
         return [found[index] for index in range(len(texts))]
 
-    async def aclose(self) -> None:
-        """Close the connections of the running loop."""
-        await self._clients.aclose()
-
     async def _vector(self, text: str) -> Sequence[float]:
         client = await self._clients.get()
         body = {"inputText": text[:_CHARACTERS_MAX], "dimensions": self._dimensions, "normalize": True}
@@ -100,8 +106,8 @@ class BedrockEmbedder:
             accept="application/json",
         )
         async with answer["body"] as stream:
-            told = json.loads(await stream.read())
-        vector = told["embedding"]
+            response = json.loads(await stream.read())
+        vector = response["embedding"]
         if not isinstance(vector, list):
             raise TypeError("the vector is a list of numbers")
         return cast("list[float]", vector)
@@ -109,20 +115,10 @@ class BedrockEmbedder:
 
 OPENAI_MODEL_ID = "text-embedding-3-small"
 DEFAULT_DIMENSIONS = 1536
-_OPENAI = Service(
-    name="OpenAI",
-    model="OpenAIEmbedder",
-    package="openai",
-    client="AsyncOpenAI",
-    root_error="OpenAIError",
-    resource="embeddings",
-    key_variable="OPENAI_API_KEY",
-    url_variable="OPENAI_BASE_URL",
-    keyless=True,
-)
+_OPENAI = replace(OPENAI, model="OpenAIEmbedder", resource="embeddings")
 
 
-class OpenAIEmbedder:
+class OpenAIEmbedder(_ServiceEmbedder):
     """An `Embedder` behind the Embeddings API. Building one connects to nothing.
 
     May be used from several event loops; each has its own connections, released by `aclose` in that loop. Errors:
@@ -143,18 +139,7 @@ class OpenAIEmbedder:
         """
         if dimensions < 1:
             raise Invalid("dimensions is a positive number", got=dimensions)
-        self._model_id = model_id
-        self._dimensions = dimensions
-        self._clients = sdk_clients(_OPENAI, ClientSettings(client=client, client_args=dict(client_args or {})))
-
-    @property
-    def name(self) -> str:
-        """The model's id."""
-        return self._model_id
-
-    @property
-    def dimensions(self) -> int:
-        return self._dimensions
+        super().__init__(model_id, dimensions, sdk_clients(_OPENAI, ClientSettings(client, dict(client_args or {}))))
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         """A vector for each text, in order, by one request. Errors: see the class."""
@@ -169,7 +154,3 @@ class OpenAIEmbedder:
         if len(found) != len(texts):
             raise ModelFailed("the service gave another number of vectors", texts=len(texts), vectors=len(found))
         return [each.embedding for each in found]
-
-    async def aclose(self) -> None:
-        """Close the connections of the running loop."""
-        await self._clients.aclose()

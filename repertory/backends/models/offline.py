@@ -50,18 +50,22 @@ class OfflineModel(Model):
         block = _answer(messages, [spec["name"] for spec in tool_specs or ()])
         for event in message_events([block], split=_words):
             yield event
-        asked = estimate_tokens(messages, tool_specs, system_prompt)
-        said = estimate_tokens([{"role": "assistant", "content": [block]}])
-        usage = {"inputTokens": asked, "outputTokens": said, "totalTokens": asked + said}
+        input_tokens = estimate_tokens(messages, tool_specs, system_prompt)
+        output_tokens = estimate_tokens([{"role": "assistant", "content": [block]}])
+        usage = {
+            "inputTokens": input_tokens,
+            "outputTokens": output_tokens,
+            "totalTokens": input_tokens + output_tokens,
+        }
         yield {"metadata": {"usage": usage, "metrics": {"latencyMs": 0}}}
 
 
 def _answer(messages: Sequence[Message], tools: Sequence[str]) -> ContentBlock:
     if messages and (results := list(tool_results(messages[-1]))):
         return {"text": OFFLINE_LABEL + " ".join(_result_sentences(messages, results))}
-    said = [text for message in messages if (text := text_of(message)) and not text.startswith(OFFLINE_LABEL)]
+    texts = [text for message in messages if (text := text_of(message)) and not text.startswith(OFFLINE_LABEL)]
     text = text_of(messages[-1]).strip() if messages else ""
-    match decide(Situation(text=text, said=said, tools=tools)):
+    match decide(Situation(text=text, texts=texts, tools=tools)):
         case Say(text):
             return {"text": OFFLINE_LABEL + text}
         case Use(name, arguments):
@@ -126,7 +130,7 @@ class Situation:
 
     text: str
     """The last user text."""
-    said: Sequence[str]
+    texts: Sequence[str]
     """Every text of the conversation, oldest first, the last one included."""
     tools: Collection[str]
     """Names of the available tools."""
@@ -155,8 +159,8 @@ def _callable_or_sorry(decision: OfflineReply, tools: Collection[str]) -> Offlin
 
 
 def _save_file(situation: Situation) -> OfflineReply | None:
-    said = rf"(?:please )?(save|write|append|add)\b{_FILE}:\s*(.+)"
-    found = re.match(said, situation.text, re.IGNORECASE | re.DOTALL)
+    pattern = rf"(?:please )?(save|write|append|add)\b{_FILE}:\s*(.+)"
+    found = re.match(pattern, situation.text, re.IGNORECASE | re.DOTALL)
     if found is None:
         return None
     verb, path, text = found.groups()
@@ -177,8 +181,8 @@ def _list_files(situation: Situation) -> OfflineReply | None:
 def _summarise(situation: Situation) -> OfflineReply | None:
     if not re.search(r"\bsummari[sz]e|\bsummary\b", situation.text, re.IGNORECASE):
         return None
-    known = [f"{subject} is {value}" for subject, value in facts(situation.said).items()]
-    heard = [_shortened(text, 80) for text in situation.said[:-1]]
+    known = [f"{subject} is {value}" for subject, value in facts(situation.texts).items()]
+    heard = [_shortened(text, 80) for text in situation.texts[:-1]]
     return Say("Summary. Facts: " + ("; ".join(known) or "none") + ". Said: " + (" | ".join(heard) or "nothing") + ".")
 
 
@@ -191,7 +195,7 @@ def _recall(situation: Situation) -> OfflineReply | None:
     if found is None:
         return None
     subject = found.group(1).lower()
-    value = facts(situation.said).get(subject)
+    value = facts(situation.texts).get(subject)
     return Say(f"Your {subject} is {value}." if value else f"You have not told me what your {subject} is.")
 
 
@@ -223,7 +227,7 @@ def _introduce(situation: Situation) -> OfflineReply | None:
 
 
 def _echo(situation: Situation) -> Say:
-    known = len(facts(situation.said))
+    known = len(facts(situation.texts))
     return Say(f'I understood: "{_shortened(situation.text, 200)}". I have no rule for that. Facts known: {known}.')
 
 

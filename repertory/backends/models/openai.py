@@ -17,7 +17,7 @@ from repertory.backends.models.content import (
     input_of,
     text_in,
 )
-from repertory.backends.models.provider import ModelCallOptions, system_prompt_text
+from repertory.backends.models.provider import ModelCall
 from repertory.backends.models.sdk import (
     ClientSettings,
     SDKModel,
@@ -99,26 +99,11 @@ class OpenAIModel(SDKModel):
         time between two pieces of an answer, not the whole answer.
         """
         start: OpenAIConfig = {"model_id": DEFAULT_MODEL_ID}
-        super().__init__(
-            start,
-            config,
-            ClientSettings(
-                client=client,
-                client_args=dict(client_args or {}),
-                connect_timeout_s=connect_timeout_s,
-                read_timeout_s=read_timeout_s,
-            ),
-        )
+        settings = ClientSettings(client, dict(client_args or {}), connect_timeout_s, read_timeout_s)
+        super().__init__(start, config, settings)
 
-    def _answer(
-        self,
-        config: OpenAIConfig,
-        messages: Sequence[Message],
-        tool_specs: Sequence[ToolSpec] | None,
-        system_prompt: str | None,
-        options: ModelCallOptions,
-    ) -> AsyncGenerator[StreamEvent]:
-        return self._ask(completion_arguments(config, messages, tool_specs, system_prompt, options), CompletionReader())
+    def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
+        return self._ask(completion_arguments(call), CompletionReader())
 
 
 # Builds requests to Chat Completions: settings and a conversation as arguments of the SDK's call.
@@ -134,23 +119,18 @@ ATTACHED = "[The attachments of this result follow in the next message.]"
 _SERVICE = "OpenAI"
 
 
-def completion_arguments(
-    config: OpenAIConfig,
-    messages: Sequence[Message],
-    tool_specs: Sequence[ToolSpec] | None,
-    system_prompt: str | None,
-    options: ModelCallOptions,
-) -> dict[str, Any]:
+def completion_arguments(call: ModelCall) -> dict[str, Any]:
     """The arguments of one call. Errors: `Invalid` for a block that the service cannot take."""
-    system = system_prompt_text(system_prompt, options.system_prompt_content)
+    config: OpenAIConfig = call.config
+    system = call.system_text
     sent: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
-    for message in messages:
+    for message in call.messages:
         sent += _user(message) if message["role"] == "user" else [_assistant(message, config.get("reasoning_field"))]
     arguments: dict[str, Any] = {"model": config.get("model_id"), "messages": sent}
-    if tools := [_tool(spec) for spec in tool_specs or () if "cachePoint" not in spec]:
+    if tools := [_tool(spec) for spec in call.tool_specs if "cachePoint" not in spec]:
         arguments["tools"] = tools
-        if options.tool_choice:
-            arguments["tool_choice"] = _tool_choice(options.tool_choice)
+        if call.tool_choice:
+            arguments["tool_choice"] = _tool_choice(call.tool_choice)
     if config.get("streaming") is not False:
         arguments |= {"stream": True, "stream_options": {"include_usage": True}}
     return with_params(arguments, config.get("params"))
@@ -194,8 +174,8 @@ def _assistant(message: Message, reasoning_field: str | None) -> dict[str, Any]:
             texts.append(text)
         elif "cachePoint" not in block:
             raise cannot_take(block_kind(block), _SERVICE, "an assistant message holds only text there", sorted(block))
-    said = "\n".join(text for text in texts if text.strip())
-    sent: dict[str, Any] = {"role": "assistant", "content": said or (None if calls else BLANK_TEXT)}
+    shown_text = "\n".join(text for text in texts if text.strip())
+    sent: dict[str, Any] = {"role": "assistant", "content": shown_text or (None if calls else BLANK_TEXT)}
     if calls:
         sent["tool_calls"] = calls
     if reasoning_field and any(thoughts):
@@ -335,7 +315,9 @@ class CompletionReader:
             yield {"metadata": {"usage": usage}}
 
     def _on_delta(self, delta: Mapping[str, object], answer_id: str) -> Iterator[StreamEvent]:
-        thought = next((said for name in _REASONING if isinstance(said := delta.get(name), str) and said), None)
+        thought = next(
+            (reasoning for name in _REASONING if isinstance(reasoning := delta.get(name), str) and reasoning), None
+        )
         if thought:
             yield from self._speak("reasoning", {"reasoningContent": {"text": thought}})
         for name in ("content", "refusal"):
@@ -400,8 +382,12 @@ def _counted(usage: Mapping[str, object]) -> dict[str, int]:
     details = usage.get("prompt_tokens_details")
     cache = details if is_mapping(details) else _SILENCE
     read, written = _number(cache.get("cached_tokens")), _number(cache.get("cache_write_tokens"))
-    asked, said = _number(usage["prompt_tokens"]), _number(usage.get("completion_tokens"))
-    counted = {"inputTokens": max(0, asked - read - written), "outputTokens": said, "totalTokens": asked + said}
+    prompt, completion = _number(usage["prompt_tokens"]), _number(usage.get("completion_tokens"))
+    counted = {
+        "inputTokens": max(0, prompt - read - written),
+        "outputTokens": completion,
+        "totalTokens": prompt + completion,
+    }
     cached = {"cacheReadInputTokens": read, "cacheWriteInputTokens": written}
     return counted | {name: number for name, number in cached.items() if number}
 

@@ -31,36 +31,58 @@ _log = logging.getLogger("repertory.models")
 NONSENSE = (ValueError, TypeError, LookupError, AttributeError)
 """Raised by client libraries for answers of an unexpected shape."""
 
-SystemBlocks = Sequence[Mapping[str, Any]]
+_CALL_OPTIONS = ("tool_choice", "system_prompt_content", "invocation_state")
+"""The options that every provider accepts. `invocation_state` is for hooks and tools; providers do not receive it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCallOptions:
-    """The options that every provider accepts, and the settings for this call only."""
+class ModelCall:
+    """One call of a model, as the caller asked for it."""
 
+    config: Any
+    """The model's settings, with those for this call only."""
+    messages: Sequence[Message]
+    tool_specs: Sequence[ToolSpec]
+    system_prompt: str | None
+    system_prompt_content: Sequence[Mapping[str, Any]] | None
+    """The system prompt as blocks (`text`, `cachePoint`). It overrides the string."""
     tool_choice: Mapping[str, Any] | None
     """In Converse's spelling: `{"auto": {}}`, `{"any": {}}` or `{"tool": {"name": ...}}`."""
-    system_prompt_content: SystemBlocks | None
-    """The system prompt as blocks (`text`, `cachePoint`). It overrides the string."""
-    settings: Mapping[str, Any]
+
+    @property
+    def system_blocks(self) -> Sequence[Mapping[str, Any]]:
+        """The system prompt as blocks; blank texts are left out, since services refuse them."""
+        content = self.system_prompt_content
+        blocks: Sequence[Mapping[str, Any]] = [{"text": self.system_prompt or ""}] if content is None else content
+        return [block for block in blocks if "text" not in block or block["text"].strip()]
+
+    @property
+    def system_text(self) -> str:
+        """The system prompt as one text."""
+        return "\n".join(text for block in self.system_blocks if (text := text_in(block)))
 
 
-def call_options(options: Mapping[str, Any]) -> ModelCallOptions:
-    """The options of one call. `invocation_state` is for hooks and tools; providers do not receive it.
-
-    Errors: `Invalid` for a tool choice that is none of the three.
-    """
-    known = ("tool_choice", "system_prompt_content", "invocation_state")
+def model_call(
+    config: Any,
+    messages: Sequence[Message],
+    tool_specs: Sequence[ToolSpec] | None,
+    system_prompt: str | None,
+    options: Mapping[str, Any],
+) -> ModelCall:
+    """Errors: `Invalid` for a tool choice that is none of the three."""
     choice = options.get("tool_choice")
     match choice:
         case None | {"auto": _} | {"any": _} | {"tool": {"name": str()}}:
             pass
         case _:
             raise Invalid('tool_choice is {"auto": {}}, {"any": {}} or {"tool": {"name": ...}}', got=repr(choice)[:200])
-    return ModelCallOptions(
-        tool_choice=choice,
+    return ModelCall(
+        config=config,
+        messages=messages,
+        tool_specs=tool_specs or (),
+        system_prompt=system_prompt,
         system_prompt_content=options.get("system_prompt_content"),
-        settings={key: value for key, value in options.items() if key not in known},
+        tool_choice=choice,
     )
 
 
@@ -95,10 +117,11 @@ class ProviderModel(Model):
         system_prompt: str | None = None,
         **options: Any,
     ) -> AsyncIterator[StreamEvent]:
-        """Ask the model. `options`: see `call_options`, and settings for this call only."""
-        asked = call_options(options)
-        config = changed_settings(type(self), self._known, self._config, asked.settings)
-        async with aclosing(self._answer(config, messages, tool_specs, system_prompt, asked)) as events:
+        """Ask the model. `options`: `tool_choice`, `system_prompt_content`, and settings for this call only."""
+        settings = {name: value for name, value in options.items() if name not in _CALL_OPTIONS}
+        config = changed_settings(type(self), self._known, self._config, settings)
+        call = model_call(config, messages, tool_specs, system_prompt, options)
+        async with aclosing(self._answer(call)) as events:
             async for event in events:
                 yield event
 
@@ -107,46 +130,33 @@ class ProviderModel(Model):
         messages: Sequence[Message],
         tool_specs: Sequence[ToolSpec] | None = None,
         system_prompt: str | None = None,
-        system_prompt_content: SystemBlocks | None = None,
+        system_prompt_content: Sequence[Mapping[str, Any]] | None = None,
     ) -> int:
         """The tokens that these would take: counted by the service when `use_native_token_count` is set, else
         estimated.
 
         When the service does not answer, or cannot count for this model, the result is the estimate.
         """
+        options = {"system_prompt_content": system_prompt_content}
+        call = model_call(self._config, messages, tool_specs, system_prompt, options)
         if self._config.get("use_native_token_count"):
-            options = call_options({"system_prompt_content": system_prompt_content})
-            counting = self._counting(self._config, messages, tool_specs, system_prompt, options)
+            counting = self._counting(call)
             try:
                 return await counting()
             except RepertoryError as error:
                 _log.info("tokens not counted but estimated", exc_info=error, extra={"service": self._service})
-        return estimate_tokens(messages, tool_specs, system_prompt_text(system_prompt, system_prompt_content))
+        return estimate_tokens(messages, tool_specs, call.system_text)
 
     async def aclose(self) -> None:
         """Release the connections of the running event loop."""
         await self._clients.aclose()
 
-    def _answer(
-        self,
-        config: Any,
-        messages: Sequence[Message],
-        tool_specs: Sequence[ToolSpec] | None,
-        system_prompt: str | None,
-        options: ModelCallOptions,
-    ) -> AsyncGenerator[StreamEvent]:
+    def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
         """The events of one answer. Closing the generator releases the connection."""
         raise NotImplementedError
 
-    def _counting(
-        self,
-        config: Any,
-        messages: Sequence[Message],
-        tool_specs: Sequence[ToolSpec] | None,
-        system_prompt: str | None,
-        options: ModelCallOptions,
-    ) -> Callable[[], Awaitable[int]]:
-        """A call that asks the service to count. Only for providers with a setting `use_native_token_count`."""
+    def _counting(self, call: ModelCall) -> Callable[[], Awaitable[int]]:
+        """A request to the service to count. Only for providers with a setting `use_native_token_count`."""
         raise NotImplementedError
 
 
@@ -175,18 +185,6 @@ def changed_settings(
         msg = f"{owner.__name__} has no setting {', '.join(unknown)}{hint}; it has {', '.join(sorted(names))}"
         raise TypeError(msg)
     return {**config, **changes}
-
-
-def system_prompt_blocks(system_prompt: str | None, content: SystemBlocks | None) -> SystemBlocks:
-    """The system prompt as blocks; blank texts are left out, since services refuse them."""
-    blocks: SystemBlocks = [{"text": system_prompt or ""}] if content is None else content
-    return [block for block in blocks if "text" not in block or block["text"].strip()]
-
-
-def system_prompt_text(system_prompt: str | None, content: SystemBlocks | None) -> str:
-    """The system prompt as one text."""
-    texts = [text_in(block) for block in system_prompt_blocks(system_prompt, content)]
-    return "\n".join(text for text in texts if text)
 
 
 # How services say that a conversation does not fit the model's window.

@@ -138,9 +138,9 @@ def _split_by(chunk: int | None) -> Split:
     return lambda text: [text[start : start + chunk] for start in range(0, len(text), chunk)]
 
 
-def _metadata(asked: int, blocks: list[ContentBlock]) -> StreamEvent:
-    said = estimate_tokens([{"role": "assistant", "content": blocks}])
-    usage = {"inputTokens": asked, "outputTokens": said, "totalTokens": asked + said}
+def _metadata(input_tokens: int, blocks: list[ContentBlock]) -> StreamEvent:
+    output_tokens = estimate_tokens([{"role": "assistant", "content": blocks}])
+    usage = {"inputTokens": input_tokens, "outputTokens": output_tokens, "totalTokens": input_tokens + output_tokens}
     return {"metadata": {"usage": usage, "metrics": {"latencyMs": 0}}}
 
 

@@ -92,10 +92,10 @@ async def streamed_events(service: Service, call: ApiCall, reader: AnswerReader)
     try:
         async with aclosing(_pieces(service, stream)) as pieces:
             async for piece in pieces:
-                said = mapping_field(as_plain(piece), "stream", "piece")
-                if is_error(said):
-                    raise told_error(service, said)
-                for event in reader.feed(said):
+                fields = mapping_field(as_plain(piece), "stream", "piece")
+                if is_error(fields):
+                    raise stream_error(service, fields)
+                for event in reader.feed(fields):
                     yield event
     except sdk_errors(service) as error:
         raise from_sdk_error(service, error, answering=True) from error
@@ -199,7 +199,7 @@ def from_sdk_error(service: Service, error: Exception, *, answering: bool) -> Re
         case sdk.APIConnectionError() | httpx2.HTTPError() | httpx2.StreamError() | anyio.EndOfStream() | OSError():
             return _from_connection(service, error, answering=answering)
         case sdk.APIError():
-            return refusal_error(service, 0, *_told(error.body, str(error)))
+            return refusal_error(service, 0, *_message_and_codes(error.body, str(error)))
         case _ if "api_key" in str(error):
             return ModelFailed(f"no key for {service.name} was found: {_key_advice(service)}")
         case _ if answering:
@@ -213,13 +213,13 @@ def is_error(piece: Mapping[str, object]) -> bool:
     return bool(piece.get("error")) or "error" in (piece.get("type"), piece.get("object"))
 
 
-def told_error(service: Service, piece: Mapping[str, object]) -> RepertoryError:
-    return refusal_error(service, 0, *_told(piece, f"{service.name} ended the answer with an error"))
+def stream_error(service: Service, piece: Mapping[str, object]) -> RepertoryError:
+    return refusal_error(service, 0, *_message_and_codes(piece, f"{service.name} ended the answer with an error"))
 
 
 def _from_status(service: Service, error: Any) -> RepertoryError:
     status = error.status_code if error.status_code >= 400 else 0
-    message, *codes = _told(error.body, str(error))
+    message, *codes = _message_and_codes(error.body, str(error))
     return refusal_error(service, status, message, *codes, wait_s=retry_after_s(error.response.headers))
 
 
@@ -241,7 +241,7 @@ def _from_connection(service: Service, error: Exception, *, answering: bool) -> 
     return Unavailable(f"{service.name} cannot be reached at {host}: {hint} ({text})", url=f"{host}{url.path}")
 
 
-def _told(body: object, otherwise: str) -> list[str]:
+def _message_and_codes(body: object, otherwise: str) -> list[str]:
     """The message of an error's body, and its codes. Servers use many formats; the status decides the rest."""
     inner = body.get("error", body) if is_mapping(body) else body
     if isinstance(inner, str) and inner:
@@ -357,7 +357,7 @@ class Service:
     """True if a server given by its URL is called without a key, too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ClientSettings:
     """How to reach the service. Missing fields come from the environment, as the SDK documents."""
 

@@ -21,7 +21,7 @@ from repertory.errors import AlreadyExists, Invalid, NotFound, PreconditionFaile
 from repertory.forking import forget_in_children
 
 
-class _Kept(NamedTuple):
+class _Object(NamedTuple):
     body: bytes
     version: str
     modified_at: float
@@ -37,7 +37,7 @@ class ObjectShelf:
         self.clock = clock or map(float, count()).__next__
         self.lock = threading.Lock()
         """Held for moments, never across a wait."""
-        self.objects: dict[str, _Kept] = {}
+        self.objects: dict[str, _Object] = {}
         self.folders: Counter[str] = Counter()
         """Folder to the number of objects below it."""
         forget_in_children(self)
@@ -79,7 +79,7 @@ class MemoryObjectStore:
             self._check(key, condition)
             if key not in self._shelf.objects:
                 self._shelf.folders.update(_folders(key))
-            self._shelf.objects[key] = _Kept(bytes(body), version, self._shelf.clock())
+            self._shelf.objects[key] = _Object(bytes(body), version, self._shelf.clock())
         return version
 
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:

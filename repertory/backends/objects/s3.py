@@ -18,10 +18,11 @@ from repertory.backends.aws_errors import (
     AwsErrors,
     PageTokens,
     Refusal,
+    RetryPolicy,
     aws_client_errors,
+    with_retries,
 )
 from repertory.backends.ports import Condition, Create, ObjectInfo, Overwrite, StoredObject, Update
-from repertory.backends.retries import RetryPolicy, with_retries
 from repertory.core.ids import KEY_BYTES_MAX, check_id, check_key, check_prefix, is_key
 from repertory.errors import (
     AlreadyExists,

@@ -21,7 +21,6 @@ import anyio.to_thread
 from anyio.lowlevel import RunVar
 
 from repertory.backends.ports import ToolContext
-from repertory.backends.tools.schema_library import load_schema_library, schema_class
 from repertory.core.interrupts import question_in
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
 from repertory.core.tools import exception_text, tool_result
@@ -29,7 +28,6 @@ from repertory.errors import Invalid, LimitReached, TooLarge
 
 if TYPE_CHECKING:
     from repertory.backends.tools.input_schema import InputSchema
-
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -521,3 +519,22 @@ def _checked_timeout(timeout_s: float | None) -> float | None:
 def _bare_schema(schema: Mapping[str, object] | None) -> Mapping[str, object] | None:
     inner = schema.get("json") if schema is not None and len(schema) == 1 else None
     return cast("Mapping[str, object]", inner) if isinstance(inner, Mapping) else schema
+
+
+# The schema library takes some 70 ms to load and reads files, so code on an event loop awaits `load_schema_library`
+# first; the import then runs in a worker thread.
+
+
+@functools.cache
+def schema_class() -> type[InputSchema]:
+    """`InputSchema`, imported at the first call. Blocks while it loads."""
+    from repertory.backends.tools.input_schema import InputSchema
+
+    InputSchema("warm_up", schema_class, (), {})  # the library looks for its plugins on disk at the first schema
+    return InputSchema
+
+
+async def load_schema_library() -> None:
+    """Load the library without blocking the event loop. Costs nothing when it is loaded."""
+    if not schema_class.cache_info().currsize:
+        await anyio.to_thread.run_sync(schema_class)

@@ -67,9 +67,9 @@ class InputSchema:
             return cast("dict[str, Any]", self._validate(_copied(cast("object", value))))
         except pydantic.ValidationError as error:
             problems = error.errors(include_url=False, include_context=False)
-            told = "; ".join(_problem(problem) for problem in problems[:PROBLEMS_MAX])
+            text = "; ".join(_problem(problem) for problem in problems[:PROBLEMS_MAX])
             more = f"; and {len(problems) - PROBLEMS_MAX} more" if len(problems) > PROBLEMS_MAX else ""
-            raise Invalid(f"input of {self._tool_name}: {told}{more}; {self._fields()}") from None
+            raise Invalid(f"input of {self._tool_name}: {text}{more}; {self._fields()}") from None
 
     def _fields(self) -> str:
         return f"its fields are: {', '.join(self._names) or 'none'}"

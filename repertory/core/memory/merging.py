@@ -25,8 +25,8 @@ def merged(found: Sequence[Sequence[MemoryEntry]]) -> list[MemoryEntry]:
 
 def unsaid(entries: Iterable[MemoryEntry], shown: Sequence[Message]) -> list[MemoryEntry]:
     """The entries that are not shown to the model already, as whole words within a message."""
-    said = "\n".join(normalized_text(text) for message in shown for text in _texts(message))
-    return [entry for entry in entries if not _stands_in(normalized_text(entry.content), said)]
+    words_shown = "\n".join(normalized_text(text) for message in shown for text in _texts(message))
+    return [entry for entry in entries if not _stands_in(normalized_text(entry.content), words_shown)]
 
 
 def within_budget(entries: Iterable[MemoryEntry], entries_max: int, tokens_max: int) -> list[MemoryEntry]:
@@ -48,9 +48,9 @@ def normalized_text(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-def _stands_in(words: str, said: str) -> bool:
+def _stands_in(words: str, words_shown: str) -> bool:
     """True if the words occur as whole words, not within other words ("tea" in "steak")."""
-    return words in said and re.search(rf"(?<!\w){re.escape(words)}(?!\w)", said) is not None
+    return words in words_shown and re.search(rf"(?<!\w){re.escape(words)}(?!\w)", words_shown) is not None
 
 
 def _texts(message: Message) -> Iterable[str]:

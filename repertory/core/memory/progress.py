@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PENDING_MAX = 256
 """The most pending writes of one store for one conversation. Further ones are refused."""
-LETTERS_MAX = 64
+DEAD_LETTERS_MAX = 64
 """The most dead letters; beyond it the oldest are dropped. Each change of the progress writes all of them."""
 WHY_CHARS_MAX = 500
 
@@ -104,15 +104,15 @@ class Progress:
 
     def refused(self, key: str, why: str, at: float) -> Progress:
         """The store refused this write for good."""
-        letters = [
+        new_letters = [
             MemoryDeadLetter(at=at, why=why[:WHY_CHARS_MAX], write=write) for write in self.pending if write.key == key
         ]
-        return replace(self.landed(key), dead_letters=(*self.dead_letters, *letters)[-LETTERS_MAX:])
+        return replace(self.landed(key), dead_letters=(*self.dead_letters, *new_letters)[-DEAD_LETTERS_MAX:])
 
     def given_up(self, seq_range: SeqRange, why: str, at: float) -> Progress:
         """This range cannot be extracted."""
         letter = MemoryDeadLetter(at=at, why=why[:WHY_CHARS_MAX], seq_range=seq_range)
-        return replace(self.extracted(seq_range, ()), dead_letters=(*self.dead_letters, letter)[-LETTERS_MAX:])
+        return replace(self.extracted(seq_range, ()), dead_letters=(*self.dead_letters, letter)[-DEAD_LETTERS_MAX:])
 
     def without(self, seqs: Collection[int]) -> Progress:
         """Drop all pending writes and dead letters that came from these messages. The rest of their ranges is extracted
@@ -143,12 +143,12 @@ def read_progress(position: int, kept: Json) -> Progress:
     if kept is None:
         return Progress(position=position)
     try:
-        said = cast("Mapping[str, Json]", kept)
+        fields = cast("Mapping[str, Json]", kept)
         return Progress(
             position=position,
-            pending=tuple(map(_read_write, _list(said.get("pending")))),
-            again=tuple(map(_read_stretch, _list(said.get("again")))),
-            dead_letters=tuple(map(_read_letter, _list(said.get("letters")))),
+            pending=tuple(map(_read_write, _list(fields.get("pending")))),
+            again=tuple(map(_read_seq_range, _list(fields.get("again")))),
+            dead_letters=tuple(map(_read_dead_letter, _list(fields.get("letters")))),
         )
     except (AttributeError, TypeError, ValueError) as error:
         raise CorruptJournal("what is kept of a memory store cannot be read", found=type(error).__name__) from error
@@ -163,40 +163,40 @@ def forgetting(
     erase: set[int] = set()
     for seq, record in journal:
         if isinstance(record, CursorMoved) and record.kept:
-            said = {name: read_progress(0, kept) for name, kept in record.kept.items()}
-            if any(progress.without(seqs) != progress for progress in said.values()):
+            progress_of = {name: read_progress(0, kept) for name, kept in record.kept.items()}
+            if any(progress.without(seqs) != progress for progress in progress_of.values()):
                 erase.add(seq)
     if not erase:
         return None, frozenset()
     now = {name: read_progress(fold.cursors.get(name, 0), kept) for name, kept in fold.kept.items()}
-    kept = {name: kept_of(progress.without(seqs)) for name, progress in now.items()}
-    stated = {name: said for name, said in kept.items() if said is not None}
+    kept = {name: progress_json(progress.without(seqs)) for name, progress in now.items()}
+    stated = {name: progress_of for name, progress_of in kept.items() if progress_of is not None}
     return CursorMoved(at=at, positions=dict(fold.cursors), kept=stated), frozenset(erase)
 
 
-def kept_of(progress: Progress) -> Json:
+def progress_json(progress: Progress) -> Json:
     """The progress as JSON for the journal, without the position; None when there is nothing else."""
-    said: dict[str, Json] = {}
+    fields: dict[str, Json] = {}
     if progress.pending:
-        said["pending"] = [_spell_write(write) for write in progress.pending]
+        fields["pending"] = [_spell_write(write) for write in progress.pending]
     if progress.again:
-        said["again"] = [list(stretch) for stretch in progress.again]
+        fields["again"] = [list(seq_range) for seq_range in progress.again]
     if progress.dead_letters:
-        said["letters"] = [_spell_dead_letter(letter) for letter in progress.dead_letters]
-    return said or None
+        fields["letters"] = [_spell_dead_letter(letter) for letter in progress.dead_letters]
+    return fields or None
 
 
 def _spell_write(write: MemoryWrite) -> dict[str, Json]:
-    said: dict[str, Json] = {"key": write.key, "content": write.content}
+    fields: dict[str, Json] = {"key": write.key, "content": write.content}
     if write.metadata:
-        said["metadata"] = dict(write.metadata)
+        fields["metadata"] = dict(write.metadata)
     if write.sequence_numbers:
-        said["sequence_numbers"] = list(write.sequence_numbers)
+        fields["sequence_numbers"] = list(write.sequence_numbers)
     if write.message_times:
-        said["message_times"] = list(write.message_times)
+        fields["message_times"] = list(write.message_times)
     if write.said_at is not None:
-        said["said_at"] = write.said_at
-    return said
+        fields["said_at"] = write.said_at
+    return fields
 
 
 def _spell_dead_letter(letter: MemoryDeadLetter) -> dict[str, Json]:
@@ -214,7 +214,7 @@ def _list(value: Json) -> Sequence[Json]:
     return cast("Sequence[Json]", value)
 
 
-def _read_stretch(value: Json) -> SeqRange:
+def _read_seq_range(value: Json) -> SeqRange:
     first, last = _list(value)
     if not isinstance(first, int) or not isinstance(last, int):
         raise TypeError
@@ -222,10 +222,10 @@ def _read_stretch(value: Json) -> SeqRange:
 
 
 def _read_write(value: Json) -> MemoryWrite:
-    said = cast("Mapping[str, Json]", value)
-    key, content, said_at = said.get("key"), said.get("content"), said.get("said_at")
-    metadata, numbers = said.get("metadata", {}), _list(said.get("sequence_numbers"))
-    times = _list(said.get("message_times"))
+    fields = cast("Mapping[str, Json]", value)
+    key, content, said_at = fields.get("key"), fields.get("content"), fields.get("said_at")
+    metadata, numbers = fields.get("metadata", {}), _list(fields.get("sequence_numbers"))
+    times = _list(fields.get("message_times"))
     if not (isinstance(key, str) and isinstance(content, str) and isinstance(metadata, dict)):
         raise TypeError
     if not (said_at is None or isinstance(said_at, float | int)):
@@ -240,13 +240,13 @@ def _read_write(value: Json) -> MemoryWrite:
     )
 
 
-def _read_letter(value: Json) -> MemoryDeadLetter:
-    said = cast("Mapping[str, Json]", value)
-    at, why, write = said.get("at"), said.get("why"), said.get("write")
+def _read_dead_letter(value: Json) -> MemoryDeadLetter:
+    fields = cast("Mapping[str, Json]", value)
+    at, why, write = fields.get("at"), fields.get("why"), fields.get("write")
     if not (isinstance(at, float | int) and isinstance(why, str)):
         raise TypeError
     if write is None:
-        return MemoryDeadLetter(at=at, why=why, seq_range=_read_stretch(said.get("stretch")))
+        return MemoryDeadLetter(at=at, why=why, seq_range=_read_seq_range(fields.get("stretch")))
     return MemoryDeadLetter(at=at, why=why, write=_read_write(write))
 
 
@@ -287,7 +287,7 @@ def together(names: Iterable[str], flushed: Iterable[Mapping[str, StoreFlush]]) 
     return FlushReport(stores=stores)
 
 
-class SaidMessage(NamedTuple):
+class JournaledMessage(NamedTuple):
     """One message of a conversation."""
 
     seq: int
@@ -299,7 +299,9 @@ class SaidMessage(NamedTuple):
     """True if the message replaces an erased one."""
 
 
-def said_in_rows(rows: Sequence[Row], after: int, until: int | None = None, *, session_id: str) -> list[SaidMessage]:
+def messages_in_rows(
+    rows: Sequence[Row], after: int, until: int | None = None, *, session_id: str
+) -> list[JournaledMessage]:
     """The messages after sequence number `after`, up to `until` or all, in order, as they are now, without those that a
     rewind left behind. `rows`: at least all rows after `after`.
 
@@ -312,20 +314,20 @@ def said_in_rows(rows: Sequence[Row], after: int, until: int | None = None, *, s
     path = paths_to(records, [wanted[-1].seq if until is None else until])
     redacted = {record.target for _, record in records if isinstance(record, Redacted)}
     return [
-        SaidMessage(seq, record.at, record.message, seq in redacted)
+        JournaledMessage(seq, record.at, record.message, seq in redacted)
         for seq, record in records
         if isinstance(record, MessageAdded) and within(seq, path)
     ]
 
 
-def turns_in(said: Iterable[SaidMessage]) -> int:
+def turns_in(messages: Iterable[JournaledMessage]) -> int:
     """The number of answers in these messages."""
-    return sum(is_answer(each.message) for each in said)
+    return sum(is_answer(each.message) for each in messages)
 
 
-def whole_turns(said: Sequence[SaidMessage]) -> Sequence[SaidMessage]:
+def whole_turns(messages: Sequence[JournaledMessage]) -> Sequence[JournaledMessage]:
     """The messages up to the last answer; later ones belong to an unfinished turn."""
-    for end in range(len(said), 0, -1):
-        if is_answer(said[end - 1].message):
-            return said[:end]
+    for end in range(len(messages), 0, -1):
+        if is_answer(messages[end - 1].message):
+            return messages[:end]
     return ()

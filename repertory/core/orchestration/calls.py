@@ -65,7 +65,7 @@ CallDecision: TypeAlias = BeginRun | GoOn | Replay
 
 def decide_call(
     run: Run,
-    said: UserMessages | InterruptResponses,
+    prompt: UserMessages | InterruptResponses,
     *,
     now: float,
     token: str | None = None,
@@ -89,9 +89,9 @@ def decide_call(
     if token in run.earlier and resume is not False and not named:
         return Replay(run.earlier[token])
     new = None if token is None or named else token
-    if isinstance(said, InterruptResponses):
-        return GoOn(answers=_answers(run, said, now), expired=_expired(run, now), token=new)
-    task = _task(said)
+    if isinstance(prompt, InterruptResponses):
+        return GoOn(answers=_answers(run, prompt, now), expired=_expired(run, now), token=new)
+    task = _task(prompt)
     if named:
         return GoOn(expired=_expired(run, now))
     if resume is False or (resume is None and run.over):
@@ -144,39 +144,39 @@ def _expired(run: Run, now: float) -> frozenset[str]:
     return frozenset(node for node, asked in waiting(run).items() if all(each.is_over(now) for each in asked))
 
 
-def _answers(run: Run, said: InterruptResponses, now: float) -> dict[str, dict[str, Json]]:
+def _answers(run: Run, given: InterruptResponses, now: float) -> dict[str, dict[str, Json]]:
     asked = {interrupt.id: (node, interrupt) for node, asked in _questions(run).items() for interrupt in asked}
     found: dict[str, dict[str, Json]] = {}
-    for said_id, response in said.responses.items():
-        interrupt_id = _meant(said_id, {key: node for key, (node, _) in asked.items()})
+    for given_id, response in given.responses.items():
+        interrupt_id = _meant(given_id, {key: node for key, (node, _) in asked.items()})
         node, interrupt = asked[interrupt_id]
         if interrupt_id in run.responses:
             if run.responses[interrupt_id] != response:
-                raise Invalid("this interrupt has another answer already", interrupt=said_id)
+                raise Invalid("this interrupt has another answer already", interrupt=given_id)
         elif interrupt.is_over(now):
-            raise InterruptExpired("nobody may answer this any more", interrupt=said_id, at=interrupt.expires_at)
+            raise InterruptExpired("nobody may answer this any more", interrupt=given_id, at=interrupt.expires_at)
         else:
             found.setdefault(node, {})[interrupt_id] = response
     return found
 
 
-def _meant(said_id: str, asked: Mapping[str, str]) -> str:
-    """The full interrupt id: `said_id` itself, or the id that the node uses, if only one node does. `asked`: full id to
-    node. Errors: `InterruptNotFound`, `Invalid`.
+def _meant(given_id: str, asked: Mapping[str, str]) -> str:
+    """The full interrupt id: `given_id` itself, or the id that the node uses, if only one node does. `asked`: full id
+    to node. Errors: `InterruptNotFound`, `Invalid`.
     """
-    if said_id in asked:
-        return said_id
-    found = [key for key, node in asked.items() if own_id(node, key) == said_id]
+    if given_id in asked:
+        return given_id
+    found = [key for key, node in asked.items() if own_id(node, key) == given_id]
     if not found:
-        raise InterruptNotFound("no such interrupt is waiting", interrupt=said_id, waiting=sorted(asked))
+        raise InterruptNotFound("no such interrupt is waiting", interrupt=given_id, waiting=sorted(asked))
     if len(found) > 1:
-        raise Invalid("several nodes ask by this id: use those of the result", interrupt=said_id, waiting=found)
+        raise Invalid("several nodes ask by this id: use those of the result", interrupt=given_id, waiting=found)
     return found[0]
 
 
-def _task(said: UserMessages) -> Task | None:
+def _task(given: UserMessages) -> Task | None:
     """The task: one user message; None for no message. Errors: `Invalid`."""
-    messages = list(said.messages)
+    messages = list(given.messages)
     if not messages:
         return None
     if len(messages) > 1 or messages[0]["role"] != "user":

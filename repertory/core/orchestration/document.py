@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, cast
 from repertory.core.interrupt_state import NO_INTERRUPTS, questions_in, read_state
 from repertory.core.messages import check_message, repair_stored_message, tool_results
 from repertory.core.orchestration.results import NodeResult, Status, node_result_of, sum_of
-from repertory.core.orchestration.run import RUN, Ended, KeptResult, NodeNote, Places, Run
+from repertory.core.orchestration.run import RUN, Ended, NodeNote, Places, Run, StoredResult
 from repertory.core.result import AgentResult
 from repertory.errors import Corrupt
 
@@ -51,40 +51,40 @@ def document_of(run: Run, orchestrator_id: str) -> dict[str, object]:
     """The document of a run. Raw bytes in messages and in the task stay bytes."""
     order = [node for node, _ in _work_done(run)]
     task = run.task if isinstance(run.task, str) else list(run.task)
-    said: dict[str, object] = {"type": run.kind, "id": orchestrator_id, "status": run.status.value}
+    document: dict[str, object] = {"type": run.kind, "id": orchestrator_id, "status": run.status.value}
     if run.kind == "graph":
         for status in (Status.COMPLETED, Status.FAILED, Status.INTERRUPTED):
-            said[f"{status.value}_nodes"] = list(run.with_status(status))
+            document[f"{status.value}_nodes"] = list(run.with_status(status))
     else:
-        said["node_history"] = order
-    said["node_results"] = {node: _plain(result.to_dict()) for node, result in run.results.items()}
-    said |= {"next_nodes_to_execute": list(run.ready), "current_task": task}
+        document["node_history"] = order
+    document["node_results"] = {node: _plain(result.to_dict()) for node, result in run.results.items()}
+    document |= {"next_nodes_to_execute": list(run.ready), "current_task": task}
     if run.kind == "graph":
-        said["execution_order"] = order
-    said |= {"accumulated_usage": dict(run.usage), "accumulated_metrics": {"latencyMs": run.latency_ms}}
+        document["execution_order"] = order
+    document |= {"accumulated_usage": dict(run.usage), "accumulated_metrics": {"latencyMs": run.latency_ms}}
     if run.kind == "graph":
-        said["execution_count"] = run.executions
-    said["execution_time"] = run.elapsed_ms
+        document["execution_count"] = run.executions
+    document["execution_time"] = run.elapsed_ms
     if run.kind == "swarm":
         shared = {node: dict(note.context) for node, note in run.notes.items() if note.context}
-        said["context"] = {"shared_context": shared, "handoff_node": None, "handoff_message": _words(run)}
-    return {**said, "_internal_state": {"interrupt_state": dict(NO_INTERRUPTS)}}
+        document["context"] = {"shared_context": shared, "handoff_node": None, "handoff_message": _words(run)}
+    return {**document, "_internal_state": {"interrupt_state": dict(NO_INTERRUPTS)}}
 
 
-def records_from(said: Mapping[str, Json], before: Run, *, at: float) -> list[NodeChanged]:
+def records_from(document: Mapping[str, Json], before: Run, *, at: float) -> list[NodeChanged]:
     """The records that bring a journal from `before` to what the document says; none when it says the same.
 
     A document that continues an unfinished run is the same run: unchanged nodes keep all that the document lacks. Any
     other document is the next run. Errors: `Corrupt` for a malformed document.
     """
     try:
-        return _records(_read(said), before, at)
+        return _records(_read(document), before, at)
     except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise Corrupt("not the document of a graph or swarm", cause=repr(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
+class _ParsedDocument:
     """A parsed document."""
 
     kind: OrchestratorKind
@@ -102,45 +102,45 @@ class _Told:
     waiting: Mapping[str, LeftWaiting]
 
 
-def _read(said: Mapping[str, Json]) -> _Told:
-    kind: OrchestratorKind = "swarm" if said["type"] == "swarm" else "graph"
-    if said["type"] != kind:
-        raise ValueError(said["type"])
-    status, task = Status(said["status"]), said["current_task"]
-    context = _fields(said["context"]) if kind == "swarm" else {}
-    order = _names(said["execution_order" if kind == "graph" else "node_history"])
-    following = tuple(_names(said["next_nodes_to_execute"]))
-    internal = _fields(said.get("_internal_state"))
+def _read(document: Mapping[str, Json]) -> _ParsedDocument:
+    kind: OrchestratorKind = "swarm" if document["type"] == "swarm" else "graph"
+    if document["type"] != kind:
+        raise ValueError(document["type"])
+    status, task = Status(document["status"]), document["current_task"]
+    context = _fields(document["context"]) if kind == "swarm" else {}
+    order = _names(document["execution_order" if kind == "graph" else "node_history"])
+    following = tuple(_names(document["next_nodes_to_execute"]))
+    internal = _fields(document.get("_internal_state"))
     left = left_waiting(internal.get("interrupt_state"), Counter(order))
-    visited = (node for node in _names(said.get("interrupted_nodes")) if node in left and node not in following)
+    visited = (node for node in _names(document.get("interrupted_nodes")) if node in left and node not in following)
     following = (*following, *visited)  # Other programs omit a waiting node that has worked before.
     waiting = {node: each for node, each in left.items() if node in following}
-    results = {node: NodeResult.from_dict(_fields(each)) for node, each in _fields(said["node_results"]).items()}
+    results = {node: NodeResult.from_dict(_fields(each)) for node, each in _fields(document["node_results"]).items()}
     results |= {node: _asking(each.interrupts) for node, each in waiting.items()}
     for each in (each for result in results.values() for each in result.get_agent_results()):
         if each.message is not None:
             check_message(each.message)
-    failed = [results[node].status for node in _names(said.get("failed_nodes")) if node in results]
+    failed = [results[node].status for node in _names(document.get("failed_nodes")) if node in results]
     if status is Status.FAILED and failed and all(each is Status.COMPLETED for each in failed):
         status = Status.COMPLETED  # Other programs call a run failed for good, even if the node was run again.
-    told = _Told(
+    parsed = _ParsedDocument(
         kind=kind,
         status=status,
         task=task if isinstance(task, str) else _blocks(task),
         results=results,
         order=order,
         following=following,
-        usage=sum_of({}, _fields(said.get("accumulated_usage"))),
-        latency_ms=_number(_fields(said.get("accumulated_metrics")).get("latencyMs")),
-        executions=int(_number(said.get("execution_count", len(order)))),
-        elapsed_ms=int(_number(said.get("execution_time"))),
+        usage=sum_of({}, _fields(document.get("accumulated_usage"))),
+        latency_ms=_number(_fields(document.get("accumulated_metrics")).get("latencyMs")),
+        executions=int(_number(document.get("execution_count", len(order)))),
+        elapsed_ms=int(_number(document.get("execution_time"))),
         context={node: _fields(values) for node, values in _fields(context.get("shared_context")).items()},
         words=cast("str | None", context.get("handoff_message")) or None,
         waiting=waiting,
     )
-    if RUN in (*results, *told.order, *told.following):
+    if RUN in (*results, *parsed.order, *parsed.following):
         raise ValueError("a node without a name")
-    return told
+    return parsed
 
 
 def _asking(interrupts: tuple[Interrupt, ...]) -> NodeResult:
@@ -186,54 +186,56 @@ def _blocks(task: Json) -> Task:
     return check_message({"role": "user", "content": task})["content"] if task else ""
 
 
-def _records(told: _Told, before: Run, at: float) -> list[NodeChanged]:
-    if told.status is Status.PENDING and not (told.results or told.following):
+def _records(document: _ParsedDocument, before: Run, at: float) -> list[NodeChanged]:
+    if document.status is Status.PENDING and not (document.results or document.following):
         return []
-    same = _goes_on(told, before)
+    same = _goes_on(document, before)
     notes = before.notes if same else {}
-    changed = [node for node in told.results if not (node in notes and _is_as_it_was(told, node, notes[node]))]
-    changed = [node for node in changed if told.results[node].status is not Status.INTERRUPTED or node in told.waiting]
-    frontier = _frontier(told, before) if same else told.following
+    changed = [node for node in document.results if not (node in notes and _is_as_it_was(document, node, notes[node]))]
+    changed = [
+        node for node in changed if document.results[node].status is not Status.INTERRUPTED or node in document.waiting
+    ]
+    frontier = _frontier(document, before) if same else document.following
     run = Run()
-    run.number, run.kind, run.task = before.number if same else before.number + 1, told.kind, told.task
+    run.number, run.kind, run.task = before.number if same else before.number + 1, document.kind, document.task
     run.tokens, run.begun_at = (before.tokens, before.begun_at) if same else ((), at)
     made: list[NodeChanged] = []
     if not same or (frontier != before.frontier and not changed):
-        begun = Run.begun(before, told.task, frontier, at=at, kind=told.kind, tokens=run.tokens)
+        begun = Run.begun(before, document.task, frontier, at=at, kind=document.kind, tokens=run.tokens)
         made.append(replace(begun, run=run.number))
-    made_of = _notes(told, changed, notes)
+    made_of = _notes(document, changed, notes)
     for node, note in sorted(made_of.items(), key=lambda item: item[1].places.last or math.inf):
-        end = run.ended(node, Ended(result=note.result), frontier, at=at, elapsed_ms=told.elapsed_ms)
-        said = note.said(cast("Mapping[str, Json]", end.result))
-        made.append(replace(end, data={**said, "elapsed_ms": told.elapsed_ms}))
-    if told.status is Status.FAILED and not frontier:
-        made.append(run.stopped(ENDED_ELSEWHERE, at=at, elapsed_ms=told.elapsed_ms))
+        end = run.ended(node, Ended(result=note.result), frontier, at=at, elapsed_ms=document.elapsed_ms)
+        fields = note.to_data(cast("Mapping[str, Json]", end.result))
+        made.append(replace(end, data={**fields, "elapsed_ms": document.elapsed_ms}))
+    if document.status is Status.FAILED and not frontier:
+        made.append(run.stopped(ENDED_ELSEWHERE, at=at, elapsed_ms=document.elapsed_ms))
     return made
 
 
-def _goes_on(told: _Told, before: Run) -> bool:
+def _goes_on(document: _ParsedDocument, before: Run) -> bool:
     """True if the document continues the unfinished run, or shows it unchanged."""
     done = [node for node, _ in _work_done(before)]
-    alike = (told.kind, told.task) == (before.kind, before.task) and list(told.order[: len(done)]) == done
+    alike = (document.kind, document.task) == (before.kind, before.task) and list(document.order[: len(done)]) == done
     return alike and not before.over
 
 
-def _frontier(told: _Told, before: Run) -> tuple[str, ...]:
+def _frontier(document: _ParsedDocument, before: Run) -> tuple[str, ...]:
     """The frontier: the document's next nodes, and nodes that still wait for those."""
-    if not told.following:
+    if not document.following:
         return ()
-    if set(told.following) == set(before.ready):
+    if set(document.following) == set(before.ready):
         return before.frontier
-    waiting = [node for node in before.frontier if node not in before.ready and node not in told.following]
+    waiting = [node for node in before.frontier if node not in before.ready and node not in document.following]
     done = {node: len(note.places) for node, note in before.notes.items()}
-    return (*told.following, *(node for node in waiting if told.order.count(node) == done.get(node, 0)))
+    return (*document.following, *(node for node in waiting if document.order.count(node) == done.get(node, 0)))
 
 
-def _is_as_it_was(told: _Told, node: str, note: NodeNote) -> bool:
-    found = told.results[node]
+def _is_as_it_was(document: _ParsedDocument, node: str, note: NodeNote) -> bool:
+    found = document.results[node]
     if found.status is Status.INTERRUPTED and _ids(found) != _ids(note.result):
         return False
-    same = found.status is note.result.status and told.order.count(node) == len(note.places)
+    same = found.status is note.result.status and document.order.count(node) == len(note.places)
     theirs, ours = (_known(_fields(each.to_dict()["result"])) for each in (found, note.result))
     return same and theirs == ours
 
@@ -249,9 +251,9 @@ def _known(result: Mapping[str, Json]) -> dict[str, Json]:
     return {**known, "results": cast("Json", inner)}
 
 
-def _plain(said: Mapping[str, Json]) -> dict[str, Json]:
+def _plain(result: Mapping[str, Json]) -> dict[str, Json]:
     """A result with only the known fields in its interrupts: other programs refuse the rest."""
-    plain = dict(said)
+    plain = dict(result)
     if "interrupts" in plain:
         asked = [_fields(each) for each in cast("list[Json]", plain["interrupts"])]
         plain["interrupts"] = [{name: each.get(name) for name in _OF_INTERRUPTS} for each in asked]
@@ -262,32 +264,32 @@ def _plain(said: Mapping[str, Json]) -> dict[str, Json]:
     return plain
 
 
-def _notes(told: _Told, nodes: Sequence[str], known: Mapping[str, NodeNote]) -> dict[str, NodeNote]:
+def _notes(document: _ParsedDocument, nodes: Sequence[str], known: Mapping[str, NodeNote]) -> dict[str, NodeNote]:
     """Notes of these nodes; `known`: all notes so far. A node's count of executions never falls: it tells executions
     apart, and the document may not list all of them.
     """
     unnamed = max((note.places.last for note in known.values()), default=0) - sum(len(n.places) for n in known.values())
     places = {node: Places() for node in nodes}
-    for place, node in enumerate(told.order, 1 + unnamed):
+    for place, node in enumerate(document.order, 1 + unnamed):
         if node in places:
             places[node] = places[node].and_then(place)
-    handed = (told.following[0], told.words) if told.following and told.words is not None else None
+    handed = (document.following[0], document.words) if document.following and document.words is not None else None
     made: dict[str, NodeNote] = {}
     for node, done in places.items():
-        result = told.results[node]
+        result = document.results[node]
         made[node] = NodeNote(
-            kept=KeptResult(result),
+            stored_result=StoredResult(result),
             status=result.status,
             visits=len(done) + _unnamed(known.get(node)),
             places=done,
             usage=sum_of({}, result.accumulated_usage),
             latency_ms=float(result.accumulated_metrics.get("latencyMs", 0)),
             executions=result.execution_count,
-            context=told.context.get(node, {}),
-            handed=handed if done.last and told.order[-1] == node else None,
-            left=told.waiting[node].agent if node in told.waiting else None,
+            context=document.context.get(node, {}),
+            handed=handed if done.last and document.order[-1] == node else None,
+            left=document.waiting[node].agent if node in document.waiting else None,
         )
-    return _with_the_rest(made, [note for node, note in known.items() if node not in made], told)
+    return _with_the_rest(made, [note for node, note in known.items() if node not in made], document)
 
 
 def _unnamed(note: NodeNote | None) -> int:
@@ -295,7 +297,9 @@ def _unnamed(note: NodeNote | None) -> int:
     return 0 if note is None else note.visits - len(note.places)
 
 
-def _with_the_rest(made: dict[str, NodeNote], kept: Sequence[NodeNote], told: _Told) -> dict[str, NodeNote]:
+def _with_the_rest(
+    made: dict[str, NodeNote], kept: Sequence[NodeNote], document: _ParsedDocument
+) -> dict[str, NodeNote]:
     """Adds the run's usage beyond each node's latest execution to the node that ran most often."""
     if not made:
         return made
@@ -304,9 +308,9 @@ def _with_the_rest(made: dict[str, NodeNote], kept: Sequence[NodeNote], told: _T
         used = sum_of(used, note.usage)
     busiest = max(made, key=lambda node: made[node].visits)
     note = made[busiest]
-    latency_ms = told.latency_ms - sum(each.latency_ms for each in (*made.values(), *kept))
-    executions = told.executions - sum(each.executions for each in (*made.values(), *kept))
-    rest = {name: max(0, count - used.get(name, 0)) for name, count in told.usage.items()}
+    latency_ms = document.latency_ms - sum(each.latency_ms for each in (*made.values(), *kept))
+    executions = document.executions - sum(each.executions for each in (*made.values(), *kept))
+    rest = {name: max(0, count - used.get(name, 0)) for name, count in document.usage.items()}
     made[busiest] = replace(
         note,
         usage=sum_of(note.usage, rest),
@@ -344,12 +348,12 @@ def left_waiting(state: Json, visits: Mapping[str, int]) -> dict[str, LeftWaitin
     """The waiting nodes that can be resumed, by name. `state`: the document's `interrupt_state`; `visits`: node to the
     number of its finished executions. Errors: `TypeError`, `Invalid`.
     """
-    said = _fields(state)
-    if not said.get("activated"):
+    interrupt_state = _fields(state)
+    if not interrupt_state.get("activated"):
         return {}
-    asked = {one.id: one for one in questions_in(said) if one.response is None}
+    asked = {one.id: one for one in questions_in(interrupt_state) if one.response is None}
     found: dict[str, LeftWaiting] = {}
-    for node, kept in _fields(said.get("context")).items():
+    for node, kept in _fields(interrupt_state.get("context")).items():
         if not isinstance(kept, dict) or not ("interrupt_ids" in kept or "activated" in kept):
             continue
         ids = kept.get("interrupt_ids", list(asked))
@@ -367,17 +371,19 @@ def _agent(kept: Mapping[str, Json], visit: int) -> Mapping[str, Json] | None:
     state = _fields(kept.get("interrupt_state"))
     if not read_state(state, messages[-1] if messages else None).waiting:
         return None
-    said = {
+    fields = {
         "type": "agent",
         "messages": messages,
         "state": _fields(kept.get("state")),
         "interrupt_state": state,
         "turn": {"visit": visit, "messages": _of_last_turn(messages)},
     }
-    return cast("Mapping[str, Json]", said)
+    return cast("Mapping[str, Json]", fields)
 
 
 def _of_last_turn(messages: Sequence[Message]) -> int:
     """The number of messages in the last turn."""
-    asks = (place for place, said in enumerate(messages) if said["role"] == "user" and not any(tool_results(said)))
+    asks = (
+        place for place, message in enumerate(messages) if message["role"] == "user" and not any(tool_results(message))
+    )
     return len(messages) - max(asks, default=0)

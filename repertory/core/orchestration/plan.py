@@ -403,15 +403,15 @@ def graph_input(task: Task, before: Mapping[str, NodeResult]) -> list[ContentBlo
         own.extend(task)
     if not before:
         return own
-    told: list[ContentBlock] = []
+    blocks: list[ContentBlock] = []
     if not isinstance(task, str):
-        told.append({"text": "Original Task:"})
-    told.extend(own)
-    told.append({"text": "\nInputs from previous nodes:"})
+        blocks.append({"text": "Original Task:"})
+    blocks.extend(own)
+    blocks.append({"text": "\nInputs from previous nodes:"})
     for node, result in before.items():
-        told.append({"text": f"\nFrom {node}:"})
-        told.extend({"text": f"  - Agent: {_quoted(str(said))}"} for said in result.get_agent_results())
-    return told
+        blocks.append({"text": f"\nFrom {node}:"})
+        blocks.extend({"text": f"  - Agent: {_quoted(str(each))}"} for each in result.get_agent_results())
+    return blocks
 
 
 def swarm_input(
@@ -441,10 +441,10 @@ def swarm_input(
         "You have access to swarm coordination tools if you need help from other agents. "
         "If you don't hand off to another agent, the swarm will consider the task complete."
     )
-    told: list[ContentBlock] = [{"text": f"Context:\n{''.join(parts)}\n\n"}]
-    told += () if isinstance(task, str) else task
-    return told
+    blocks: list[ContentBlock] = [{"text": f"Context:\n{''.join(parts)}\n\n"}]
+    blocks += () if isinstance(task, str) else task
+    return blocks
 
 
-def _quoted(said: str) -> str:
-    return _LINE_BREAK.sub(r"\g<0>    ", said)
+def _quoted(text: str) -> str:
+    return _LINE_BREAK.sub(r"\g<0>    ", text)

@@ -71,19 +71,19 @@ class NodeResult:
     def to_dict(self) -> dict[str, Json]:
         """As JSON; raw bytes in messages stay bytes."""
         return {
-            "result": _said(self.result),
+            "result": _outcome_fields(self.result),
             "execution_time": self.execution_time,
             "status": self.status.value,
             "accumulated_usage": cast("Json", dict(self.accumulated_usage)),
             "accumulated_metrics": cast("Json", dict(self.accumulated_metrics)),
             "execution_count": self.execution_count,
-            "interrupts": _interrupts_said(self.interrupts),
+            "interrupts": _interrupts_fields(self.interrupts),
         }
 
     def to_record(self) -> dict[str, Json]:
         """`to_dict` for journals: without fields that follow from the others."""
-        said = self.to_dict()
-        outcome = cast("dict[str, Json]", said["result"])
+        fields = self.to_dict()
+        outcome = cast("dict[str, Json]", fields["result"])
         if outcome.get("checkpoint", ...) is None:
             del outcome["checkpoint"]
         alone: Mapping[str, Json] = {"result": outcome}
@@ -93,7 +93,7 @@ class NodeResult:
             "execution_count": 1,
             "interrupts": [],
         }
-        return {name: value for name, value in said.items() if name not in known or known[name] != value}
+        return {name: value for name, value in fields.items() if name not in known or known[name] != value}
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Json]) -> NodeResult:
@@ -136,7 +136,7 @@ class MultiAgentResult:
 
     def to_dict(self) -> dict[str, Json]:
         """As JSON; raw bytes in messages stay bytes."""
-        said: dict[str, Json] = {
+        fields: dict[str, Json] = {
             "type": "multiagent_result",
             "status": self.status.value,
             "results": {node: result.to_dict() for node, result in self.results.items()},
@@ -144,11 +144,11 @@ class MultiAgentResult:
             "accumulated_metrics": cast("Json", dict(self.accumulated_metrics)),
             "execution_count": self.execution_count,
             "execution_time": self.execution_time,
-            "interrupts": _interrupts_said(self.interrupts),
+            "interrupts": _interrupts_fields(self.interrupts),
         }
         if self.reason is not None:
-            said["reason"] = self.reason
-        return said
+            fields["reason"] = self.reason
+        return fields
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Json]) -> Self:
@@ -164,7 +164,7 @@ class MultiAgentResult:
 
     def __str__(self) -> str:
         if self.interrupts:
-            return str(_interrupts_said(self.interrupts))
+            return str(_interrupts_fields(self.interrupts))
         texts = {node: str(result).removesuffix("\n") for node, result in self.results.items()}
         return "\n".join(f"{node}: {text}" for node, text in texts.items() if text)
 
@@ -210,62 +210,62 @@ def sum_of(usages: Mapping[str, int], more: Mapping[str, object]) -> dict[str, i
     return total
 
 
-def usage_in(said: Mapping[str, Json]) -> Mapping[str, int]:
+def usage_in(fields: Mapping[str, Json]) -> Mapping[str, int]:
     """The token counts in a node result's JSON; when absent, those of its agent."""
-    return counts_in(said.get("accumulated_usage") or _metrics_in(said).get("usage") or cast("Json", NO_USAGE))
+    return counts_in(fields.get("accumulated_usage") or _metrics_in(fields).get("usage") or cast("Json", NO_USAGE))
 
 
-def counts_in(said: Json) -> Mapping[str, int]:
+def counts_in(value: Json) -> Mapping[str, int]:
     """Counts by name. Errors: `TypeError` for anything else."""
-    return {name: _whole(count) for name, count in json_object(said).items()}
+    return {name: _whole(count) for name, count in json_object(value).items()}
 
 
-def latency_in(said: Mapping[str, Json]) -> float:
+def latency_in(fields: Mapping[str, Json]) -> float:
     """The latency of its model calls, in milliseconds, from the same JSON."""
-    metrics = said.get("accumulated_metrics")
-    kept = json_object(metrics).get("latencyMs", 0) if metrics else _metrics_in(said).get("latency_ms", 0)
+    metrics = fields.get("accumulated_metrics")
+    kept = json_object(metrics).get("latencyMs", 0) if metrics else _metrics_in(fields).get("latency_ms", 0)
     return json_number(kept)
 
 
-def executions_in(said: Mapping[str, Json]) -> int:
+def executions_in(fields: Mapping[str, Json]) -> int:
     """The turns of the agents below it, from the same JSON."""
-    return _whole(said.get("execution_count", 1))
+    return _whole(fields.get("execution_count", 1))
 
 
-def _metrics_in(said: Mapping[str, Json]) -> Mapping[str, Json]:
-    return json_object(json_object(said["result"]).get("metrics") or {})
+def _metrics_in(fields: Mapping[str, Json]) -> Mapping[str, Json]:
+    return json_object(json_object(fields["result"]).get("metrics") or {})
 
 
-def _said(outcome: NodeOutcome) -> dict[str, Json]:
+def _outcome_fields(outcome: NodeOutcome) -> dict[str, Json]:
     if isinstance(outcome, MultiAgentResult):
         return outcome.to_dict()
     if isinstance(outcome, Exception):
         return {"type": "exception", "message": str(outcome), "cause": type(outcome).__name__}
-    said: dict[str, Json] = {
+    fields: dict[str, Json] = {
         "type": "agent_result",
         "message": cast("Json", outcome.message),
         "stop_reason": outcome.stop_reason,
         "checkpoint": None,
     }
     if outcome.metrics.steps or outcome.metrics.tool_metrics:
-        said["metrics"] = _metrics_said(outcome.metrics)
+        fields["metrics"] = _metrics_fields(outcome.metrics)
     if outcome.structured_output is not None and (filled := _filled_in(outcome)) is not None:
-        said["structured_output"] = filled
-    if outcome.state and (state := _state_said(outcome.state)):
-        said["state"] = state
-    return said
+        fields["structured_output"] = filled
+    if outcome.state and (state := _state_fields(outcome.state)):
+        fields["state"] = state
+    return fields
 
 
-def _metrics_said(metrics: TurnMetrics) -> dict[str, Json]:
-    said: dict[str, Json] = {"duration_s": metrics.duration_s}
+def _metrics_fields(metrics: TurnMetrics) -> dict[str, Json]:
+    fields: dict[str, Json] = {"duration_s": metrics.duration_s}
     if metrics.steps:
-        said |= {"usage": cast("Json", dict(metrics.usage)), "latency_ms": metrics.model_latency_ms}
+        fields |= {"usage": cast("Json", dict(metrics.usage)), "latency_ms": metrics.model_latency_ms}
     if metrics.tool_metrics:
-        said["tools"] = {
+        fields["tools"] = {
             name: {"call_count": tool.call_count, "error_count": tool.error_count, "total_time": tool.total_time}
             for name, tool in metrics.tool_metrics.items()
         }
-    return said
+    return fields
 
 
 def _filled_in(result: AgentResult) -> Json:
@@ -275,67 +275,67 @@ def _filled_in(result: AgentResult) -> Json:
     if isinstance(result.structured_output, FilledIn):
         return dict(result.structured_output)
     try:
-        said = cast("Json", json.loads(str(result), parse_constant=_no_number))
+        parsed = cast("Json", json.loads(str(result), parse_constant=_no_number))
     except (ValueError, RecursionError):
-        said = None
-    return said if isinstance(said, dict) and not is_too_deep(said) else _plain(result.structured_output)
+        parsed = None
+    return parsed if isinstance(parsed, dict) and not is_too_deep(parsed) else _plain(result.structured_output)
 
 
-def _state_said(state: Mapping[str, object]) -> dict[str, Json]:
+def _state_fields(state: Mapping[str, object]) -> dict[str, Json]:
     """The request state as it is now, as far as it is JSON."""
-    said = {name: _plain(value) for name, value in state.items() if isinstance(cast("object", name), str)}
-    return {name: value for name, value in said.items() if value is not None or state[name] is None}
+    fields = {name: _plain(value) for name, value in state.items() if isinstance(cast("object", name), str)}
+    return {name: value for name, value in fields.items() if value is not None or state[name] is None}
 
 
 def _plain(value: object) -> Json:
     """A copy of the value as JSON; None when it is not JSON."""
     try:
-        said = cast("Json", json.loads(json.dumps(value, allow_nan=False, default=plain_value)))
+        copy = cast("Json", json.loads(json.dumps(value, allow_nan=False, default=plain_value)))
     except (TypeError, ValueError, RecursionError):
         return None
-    return None if is_too_deep(said) else said
+    return None if is_too_deep(copy) else copy
 
 
 def _no_number(constant: str) -> Never:
     raise ValueError(constant)
 
 
-def _interrupts_said(interrupts: tuple[Interrupt, ...]) -> list[Json]:
+def _interrupts_fields(interrupts: tuple[Interrupt, ...]) -> list[Json]:
     return [interrupt.to_dict() for interrupt in interrupts]
 
 
 _Fields: TypeAlias = "Mapping[str, Json]"
 
 
-def _node_result(said: _Fields) -> NodeResult:
-    interrupts = _interrupts(said)
+def _node_result(fields: _Fields) -> NodeResult:
+    interrupts = _interrupts(fields)
     return NodeResult(
-        result=_outcome(json_object(said["result"]), interrupts),
-        status=Status(said.get("status", "pending")),
-        execution_time=_whole(said.get("execution_time", 0)),
-        accumulated_usage=cast("Usage", usage_in(said)),
-        accumulated_metrics=_metrics(said, latency_in(said)),
-        execution_count=executions_in(said),
+        result=_outcome(json_object(fields["result"]), interrupts),
+        status=Status(fields.get("status", "pending")),
+        execution_time=_whole(fields.get("execution_time", 0)),
+        accumulated_usage=cast("Usage", usage_in(fields)),
+        accumulated_metrics=_metrics(fields, latency_in(fields)),
+        execution_count=executions_in(fields),
         interrupts=interrupts,
     )
 
 
-def _outcome(said: _Fields, interrupts: tuple[Interrupt, ...]) -> NodeOutcome:
-    match said["type"]:
+def _outcome(fields: _Fields, interrupts: tuple[Interrupt, ...]) -> NodeOutcome:
+    match fields["type"]:
         case "agent_result":
-            filled = said.get("structured_output")
+            filled = fields.get("structured_output")
             return AgentResult(
-                stop_reason=str(said["stop_reason"]),
-                message=repair_stored_message(said["message"]) if said["message"] is not None else None,
-                metrics=_sums(said),
-                state=dict(json_object(said.get("state") or {})),
+                stop_reason=str(fields["stop_reason"]),
+                message=repair_stored_message(fields["message"]) if fields["message"] is not None else None,
+                metrics=_sums(fields),
+                state=dict(json_object(fields.get("state") or {})),
                 interrupts=interrupts,
                 structured_output=FilledIn(filled) if isinstance(filled, dict) else filled,
             )
         case "multiagent_result":
-            return MultiAgentResult(**_of_run(said))
+            return MultiAgentResult(**_of_run(fields))
         case "exception":
-            return Failed(str(said.get("message", "the node failed")))
+            return Failed(str(fields.get("message", "the node failed")))
         case other:
             raise ValueError(other)
 
@@ -351,64 +351,64 @@ class _OfRun(TypedDict):
     reason: str | None
 
 
-def _of_run(said: _Fields) -> _OfRun:
-    reason = said.get("reason")
+def _of_run(fields: _Fields) -> _OfRun:
+    reason = fields.get("reason")
     return {
-        "status": Status(said["status"]),
-        "results": {node: _node_result(json_object(each)) for node, each in json_object(said["results"]).items()},
-        "accumulated_usage": _usage(said),
-        "accumulated_metrics": _metrics(said, 0),
-        "execution_count": _whole(said.get("execution_count", 0)),
-        "execution_time": _whole(said.get("execution_time", 0)),
-        "interrupts": _interrupts(said),
+        "status": Status(fields["status"]),
+        "results": {node: _node_result(json_object(each)) for node, each in json_object(fields["results"]).items()},
+        "accumulated_usage": _usage(fields),
+        "accumulated_metrics": _metrics(fields, 0),
+        "execution_count": _whole(fields.get("execution_count", 0)),
+        "execution_time": _whole(fields.get("execution_time", 0)),
+        "interrupts": _interrupts(fields),
         "reason": None if reason is None else str(reason),
     }
 
 
-def _sums(said: _Fields) -> TurnMetrics:
+def _sums(fields: _Fields) -> TurnMetrics:
     """The stored sums of an agent's metrics, as one step."""
-    kept = said.get("metrics")
+    kept = fields.get("metrics")
     if kept is None:
         return TurnMetrics()
-    fields = json_object(kept)
-    duration_s = json_number(fields["duration_s"])
+    metrics = json_object(kept)
+    duration_s = json_number(metrics["duration_s"])
     cycles: tuple[StepMetrics, ...] = ()
-    if "usage" in fields:
-        usage, latency_ms = cast("Usage", json_object(fields["usage"])), json_number(fields["latency_ms"])
+    if "usage" in metrics:
+        usage, latency_ms = cast("Usage", json_object(metrics["usage"])), json_number(metrics["latency_ms"])
         cycles = (StepMetrics(usage, latency_ms, duration_s, 1),)
-    tools = {name: _tool(json_object(each)) for name, each in json_object(fields.get("tools") or {}).items()}
+    tools = {name: _tool(json_object(each)) for name, each in json_object(metrics.get("tools") or {}).items()}
     return TurnMetrics(cycles=cycles, tool_metrics=tools, duration_s=duration_s)
 
 
-def _tool(said: _Fields) -> ToolMetrics:
+def _tool(fields: _Fields) -> ToolMetrics:
     return ToolMetrics(
-        call_count=_whole(said["call_count"]),
-        error_count=_whole(said["error_count"]),
-        total_time=json_number(said["total_time"]),
+        call_count=_whole(fields["call_count"]),
+        error_count=_whole(fields["error_count"]),
+        total_time=json_number(fields["total_time"]),
     )
 
 
-def _usage(said: _Fields) -> Usage:
-    return cast("Usage", counts_in(said.get("accumulated_usage") or cast("Json", NO_USAGE)))
+def _usage(fields: _Fields) -> Usage:
+    return cast("Usage", counts_in(fields.get("accumulated_usage") or cast("Json", NO_USAGE)))
 
 
-def _metrics(said: _Fields, latency_ms: float) -> Mapping[str, float]:
+def _metrics(fields: _Fields, latency_ms: float) -> Mapping[str, float]:
     return {
         name: json_number(each)
-        for name, each in json_object(said.get("accumulated_metrics") or {"latencyMs": latency_ms}).items()
+        for name, each in json_object(fields.get("accumulated_metrics") or {"latencyMs": latency_ms}).items()
     }
 
 
-def _interrupts(said: _Fields) -> tuple[Interrupt, ...]:
-    return tuple(_interrupt(json_object(each)) for each in cast("list[Json]", said.get("interrupts") or ()))
+def _interrupts(fields: _Fields) -> tuple[Interrupt, ...]:
+    return tuple(_interrupt(json_object(each)) for each in cast("list[Json]", fields.get("interrupts") or ()))
 
 
-def _interrupt(said: _Fields) -> Interrupt:
-    until = said.get("expires_at")
+def _interrupt(fields: _Fields) -> Interrupt:
+    until = fields.get("expires_at")
     return Interrupt(
-        id=str(said["id"]),
-        name=str(said["name"]),
-        reason=said.get("reason"),
+        id=str(fields["id"]),
+        name=str(fields["name"]),
+        reason=fields.get("reason"),
         expires_at=None if until is None else json_number(until),
     )
 

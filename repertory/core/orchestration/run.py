@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 # The places of one node's executions in the order of the run's work, as arithmetic ranges: a loop of any length needs
 # few. In records: numbers, and [first, step, times] for ranges of three and more.
 
-STRETCHES_MAX = 256
+PROGRESSIONS_MAX = 256
 """For a node that runs often at irregular places, only this many ranges are kept, the latest."""
 TIMES_MAX = 1_000_000
 """The largest `times` accepted from a record: a few numbers must not use up all memory."""
 _SHORTEST = 3
 
 
-class _Stretch(NamedTuple):
+class _Progression(NamedTuple):
     first: int
     step: int
     times: int
@@ -61,39 +61,39 @@ class _Stretch(NamedTuple):
 class Places:
     """Increasing numbers, from 1."""
 
-    _stretches: tuple[_Stretch, ...] = ()
+    _progressions: tuple[_Progression, ...] = ()
 
     def __iter__(self) -> Iterator[int]:
-        for first, step, times in self._stretches:
+        for first, step, times in self._progressions:
             for number in range(times):
                 yield first + step * number
 
     def __len__(self) -> int:
-        return sum(stretch.times for stretch in self._stretches)
+        return sum(progression.times for progression in self._progressions)
 
     @property
     def last(self) -> int:
         """The highest; 0 when there is none."""
-        return self._stretches[-1].last if self._stretches else 0
+        return self._progressions[-1].last if self._progressions else 0
 
     def and_then(self, place: int) -> Places:
         """A copy with one more number at the end."""
-        kept, last = self._stretches[:-1], self._stretches[-1] if self._stretches else None
+        kept, last = self._progressions[:-1], self._progressions[-1] if self._progressions else None
         if last is not None and last.times == 1:
-            return Places((*kept, _Stretch(last.first, place - last.first, 2)))
+            return Places((*kept, _Progression(last.first, place - last.first, 2)))
         if last is not None and place == last.last + last.step:
             return Places((*kept, last._replace(times=last.times + 1)))
-        return Places((*self._stretches, _Stretch(place, 1, 1))[-STRETCHES_MAX:])
+        return Places((*self._progressions, _Progression(place, 1, 1))[-PROGRESSIONS_MAX:])
 
-    def said(self) -> list[Json]:
+    def to_json(self) -> list[Json]:
         """The JSON form for records."""
-        said: list[Json] = []
-        for stretch in self._stretches:
-            if stretch.times >= _SHORTEST:
-                said.append(list(stretch))
+        numbers: list[Json] = []
+        for progression in self._progressions:
+            if progression.times >= _SHORTEST:
+                numbers.append(list(progression))
             else:
-                said.extend(Places((stretch,)))
-        return said
+                numbers.extend(Places((progression,)))
+        return numbers
 
     @classmethod
     def of(cls, places: Iterable[int]) -> Places:
@@ -103,17 +103,17 @@ class Places:
         return found
 
     @classmethod
-    def read(cls, said: object) -> Places:
-        """The places in the JSON of `said`. Errors: `TypeError`, `ValueError`."""
-        if not isinstance(said, list):
-            raise TypeError(said)
+    def read(cls, value: object) -> Places:
+        """The places in the JSON of `value`. Errors: `TypeError`, `ValueError`."""
+        if not isinstance(value, list):
+            raise TypeError(value)
         found = _NOWHERE
-        for each in cast("list[object]", said):
+        for each in cast("list[object]", value):
             if isinstance(each, list):
                 first, step, times = map(_whole, cast("list[object]", each))
                 if min(first, step, times) < 1 or times > TIMES_MAX:
                     raise ValueError((first, step, times))
-                found = cls((*found._stretches, _Stretch(first, step, times)))
+                found = cls((*found._progressions, _Progression(first, step, times)))
             else:
                 found = found.and_then(_whole(each))
         return found
@@ -145,7 +145,7 @@ class Ended:
     """The agent it hands over to, and the message."""
 
 
-class KeptResult:
+class StoredResult:
     """A node's result, parsed on first use: parsing takes longer than all else in opening a run, and is often not
     needed.
     """
@@ -162,7 +162,7 @@ class KeptResult:
             self._result, self._said = NodeResult.from_dict(self._said or {}), None
         return self._result
 
-    def said(self) -> Mapping[str, Json]:
+    def to_record(self) -> Mapping[str, Json]:
         """The result in the form of records."""
         return self._said if self._said is not None else self.read().to_record()
 
@@ -171,7 +171,7 @@ class KeptResult:
 class NodeNote:
     """What a run knows of a node that has ended at least once."""
 
-    kept: KeptResult
+    stored_result: StoredResult
     """The latest result."""
     status: Status
     """Of the latest result."""
@@ -194,13 +194,13 @@ class NodeNote:
     @property
     def result(self) -> NodeResult:
         """The latest result. Errors: `Corrupt`."""
-        return self.kept.read()
+        return self.stored_result.read()
 
     def next(self, end: Ended, place: int) -> NodeNote:
         """The note after one more end."""
         result = end.result
         return NodeNote(
-            kept=KeptResult(result),
+            stored_result=StoredResult(result),
             status=result.status,
             visits=self.visits + end.done,
             places=self.places.and_then(place) if end.done else self.places,
@@ -211,24 +211,24 @@ class NodeNote:
             handed=end.handed,
         )
 
-    def said(self, result: Mapping[str, Json]) -> dict[str, Json]:
+    def to_data(self, result: Mapping[str, Json]) -> dict[str, Json]:
         """The record data besides the result; sums only where they differ from the result's."""
-        said: dict[str, Json] = {"places": self.places.said()}
+        data: dict[str, Json] = {"places": self.places.to_json()}
         if self.visits != len(self.places):
-            said["visits"] = self.visits
+            data["visits"] = self.visits
         if self.usage != usage_in(result):
-            said["usage"] = dict(self.usage)
+            data["usage"] = dict(self.usage)
         if self.latency_ms != latency_in(result):
-            said["latency_ms"] = self.latency_ms
+            data["latency_ms"] = self.latency_ms
         if self.executions != executions_in(result):
-            said["executions"] = self.executions
+            data["executions"] = self.executions
         if self.context:
-            said["context"] = dict(self.context)
+            data["context"] = dict(self.context)
         if self.handed is not None:
-            said["handed"] = list(self.handed)
+            data["handed"] = list(self.handed)
         if self.left is not None:
-            said["left"] = dict(self.left)
-        return said
+            data["left"] = dict(self.left)
+        return data
 
 
 class _Results(Mapping[str, "NodeResult"]):
@@ -355,12 +355,12 @@ class Run:
         self, task: Task, entries: tuple[str, ...], *, at: float, kind: OrchestratorKind, tokens: tuple[str, ...] = ()
     ) -> NodeChanged:
         """The record of a new run after this one."""
-        said = _said(task, kind, tokens, self.named_so_far, at)
-        return NodeChanged(at=at, run=self.number + 1, node=RUN, status="started", frontier=entries, data=said)
+        data = _run_data(task, kind, tokens, self.named_so_far, at)
+        return NodeChanged(at=at, run=self.number + 1, node=RUN, status="started", frontier=entries, data=data)
 
     def ended(self, node: str, end: Ended, frontier: tuple[str, ...], *, at: float, elapsed_ms: int) -> NodeChanged:
         """The record of a node's end."""
-        first = NodeNote(kept=KeptResult(end.result), status=end.result.status)
+        first = NodeNote(stored_result=StoredResult(end.result), status=end.result.status)
         note = self.notes.get(node, first).next(end, self.ends + 1)
         result = end.result.to_record()
         return NodeChanged(
@@ -370,7 +370,7 @@ class Run:
             status=_STATUS[end.result.status],
             frontier=frontier,
             result=result,
-            data={**note.said(result), "elapsed_ms": elapsed_ms},
+            data={**note.to_data(result), "elapsed_ms": elapsed_ms},
         )
 
     def restated(
@@ -379,31 +379,31 @@ class Run:
         """The record of the current responses and the working time; for None, those of the run."""
         spent_ms = self.elapsed_ms if elapsed_ms is None else elapsed_ms
         counting = self.responses if responses is None else responses
-        said: dict[str, Json] = {"responses": dict(counting), "elapsed_ms": spent_ms}
-        said |= self._again()
-        record = NodeChanged(at=at, run=self.number, node=RUN, status="started", data=said)
+        data: dict[str, Json] = {"responses": dict(counting), "elapsed_ms": spent_ms}
+        data |= self._again()
+        record = NodeChanged(at=at, run=self.number, node=RUN, status="started", data=data)
         return leading_to(record, self.frontier, self.ready)
 
     def stopped(self, reason: str, *, at: float, elapsed_ms: int) -> NodeChanged:
         """The record of a run that ends here."""
-        said = {**self._again(), "reason": reason, "elapsed_ms": elapsed_ms}
-        return NodeChanged(at=at, run=self.number, node=RUN, status="failed", data=said)
+        data = {**self._again(), "reason": reason, "elapsed_ms": elapsed_ms}
+        return NodeChanged(at=at, run=self.number, node=RUN, status="failed", data=data)
 
     def records(self, *, at: float) -> list[NodeChanged]:
         """The latest record of each node, as of now, for `of`. Empty before the first run."""
         if not self.number:
             return []
-        said = self._again()
-        said |= {"responses": dict(self.responses), "elapsed_ms": self.elapsed_ms}
+        run_data = self._again()
+        run_data |= {"responses": dict(self.responses), "elapsed_ms": self.elapsed_ms}
         if self.reason is not None:
-            said["reason"] = self.reason
+            run_data["reason"] = self.reason
         if self.loading:
-            said["loading"] = True
+            run_data["loading"] = True
         status: NodeStatus = "started" if self.reason is None else "failed"
-        made = [NodeChanged(at=at, run=self.number, node=RUN, status=status, data=said)]
+        made = [NodeChanged(at=at, run=self.number, node=RUN, status=status, data=run_data)]
         for node, note in self.notes.items():
-            result, status = note.kept.said(), _STATUS[note.status]
-            data = {**note.said(result), "elapsed_ms": self.elapsed_ms}
+            result, status = note.stored_result.to_record(), _STATUS[note.status]
+            data = {**note.to_data(result), "elapsed_ms": self.elapsed_ms}
             word = cast("Json", result)
             made.append(NodeChanged(at=at, run=self.number, node=node, status=status, result=word, data=data))
         return [leading_to(record, self.frontier, self.ready) for record in made]
@@ -417,7 +417,7 @@ class Run:
         self.ends = max((note.places.last for note in self.notes.values()), default=0)
 
     def _again(self) -> dict[str, Json]:
-        return _said(self.task, self.kind, self.tokens, self.earlier, self.begun_at)
+        return _run_data(self.task, self.kind, self.tokens, self.earlier, self.begun_at)
 
     @property
     def named_so_far(self) -> dict[str, int]:
@@ -490,34 +490,34 @@ def earlier_in(record: NodeChanged) -> dict[str, int]:
     return {token: _whole(number) for token, number in json_object(record.data.get("earlier", {})).items()}
 
 
-def _said(
+def _run_data(
     task: Task, kind: OrchestratorKind, tokens: tuple[str, ...], earlier: Mapping[str, int], begun_at: float
 ) -> dict[str, Json]:
     """The data of every record of the run itself."""
-    told = cast("Json", task if isinstance(task, str) else list(task))
-    said: dict[str, Json] = {"task": told, "kind": kind, "begun_at": begun_at}
+    task_json = cast("Json", task if isinstance(task, str) else list(task))
+    data: dict[str, Json] = {"task": task_json, "kind": kind, "begun_at": begun_at}
     if tokens:
-        said["token"] = tokens[0]
+        data["token"] = tokens[0]
     if earlier:
-        said["earlier"] = dict(earlier)
-    return {**said, "more_tokens": list(tokens[1:])} if tokens[1:] else said
+        data["earlier"] = dict(earlier)
+    return {**data, "more_tokens": list(tokens[1:])} if tokens[1:] else data
 
 
 def _note(record: NodeChanged, result: NodeResult | None) -> NodeNote:
-    data, said = record.data, record.result
-    if not isinstance(said, Mapping):
-        raise TypeError(said)
+    data, fields = record.data, record.result
+    if not isinstance(fields, Mapping):
+        raise TypeError(fields)
     handed = None if data.get("handed") is None else json_texts(data["handed"])
     places = Places.read(data["places"])
     usage, latency_ms = data.get("usage"), data.get("latency_ms")
     return NodeNote(
-        kept=KeptResult(result or said),
+        stored_result=StoredResult(result or fields),
         status=Status(record.status),
         visits=_whole(data.get("visits", len(places))),
         places=places,
-        usage=usage_in(said) if usage is None else counts_in(usage),
-        latency_ms=latency_in(said) if latency_ms is None else json_number(latency_ms),
-        executions=_whole(data["executions"]) if "executions" in data else executions_in(said),
+        usage=usage_in(fields) if usage is None else counts_in(usage),
+        latency_ms=latency_in(fields) if latency_ms is None else json_number(latency_ms),
+        executions=_whole(data["executions"]) if "executions" in data else executions_in(fields),
         context=json_object(data.get("context", {})),
         handed=None if handed is None else (handed[0], handed[1]),
         left=None if data.get("left") is None else json_object(data["left"]),
@@ -575,7 +575,7 @@ class NodeNotice(NamedTuple):
     """The tokens of that execution; None when unreported."""
 
 
-def told_by(record: NodeChanged) -> NodeNotice | None:
+def notice_of(record: NodeChanged) -> NodeNotice | None:
     """None for a restatement. Errors: `Corrupt` for an unreadable result."""
     if record.node:
         result = NodeResult.from_dict(cast("Mapping[str, Json]", record.result))

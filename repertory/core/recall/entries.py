@@ -79,7 +79,7 @@ def sayings_of(messages: Sequence[Message], context: AddMessagesContext) -> list
         raise Invalid("there is one time per message", messages=len(messages), times=len(times))
     found: list[Saying] = []
     for index, message in enumerate(messages):
-        content = _mended(_said(message))
+        content = _storable(_spoken_text(message))
         if not content.strip():
             continue
         speaker = _own(message, _SPEAKERS)
@@ -127,7 +127,7 @@ def saying_of(content: object, metadata: object, context: AddMessagesContext) ->
     is_turn = context.sequence_numbers is None and bool(speaker or role or session_id)
     return Saying(
         kind="turn" if is_turn else "fact",
-        content=_mended(content),
+        content=_storable(content),
         heading=_heading(speaker, said_at, [value for value in times if isinstance(value, str)]),
         role=role,
         speaker=speaker,
@@ -139,7 +139,7 @@ def saying_of(content: object, metadata: object, context: AddMessagesContext) ->
     )
 
 
-def _said(message: Message) -> str:
+def _spoken_text(message: Message) -> str:
     content = cast("object", message["content"])
     if isinstance(content, str):
         return content
@@ -155,7 +155,7 @@ def _own(message: Message, keys: Sequence[str]) -> str | None:
 def _heading(speaker: str | None, said_at: float | None, times: Sequence[str]) -> str:
     """The speaker and the day. The time of day is left out: its numbers would match questions by chance."""
     day = [] if said_at is None or times else [_day(said_at)]
-    return _mended(" ".join([*([speaker] if speaker else []), *times, *day]))
+    return _storable(" ".join([*([speaker] if speaker else []), *times, *day]))
 
 
 def _day(at: float) -> str:
@@ -183,7 +183,7 @@ def _text(known: Mapping[str, Json], keys: Sequence[str]) -> str | None:
     for key in keys:
         value = known.get(key)
         if isinstance(value, str) and value:
-            return _mended(value)
+            return _storable(value)
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
     return None
@@ -198,7 +198,7 @@ def _json(known: EntryMetadata) -> str | None:
         raise Invalid("metadata is JSON", cause=str(error)) from error
 
 
-def _mended(text: str) -> str:
+def _storable(text: str) -> str:
     """The text with lone surrogates replaced: they cannot be stored."""
     return text if text.isascii() else _LONE_SURROGATES.sub("\ufffd", text)
 

@@ -290,7 +290,7 @@ class RunFields:
         try:
             run = Run.of(self.records, self.frontier)
             for note in run.notes.values():
-                note.kept.read()
+                note.stored_result.read()
         except Corrupt as error:
             raise SnapshotException("the run of a snapshot cannot be read", cause=str(error)) from error
         run.kind = self.kind

@@ -57,14 +57,14 @@ class SummaryRequest:
     """The `Agent` that writes the summary, with its own system prompt; None for a model."""
 
     @property
-    def said(self) -> Sequence[Message]:
+    def to_summarise(self) -> Sequence[Message]:
         """The messages to summarise."""
         kept = frozenset(self.pinned)
         return [message for position, message in enumerate(self.messages) if position not in kept]
 
     def prompt(self, chars_max: int, part: Sequence[Message] | None = None) -> str:
         """The prompt for the summary of all messages or of a part."""
-        return REQUEST.format(transcript(self.said if part is None else part, chars_max))
+        return REQUEST.format(transcript(self.to_summarise if part is None else part, chars_max))
 
     def stands(self, shown: Sequence[Message]) -> bool:
         """True if the shown messages still begin with `messages`."""
@@ -80,11 +80,11 @@ class SummaryRequest:
         return WindowPlan(drop=len(self.messages), pinned=self.pinned, summary=summary, reason="summarised")
 
 
-def halves(said: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
+def halves(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
     """Two parts, as equal as possible, with tool uses next to their results. One is empty when no split is possible."""
-    places = [at for at in range(1, len(said)) if not any(tool_results(said[at]))]
-    middle = min(places, key=lambda at: abs(2 * at - len(said)), default=len(said))
-    return said[:middle], said[middle:]
+    places = [at for at in range(1, len(messages)) if not any(tool_results(messages[at]))]
+    middle = min(places, key=lambda at: abs(2 * at - len(messages)), default=len(messages))
+    return messages[:middle], messages[middle:]
 
 
 def summarised(text: str, of: Sequence[Message]) -> Message:

@@ -137,8 +137,8 @@ def _first_left(shown: Sequence[Message], first: int, least: int) -> int:
 def _may_begin(shown: Sequence[Message], position: int) -> bool:
     """True if the shown messages may begin with this one."""
     message = shown[position]
-    said = message["role"] == "user" and not any(tool_results(message))
-    return said or (any(tool_uses(message)) and position < len(shown) - 1)
+    prompt = message["role"] == "user" and not any(tool_results(message))
+    return prompt or (any(tool_uses(message)) and position < len(shown) - 1)
 
 
 def _awaits_answer(message: Message) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from repertory.backends.models.anthropic import AnthropicConfig, counting_arguments, messages_arguments
 from repertory.backends.models.content import BLANK_TEXT
-from repertory.backends.models.provider import call_options
+from repertory.backends.models.provider import model_call
 from repertory.core.messages import Message, ToolSpec
 from repertory.errors import Invalid
 
@@ -35,7 +35,7 @@ def arguments(
     **options: Any,
 ) -> dict[str, Any]:
     settings: AnthropicConfig = {"model_id": "m", "max_tokens": 9, **(config or {})}
-    return messages_arguments(settings, messages, tool_specs, system_prompt, call_options(options))
+    return messages_arguments(model_call(settings, messages, tool_specs, system_prompt, options))
 
 
 def content(*blocks: Any, role: Any = "user") -> Any:
@@ -278,6 +278,6 @@ def test_counting_sends_the_conversation_and_nothing_else() -> None:
         "max_tokens": 9,
         "params": {"thinking": THOUGHT, "top_k": 1},
     }
-    sent = counting_arguments(config, HELLO, ADD, "Be brief.", None)
+    sent = counting_arguments(model_call(config, HELLO, ADD, "Be brief.", {}))
     assert sent.keys() == {"model", "messages", "tools", "system", "thinking"}
     assert sent["thinking"] == THOUGHT

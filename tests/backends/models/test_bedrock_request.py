@@ -8,7 +8,7 @@ import pytest
 
 from repertory.backends.models.bedrock import BedrockConfig, converse_request, counting_request
 from repertory.backends.models.content import BLANK_TEXT
-from repertory.backends.models.provider import call_options
+from repertory.backends.models.provider import model_call
 from repertory.core.messages import Message, ToolSpec
 from repertory.errors import Invalid
 
@@ -30,7 +30,7 @@ def request(
     **options: Any,
 ) -> dict[str, Any]:
     settings: BedrockConfig = {"model_id": "m", **(config or {})}
-    return converse_request(settings, messages, tool_specs, system_prompt, call_options(options))
+    return converse_request(model_call(settings, messages, tool_specs, system_prompt, options))
 
 
 def test_nothing_is_sent_that_was_not_set() -> None:

@@ -53,14 +53,14 @@ async def ask(messages: Sequence[Message], specs: Sequence[ToolSpec] | None = SP
     ],
 )
 async def test_a_request_becomes_a_tool_use(text: str, use: Use) -> None:
-    assert decide(Situation(text=text, said=[text], tools=TOOLS)) == use
+    assert decide(Situation(text=text, texts=[text], tools=TOOLS)) == use
 
 
 @pytest.mark.parametrize(
     "text", ["Hello", "I went home at 5", "my number is 12", "The year 2024 was good", "I moved on 2024-05-01", "", "?"]
 )
 async def test_other_texts_call_no_tool(text: str) -> None:
-    assert isinstance(decide(Situation(text=text, said=[text], tools=TOOLS)), Say)
+    assert isinstance(decide(Situation(text=text, texts=[text], tools=TOOLS)), Say)
 
 
 async def test_without_the_tool_the_model_says_what_it_lacks() -> None:
@@ -163,12 +163,12 @@ async def test_an_empty_conversation_is_answered() -> None:
 )
 async def test_no_text_takes_for_ever(text: str) -> None:
     """Some took time that doubled with each word."""
-    assert isinstance(decide(Situation(text=text, said=[text], tools=TOOLS)), Say)
+    assert isinstance(decide(Situation(text=text, texts=[text], tools=TOOLS)), Say)
 
 
 async def test_a_long_text_is_saved() -> None:
     text = "x" * 100_000
     said = f"save note long: {text}"
-    assert decide(Situation(text=said, said=[said], tools=TOOLS)) == Use(
+    assert decide(Situation(text=said, texts=[said], tools=TOOLS)) == Use(
         "write_file", {"path": "long.txt", "text": text}
     )

@@ -9,7 +9,7 @@ import pytest
 
 from repertory.backends.models.content import BLANK_TEXT
 from repertory.backends.models.openai import ATTACHED, OpenAIConfig, completion_arguments
-from repertory.backends.models.provider import call_options
+from repertory.backends.models.provider import model_call
 from repertory.core.messages import Message, ToolSpec
 from repertory.errors import Invalid
 
@@ -31,7 +31,7 @@ def arguments(
     **options: Any,
 ) -> dict[str, Any]:
     settings: OpenAIConfig = {"model_id": "m", **(config or {})}
-    return completion_arguments(settings, messages, tool_specs, system_prompt, call_options(options))
+    return completion_arguments(model_call(settings, messages, tool_specs, system_prompt, options))
 
 
 def sent(*blocks: Any, role: Any = "user", config: OpenAIConfig | None = None) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from repertory.backends.models.anthropic import ANTHROPIC
 from repertory.backends.models.openai import OPENAI
 from repertory.backends.models.provider import is_overflow, retry_after_s
-from repertory.backends.models.sdk import EventDecoder, Service, refusal_error, told_error
+from repertory.backends.models.sdk import EventDecoder, Service, refusal_error, stream_error
 from repertory.errors import (
     ContextWindowOverflowException,
     ModelFailed,
@@ -80,7 +80,7 @@ def test_a_refusal_is_named_by_the_callers_next_move(
 def test_an_error_within_an_answer_is_read_in_any_spelling(
     piece: dict[str, object], expected: type[RepertoryError]
 ) -> None:
-    assert type(told_error(OPENAI, piece)) is expected
+    assert type(stream_error(OPENAI, piece)) is expected
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,7 @@ import pytest
 
 from repertory.backends.line_files import read_rest
 from repertory.backends.objects import files
-from repertory.backends.objects.file_folders import check_spelling
-from repertory.backends.objects.files import LARGE_BYTES, FileObjectStore
+from repertory.backends.objects.files import LARGE_BYTES, FileObjectStore, check_spelling
 from repertory.backends.ports import Condition, Create, Overwrite, Update
 from repertory.backends.worker_threads import _WorkItem
 from repertory.core.ids import RESERVED

@@ -13,11 +13,10 @@ from moto_s3 import BUCKET
 from rough_s3 import Drop, Halve, Hang, Lose, Plan, RoughS3, Say, rough_s3
 
 from repertory.backends.aws_clients import AwsSettings
-from repertory.backends.aws_errors import PageTokens
+from repertory.backends.aws_errors import PageTokens, RetryPolicy
 from repertory.backends.objects import s3
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import Condition, Create, Overwrite, Update
-from repertory.backends.retries import RetryPolicy
 from repertory.errors import (
     AlreadyExists,
     Conflict,

@@ -11,7 +11,7 @@ import anyio.to_thread
 import pytest
 
 from repertory.backends.aws_clients import AwsSettings
-from repertory.backends.retries import RetryPolicy
+from repertory.backends.aws_errors import RetryPolicy
 from repertory.backends.sessions.agentcore.events import AgentCoreEvents, ListedEvent, NewEvent
 from repertory.errors import Failed, Invalid, LimitReached, NotFound, RepertoryError, Throttled, Unavailable, Unwritable
 from tests.backends.sessions.agentcore_memory import ACTOR, MEMORY

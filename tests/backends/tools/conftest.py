@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from repertory.backends.ports import Tool, ToolContext
-from repertory.backends.tools.schema_library import schema_class
+from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Json, ToolResult, ToolUse
 from repertory.core.state import AgentState
 

@@ -101,7 +101,7 @@ class MemoryDatabase:
         self._empty_log(count)
         return count
 
-    def forget_said(self, session_id: str, agent_id: str | None, seq: int | None) -> int:
+    def forget_messages(self, session_id: str, agent_id: str | None, seq: int | None) -> int:
         """Erase the turns of a session, or one of them, and what was extracted from them. Returns the number of erased
         entries.
         """
@@ -302,10 +302,10 @@ def _has_memory(connection: sqlite3.Connection, path: Path) -> bool:
     application, _, entries = read_marks(connection)
     if application == 0 and entries == 0:
         return False
-    there = application in (MEMORY_ID, SESSIONS_ID) and has_tables(connection, str(path))
-    if not there and application != SESSIONS_ID:
+    exists = application in (MEMORY_ID, SESSIONS_ID) and has_tables(connection, str(path))
+    if not exists and application != SESSIONS_ID:
         raise Corrupt("this database is not a memory", path=str(path))
-    return there
+    return exists
 
 
 def _write_schema(connection: sqlite3.Connection, path: Path) -> None:

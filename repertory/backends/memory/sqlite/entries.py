@@ -16,7 +16,7 @@ from repertory.core.journal.codec import decode
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.memory.options import AddMessagesContext
-from repertory.core.memory.progress import SaidMessage
+from repertory.core.memory.progress import JournaledMessage
 from repertory.core.recall.entries import Saying, indexed, sayings_of
 from repertory.errors import Corrupt, CorruptJournal, Failed
 
@@ -133,7 +133,7 @@ def _insert(
     connection: sqlite3.Connection,
     scope_key: int,
     sayings: Sequence[Saying],
-    wheres: Sequence[tuple[int, int | None, int | None, bytes | None]],
+    places: Sequence[tuple[int, int | None, int | None, bytes | None]],
     now: float,
 ) -> list[int]:
     """Keys are never reused, even when their entries are gone."""
@@ -141,10 +141,10 @@ def _insert(
     first = 1 if last is None else last[0] + 1
     keys = list(range(first, first + len(sayings)))
     rows: list[tuple[object, ...]] = []
-    for key, saying, (kind, conversation, place, digest) in zip(keys, sayings, wheres, strict=True):
+    for key, saying, (kind, conversation, place, digest) in zip(keys, sayings, places, strict=True):
         where = (key, scope_key, kind, conversation, place, saying.seq)
-        said = (saying.role, saying.speaker, saying.said_at, now, now, digest, saying.given_id)
-        rows.append((*where, *said, saying.words, saying.heading, saying.content, saying.metadata))
+        columns = (saying.role, saying.speaker, saying.said_at, now, now, digest, saying.given_id)
+        rows.append((*where, *columns, saying.words, saying.heading, saying.content, saying.metadata))
     connection.executemany(_ENTRY, rows)
     token = scope_token(scope_key)
     connection.executemany(
@@ -432,16 +432,16 @@ class SessionMemory:
     def stored(self, connection: sqlite3.Connection, scope: str, session_id: str, rows: Sequence[Row]) -> None:
         """Remember the messages among these rows. Rows that this release cannot read are left out."""
         for agent_id, of_agent in groupby(rows, key=lambda row: row.agent_id):
-            said = list(_said(of_agent))
+            messages = list(_messages_in(of_agent))
             context = AddMessagesContext(
                 session_id=session_id,
                 agent_id=agent_id,
-                sequence_numbers=[each.seq for each in said],
-                message_times=[each.at for each in said],
+                sequence_numbers=[each.seq for each in messages],
+                message_times=[each.at for each in messages],
             )
-            turns = sayings_of([each.message for each in said], context)
+            turns = sayings_of([each.message for each in messages], context)
             if turns:
-                insert_turns(connection, scope, turns, now=said[-1].at)
+                insert_turns(connection, scope, turns, now=messages[-1].at)
 
     def erased(self, connection: sqlite3.Connection, session_id: str, rows: Sequence[tuple[str, int]]) -> None:
         """Forget these turns and what was extracted from them. Their replacements are not remembered either."""
@@ -466,7 +466,7 @@ class SessionMemory:
                 connection.execute("DELETE FROM memory_conversations WHERE id = ?", (key,))
 
 
-def _said(rows: Iterator[Row]) -> Iterator[SaidMessage]:
+def _messages_in(rows: Iterator[Row]) -> Iterator[JournaledMessage]:
     for row in rows:
         if row.kind != RecordKind.MESSAGE or row.erased:
             continue
@@ -475,7 +475,7 @@ def _said(rows: Iterator[Row]) -> Iterator[SaidMessage]:
         except CorruptJournal:
             continue
         if isinstance(record, MessageAdded):
-            yield SaidMessage(row.seq, record.at, record.message)
+            yield JournaledMessage(row.seq, record.at, record.message)
 
 
 def _conversations(connection: sqlite3.Connection, session_id: str) -> list[_Conversation]:

@@ -320,7 +320,9 @@ class SQLiteMemory:
             raise Invalid("seq is the number of a message", got=seq)
         if memory_id is not None:
             return await self._opened.run_if_there(lambda database: database.forget(memory_id), 0)
-        return await self._opened.run_if_there(lambda database: database.forget_said(str(session_id), agent_id, seq), 0)
+        return await self._opened.run_if_there(
+            lambda database: database.forget_messages(str(session_id), agent_id, seq), 0
+        )
 
     async def embed(self, *, anew: bool = False) -> None:
         """Make every missing vector, and return when they are stored. Calling it is optional: vectors follow a write by

@@ -21,9 +21,10 @@ from repertory.backends.aws_errors import (
     AwsErrors,
     PageTokens,
     Refusal,
+    RetryPolicy,
     aws_client_errors,
+    with_retries,
 )
-from repertory.backends.retries import RetryPolicy, with_retries
 from repertory.errors import (
     Invalid,
     NotFound,

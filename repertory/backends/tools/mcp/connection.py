@@ -235,9 +235,13 @@ class MCPConnection:
         """
         self._promised.pop(tool.name, None)
         self._refused.pop(tool.name, None)
-        told = {"description": tool.description, "input schema": tool.input_schema, "output schema": tool.output_schema}
-        for what, said in told.items():
-            why = schema_problem(said)
+        fields = {
+            "description": tool.description,
+            "input schema": tool.input_schema,
+            "output schema": tool.output_schema,
+        }
+        for what, field in fields.items():
+            why = schema_problem(field)
             if why is not None:
                 self._refused[tool.name] = f"its {what} {why}"
                 _log.warning("a tool of a server is left out: %s: %s", tool.name[:200], self._refused[tool.name])
@@ -273,8 +277,8 @@ class MCPConnection:
                 self._look_for_the_end(error)
                 raise Failed(f"the tool server does not list its tools: {_words(error)}") from error
             for tool in page.tools:
-                told = [tool.name, tool.title, tool.description, tool.input_schema, tool.output_schema]
-                if not scale.put(told):
+                fields = [tool.name, tool.title, tool.description, tool.input_schema, tool.output_schema]
+                if not scale.put(fields):
                     raise Failed("the tool server's list of tools is too large", bytes_max=LIST_BYTES_MAX)
             tools += page.tools
             cursor = page.next_cursor
@@ -350,12 +354,12 @@ class AnswerCheck:
             _log.warning("the answer of a tool is not checked: this program can start no Python")
             return None
         asked = {"path": sys.path, "schema": self._schema, "value": value}
-        said = await run_in_thread(lambda: json.dumps(asked).encode())
+        request = await run_in_thread(lambda: json.dumps(asked).encode())
         command = [python, "-I", "-S", "-c", _CHECK_SCRIPT]
         async with _checks_at_once():
             with anyio.move_on_after(CHECK_TIMEOUT_S):
                 try:
-                    ended = await anyio.run_process(command, input=said, stderr=subprocess.DEVNULL)
+                    ended = await anyio.run_process(command, input=request, stderr=subprocess.DEVNULL)
                     return cast("str | None", json.loads(ended.stdout))
                 except (OSError, subprocess.CalledProcessError, ExceptionGroup) as error:
                     raise LimitReached(_TOO_MUCH, seconds=CHECK_TIMEOUT_S) from error
@@ -511,7 +515,7 @@ def result_of(use_id: str, answer: CallToolResult, bytes_max: int = RESULT_BYTES
     """
     structured: object = answer.structured_content
     scale = Scale(bytes_max)
-    if not scale.put(structured) or not all(scale.put(_told_by(part)) for part in answer.content):
+    if not scale.put(structured) or not all(scale.put(_main_content(part)) for part in answer.content):
         raise result_too_large(scale)
     texts = [part.text for part in answer.content if isinstance(part, TextContent)]
     parts = list(answer.content)
@@ -546,7 +550,7 @@ def _is_json(text: str, value: object) -> bool:
         return False
 
 
-def _told_by(part: ContentBlock) -> str:
+def _main_content(part: ContentBlock) -> str:
     """The main content of a part."""
     match part:
         case TextContent(text=text) | EmbeddedResource(resource=TextResourceContents(text=text)):

@@ -151,13 +151,13 @@ async def stdio_transport(
     )
     # Nothing is awaited until the task group exists: a cancellation in between would leave the process running.
     to_us, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    to_server, said = anyio.create_memory_object_stream[SessionMessage](0)
+    to_server, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     written = anyio.Event()
     assert process.stdin is not None
     assert process.stdout is not None
     async with anyio.create_task_group() as group:
         group.start_soon(_read, process.stdout, LineReader(wire, server.encoding_error_handler), wire, to_us)
-        group.start_soon(_write, process, server.encoding_error_handler, said, to_us, written)
+        group.start_soon(_write, process, server.encoding_error_handler, outgoing, to_us, written)
         try:
             yield messages, to_server
         finally:
@@ -168,7 +168,7 @@ async def stdio_transport(
                 with anyio.move_on_after(FLUSH_TIMEOUT_S):
                     await written.wait()
                 await _end(process, 0.0 if wire.broken is not None else LEAVE_TIMEOUT_S)
-                for stream in (to_us, said):
+                for stream in (to_us, outgoing):
                     await stream.aclose()
                 await checkpoint()
             group.cancel_scope.cancel()
@@ -252,8 +252,8 @@ class LineReader:
         return None
 
 
-def _id_of(said: bytes) -> RequestId:
-    return json.loads(said)
+def _id_of(raw: bytes) -> RequestId:
+    return json.loads(raw)
 
 
 async def _read(
@@ -284,14 +284,14 @@ async def _read(
 async def _write(
     process: Process,
     errors: str,
-    said: MemoryObjectReceiveStream[SessionMessage],
+    outgoing: MemoryObjectReceiveStream[SessionMessage],
     to_us: MemoryObjectSendStream[SessionMessage | Exception],
     written: anyio.Event,
 ) -> None:
     assert process.stdin is not None
     try:
-        async with said:
-            async for each in said:
+        async with outgoing:
+            async for each in outgoing:
                 line = each.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
                 await process.stdin.send(line.encode(errors=errors))
     except _BROKEN:

@@ -157,5 +157,5 @@ class _BoundedBody(AsyncByteStream):
         except (ValueError, LookupError, TypeError) as error:
             kind = SSEError if self._events else ReadError
             raise kind(message, request=self._request) from error
-        said = error_for(identity).model_dump_json(by_alias=True, exclude_unset=True).encode()
-        return b"event: message\ndata: " + said + b"\n\n" if self._events else said
+        response = error_for(identity).model_dump_json(by_alias=True, exclude_unset=True).encode()
+        return b"event: message\ndata: " + response + b"\n\n" if self._events else response

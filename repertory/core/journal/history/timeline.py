@@ -25,7 +25,7 @@ from repertory.core.journal.restore import Appender
 from repertory.core.journal.rows import Row
 from repertory.core.journal.whole_journal import WholeJournal, position_named
 from repertory.core.messages import Json, is_filler
-from repertory.core.orchestration.run import NodeNotice, told_by
+from repertory.core.orchestration.run import NodeNotice, notice_of
 from repertory.errors import Invalid
 
 What = Literal["turn", "mark", "rewind", "view", "redaction", "fork", "run", "node"]
@@ -143,7 +143,7 @@ def _turn(said: Sequence[tuple[int, MessageAdded]], name: str | None, *, on_path
 def _other(seq: int, record: Record | None, name: str | None, *, on_path: bool) -> TimelineEntry | None:
     match record:
         case NodeChanged():
-            found = told_by(record)
+            found = notice_of(record)
             return None if found is None else _of_run(seq, record, found, name, on_path=on_path)
         case SnapshotTaken():
             what, text, position = "mark", record.label, position_named(seq, record)

@@ -31,8 +31,8 @@ class PydanticSchema:
             self._adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(kind)
             schema = self._adapter.json_schema()
         except PydanticUserError as error:
-            told = error.message.partition("\n")[0]
-            raise Invalid("structured output takes a type with a JSON schema", got=kind.__name__, why=told) from error
+            why = error.message.partition("\n")[0]
+            raise Invalid("structured output takes a type with a JSON schema", got=kind.__name__, why=why) from error
         if "$ref" in schema:  # A recursive type. Providers require an object at the top.
             schema = {**schema["$defs"][schema.pop("$ref").rpartition("/")[2]], **schema}
         if schema.get("type") != "object":
@@ -57,17 +57,17 @@ class PydanticSchema:
             read = self._adapter.validate_json(text)
         except pydantic.ValidationError as error:
             problems = error.errors(include_url=False, include_context=False, include_input=False)
-            told = "\n".join(_problem(problem) for problem in problems[:_PROBLEMS_MAX])
-            raise Invalid(f"Validation failed for {self.name}. Please fix the following errors:\n{told}") from None
+            listed = "\n".join(_problem(problem) for problem in problems[:_PROBLEMS_MAX])
+            raise Invalid(f"Validation failed for {self.name}. Please fix the following errors:\n{listed}") from None
         except Exception as error:
             raise Invalid(f"Validation failed for {self.name}: {type(error).__name__} - {error}") from error
-        return read, self._said(read) or text
+        return read, self._as_json(read) or text
 
-    def _said(self, read: object) -> str | None:
+    def _as_json(self, read: object) -> str | None:
         """The object as JSON text; None when it cannot be written, or would not read back as an equal one."""
         try:
-            said = self._adapter.dump_json(read, by_alias=True, warnings=False).decode()
-            return said if self._adapter.validate_json(said) == read else None
+            text = self._adapter.dump_json(read, by_alias=True, warnings=False).decode()
+            return text if self._adapter.validate_json(text) == read else None
         except Exception:  # noqa: BLE001 - Serializers are the user's code; there is another text to fall back on.
             return None
 
@@ -89,9 +89,9 @@ def schema_for(kind: type[Any]) -> PydanticSchema:
     """The output schema of a type, built once. Errors: as `PydanticSchema`."""
     if not isinstance(cast("object", kind), type):
         raise Invalid("structured output takes a pydantic model class", got=kind)
-    return _form_for(kind)
+    return _schema_of(kind)
 
 
 @functools.lru_cache(maxsize=128)
-def _form_for(kind: type[Any]) -> PydanticSchema:
+def _schema_of(kind: type[Any]) -> PydanticSchema:
     return PydanticSchema(kind)
