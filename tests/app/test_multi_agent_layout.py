@@ -19,7 +19,7 @@ from repertory.backends.objects.in_memory import MemoryObjectStore
 from repertory.backends.ports import Overwrite
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.tools.function_tool import schema_class
-from repertory.core.message_tree.runs import run_file
+from repertory.core.message_tree.documents import run_file
 from repertory.core.orchestration.run import Run
 from repertory.errors import CorruptJournal, LeaseLost
 from tests.app.tree_sessions import TreeSessions

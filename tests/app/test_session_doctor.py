@@ -312,7 +312,7 @@ async def test_a_database_with_a_damaged_page_is_made_anew(tmp_path: Path) -> No
     assert 0 < len(sick) < 10
     assert len(await sessions.list()) > 25
     proof = await sessions.delete("s0")
-    assert list(proof.wrecks) == [report.rebuilt_from]
+    assert list(proof.corrupt_files) == [report.rebuilt_from]
 
 
 class DyingStorage(Memory):

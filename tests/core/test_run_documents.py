@@ -11,7 +11,7 @@ import pytest
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.records import NodeChanged
-from repertory.core.message_tree.runs import read_run_file, run_file
+from repertory.core.message_tree.documents import read_run_file, run_file
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.plan import frontier_of
 from repertory.core.orchestration.results import MultiAgentResult, NodeOutcome, NodeResult, Status, node_result_of

@@ -14,7 +14,7 @@ import pytest
 
 from repertory import Agent, FileStorage, ScriptedModel, SnapshotSessionManager, SnapshotSessions
 from repertory.app.host.blocking import blocking_host
-from repertory.backends.sessions.snapshots.history import mark_in
+from repertory.backends.sessions.snapshots.makers import mark_in
 from repertory.core.messages import text_of
 
 WORKER = Path(__file__).with_name("dying_snapshots.py")

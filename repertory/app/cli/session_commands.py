@@ -371,7 +371,9 @@ def _proof_lines(proofs: Sequence[DeletionProof]) -> Iterator[str]:
         for agent_id, agent in proof.agents.items():
             yield f"    {harmless(agent_id)}: {agent.rows} records, the last one linked {agent.link or '(damaged)'}"
         yield f"    checked to be gone: {harmless(', '.join(proof.looked_for))}"
-        yield from (f"    may still be in the damaged data set aside in {harmless(name)}" for name in proof.wrecks)
+        yield from (
+            f"    may still be in the damaged data set aside in {harmless(name)}" for name in proof.corrupt_files
+        )
 
 
 def _expiry_lines(report: ExpiryReport) -> Iterator[str]:

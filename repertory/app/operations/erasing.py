@@ -120,7 +120,7 @@ class DeletionProof:
     """Epoch seconds."""
     looked_for: Sequence[str]
     """The parts of the session that were searched for afterwards, and not found."""
-    wrecks: Sequence[str] = ()
+    corrupt_files: Sequence[str] = ()
     """Damaged places that were moved aside as a whole, and may contain the session. Remove them yourself."""
 
 
@@ -299,7 +299,7 @@ async def _delete(store: SessionStore, session_id: str, info: SessionInfo | None
         agents=agents,
         deleted_at=at,
         looked_for=looked_for,
-        wrecks=await store.corrupt_files(),
+        corrupt_files=await store.corrupt_files(),
     )
 
 

@@ -262,10 +262,10 @@ class OwnerLock:
         """The sessions that other processes have asked for since the last call. Usually only reads the file's size."""
         if self._file is None or os.fstat(self._file).st_size <= self._heard:
             return []
-        said = os.pread(self._file, _ASKED_BYTES_MAX, self._heard)
+        requests = os.pread(self._file, _ASKED_BYTES_MAX, self._heard)
         # A request that arrives just now is cut off too; its process asks again.
         os.ftruncate(self._file, self._heard)
-        return list(dict.fromkeys(line for line in said.decode(errors="replace").split("\n") if line))
+        return list(dict.fromkeys(line for line in requests.decode(errors="replace").split("\n") if line))
 
     def _clear_dead(self) -> None:
         for name in os.listdir(self._folder):

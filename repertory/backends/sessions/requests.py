@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import anyio
 
-from repertory.backends.ports import Condition, Create, ObjectInfo, ObjectStore, StoredObject
+from repertory.backends.ports import Create, ObjectStore, StoredObject
 from repertory.errors import NotFound, RepertoryError
 
 SIDE_BY_SIDE = 32
@@ -50,28 +50,13 @@ async def find(objects: ObjectStore, key: str) -> StoredObject | None:
         return None
 
 
-class Requests:
-    """An object store. Errors of every call are the store's own."""
+async def find_all(objects: ObjectStore, keys: Sequence[str], at_once: int = SIDE_BY_SIDE) -> list[StoredObject | None]:
+    """Each object in order, or None where there is none."""
+    return await side_by_side([partial(find, objects, key) for key in keys], at_once)
 
-    def __init__(self, objects: ObjectStore) -> None:
-        self._objects = objects
 
-    async def find(self, key: str) -> StoredObject | None:
-        return await find(self._objects, key)
-
-    async def find_all(self, keys: Sequence[str], at_once: int = SIDE_BY_SIDE) -> list[StoredObject | None]:
-        """Each object in order, or None where there is none."""
-        return await side_by_side([partial(self.find, key) for key in keys], at_once)
-
-    async def put(self, key: str, body: bytes, condition: Condition) -> str:
-        return await self._objects.put(key, body, condition)
-
-    async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
-        """The objects below a prefix, in order."""
-        return await self._objects.list(prefix, start_after)
-
-    async def delete_all(self, keys: Sequence[str], at_once: int = SIDE_BY_SIDE) -> None:
-        await side_by_side([partial(self._objects.delete, key) for key in keys], at_once)
+async def delete_all(objects: ObjectStore, keys: Sequence[str], at_once: int = SIDE_BY_SIDE) -> None:
+    await side_by_side([partial(objects.delete, key) for key in keys], at_once)
 
 
 # Objects of damaged sessions, set aside unchanged: `<aside>/<number>/...` in the same storage, where `aside` is the
@@ -82,30 +67,30 @@ class Requests:
 _DIGITS = 4
 
 
-async def copy_aside(requests: Requests, folder: str, aside: str) -> str:
+async def copy_aside(objects: ObjectStore, folder: str, aside: str) -> str:
     """Copy every object below a folder (named without a slash at its end). Returns the folder of the copies."""
-    names = await names_aside(requests, aside)
+    names = await names_aside(objects, aside)
     number = int(names[-1].rpartition("/")[2]) + 1 if names else 1
     target = f"{aside}/{number:0{_DIGITS}}"
 
     async def copy(key: str) -> None:
-        found = await requests.find(key)
+        found = await find(objects, key)
         if found is not None:
-            await requests.put(f"{target}{key.removeprefix(folder)}", found.body, Create())
+            await objects.put(f"{target}{key.removeprefix(folder)}", found.body, Create())
 
-    found = await requests.list(f"{folder}/")
+    found = await objects.list(f"{folder}/")
     await side_by_side([partial(copy, info.key) for info in found])
     return target
 
 
-async def names_aside(requests: Requests, aside: str) -> Sequence[str]:
+async def names_aside(objects: ObjectStore, aside: str) -> Sequence[str]:
     """The folders of such copies, oldest first."""
     prefix = f"{aside}/"
-    numbers = {info.key.removeprefix(prefix).split("/")[0] for info in await requests.list(prefix)}
+    numbers = {info.key.removeprefix(prefix).split("/")[0] for info in await objects.list(prefix)}
     return [f"{prefix}{number}" for number in sorted(filter(str.isdecimal, numbers), key=int)]
 
 
-async def remove_aside(requests: Requests, aside: str) -> None:
+async def remove_aside(objects: ObjectStore, aside: str) -> None:
     """Remove all such copies."""
-    found = await requests.list(f"{aside}/")
-    await requests.delete_all([info.key for info in found])
+    found = await objects.list(f"{aside}/")
+    await delete_all(objects, [info.key for info in found])

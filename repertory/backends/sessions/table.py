@@ -6,16 +6,17 @@ is alive. A layout reads them, and writes the next ones under its own condition.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import anyio
-from anyio.lowlevel import checkpoint
+import anyio.to_thread
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from repertory.backends.ports import Batch, Lease, Position, SessionStore
+from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore
 from repertory.backends.sessions.requests import side_by_side
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row
@@ -24,6 +25,10 @@ from repertory.errors import Invalid, LeaseLost, RepertoryError, SessionBusy
 
 CommitOutcome: TypeAlias = Position | RepertoryError
 E = TypeVar("E")
+T = TypeVar("T")
+
+ON_LOOP_BYTES_MAX = 64 * 1024
+"""Larger data is packed and read in a thread."""
 
 # Who may write.
 
@@ -138,6 +143,24 @@ async def append_apart(
     return [outcomes[place] for place in range(len(batches))]
 
 
+async def unless_cancelled(store: SessionStore, lease: Lease) -> Lease:
+    """A lease that was acquired just now; it is released again if its caller was cancelled meanwhile."""
+    try:
+        await checkpoint_if_cancelled()
+    except BaseException:
+        with anyio.CancelScope(shield=True), suppress(RepertoryError):
+            await store.release(lease)
+        raise
+    return lease
+
+
+async def in_thread_when_large(size_bytes: int, work: Callable[[], T]) -> T:
+    """The result of `work`, which runs in a thread when its data is large, so that the event loop stays free."""
+    if size_bytes <= ON_LOOP_BYTES_MAX:
+        return work()
+    return await anyio.to_thread.run_sync(work)
+
+
 async def write_anew(store: SessionStore, session_id: str, keep: Sequence[Row]) -> None:
     """Store whole journals in a session of which nothing is left. Errors: whatever keeps them from being stored."""
     if keep:
@@ -146,6 +169,39 @@ async def write_anew(store: SessionStore, session_id: str, keep: Sequence[Row]) 
         await store.release(lease)
         if isinstance(outcome, RepertoryError):
             raise outcome
+
+
+# Listing sessions.
+
+
+def listed_session(
+    session_id: str,
+    agents: Mapping[str, int],
+    times: Sequence[float],
+    stored_at: Iterable[float],
+    owner: str | None,
+    *,
+    damaged: bool,
+) -> SessionInfo | None:
+    """The line of a session; None for one that holds no records. `times`: when its rows were made. Where none says so,
+    `stored_at` counts: when its documents were stored.
+    """
+    if not agents and not damaged:
+        return None
+    times = times or [*stored_at]
+    return SessionInfo(
+        session_id=session_id,
+        agents=agents,
+        created_at=min(times),
+        updated_at=max(times),
+        owner=owner,
+        damaged=damaged,
+    )
+
+
+def newest_first(infos: Iterable[SessionInfo | None]) -> list[SessionInfo]:
+    """The sessions among these, most recently changed first."""
+    return sorted((info for info in infos if info is not None), key=lambda info: info.updated_at, reverse=True)
 
 
 # The sessions that a store knows.

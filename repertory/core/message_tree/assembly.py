@@ -12,10 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from repertory.core.journal.codec import decode
-from repertory.core.journal.records import Redacted
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.message_tree.documents import Read
+from repertory.core.message_tree.documents import Read, redactions_in
 from repertory.core.message_tree.kept_rows import KeptRow, Line, content
 from repertory.core.messages import Message
 from repertory.errors import CorruptJournal
@@ -222,12 +220,12 @@ class _Behind:
 
 def _told(documents: Mapping[DocumentSource, Read]) -> dict[int, int]:
     """The numbers of documents as implied by the next document: one before its own."""
-    told: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     for source, read in documents.items():
-        said = [line.seq for line in read.before if line.kind == RecordKind.MESSAGE]
-        if len(said) == 1:
-            told[said[0]] = (read.next_number if source.number is None else source.number) - 1
-    return told
+        messages = [line.seq for line in read.before if line.kind == RecordKind.MESSAGE]
+        if len(messages) == 1:
+            numbers[messages[0]] = (read.next_number if source.number is None else source.number) - 1
+    return numbers
 
 
 def _sure(row: Row | None) -> Row:
@@ -237,28 +235,18 @@ def _sure(row: Row | None) -> Row:
 
 def _faults(rows: Iterable[Row], found: Mapping[int, tuple[Message | None, int | None, str]]) -> list[DamagedContent]:
     """The corrupt messages without a redaction, or whose document differs from the last redaction."""
-    said = _redactions(rows)
+    redactions = redactions_in(rows)
     faults: list[DamagedContent] = []
     for row in rows:
         if row.seq not in found or row.kind != RecordKind.MESSAGE:
             continue
         message, number, why = found[row.seq]
-        explained = said.get(row.seq)
+        explained = redactions.get(row.seq)
         if explained is None and why:
             faults.append(DamagedContent(row, message, number, why))
         elif explained is not None and message is not None and _untracked(explained) != _untracked(message):
             faults.append(DamagedContent(row, message, number, "it was edited", redacted=True))
     return faults
-
-
-def _redactions(rows: Iterable[Row]) -> dict[int, Message]:
-    said: dict[int, Message] = {}
-    for row in rows:
-        if row.kind == RecordKind.REDACTION and not row.erased:
-            record = decode(row.kind, row.version, row.body)
-            if isinstance(record, Redacted):
-                said[record.target] = record.message
-    return said
 
 
 def _untracked(message: Message) -> dict[str, object]:

@@ -5,6 +5,8 @@
     session_<id>/agents/agent_<id>/agent.json                 state, and how much of the history is shown
     session_<id>/agents/agent_<id>/messages/message_<n>.json  one message, and under `repertory` the rows with it
     session_<id>/agents/agent_<id>/repertory/rows_<seq>.json  ours: rows that came without a message
+    session_<id>/multi_agents/multi_agent_<id>/multi_agent.json           a run, see `core/orchestration/document.py`
+    session_<id>/multi_agents/multi_agent_<id>/repertory/rows_<seq>.json  ours: the rows of an orchestrator's journal
 
 Other programs drop unknown fields when they write, and ignore unknown documents. Source: the documented session layout,
 as strands-agents 1.62.0 writes it.
@@ -13,7 +15,7 @@ as strands-agents 1.62.0 writes it.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, cast
@@ -26,12 +28,14 @@ from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.message_tree.json_files import decoded, encoded, epoch, iso, json_file, parsed, read, to_file
 from repertory.core.message_tree.kept_rows import KeptRow, Line, entry, message_in, read_entry, tracked
 from repertory.core.messages import Json, Message, check_shape
+from repertory.core.orchestration.document import document_of
 from repertory.core.window.decision import DEFAULT_MANAGER, own_state
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.core.journal.fold import Fold
     from repertory.core.journal.records import View
+    from repertory.core.orchestration.run import Run
 
 OURS = "repertory"
 DIGEST = "digest"
@@ -149,16 +153,23 @@ def manager_named(view: View, found: AgentFile | None) -> str:
     return view.manager or (name if isinstance(name, str) and name else DEFAULT_MANAGER)
 
 
+def manager_fields(view: View, name: str, removed: int, found: Mapping[str, Json]) -> dict[str, Json]:
+    """The conversation manager as documents show it. `removed`: the number of messages before the first one shown.
+    `found`: the same fields, as read.
+    """
+    fields: dict[str, Json] = {"__name__": name, "removed_message_count": removed}
+    calls = view.manager_state.get("model_call_count")
+    if name == DEFAULT_MANAGER:
+        fields["model_call_count"] = calls if isinstance(calls, int) else 0
+    if view.summary is not None or "summary_message" in found:
+        fields = {"summary_message": cast("Json", view.summary), **fields}
+    return fields | own_state(view.manager_state)
+
+
 def agent_document(agent_id: str, fold: Fold, removed: int, found: AgentFile | None, at: float) -> bytes:
     """`agent.json`. `removed`: the number of message documents before the first one shown."""
     view, state = fold.shown.view, dict(fold.state)
-    manager: dict[str, object] = {"__name__": manager_named(view, found), "removed_message_count": removed}
-    calls = view.manager_state.get("model_call_count")
-    if manager["__name__"] == DEFAULT_MANAGER:
-        manager["model_call_count"] = calls if isinstance(calls, int) else 0
-    if view.summary is not None or "summary_message" in (found.manager if found is not None else ()):
-        manager = {"summary_message": view.summary, **manager}
-    manager |= own_state(view.manager_state)
+    manager = manager_fields(view, manager_named(view, found), removed, found.manager if found is not None else {})
     model_state = dict(found.model_state) if found is not None else {}
     return with_digest(
         {
@@ -179,14 +190,14 @@ def agent_document(agent_id: str, fold: Fold, removed: int, found: AgentFile | N
 def read_message_document(body: bytes) -> Read:
     """A message's document, from any program."""
     try:
-        said = parsed(body)
-        fields = decoded(said)
+        document = parsed(body)
+        fields = decoded(document)
     except ValueError as error:
         return Read(fault=str(error) or "it is empty")
     found = read_message_fields(fields)
-    if found.fault is None and OURS not in said and any(map(_is_group, said.values())):
+    if found.fault is None and OURS not in document and any(map(_is_group, document.values())):
         return Read(fault="the key of ours in it has another name")
-    return replace(found, altered=is_altered(said))
+    return replace(found, altered=is_altered(document))
 
 
 def read_message_fields(fields: Mapping[str, object]) -> Read:
@@ -206,11 +217,11 @@ def read_message_fields(fields: Mapping[str, object]) -> Read:
 def read_rows(body: bytes) -> Read:
     """A document of rows."""
     try:
-        said = parsed(body)
-        fields = decoded(said)
+        document = parsed(body)
+        fields = decoded(document)
     except ValueError as error:
         return Read(fault=str(error) or "it is empty")
-    return replace(read_rows_fields(fields), altered=is_altered(said))
+    return replace(read_rows_fields(fields), altered=is_altered(document))
 
 
 def read_rows_fields(fields: Mapping[str, object]) -> Read:
@@ -224,11 +235,11 @@ def read_rows_fields(fields: Mapping[str, object]) -> Read:
 def read_agent(body: bytes) -> AgentFile | None:
     """An agent's document; None when it cannot be read, or its digest does not match."""
     try:
-        said = parsed(body)
-        fields = decoded(said)
+        document = parsed(body)
+        fields = decoded(document)
     except ValueError:
         return None
-    if is_altered(said):
+    if is_altered(document):
         return None
     state, manager = _mapping(fields.get("state")), _mapping(fields.get("conversation_manager_state"))
     ours, internal = _mapping(fields.get(OURS)), _mapping(fields.get("_internal_state"))
@@ -259,9 +270,9 @@ def without_content_fields(
     """The same for decoded fields, which it changes."""
     ours = fields.get(OURS) if "message" in fields else fields
     if isinstance(ours, dict):
-        said = cast("dict[str, object]", ours)
-        said.pop("erase", None)
-        said["rows"] = [_erased(value, wanted) for value in cast("list[dict[str, object]]", said.get("rows", []))]
+        group = cast("dict[str, object]", ours)
+        group.pop("erase", None)
+        group["rows"] = [_erased(value, wanted) for value in cast("list[dict[str, object]]", group.get("rows", []))]
     if shown is not None:
         tracking_id = _mapping(fields.get("message")).get("tracking_id")
         instead = {**shown} if tracking_id is None else {**shown, "tracking_id": tracking_id}
@@ -271,26 +282,26 @@ def without_content_fields(
 
 def with_digest(document: Mapping[str, object]) -> bytes:
     """The document as a file, with a digest of all else among our keys."""
-    said = encoded(document)
-    ours = cast("dict[str, object]", said.get(OURS, said))
+    made = encoded(document)
+    ours = cast("dict[str, object]", made.get(OURS, made))
     ours.pop(DIGEST, None)
-    ours[DIGEST] = digest_of_document(said)
-    return json_file(said)
+    ours[DIGEST] = digest_of_document(made)
+    return json_file(made)
 
 
-def is_altered(said: Mapping[str, object]) -> bool:
+def is_altered(document: Mapping[str, object]) -> bool:
     """True if the document, in JSON values, does not match its digest. False without a digest."""
-    ours = said.get(OURS, said if "generation" in said else None)
-    kept = cast("dict[str, object]", ours) if isinstance(ours, dict) else {}
-    if DIGEST not in kept:
+    ours = document.get(OURS, document if "generation" in document else None)
+    group = cast("dict[str, object]", ours) if isinstance(ours, dict) else {}
+    if DIGEST not in group:
         return False
-    bare = {name: value for name, value in kept.items() if name != DIGEST}
-    return kept[DIGEST] != digest_of_document({**said, OURS: bare} if OURS in said else bare)
+    bare = {name: value for name, value in group.items() if name != DIGEST}
+    return group[DIGEST] != digest_of_document({**document, OURS: bare} if OURS in document else bare)
 
 
-def digest_of_document(said: Mapping[str, object]) -> str:
+def digest_of_document(document: Mapping[str, object]) -> str:
     """The digest of JSON values; the order of keys does not matter."""
-    return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
+    return sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _is_group(value: object) -> bool:
@@ -301,17 +312,17 @@ def _erased(value: Mapping[str, object], wanted: Collection[int]) -> Mapping[str
     line = Line.read(value.get("row"))
     if line.seq not in wanted:
         return value
-    kept: dict[str, object] = {"row": str(line.erased())}
-    return {**kept, "file": value["file"]} if "file" in value else kept
+    erased: dict[str, object] = {"row": str(line.erased())}
+    return {**erased, "file": value["file"]} if "file" in value else erased
 
 
 def _group_fields(group: RecordGroup, entries: list[dict[str, object]]) -> dict[str, object]:
-    said: dict[str, object] = {"format": FORMAT, "generation": group.generation}
+    fields: dict[str, object] = {"format": FORMAT, "generation": group.generation}
     if group.batch is not None:
-        said["batch"] = list(group.batch)
+        fields["batch"] = list(group.batch)
     if group.erase:
-        said["erase"] = list(group.erase)
-    return {**said, "before": [str(line.erased()) for line in group.before], "rows": entries}
+        fields["erase"] = list(group.erase)
+    return {**fields, "before": [str(line.erased()) for line in group.before], "rows": entries}
 
 
 def _read_group(ours: Mapping[str, object], message: Message | None, at: float) -> Read:
@@ -372,18 +383,65 @@ def parts_of(rows: Sequence[Row]) -> list[tuple[list[Row], Message | None]]:
     return parts
 
 
-def shown_instead(rows: Sequence[Row], wanted: Collection[int]) -> dict[int, Message]:
-    """Sequence number to the message shown in the place of a message that will be erased."""
+def redactions_in(rows: Iterable[Row]) -> dict[int, Message]:
+    """Sequence number of a redacted message to the message of its last redaction."""
     redactions: dict[int, Message] = {}
     for row in rows:
         if row.kind == RecordKind.REDACTION and not row.erased:
             record = decode(row.kind, row.version, row.body)
             if isinstance(record, Redacted):
                 redactions[record.target] = record.message
+    return redactions
+
+
+def shown_instead(rows: Sequence[Row], wanted: Collection[int]) -> dict[int, Message]:
+    """Sequence number to the message shown in the place of a message that will be erased."""
+    redactions = redactions_in(rows)
     shown: dict[int, Message] = {}
     for row in rows:
-        said = message_in(row) if row.seq in wanted else None
-        instead = redactions.get(row.seq) or (_BLANK.get(said["role"]) if said is not None else None)
+        message = message_in(row) if row.seq in wanted else None
+        instead = redactions.get(row.seq) or (_BLANK.get(message["role"]) if message is not None else None)
         if row.seq in wanted and instead is not None:
             shown[row.seq] = instead
     return shown
+
+
+# The run of an orchestrator. Our key names the last row that the document shows, and holds a digest of all else: when
+# the digest does not match, or the key is missing, another program has written it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFile:
+    """The document, as read."""
+
+    said: Mapping[str, Json]
+    """All of it but our key."""
+    seq: int | None
+    """The last row that it shows; None when another program wrote it last."""
+    digest: str
+    """The digest of `said`."""
+
+
+def run_file(run: Run, orchestrator_id: str, seq: int) -> bytes:
+    """The document. `seq`: the last row that it shows."""
+    document = document_of(run, orchestrator_id)
+    ours = {"format": FORMAT, "seq": seq, DIGEST: digest_of_document(parsed(to_file(document)))}
+    return to_file({**document, OURS: ours})
+
+
+def read_run_file(body: bytes, orchestrator_id: str) -> RunFile:
+    """The document from a file, from any program. Errors: `ValueError` when it cannot be read or belongs to another
+    orchestrator.
+    """
+    document = parsed(body)
+    ours = document.pop(OURS, None)
+    if document.get("id") != orchestrator_id:
+        raise ValueError(f"it is about another orchestrator: {document.get('id')!r}")
+    digest = digest_of_document(document)
+    known_keys = cast("dict[str, object]", ours) if isinstance(ours, dict) else {}
+    known = known_keys.get(DIGEST) == digest
+    return RunFile(
+        said=cast("dict[str, Json]", decoded(document)),
+        seq=seq if known and isinstance(seq := known_keys.get("seq"), int) else None,
+        digest=digest,
+    )

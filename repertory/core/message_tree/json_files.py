@@ -113,10 +113,10 @@ def _decoded(value: object) -> object:
         found = _bytes_in(items)
         if found is not None:
             return found
-    said = {key: _decoded(item) for key, item in items.items()}
-    if _DATA in said and isinstance(said.get(_MARKER), float) and said[_MARKER] == _ESCAPED:
-        said[_MARKER] = True
-    return said
+    made = {key: _decoded(item) for key, item in items.items()}
+    if _DATA in made and isinstance(made.get(_MARKER), float) and made[_MARKER] == _ESCAPED:
+        made[_MARKER] = True
+    return made
 
 
 def _looks_marked(items: Mapping[str, object]) -> bool:

@@ -118,17 +118,17 @@ def tracked(message: Message, link: bytes) -> Message:
 
 def entry(row: Row, shown: Message | None = None, file: int | None = None) -> dict[str, object]:
     """The JSON form of a row. `shown`: the message as the document (or document `file`) has it, if any."""
-    kept: dict[str, object] = {"row": str(Line.of(row))}
+    fields: dict[str, object] = {"row": str(Line.of(row))}
     if row.erased:
-        return kept
+        return fields
     if shown is not None:
         beside = _beside(row, shown)
         if beside is not None:
-            return {**kept, **beside} if file is None else {**kept, "file": file, **beside}
+            return {**fields, **beside} if file is None else {**fields, "file": file, **beside}
     try:
-        return {**kept, "body": row.body.decode()}
+        return {**fields, "body": row.body.decode()}
     except UnicodeDecodeError:
-        return {**kept, "bytes": row.body}
+        return {**fields, "bytes": row.body}
 
 
 def read_entry(value: object) -> KeptRow:
@@ -151,12 +151,12 @@ def content(kept: KeptRow, message: Message | None) -> bytes | None:
     """The content of a kept row, given its document's message; None when it is missing or cannot be rebuilt."""
     if kept.body is not None or kept.rest is None or message is None:
         return kept.body
-    said: dict[str, object] = dict(message)
+    own: dict[str, object] = dict(message)
     if not kept.tracked:
-        said.pop(_TRACKING, None)
+        own.pop(_TRACKING, None)
     at, rest = kept.rest.get("at"), {name: value for name, value in kept.rest.items() if name != "at"}
     try:
-        return dump({"at": at, "message": said, **rest})
+        return dump({"at": at, "message": own, **rest})
     except Invalid:
         return None
 
@@ -172,8 +172,8 @@ def _beside(row: Row, shown: Message) -> dict[str, object] | None:
         beside["tracked"] = False
     # Tested through a file, as a reader will get it.
     again = read(to_file({**beside, "row": str(Line.of(row)), "message": shown}))
-    said = cast("Message", again.pop("message"))
-    return beside if content(read_entry(again), said) == row.body else None
+    shown_again = cast("Message", again.pop("message"))
+    return beside if content(read_entry(again), shown_again) == row.body else None
 
 
 # An agent's head: all that opening needs, as of the last orderly release of its session.
@@ -214,17 +214,17 @@ class AgentHead:
 def read_head(agent_id: str, value: object) -> AgentHead | None:
     """The head from its JSON form; None when it cannot be read: then read the documents."""
     try:
-        said = cast("dict[str, object]", value)
-        kept = [read_entry(each) for each in cast("list[object]", said["rows"])]
+        fields = cast("dict[str, object]", value)
+        kept = [read_entry(each) for each in cast("list[object]", fields["rows"])]
         rows = [row for each in kept if (row := each.line.row(agent_id, each.body)) is not None]
-        pairs = [str(text).split(" ") for text in cast("list[object]", said["numbers"])]
+        pairs = [str(text).split(" ") for text in cast("list[object]", fields["numbers"])]
         head = AgentHead(
             rows=rows,
-            next_number=int(cast("int", said["next"])),
-            messages=int(cast("int", said["messages"])),
+            next_number=int(cast("int", fields["next"])),
+            messages=int(cast("int", fields["messages"])),
             numbers={int(seq): int(number) for seq, number in pairs},
-            tail=tuple(Line.read(text) for text in cast("list[object]", said["tail"])),
-            agent_version=str(said["agent"]),
+            tail=tuple(Line.read(text) for text in cast("list[object]", fields["tail"])),
+            agent_version=str(fields["agent"]),
         )
     except (ValueError, TypeError, KeyError):
         return None

@@ -1,4 +1,4 @@
-"""Opening an agent: the stored rows, and new rows for what other programs wrote meanwhile."""
+"""Opening an agent or an orchestrator: the stored rows, and new rows for what other programs wrote meanwhile."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from repertory.core.journal.records import (
     Branched,
     Interrupted,
     MessageAdded,
+    NodeChanged,
     Record,
     Redacted,
     Resumed,
@@ -25,7 +26,7 @@ from repertory.core.journal.records import (
 from repertory.core.journal.restore import Appender, Entropy, restore
 from repertory.core.journal.rows import SALT_BYTES, VERSION, Row, digest_of, header_of, next_link
 from repertory.core.message_tree.assembly import Assembled, DamagedContent
-from repertory.core.message_tree.documents import AgentFile, Read
+from repertory.core.message_tree.documents import AgentFile, Read, RunFile
 from repertory.core.message_tree.kept_rows import message_in
 from repertory.core.messages import (
     INTERRUPTED_TEXT,
@@ -41,6 +42,8 @@ from repertory.core.messages import (
     tool_uses,
 )
 from repertory.core.messages import repair_message as well_formed
+from repertory.core.orchestration.document import records_from
+from repertory.core.orchestration.run import RUN, Run
 from repertory.core.window.decision import own_state
 from repertory.errors import Invalid, UnpairedTools
 
@@ -212,9 +215,9 @@ def adopt(appender: Appender, added: Sequence[tuple[int, Read]], at: float) -> A
     for number, read in added:
         if read.message is None:
             continue
-        said = well_formed(read.message)
-        for message, why in _fitting(appender.fold.last_message, said):
-            if why is None and said is not read.message:
+        repaired = well_formed(read.message)
+        for message, why in _fitting(appender.fold.last_message, repaired):
+            if why is None and repaired is not read.message:
                 why = "blocks of wrong types stand as text"
             row = _added(appender, message, why, read.at or at)
             if row is None:
@@ -240,20 +243,20 @@ def adopt_agent(
     view = fold.shown.view
     summary = found.manager.get("summary_message")
     try:
-        said = repair_stored_message(summary) if summary is not None else None
+        shown_summary = repair_stored_message(summary) if summary is not None else None
     except Invalid:
-        said = None
+        shown_summary = None
     first = max(view.first_shown, shown_from or 0)
     own = own_state(found.manager)
     other = bool(own) and own != own_state(view.manager_state)
-    if first != view.first_shown or (said is not None and said != view.summary) or other:
+    if first != view.first_shown or (shown_summary is not None and shown_summary != view.summary) or other:
         manager, calls = found.manager.get("__name__"), found.manager.get("model_call_count")
         changed = replace(
             view,
             first_shown=first,
             replaced={seq: message for seq, message in view.replaced.items() if seq >= first},
-            hidden=tuple(stretch for stretch in view.hidden if stretch[1] >= first),
-            summary=said or view.summary,
+            hidden=tuple(seq_range for seq_range in view.hidden if seq_range[1] >= first),
+            summary=shown_summary or view.summary,
             manager=manager if isinstance(manager, str) else view.manager,
             manager_state={
                 **own,
@@ -313,18 +316,18 @@ def _without_tools(message: Message) -> Message:
 
 def _place(rows: Sequence[Row], target: int) -> tuple[int, int]:
     """Turn and index of a message whose record is lost, from the nearest record that is not."""
-    said: dict[int, Mapping[str, object]] = {}
+    fields_of: dict[int, Mapping[str, object]] = {}
     for row in rows:
         if row.kind == 1 and not row.erased:
             value = load(row.body)
-            said[row.seq] = value if isinstance(value, dict) else {}
+            fields_of[row.seq] = value if isinstance(value, dict) else {}
     order = [row.seq for row in rows if row.kind == 1]
     position = order.index(target)
     for distance in range(1, len(order)):
         for step in (-distance, distance):
             seq = order[position + step] if 0 <= position + step < len(order) else None
-            if seq in said:
-                turn, index = said[seq].get("turn"), said[seq].get("index")
+            if seq in fields_of:
+                turn, index = fields_of[seq].get("turn"), fields_of[seq].get("index")
                 if isinstance(turn, int) and isinstance(index, int):
                     return turn, index - step
     return 1, position
@@ -336,9 +339,9 @@ def _instead(rows: Sequence[Row], fault: DamagedContent) -> Message:
     position = next(place for place, row in enumerate(order) if row.seq == fault.row.seq)
     before = message_in(order[position - 1]) if position else None
     after = message_in(order[position + 1]) if position + 1 < len(order) else None
-    said = well_formed(fault.message) if fault.message is not None else None
-    if said is not None and _fits(before, said, after):
-        return said
+    message = well_formed(fault.message) if fault.message is not None else None
+    if message is not None and _fits(before, message, after):
+        return message
     return _stand_in(before, after)
 
 
@@ -367,3 +370,43 @@ def _stand_in(before: Message | None, after: Message | None) -> Message:
         return {"role": "assistant", "content": [text, *uses]}
     role = "assistant" if before is not None and before["role"] == "user" else "user"
     return {"role": role, "content": [text]}
+
+
+# Opening an orchestrator: the stored rows, and new ones for the run that another program wrote.
+
+_TAKEN_IN = "document"
+"""A key in a run's record: the digest of the document it was made from, so that one document makes one run."""
+
+
+def open_run(
+    names: tuple[str, str], found: Sequence[Row], document: RunFile | None, at: float, entropy: Entropy
+) -> OpenedTree:
+    """The journal of an orchestrator, with new records for what other programs wrote. `names`: of session and journal.
+
+    Errors: `CorruptJournal` for the rows; `Corrupt` for a malformed document.
+    """
+    session_id, journal = names
+    restored = restore(needed_of(found), session_id=session_id)
+    fold = restored.fold
+    made: list[Row] = []
+    if document is not None and document.seq is None and not _is_taken_in(fold, document):
+        appender = Appender(journal, fold, restored.link, entropy)
+        records = records_from(document.said, run_of(fold), at=at)
+        made = appender.append_all(_marked(record, document) for record in records)
+    return OpenedTree(found=found, made=made, files={}, fold=fold)
+
+
+def run_of(fold: Fold) -> Run:
+    """The run in an orchestrator's journal."""
+    return Run.of(fold.nodes.values(), fold.frontier, fold.run)
+
+
+def _is_taken_in(fold: Fold, document: RunFile) -> bool:
+    begun = fold.nodes.get(RUN)
+    return begun is not None and begun.data.get(_TAKEN_IN) == document.digest
+
+
+def _marked(record: NodeChanged, document: RunFile) -> NodeChanged:
+    if record.node != RUN:
+        return record
+    return replace(record, data={**record.data, _TAKEN_IN: document.digest})

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, cast
 
 from repertory.core.interrupt_state import NO_INTERRUPTS, documented_state
 from repertory.core.journal.pending_tools import pending_tools_of
-from repertory.core.message_tree.documents import OURS
+from repertory.core.message_tree.documents import OURS, RunFile, manager_fields
 from repertory.core.message_tree.json_files import decoded, encoded, epoch, zulu
-from repertory.core.message_tree.runs import RunFile, open_run, run_of
+from repertory.core.message_tree.opening import open_run, run_of
 from repertory.core.messages import Json, Message, check_shape, repair_message
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.run import Run
 from repertory.core.snapshots.location import AGENT_SCOPE, RUN_SCOPE
-from repertory.core.window.decision import DEFAULT_MANAGER, own_state
+from repertory.core.window.decision import DEFAULT_MANAGER
 from repertory.errors import Corrupt, Invalid, SnapshotException
 
 if TYPE_CHECKING:
@@ -97,17 +97,17 @@ def enveloped(
     scope: str, data: Mapping[str, object], app_data: Mapping[str, Json], at: float, position: JournalPosition | None
 ) -> dict[str, object]:
     """A document of that scope, in JSON values. Errors: `Invalid` for values that are not JSON."""
-    when, said, others = zulu(at), encoded(data), encoded(app_data)
+    when, encoded_data, others = zulu(at), encoded(data), encoded(app_data)
     document: dict[str, object] = {
         "scope": scope,
         "schema_version": SCHEMA_VERSION,
         "schemaVersion": SCHEMA_VERSION,
         "created_at": when,
         "createdAt": when,
-        "data": said,
+        "data": encoded_data,
         "app_data": others,
         "appData": others,
-        _DIGEST: content_digest({"data": said, "app_data": others}),
+        _DIGEST: content_digest({"data": encoded_data, "app_data": others}),
     }
     if position is None:
         return document
@@ -153,18 +153,18 @@ def open_envelope(document: object, scope: str) -> SnapshotHeader:
     """
     if not isinstance(document, dict):
         raise SnapshotException("a snapshot is a JSON object", got=type(document).__name__)
-    said = cast("dict[str, object]", document)
-    check_envelope(said, scope)
+    fields = cast("dict[str, object]", document)
+    check_envelope(fields, scope)
     try:
-        data = decoded(_mapping(said, "data"))
-        app_data = decoded(_mapping(said, "app_data", "appData", missing={}))
+        data = decoded(_mapping(fields, "data"))
+        app_data = decoded(_mapping(fields, "app_data", "appData", missing={}))
     except ValueError as error:
         raise SnapshotException("the content of a snapshot cannot be read", cause=str(error)) from error
     return SnapshotHeader(
         data=data,
         app_data=cast("dict[str, Json]", app_data),
-        created_at=epoch(said.get("created_at") or said.get("createdAt")),
-        position=_standing(said),
+        created_at=epoch(fields.get("created_at") or fields.get("createdAt")),
+        position=_standing(fields),
     )
 
 
@@ -193,48 +193,44 @@ def snapshot_content(fold: Fold, found: SnapshotContent | None, manager: str) ->
     """
     view = fold.shown.view
     name = manager or view.manager or DEFAULT_MANAGER
-    removed, calls = view.manager_state.get("removed_message_count"), view.manager_state.get("model_call_count")
-    said: dict[str, Json] = {"__name__": name, "removed_message_count": removed if isinstance(removed, int) else 0}
-    if name == DEFAULT_MANAGER:
-        said["model_call_count"] = calls if isinstance(calls, int) else 0
-    if view.summary is not None or (found is not None and "summary_message" in found.manager):
-        said = {"summary_message": cast("Json", view.summary), **said}
-    said |= own_state(view.manager_state)
+    removed = view.manager_state.get("removed_message_count")
+    count = removed if isinstance(removed, int) else 0
+    fields = manager_fields(view, name, count, found.manager if found is not None else {})
     return SnapshotContent(
         messages=fold.shown.messages(),
         state=dict(fold.state),
-        manager=said,
+        manager=fields,
         model_state=found.model_state if found is not None else {},
         interrupt_state=documented_state(pending_tools_of(fold)),
         app_data=found.app_data if found is not None else {},
     )
 
 
-def _standing(said: Mapping[str, object]) -> JournalPosition | None:
-    ours = said.get(OURS)
+def _standing(document: Mapping[str, object]) -> JournalPosition | None:
+    ours = document.get(OURS)
     if not isinstance(ours, dict):
         return None
-    kept = cast("dict[str, Json]", ours)
+    position = cast("dict[str, Json]", ours)
     try:
-        digest = content_digest({"data": said.get("data"), "app_data": said.get("app_data")})
+        digest = content_digest({"data": document.get("data"), "app_data": document.get("app_data")})
     except Invalid:
         return None
-    if said.get(_DIGEST) != digest:  # Other programs drop our fields, so none of them wrote this.
-        raise SnapshotException("it is not as it was written", sha256=said.get(_DIGEST), found=digest)
-    seq, link, generation = kept.get("seq"), kept.get("link"), kept.get("generation")
-    known = kept.get("format") == FORMAT
+    if document.get(_DIGEST) != digest:  # Other programs drop our fields, so none of them wrote this.
+        raise SnapshotException("it is not as it was written", sha256=document.get(_DIGEST), found=digest)
+    seq, link, generation = position.get("seq"), position.get("link"), position.get("generation")
+    known = position.get("format") == FORMAT
     if not (known and isinstance(seq, int) and isinstance(link, str) and isinstance(generation, int)):
         return None
-    more = {name: value for name, value in kept.items() if name not in ("format", "seq", "link", "generation")}
+    more = {name: value for name, value in position.items() if name not in ("format", "seq", "link", "generation")}
     return JournalPosition(seq=seq, link=link, generation=generation, more=more)
 
 
 def _mapping(
-    said: Mapping[str, object], name: str, other: str | None = None, missing: Mapping[str, Json] | None = None
+    fields: Mapping[str, object], name: str, other: str | None = None, missing: Mapping[str, Json] | None = None
 ) -> dict[str, Json]:
-    value = said.get(name)
+    value = fields.get(name)
     if value is None and other is not None:
-        value = said.get(other)
+        value = fields.get(other)
     if value is None and missing is not None:
         return dict(missing)
     if not isinstance(value, dict):
@@ -296,13 +292,13 @@ def read_run_snapshot(document: object, orchestrator_id: str) -> FoundRun:
     Errors: `SnapshotException` with the fault: malformed, or of another orchestrator.
     """
     opened = open_envelope(document, RUN_SCOPE)
-    found, said = opened.data.get("orchestrator_id"), opened.data.get("state")
+    found, state = opened.data.get("orchestrator_id"), opened.data.get("state")
     if found != orchestrator_id:
         raise SnapshotException("a snapshot of another orchestrator", got=found, expected=orchestrator_id)
-    if not isinstance(said, dict):
-        raise SnapshotException("the state of a snapshot is a JSON object", got=type(said).__name__)
+    if not isinstance(state, dict):
+        raise SnapshotException("the state of a snapshot is a JSON object", got=type(state).__name__)
     run = FoundRun(
-        said=cast("dict[str, Json]", said),
+        said=cast("dict[str, Json]", state),
         app_data=opened.app_data,
         created_at=opened.created_at,
         position=opened.position,

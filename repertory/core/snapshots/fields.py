@@ -73,21 +73,21 @@ def fields_wanted(
     return frozenset(wanted)
 
 
-def fields_of(said: Mapping[str, Json], created_at: float) -> SnapshotFields:
+def fields_of(fields: Mapping[str, Json], created_at: float) -> SnapshotFields:
     """The fields by the names of `ALL_FIELDS`, with bytes decoded. Errors: `SnapshotException` with the fault."""
-    unknown = said.keys() - set(ALL_FIELDS)
+    unknown = fields.keys() - set(ALL_FIELDS)
     if unknown:
         raise SnapshotException("a snapshot with unknown fields", fields=sorted(unknown))
     try:
         return SnapshotFields(
-            messages=_messages(said["messages"]) if "messages" in said else None,
-            state=object_field(said, "state"),
-            manager=object_field(said, "conversation_manager_state"),
-            interrupts=object_field(said, "interrupt_state"),
-            system_prompt=check_system_prompt(cast("SystemPrompt", said.get("system_prompt"))),
-            enabled_tools=_names(said.get("enabled_tools")),
-            components=object_field(said, "components") or {},
-            names=frozenset(said),
+            messages=_messages(fields["messages"]) if "messages" in fields else None,
+            state=object_field(fields, "state"),
+            manager=object_field(fields, "conversation_manager_state"),
+            interrupts=object_field(fields, "interrupt_state"),
+            system_prompt=check_system_prompt(cast("SystemPrompt", fields.get("system_prompt"))),
+            enabled_tools=_names(fields.get("enabled_tools")),
+            components=object_field(fields, "components") or {},
+            names=frozenset(fields),
             created_at=created_at,
         )
     except SnapshotException:
@@ -96,9 +96,9 @@ def fields_of(said: Mapping[str, Json], created_at: float) -> SnapshotFields:
         raise SnapshotException("the content of a snapshot cannot be read", cause=str(error)) from error
 
 
-def object_field(said: Mapping[str, Json], name: str) -> Mapping[str, Json] | None:
+def object_field(fields: Mapping[str, Json], name: str) -> Mapping[str, Json] | None:
     """One field as an object. Errors: `SnapshotException`."""
-    value = said.get(name)
+    value = fields.get(name)
     if value is not None and not isinstance(value, dict):
         raise SnapshotException(f"the {name} of a snapshot is a JSON object", got=type(value).__name__)
     return value
@@ -128,10 +128,10 @@ def restoring(image: Image, wanted: SnapshotFields, at: float) -> list[Record]:
     """The records to append to the journal whose image is `image`. Fields missing from the snapshot stay as they are.
     Errors: `Invalid`.
     """
-    messages = list(repair(wanted.messages)) if wanted.messages is not None else [said for _, said in image.shown]
+    messages = list(repair(wanted.messages)) if wanted.messages is not None else [message for _, message in image.shown]
     summary, messages = _split_summary(messages, wanted.manager)
     named = len(messages) if wanted.turn is None else max(len(messages) - wanted.turn.messages, 0)
-    kept, last = _in_common(image, messages[:named]) if image.view.summary == summary else (0, 0)
+    common, last = _in_common(image, messages[:named]) if image.view.summary == summary else (0, 0)
     view = _view(image, summary, last, wanted.manager)
     state = image.state if wanted.state is None else wanted.state
     branched = Branched(
@@ -145,13 +145,13 @@ def restoring(image: Image, wanted: SnapshotFields, at: float) -> list[Record]:
         state=dict(state),
         name="a snapshot",
     )
-    before = messages[kept - 1] if kept else None
-    added = list(said_by_hand(messages[kept:named], before, turn=image.turns, index=image.message_count, at=at))
+    before = messages[common - 1] if common else None
+    added = list(said_by_hand(messages[common:named], before, turn=image.turns, index=image.message_count, at=at))
     if wanted.turn is not None:
         added += _named_turn(image, added, messages[named:], wanted.turn.token, at)
     end = messages[-1] if messages else None
-    standing = read_state(wanted.interrupts, end)
-    return [branched, *added, *records_between(PendingTools(last=end), standing, at)]
+    pending = read_state(wanted.interrupts, end)
+    return [branched, *added, *records_between(PendingTools(last=end), pending, at)]
 
 
 def _in_common(image: Image, messages: Sequence[Message]) -> tuple[int, int]:
@@ -160,32 +160,32 @@ def _in_common(image: Image, messages: Sequence[Message]) -> tuple[int, int]:
     (0, 0) when they differ among the pinned messages: those have no position to go back to.
     """
     ours = [entry for entry in image.shown if entry[0] != SUMMARY_SEQ]
-    kept = 0
-    for (_, said), message in zip(ours, messages, strict=False):
-        if said["role"] != message["role"] or said["content"] != message["content"]:
+    common = 0
+    for (_, ours_shown), message in zip(ours, messages, strict=False):
+        if ours_shown["role"] != message["role"] or ours_shown["content"] != message["content"]:
             break
-        kept += 1
-    if kept <= len(image.view.pinned):
+        common += 1
+    if common <= len(image.view.pinned):
         return 0, 0
-    return kept, ours[kept - 1][0]
+    return common, ours[common - 1][0]
 
 
 def _view(image: Image, summary: Message | None, last: int, manager: Mapping[str, Json] | None) -> View:
     was = image.view
-    name, kept = was.manager, dict(was.manager_state)
+    name, manager_state = was.manager, dict(was.manager_state)
     if manager is not None:
-        kept = {key: value for key, value in manager.items() if key not in ("__name__", "summary_message")}
-        said = manager.get("__name__")
-        name = said if isinstance(said, str) else was.manager
+        manager_state = {key: value for key, value in manager.items() if key not in ("__name__", "summary_message")}
+        named = manager.get("__name__")
+        name = named if isinstance(named, str) else was.manager
     if not last:
-        return View(summary=summary, manager=name, manager_state=kept)
+        return View(summary=summary, manager=name, manager_state=manager_state)
     return replace(
         was,
         replaced={seq: message for seq, message in was.replaced.items() if seq <= last},
-        hidden=tuple(stretch for stretch in was.hidden if stretch[1] <= last),
+        hidden=tuple(seq_range for seq_range in was.hidden if seq_range[1] <= last),
         summary=summary,
         manager=name,
-        manager_state=kept,
+        manager_state=manager_state,
     )
 
 
@@ -205,7 +205,7 @@ def _split_summary(messages: list[Message], manager: Mapping[str, Json] | None) 
     first = messages[0] if messages else None
     if first is None:
         return None, messages
-    told = (manager or {}).get("summary_message")
-    if is_summary(first) or (isinstance(told, dict) and told.get("content") == first["content"]):
+    summary = (manager or {}).get("summary_message")
+    if is_summary(first) or (isinstance(summary, dict) and summary.get("content") == first["content"]):
         return first, messages[1:]
     return None, messages

@@ -116,10 +116,10 @@ def _split_summary(found: SnapshotContent, ours: Message | None) -> tuple[Messag
         return None, ()
     first = identity(found.messages[0])
     try:
-        told = repair_stored_message(found.manager.get("summary_message"))
+        named = repair_stored_message(found.manager.get("summary_message"))
     except Invalid:
-        told = None
-    for summary in (ours, told):
+        named = None
+    for summary in (ours, named):
         if summary is not None and identity(summary) == first:
             return summary, found.messages[1:]
     return None, found.messages
@@ -212,14 +212,14 @@ def redact_snapshot(document: Mapping[str, object], instead: Replacements) -> di
     data = document.get("data")
     if not isinstance(data, Mapping):
         return None
-    said = cast("Mapping[str, object]", data)
-    changed = dict(said)
-    messages, state = said.get("messages"), said.get("state")
+    fields = cast("Mapping[str, object]", data)
+    changed = dict(fields)
+    messages, state = fields.get("messages"), fields.get("state")
     if isinstance(messages, list):
         changed["messages"] = [_replaced(message, instead.messages) for message in cast("list[object]", messages)]
     if isinstance(state, dict):
         changed["state"] = _without(cast("Mapping[str, object]", state), instead.state)
-    if changed == said:
+    if changed == fields:
         return None
     whole = {**document, "data": changed}
     if OURS in document:
@@ -262,13 +262,13 @@ def _copies(view: View) -> dict[int, Message]:
 
 
 def _replaced(message: object, instead: Mapping[bytes, Message]) -> object:
-    said = cast("dict[str, object]", message) if isinstance(message, dict) else {}
+    fields = cast("dict[str, object]", message) if isinstance(message, dict) else {}
     try:
-        found = repair_stored_message(decoded(said))
+        found = repair_stored_message(decoded(fields))
         wanted = instead.get(identity(found))
     except ValueError:
         return cast("object", message)
     if wanted is None:
-        return said
+        return fields
     tracking_id = found.get("tracking_id")
     return encoded(wanted if tracking_id is None else {**wanted, "tracking_id": tracking_id})

@@ -147,20 +147,20 @@ def read_manifest(found: object) -> Numbering:
         found = {"next_snapshot_id": found.next_snapshot_id, "updated_at": found.updated_at}
     if not isinstance(found, Mapping):
         raise ValueError("a manifest is a JSON object")
-    said = cast("Mapping[str, object]", found)
-    if is_altered(said):
+    fields = cast("Mapping[str, object]", found)
+    if is_altered(fields):
         raise ValueError(ALTERED)
-    following = int(str(said.get("next_snapshot_id", said.get("nextSnapshotId", "1"))))
+    following = int(str(fields.get("next_snapshot_id", fields.get("nextSnapshotId", "1"))))
     if following < 1:
         raise ValueError("numbers of snapshots start at 1")
-    ours = said.get(OURS)
-    kept = cast("dict[str, Json]", ours) if isinstance(ours, dict) else {}
-    last_at = kept.get("last_snapshot_at")
+    ours = fields.get(OURS)
+    numbers = cast("dict[str, Json]", ours) if isinstance(ours, dict) else {}
+    last_at = numbers.get("last_snapshot_at")
     if not isinstance(last_at, float | int):
-        updated_at = epoch(said.get("updated_at", said.get("updatedAt")))
+        updated_at = epoch(fields.get("updated_at", fields.get("updatedAt")))
         last_at = updated_at if following > 1 and updated_at else None
     return Numbering(
-        next_number=following, last_at=last_at, taken=_number(kept.get("taken")), mark=_number(kept.get("mark"))
+        next_number=following, last_at=last_at, taken=_number(numbers.get("taken")), mark=_number(numbers.get("mark"))
     )
 
 

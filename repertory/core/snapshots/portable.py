@@ -81,8 +81,8 @@ class Snapshot(dict[str, "Json"]):
     def to_dict(self) -> dict[str, Json]:
         """The form of the SDK's newest release, as JSON."""
         state = revived(self.data)
-        said = documented_run(state) if self["type"] == ORCHESTRATOR else state
-        data = cast("dict[str, Json]", encoded(cast("dict[str, object]", said)))
+        spelled = documented_run(state) if self["type"] == ORCHESTRATOR else state
+        data = cast("dict[str, Json]", encoded(cast("dict[str, object]", spelled)))
         return {
             "scope": self.scope,
             "schema_version": self.schema_version,
@@ -117,8 +117,8 @@ def read_fields(document: object, overrides: Mapping[str, object] | None = None)
     """
     snapshot = _in_our_spelling(document, AGENT)
     check_seal(snapshot, AGENT)
-    said = _overridden(revived(snapshot.data), overrides or {})
-    return fields_of(said, epoch(snapshot.created_at))
+    fields = _overridden(revived(snapshot.data), overrides or {})
+    return fields_of(fields, epoch(snapshot.created_at))
 
 
 def read_orchestrator(document: object) -> RunFields:
@@ -131,17 +131,17 @@ def read_orchestrator(document: object) -> RunFields:
 def _in_our_spelling(document: object, *expected: str) -> Snapshot:
     if not isinstance(document, Mapping):
         raise SnapshotException("a snapshot is a dictionary", got=type(document).__name__)
-    said = cast("Mapping[str, Json]", document)
-    if "type" in said or "scope" not in said:
-        return Snapshot(said)
-    kind, data, app_data = said["scope"], said.get("data"), said.get("app_data", {})
+    form = cast("Mapping[str, Json]", document)
+    if "type" in form or "scope" not in form:
+        return Snapshot(form)
+    kind, data, app_data = form["scope"], form.get("data"), form.get("app_data", {})
     known = expected or (AGENT, ORCHESTRATOR)
     if kind not in known:
         raise SnapshotException(f"Expected snapshot scope {' or '.join(map(repr, known))}, got {kind!r}")
-    check_version(said.get("schema_version"))
+    check_version(form.get("schema_version"))
     if not isinstance(data, dict) or not isinstance(app_data, dict):
         raise SnapshotException("the data of a snapshot are a JSON object")
-    digest, created_at = said.get("sha256"), str(said.get("created_at", ""))
+    digest, created_at = form.get("sha256"), str(form.get("created_at", ""))
     if digest is not None and digest != content_digest({"data": data, "app_data": app_data}):
         raise digest_mismatch()
     try:
@@ -155,20 +155,20 @@ def _in_our_spelling(document: object, *expected: str) -> Snapshot:
     return Snapshot(make_snapshot(cast("str", kind), plain_json(state), app_data, created_at))
 
 
-def _overridden(said: dict[str, Json], overrides: Mapping[str, object]) -> dict[str, Json]:
+def _overridden(fields: dict[str, Json], overrides: Mapping[str, object]) -> dict[str, Json]:
     for name, value in overrides.items():
         if name.startswith(_STATE_KEY):
-            state = said.get("state")
-            said["state"] = {
+            state = fields.get("state")
+            fields["state"] = {
                 **(state if isinstance(state, dict) else {}),
                 name.removeprefix(_STATE_KEY): json_copy(value),
             }
         elif name in ALL_FIELDS:
-            said[name] = revived(plain_json({name: value}))[name]
+            fields[name] = revived(plain_json({name: value}))[name]
         else:
             known = sorted((*ALL_FIELDS, f"{_STATE_KEY}KEY"))
             raise Invalid(f"Invalid snapshot field: {name!r}", known=known)
-    return said
+    return fields
 
 
 # The envelope of every snapshot that a program keeps: kind, version, time, metadata, digest.
@@ -226,10 +226,10 @@ def plain_json(fields: Mapping[str, object]) -> dict[str, Json]:
 def revived(state: Mapping[str, Json]) -> dict[str, Json]:
     """A copy with bytes decoded. Errors: `SnapshotException`."""
     try:
-        said = load(json.dumps(state).encode())
-        if not isinstance(said, dict) or is_too_deep(said, RECORD_DEPTH_MAX):
+        copied = load(json.dumps(state).encode())
+        if not isinstance(copied, dict) or is_too_deep(copied, RECORD_DEPTH_MAX):
             raise ValueError("it is no JSON object, or nested too deeply")
-        return said
+        return copied
     except (ValueError, TypeError, RecursionError) as error:
         raise SnapshotException("the content of a snapshot cannot be read", cause=str(error)) from error
 
@@ -308,14 +308,14 @@ class RunShape:
     nodes: Mapping[str, RunShape | Literal["agent", "other"]]
 
 
-def check_orchestrator(name: str, said: NodeFields, here: RunShape | Literal["agent", "other"]) -> None:
+def check_orchestrator(name: str, found: NodeFields, here: RunShape | Literal["agent", "other"]) -> None:
     """Errors: `SnapshotException` when the orchestrator or one of its nodes is of another kind here."""
-    match said, here:
+    match found, here:
         case RunFields(), RunShape(kind=kind, nodes=nodes):
-            if said.kind != kind:
-                raise SnapshotException(f"the snapshot is that of a {said.kind}", orchestrator=name, expected=kind)
-            for node in said.nodes.keys() & nodes.keys():
-                check_orchestrator(node, said.nodes[node], nodes[node])
+            if found.kind != kind:
+                raise SnapshotException(f"the snapshot is that of a {found.kind}", orchestrator=name, expected=kind)
+            for node in found.nodes.keys() & nodes.keys():
+                check_orchestrator(node, found.nodes[node], nodes[node])
         case (AgentInRun(), "agent") | (OtherInRun(), "other"):
             pass
         case _:
@@ -347,9 +347,9 @@ def said_of_run(
     }
 
 
-def token_of(said: Mapping[str, object]) -> str | None:
+def token_of(fields: Mapping[str, object]) -> str | None:
     """The idempotency token of the run in an orchestrator's fields."""
-    records = cast("Sequence[Mapping[str, Mapping[str, Json]]]", said["run"])
+    records = cast("Sequence[Mapping[str, Mapping[str, Json]]]", fields["run"])
     return cast("str | None", records[0]["data"].get("token")) if records else None
 
 
@@ -378,10 +378,10 @@ def last_turn(image: Image) -> NamedTurn | None:
     return NamedTurn(token, messages) if messages else None
 
 
-def read_run_state(said: Mapping[str, Json], created_at: float) -> RunFields:
+def read_run_state(fields: Mapping[str, Json], created_at: float) -> RunFields:
     """The fields of an orchestrator, with bytes decoded. `created_at`: epoch seconds. Errors: `SnapshotException`."""
     try:
-        return _read(said, created_at)
+        return _read(fields, created_at)
     except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise SnapshotException("the orchestrator in a snapshot cannot be read", cause=repr(error)) from error
 
@@ -416,59 +416,59 @@ def run_from_documented(data: Mapping[str, Json], at: float) -> dict[str, object
 def left_agents(left: Mapping[str, Mapping[str, Json]]) -> dict[str, NodeFields]:
     """The waiting agents that another program left, checked. Errors: `SnapshotException`."""
     try:
-        return {node: _node(said, 0.0) for node, said in left.items()}
+        return {node: _node(fields, 0.0) for node, fields in left.items()}
     except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise SnapshotException("the fields of a waiting node cannot be read", cause=repr(error)) from error
 
 
-def _read(said: Mapping[str, Json], created_at: float) -> RunFields:
-    nodes = {node: _node(json_object(each), created_at) for node, each in json_object(said["nodes"]).items()}
+def _read(state: Mapping[str, Json], created_at: float) -> RunFields:
+    nodes = {node: _node(json_object(each), created_at) for node, each in json_object(state["nodes"]).items()}
     fields = RunFields(
-        orchestrator_id=_text(said["orchestrator_id"]),
-        kind=_kind(said["kind"]),
-        records=[_record(json_object(each)) for each in _list(said["run"])],
-        frontier=json_texts(said["frontier"]),
+        orchestrator_id=_text(state["orchestrator_id"]),
+        kind=_kind(state["kind"]),
+        records=[_record(json_object(each)) for each in _list(state["run"])],
+        frontier=json_texts(state["frontier"]),
         nodes=nodes,
-        visit=_visit(said),
+        visit=_visit(state),
     )
     fields.run()
     return fields
 
 
-def _node(said: Mapping[str, Json], created_at: float) -> NodeFields:
-    kind = said.get("type")
-    rest = {name: value for name, value in said.items() if name not in ("type", "turn")}
+def _node(fields: Mapping[str, Json], created_at: float) -> NodeFields:
+    kind = fields.get("type")
+    rest = {name: value for name, value in fields.items() if name not in ("type", "turn")}
     if kind == "agent":
-        turn = json_object(said.get("turn") or {})
+        turn = json_object(fields.get("turn") or {})
         messages = _whole(turn["messages"]) if turn else 0
-        return AgentInRun(fields=fields_of(rest, created_at), visit=_visit(said), messages=messages)
+        return AgentInRun(fields=fields_of(rest, created_at), visit=_visit(fields), messages=messages)
     if kind == "multiAgent":
-        return _read(said, created_at)
+        return _read(fields, created_at)
     if kind == "other":
         return OtherInRun(state=rest.get("state"))
     raise ValueError(kind)
 
 
-def _record(said: Mapping[str, Json]) -> NodeChanged:
-    status = said["status"]
+def _record(fields: Mapping[str, Json]) -> NodeChanged:
+    status = fields["status"]
     if status not in _STATUSES:
         raise ValueError(status)
-    at = said["at"]
+    at = fields["at"]
     if not isinstance(at, int | float):
         raise TypeError(at)
     return NodeChanged(
         at=at,
-        run=_whole(said["run"]),
-        node=_text(said["node"]),
+        run=_whole(fields["run"]),
+        node=_text(fields["node"]),
         status=status,
-        frontier=json_texts(said["frontier"]),
-        result=said["result"],
-        data=json_object(said["data"]),
+        frontier=json_texts(fields["frontier"]),
+        result=fields["result"],
+        data=json_object(fields["data"]),
     )
 
 
-def _visit(said: Mapping[str, Json]) -> int | None:
-    turn = said.get("turn")
+def _visit(fields: Mapping[str, Json]) -> int | None:
+    turn = fields.get("turn")
     return None if turn is None else _whole(json_object(turn)["visit"])
 
 

@@ -229,7 +229,7 @@ async def test_a_session_that_was_given_up_just_now_is_not_busy(memory: FakeMemo
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(give_up)
-            assert (await two.acquire("s")).owner == two._means.owner
+            assert (await two.acquire("s")).owner == two._shared.owner
 
 
 async def test_a_commit_whose_answer_got_lost_can_be_made_again_and_is_there_once(memory: FakeMemory) -> None:

@@ -13,6 +13,7 @@ from object_places import on_objects, virtual_shelf
 
 from repertory.backends.objects.in_memory import MemoryObjectStore
 from repertory.backends.ports import Batch, Position
+from repertory.backends.sessions import table
 from repertory.backends.sessions.journal import maintenance as object_merging
 from repertory.backends.sessions.journal import ownership as object_ownership
 from repertory.backends.sessions.journal.store import ObjectSessionStore
@@ -35,7 +36,7 @@ def small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_ownership, "SEGMENTS_MIN", 2)
     monkeypatch.setattr(object_ownership, "SEGMENTS_MAX", 4)
     monkeypatch.setattr(object_ownership, "INLINE_BYTES_MAX", 600)
-    monkeypatch.setattr(object_ownership, "_ASIDE_BYTES", 1 << 40)  # A clock that jumps passes threads.
+    monkeypatch.setattr(table, "ON_LOOP_BYTES_MAX", 1 << 40)  # A clock that jumps passes threads.
 
 
 class Fight:

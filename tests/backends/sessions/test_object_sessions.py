@@ -20,7 +20,6 @@ from repertory.backends.sessions.journal.format import JOURNALS, pack, unpack
 from repertory.backends.sessions.journal.reading import Segment, SessionReader
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import TimeToLive
-from repertory.backends.sessions.requests import Requests
 from repertory.core.journal.records import MessageAdded, StateChanged, View
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import Row
@@ -343,7 +342,7 @@ async def test_an_owner_that_is_overtaken_while_it_acquires_gives_way() -> None:
 
 
 async def _segments(here: Place) -> list[Segment]:
-    return await SessionReader(Requests(here.objects), JOURNALS.keys_of("session"), "session").tail(0)
+    return await SessionReader(here.objects, JOURNALS.keys_of("session"), "session").tail(0)
 
 
 async def test_a_put_that_lands_before_the_takeover_belongs_to_the_history() -> None:

@@ -214,13 +214,13 @@ class AgentCoreEvents:
         return int.from_bytes(digest) / 2**32
 
 
-def _event(said: Mapping[str, Any]) -> ListedEvent:
-    metadata = cast("Mapping[str, Mapping[str, object]]", said.get("metadata") or {})
+def _event(fields: Mapping[str, Any]) -> ListedEvent:
+    metadata = cast("Mapping[str, Mapping[str, object]]", fields.get("metadata") or {})
     return ListedEvent(
-        event_id=str(said["eventId"]),
-        at_ms=(said["eventTimestamp"] - _BEGINNING) // _MS,
+        event_id=str(fields["eventId"]),
+        at_ms=(fields["eventTimestamp"] - _BEGINNING) // _MS,
         metadata={key: str(value.get("stringValue", "")) for key, value in metadata.items()},
-        payload=tuple(said.get("payload") or ()),
+        payload=tuple(fields.get("payload") or ()),
     )
 
 
@@ -248,8 +248,8 @@ _NO_MEMORY = "there is no such memory here: check memory_id and region_name, or 
 
 def _particular(refusal: Refusal) -> RepertoryError | None:
     if refusal.name == "resourcenotfoundexception":
-        said = refusal.message.lower()
-        missing = next((part for part in ("event", "session", "actor") if part in said), "memory")
+        text_of_refusal = refusal.message.lower()
+        missing = next((part for part in ("event", "session", "actor") if part in text_of_refusal), "memory")
         hint = _NO_MEMORY if missing == "memory" else "there is nothing of that name in the memory"
         return StoreNotFound(f"{hint} ({refusal.message})", missing=missing, **refusal.where)
     if refusal.name in ("validationexception", "invalidinputexception"):

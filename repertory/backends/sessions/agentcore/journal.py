@@ -52,22 +52,22 @@ class RowsFound(NamedTuple):
     began: float
 
 
-async def look_at(means: SharedParts, log: EventLog, names: tuple[str, str], *, whole: bool = False) -> RowsFound:
+async def look_at(shared: SharedParts, log: EventLog, names: tuple[str, str], *, whole: bool = False) -> RowsFound:
     """The rows from the last one's `low` on, or all of them. Nothing is written.
 
     `names`: of the session and of the agent.
     """
     first = 1 if whole else None
-    reading = await read_agent_log(log, names[1], means.wall(), first=first)
+    reading = await read_agent_log(log, names[1], shared.wall(), first=first)
     if reading.missing and not reading.altered:
 
         async def again() -> EventReading | None:
-            found = await read_agent_log(log.anew(), names[1], means.wall(), first=first)
+            found = await read_agent_log(log.anew(), names[1], shared.wall(), first=first)
             return None if found.missing else found
 
-        reading = await until_settled(again, means.settings.settle_s) or reading
+        reading = await until_settled(again, shared.settings.settle_s) or reading
     check_events(names, reading)
-    opened = opened_of(means, names, reading)
+    opened = opened_of(shared, names, reading)
     return RowsFound([*opened.found, *opened.made] if whole else opened.needed(), _began_in(reading))
 
 
@@ -78,11 +78,11 @@ def _began_in(reading: EventReading) -> float:
     return at_of(rows[0].body) or 0.0
 
 
-def opened_of(means: SharedParts, names: tuple[str, str], reading: EventReading) -> OpenedTree:
+def opened_of(shared: SharedParts, names: tuple[str, str], reading: EventReading) -> OpenedTree:
     """The stored journal, and the rows that record other programs' messages. Errors: `CorruptJournal`."""
     first = reading.first_number if reading.complete else 0
     numbers = range(first, reading.next_number)
-    return open_agent(names, reading.assembled, numbers, reading.agent, means.wall(), means.entropy)
+    return open_agent(names, reading.assembled, numbers, reading.agent, shared.wall(), shared.entropy)
 
 
 class AgentCoreJournal:
@@ -90,7 +90,7 @@ class AgentCoreJournal:
 
     def __init__(self, owned: OwnedSession, agent_id: str) -> None:
         self._owned = owned
-        self._means = owned.means
+        self._shared = owned.shared
         self._agent_id = agent_id
         self._names = (owned.lease.session_id, agent_id)
         self._is_agent = orchestrator_in(agent_id) is None
@@ -126,7 +126,7 @@ class AgentCoreJournal:
         check_events(self._names, reading)
         self._complain(reading)
         self._owned.superseded += reading.superseded
-        found, opened = reading.assembled, opened_of(self._means, self._names, reading)
+        found, opened = reading.assembled, opened_of(self._shared, self._names, reading)
         self._agent_known = reading.agent is not None or reading.complete
         self._agent_event, self._began = reading.agent_event, _began_in(reading)
         first_number = reading.first_number if reading.complete else 0
@@ -162,11 +162,11 @@ class AgentCoreJournal:
 
     def items(self, rows: Sequence[Row], part: Part) -> Sequence[PayloadItem]:
         """The event items for one part of these rows."""
-        began = self._began or (at_of(rows[0].body) if rows else None) or self._means.wall()
+        began = self._began or (at_of(rows[0].body) if rows else None) or self._shared.wall()
         whose = self._whose(began)
         if part.message is None or part.number is None:
             return [rows_item(whose, part.group, {}, {})]
-        return message_items(whose, part.number, part.message, part.said_at(self._means.wall()), part.group)
+        return message_items(whose, part.number, part.message, part.said_at(self._shared.wall()), part.group)
 
     def follow(self, part: Part) -> None:
         self._log.stored(part)
@@ -175,12 +175,12 @@ class AgentCoreJournal:
 
     def _note_stored(self) -> None:
         self._owned.tails[self._agent_id] = self._log.last_seq
-        self._owned.committed_at = self._means.wall()
+        self._owned.committed_at = self._shared.wall()
 
     async def begin(self, rows: Sequence[Row]) -> None:
         """Write the agent's record before its first message, for these rows."""
         if self._is_agent:
-            await self._put_record(self._log.first_document(rows, self._means.wall()))
+            await self._put_record(self._log.first_document(rows, self._shared.wall()))
             self._log.state_due = self._log.view_due = False
 
     async def put_agent(self) -> None:
@@ -191,9 +191,11 @@ class AgentCoreJournal:
         if log.fold is None:
             log.fold = restore(await self.stored_rows(whole=False), session_id=self._names[0]).fold
         if not self._agent_known:
-            log.agent = await find_agent(EventLog(self._means.events, self._owned.name, self._names[0]), self._agent_id)
+            log.agent = await find_agent(
+                EventLog(self._shared.events, self._owned.name, self._names[0]), self._agent_id
+            )
             self._agent_known = True
-        await self._put_record(log.document(self._means.wall()))
+        await self._put_record(log.document(self._shared.wall()))
         log.told()
 
     async def _put_record(self, body: bytes) -> None:
@@ -224,10 +226,10 @@ class AgentCoreJournal:
 
         async def look() -> EventReading | None:
             log, self._owned.log = (
-                self._owned.log or EventLog(self._means.events, self._owned.name, self._names[0]),
+                self._owned.log or EventLog(self._shared.events, self._owned.name, self._names[0]),
                 None,
             )
-            reading = await read_agent_log(log, self._agent_id, self._means.wall(), first=first)
+            reading = await read_agent_log(log, self._agent_id, self._shared.wall(), first=first)
             if not self._owned.opened:
                 self._owned.know(log)
             newest[:] = [reading]
@@ -235,7 +237,7 @@ class AgentCoreJournal:
             short = (rows[-1].seq if rows else 0) < last_seq and not reading.altered
             return None if reading.late or short else reading
 
-        return await until_settled(look, self._means.settings.settle_s) or newest[0]
+        return await until_settled(look, self._shared.settings.settle_s) or newest[0]
 
     async def _keep_made(self, opened: OpenedTree, reading: EventReading) -> None:
         """Store the rows made from other programs' messages, with the places of those messages. Repaired rows hold
@@ -243,7 +245,7 @@ class AgentCoreJournal:
         """
         number = max(reading.assembled.numbers.values(), default=-1) + 1
         filed = {each for each, _ in opened.files.values()}
-        mended = {each: reading.refs[each] for each, _ in reading.assembled.added if each not in filed}
+        repaired = {each: reading.refs[each] for each, _ in reading.assembled.added if each not in filed}
         for start in range(0, len(opened.made), ROWS_MAX):
             rows = opened.made[start : start + ROWS_MAX]
             files = {row.seq: opened.files[row.seq] for row in rows if row.seq in opened.files}
@@ -253,8 +255,8 @@ class AgentCoreJournal:
                 before=self._log.tail,
                 next_number=number,
             )
-            events = {each: reading.refs[each] for each, _ in files.values()} | mended
-            mended = {}
+            events = {each: reading.refs[each] for each, _ in files.values()} | repaired
+            repaired = {}
             number = max([number, *(each + 1 for each in events)])
             self._began = self._began or at_of(rows[0].body) or 0.0
             item = rows_item(self._whose(self._began), group, files, events)
@@ -285,12 +287,12 @@ async def erase(owned: OwnedSession, wanted: Mapping[str, Sequence[int]]) -> Non
     A rewritten event has the time of the one it replaces. Errors: as `MemoryEvents`; the request is then still stored,
     and the session's next owner continues.
     """
-    means = owned.means
-    log = EventLog(means.events, owned.name)
+    shared = owned.shared
+    log = EventLog(shared.events, owned.name)
     shown: dict[str, Message] = {}
     superseded: list[str] = []
     for agent_id, seqs in wanted.items():
-        reading = await read_agent_log(log, agent_id, means.wall(), first=min(seqs))
+        reading = await read_agent_log(log, agent_id, shared.wall(), first=min(seqs))
         for seq, message in shown_instead(reading.assembled.rows, frozenset(seqs)).items():
             number = reading.assembled.numbers.get(seq)
             if number is not None and number in reading.refs:
@@ -302,7 +304,7 @@ async def erase(owned: OwnedSession, wanted: Mapping[str, Sequence[int]]) -> Non
     ]
     for seen in sorted(holding, key=lambda seen: (_asks(seen, wanted), not _refs(seen) & set(shown))):
         metadata = {name: value for name, value in seen.event.metadata.items() if name != OURS}
-        payload = erased_payload(seen, wanted, shown, means.wall())
+        payload = erased_payload(seen, wanted, shown, shared.wall())
         await owned.create("rows", payload, metadata, seen.event.at_ms)
         await owned.delete(seen.event.event_id)
 
@@ -315,7 +317,7 @@ def _concerns(seen: Seen, wanted: Mapping[str, Collection[int]], shown: Collecti
 
 def _refs(seen: Seen) -> set[str]:
     """The places of the messages in an event."""
-    return {said.ref for said in seen.said} | {found.ref for found in seen.found}
+    return {message.ref for message in seen.said} | {found.ref for found in seen.found}
 
 
 def _asks(seen: Seen, wanted: Mapping[str, Collection[int]]) -> bool:

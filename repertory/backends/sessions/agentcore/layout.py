@@ -126,9 +126,9 @@ def session_name(session_id: str) -> str:
     """The service's name for a session: its id, or the usable part of it and a digest."""
     if _SESSION.fullmatch(session_id) and not _ASIDE.fullmatch(session_id):
         return session_id
-    kept = re.sub(r"[^a-zA-Z0-9_-]+", "-", session_id)[:60].lstrip("-_")
+    usable = re.sub(r"[^a-zA-Z0-9_-]+", "-", session_id)[:60].lstrip("-_")
     digest = blake2b(session_id.encode(), digest_size=16).hexdigest()
-    return f"{kept}-{digest}" if kept else digest
+    return f"{usable}-{digest}" if usable else digest
 
 
 def aside_name(name: str, number: int) -> str:
@@ -191,14 +191,14 @@ def rows_item(
     events: Mapping[int, str],
 ) -> PayloadItem:
     """Rows without a message, or for messages that other programs added: `events` has the places of those."""
-    said = {"events": {str(number): ref for number, ref in events.items()}} if events else {}
-    return _ours({**whose.fields, **said, **rows_fields(group, files)})
+    places = {"events": {str(number): ref for number, ref in events.items()}} if events else {}
+    return _ours({**whose.fields, **places, **rows_fields(group, files)})
 
 
 def lease_item(session_id: str, tails: Mapping[str, int] | None, committed_at: float = 0.0) -> PayloadItem:
     """The mark says who owns the session; this item says what that owner knew."""
-    said: dict[str, object] = {} if tails is None else {"tails": dict(tails), "at": committed_at}
-    return _ours({"session": session_id, **said})
+    fields: dict[str, object] = {} if tails is None else {"tails": dict(tails), "at": committed_at}
+    return _ours({"session": session_id, **fields})
 
 
 def session_item(session_id: str, at: float) -> PayloadItem:
@@ -292,7 +292,7 @@ def read_event(event: ListedEvent) -> Seen:
 def _read_items(event: ListedEvent, mark: EventMark | None) -> Seen:
     """Parse an event with messages, rows or a lease."""
     found: list[FoundGroup] = []
-    said: list[ForeignMessage] = []
+    messages: list[ForeignMessage] = []
     tails: dict[str, int] | None = None
     session_id: str | None = None
     committed_at = 0.0
@@ -302,7 +302,7 @@ def _read_items(event: ListedEvent, mark: EventMark | None) -> Seen:
     for unit in units:
         ours = unit.ours or {}
         if unit.text is not None and "number" not in ours:
-            said.append(ForeignMessage(unit.ref, _message_said(unit.text, event.at_ms / 1000)))
+            messages.append(ForeignMessage(unit.ref, _message_said(unit.text, event.at_ms / 1000)))
         elif "session" in ours:
             known = ours.get("tails")
             try:
@@ -328,7 +328,7 @@ def _read_items(event: ListedEvent, mark: EventMark | None) -> Seen:
         mark=mark,
         fault=faults[0] if faults else None,
         found=found,
-        said=said,
+        said=messages,
         tails=tails,
         committed_at=committed_at,
         session_id=session_id,
@@ -371,10 +371,10 @@ def _units(event: ListedEvent) -> list[_Unit]:
 
 def _text_of(item: PayloadItem) -> _Text | None:
     """The message in an item, written by this or another program; None for every other item."""
-    said = cast("Mapping[str, object] | None", item.get("conversational"))
-    if said is not None:
-        content = cast("Mapping[str, object]", said.get("content") or {})
-        return _Text(str(content.get("text", "")), str(said.get("role", "")))
+    conversational = cast("Mapping[str, object] | None", item.get("conversational"))
+    if conversational is not None:
+        content = cast("Mapping[str, object]", conversational.get("content") or {})
+        return _Text(str(content.get("text", "")), str(conversational.get("role", "")))
     value = _json_in(item)
     pair = cast("list[object]", value) if isinstance(value, list) else []
     if len(pair) == 2 and all(isinstance(part, str) for part in pair):
@@ -468,10 +468,10 @@ def _session_in(event: ListedEvent) -> str | None:
     """The session's id from its record."""
     blob = event.payload[-1].get("blob") if event.payload else None
     try:
-        told = read(blob.encode("utf-8", "surrogatepass")).get("session_id") if isinstance(blob, str) else None
+        session_id = read(blob.encode("utf-8", "surrogatepass")).get("session_id") if isinstance(blob, str) else None
     except ValueError:
         return None
-    return told if isinstance(told, str) else None
+    return session_id if isinstance(session_id, str) else None
 
 
 # Erasing.

@@ -106,7 +106,7 @@ class _Pending(NamedTuple):
 class OwnedSession:
     """An owned session, and what its owner has seen and written."""
 
-    means: SharedParts
+    shared: SharedParts
     lease: Lease
     name: str
     """The service's name for it."""
@@ -172,24 +172,24 @@ class OwnedSession:
         metadata: Mapping[str, str] | None = None,
         at_ms: int | None = None,
     ) -> NewEvent:
-        means, now = self.means, self.means.wall()
+        shared, now = self.shared, self.shared.wall()
         if at_ms is None:
             at_ms = self.last_ms = max(int(now * 1000), self.last_ms + 1)
-        mark = EventMark(kind, self.lease.generation, now, "" if kind == "free" else means.owner)
-        token = f"{means.owner} {self.lease.generation} {next(means.tokens)}"
+        mark = EventMark(kind, self.lease.generation, now, "" if kind == "free" else shared.owner)
+        token = f"{shared.owner} {self.lease.generation} {next(shared.tokens)}"
         token = blake2b(token.encode(), digest_size=20).hexdigest()
         items = sealed_items(str(mark), payload)
         return NewEvent(at_ms=at_ms, payload=items, metadata={**(metadata or {}), OURS: str(mark)}, token=token)
 
     async def _send(self, event: NewEvent) -> str:
-        event_id = await self.means.events.create(self.name, event)
+        event_id = await self.shared.events.create(self.name, event)
         self.written_at = anyio.current_time()
         return event_id
 
     async def delete(self, event_id: str) -> None:
         """Delete an event; does nothing when its id is unknown. Errors: as `MemoryEvents`."""
         if event_id:
-            await self.means.events.delete(self.name, event_id)
+            await self.shared.events.delete(self.name, event_id)
 
     def recently_looked(self, seconds: float) -> bool:
         """True if the last look is less than that many seconds old."""
@@ -205,7 +205,7 @@ class OwnedSession:
         tokens = PageTokens()
         newest: int | None = None
         while True:
-            page = await self.means.events.page(self.name, token, payloads=False)
+            page = await self.shared.events.page(self.name, token, payloads=False)
             if token is None and owner_in(page.events).generation != self.lease.generation:
                 return lost(self.lease)
             asked = [mark.generation for mark in event_marks(page.events) if mark.kind == "asked"]
@@ -237,7 +237,7 @@ class OwnedSession:
         self._looked_at = anyio.current_time()
         self.session_known = not log.complete
         self.know(log)
-        told = 0
+        newest_generation = 0
         for seen in reversed(log.seen):
             self.last_ms = max(self.last_ms, seen.event.at_ms)
             self.session_known = self.session_known or seen.event.metadata.get(STATE_TYPE) == "SESSION"
@@ -246,8 +246,8 @@ class OwnedSession:
             if seen.fault is not None:  # The damage is reported, and the event stays for the repair.
                 continue
             self.superseded.append(seen.event.event_id)
-            if seen.tails is not None and seen.mark.generation >= told:
-                self.tails, told = dict(seen.tails), seen.mark.generation
+            if seen.tails is not None and seen.mark.generation >= newest_generation:
+                self.tails, newest_generation = dict(seen.tails), seen.mark.generation
                 self.committed_at = seen.committed_at
         self._looked_ms = self.last_ms
         if not log.complete:
@@ -275,30 +275,30 @@ class OwnedSession:
 
 
 class SessionRace:
-    def __init__(self, means: SharedParts) -> None:
-        self._means = means
-        self._life = TimeToLive(means.wall, means.settings.lease_s)
+    def __init__(self, shared: SharedParts) -> None:
+        self._shared = shared
+        self._life = TimeToLive(shared.wall, shared.settings.lease_s)
         self._floors: dict[str, int] = {}
         """Generations that a session had in this store; the service may have forgotten them."""
         self._asked: tuple[str, int] | None = None
         """The session and generation that were last asked for."""
 
     async def acquire(self, session_id: str, name: str, *, takeover: bool) -> OwnedSession:
-        means = self._means
-        looked, standing = False, OwnerFound()
+        shared = self._shared
+        looked, found = False, OwnerFound()
         for _ in range(_TRIES):
-            page = await means.events.page(name, None, payloads=False)
-            standing = owner_in(page.events)
-            if self.in_other_hands(standing) and not takeover:
+            page = await shared.events.page(name, None, payloads=False)
+            found = owner_in(page.events)
+            if self.in_other_hands(found) and not takeover:
                 if looked:
-                    await self._ask_for(name, standing, page.events)
+                    await self._ask_for(name, found, page.events)
                     break
                 looked = True
-                await anyio.sleep(means.settings.relook_s)
+                await anyio.sleep(shared.settings.relook_s)
                 continue
             last_ms = _newest_ms(page.events)
-            lease = self._lease(session_id, name, standing)
-            owned = OwnedSession(means=means, lease=lease, name=name, last_ms=last_ms)
+            lease = self._lease(session_id, name, found)
+            owned = OwnedSession(shared=shared, lease=lease, name=name, last_ms=last_ms)
             owned.held_event = await owned.create("held", [lease_item(session_id, None)])
             try:
                 log = await self._read_back(owned)
@@ -311,51 +311,51 @@ class SessionRace:
                 return owned
             with suppress(RepertoryError):
                 await owned.delete(owned.held_event)
-        raise busy(session_id, standing.owner)
+        raise busy(session_id, found.owner)
 
-    async def _ask_for(self, name: str, standing: OwnerFound, events: Sequence[ListedEvent]) -> None:
+    async def _ask_for(self, name: str, found: OwnerFound, events: Sequence[ListedEvent]) -> None:
         """Ask the owner for the session, once. Errors: as `MemoryEvents`."""
-        means, asked = self._means, (name, standing.generation)
+        shared, asked = self._shared, (name, found.generation)
         if self._asked == asked:
             return
-        mark = EventMark("asked", standing.generation, means.wall(), means.owner)
-        token = blake2b(f"{means.owner} asks {standing.generation} {name}".encode(), digest_size=20).hexdigest()
-        at_ms = max(int(means.wall() * 1000), _newest_ms(events) + 1)
+        mark = EventMark("asked", found.generation, shared.wall(), shared.owner)
+        token = blake2b(f"{shared.owner} asks {found.generation} {name}".encode(), digest_size=20).hexdigest()
+        at_ms = max(int(shared.wall() * 1000), _newest_ms(events) + 1)
         new = NewEvent(at_ms=at_ms, payload=[], metadata={OURS: str(mark)}, token=token)
-        await means.events.create(name, new)
+        await shared.events.create(name, new)
         self._asked = asked
 
-    def in_other_hands(self, standing: OwnerFound) -> bool:
+    def in_other_hands(self, found: OwnerFound) -> bool:
         """True if a live owner other than this one has it."""
-        return rival(standing, self._means.owner) is not None and self.alive(standing) is not None
+        return rival(found, self._shared.owner) is not None and self.alive(found) is not None
 
-    def alive(self, standing: OwnerFound) -> str | None:
+    def alive(self, found: OwnerFound) -> str | None:
         """The owner, if it counts as alive."""
-        owner = standing.owner
-        return owner if owner is not None and self._life.counts(owner, standing.proved_at) else None
+        owner = found.owner
+        return owner if owner is not None and self._life.counts(owner, found.proved_at) else None
 
     def forget(self, name: str, generation: int) -> None:
         """Remember a deleted session's generation; the next one must be higher."""
         self._floors[name] = max(generation, self._floors.get(name, 0))
 
-    def _lease(self, session_id: str, name: str, standing: OwnerFound) -> Lease:
-        above = max(standing.generation, self._floors.get(name, 0)) >> _CHANCE_BITS
-        count = max(above + 1, int(self._means.wall() * 1000))
-        chance = int.from_bytes(self._means.entropy(4)) >> (32 - _CHANCE_BITS)
+    def _lease(self, session_id: str, name: str, found: OwnerFound) -> Lease:
+        above = max(found.generation, self._floors.get(name, 0)) >> _CHANCE_BITS
+        count = max(above + 1, int(self._shared.wall() * 1000))
+        chance = int.from_bytes(self._shared.entropy(4)) >> (32 - _CHANCE_BITS)
         generation = (count << _CHANCE_BITS) + chance
         self._floors[name] = generation
-        return Lease(session_id=session_id, owner=self._means.owner, generation=generation)
+        return Lease(session_id=session_id, owner=self._shared.owner, generation=generation)
 
     async def _read_back(self, owned: OwnedSession) -> EventLog:
         """The newest page, once it holds the event that makes us the owner."""
 
         async def listed() -> EventLog | None:
-            log = EventLog(self._means.events, owned.name, owned.lease.session_id)
+            log = EventLog(self._shared.events, owned.name, owned.lease.session_id)
             await log.more()
             marks = [seen.mark.generation for seen in log.seen if seen.mark is not None]
             return log if owned.lease.generation in marks else None
 
-        log = await until_settled(listed, self._means.settings.settle_s)
+        log = await until_settled(listed, self._shared.settings.settle_s)
         if log is None:
             raise StoreUnavailable(
                 "the memory does not show what was written to it; try again", session=owned.lease.session_id

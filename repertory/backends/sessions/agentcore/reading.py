@@ -59,10 +59,10 @@ class EventLog:
         page = await self._events.page(self._session, self._token, payloads=True)
         for place, event in enumerate(page.events):
             seen = read_event(event)
-            told = seen.session_id if seen.fault is None else None
-            if told is not None and self._session_id not in (None, told):
+            session_id = seen.session_id if seen.fault is None else None
+            if session_id is not None and self._session_id not in (None, session_id):
                 msg = "another session has the name that this one would have; choose another session id"
-                raise Invalid(msg, session=self._session_id, name=self._session, belongs_to=told)
+                raise Invalid(msg, session=self._session_id, name=self._session, belongs_to=session_id)
             self.seen.append(seen)
             if place % _READ_AT_ONCE == _READ_AT_ONCE - 1:
                 await checkpoint()
@@ -166,7 +166,7 @@ async def read_agent_log(log: EventLog, agent_id: str, now: float, *, first: int
 def _altered(log: EventLog, gathered: GatheredEvents, reading: EventReading) -> list[Corruption]:
     """Our events that differ from what we wrote, and other programs' messages that changed after they were taken in."""
     altered = [Corruption(where=seen.event.event_id, what=seen.fault) for seen in log.seen if seen.fault is not None]
-    there = {said.ref for seen in log.seen for said in seen.said}
+    there = {message.ref for seen in log.seen for message in seen.said}
     adopted = {ref for place in gathered.mine.values() for ref in place.found.events.values()}
     for fault in reading.assembled.faults:
         ref = reading.refs.get(fault.number) if fault.number is not None else None
@@ -315,13 +315,13 @@ def everything_said(log: EventLog, agent_id: str) -> list[Read]:
     """
     gathered, for_others = gather(log, agent_id), _for_others(log, agent_id)
     standing = {place.found.ref for place in gathered.mine.values()}
-    said: dict[str, Read] = {}
+    documents: dict[str, Read] = {}
     for seen in reversed(log.seen):
         if seen.event.event_id not in gathered.superseded:
             of_agent = [found for found in seen.found if found.agent_id == agent_id and found.ref in standing]
-            said |= {found.ref: _bare(found).read for found in of_agent}
-            said |= {each.ref: each.read for each in seen.said if each.ref not in for_others}
-    return [read for read in said.values() if read.message is not None]
+            documents |= {found.ref: _bare(found).read for found in of_agent}
+            documents |= {each.ref: each.read for each in seen.said if each.ref not in for_others}
+    return [read for read in documents.values() if read.message is not None]
 
 
 def _link(found: FoundGroup) -> bytes:
@@ -333,7 +333,7 @@ def _for_others(log: EventLog, agent_id: str) -> set[str]:
     last. Orchestrators have no messages.
     """
     if orchestrator_in(agent_id) is not None:
-        return {said.ref for seen in log.seen for said in seen.said}
+        return {message.ref for seen in log.seen for message in seen.said}
     records = [seen.agent[0] for seen in log.seen if seen.agent is not None and seen.mark is None]
     found: set[str] = set()
     owner = records[0] if records else agent_id
@@ -341,7 +341,7 @@ def _for_others(log: EventLog, agent_id: str) -> set[str]:
         if seen.agent is not None and seen.mark is None:
             owner = seen.agent[0]
         elif owner != agent_id:
-            found |= {said.ref for said in seen.said}
+            found |= {message.ref for message in seen.said}
     return found
 
 

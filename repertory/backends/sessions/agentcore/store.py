@@ -16,7 +16,7 @@ from itertools import count
 from typing import NamedTuple, TypeAlias
 
 import anyio
-from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
+from anyio.lowlevel import checkpoint
 
 from repertory.backends.ports import (
     Batch,
@@ -55,10 +55,13 @@ from repertory.backends.sessions.table import (
     SessionTable,
     append_apart,
     busy,
+    listed_session,
     lost,
+    newest_first,
     parts_by_agent,
     position_after,
     refuse_gaps,
+    unless_cancelled,
     write_anew,
 )
 from repertory.core.ids import check_id
@@ -113,7 +116,7 @@ class AgentCoreSessionStore(SessionStore):
         if not owner.replace("-", "").replace("_", "").isalnum() or not owner.isascii() or len(owner) > 64:
             raise Invalid("an owner is named by at most 64 letters, digits, hyphens and underscores", got=owner)
         self._events = events
-        self._means = SharedParts(
+        self._shared = SharedParts(
             events=events,
             owner=owner,
             wall=wall,
@@ -122,7 +125,7 @@ class AgentCoreSessionStore(SessionStore):
             metadata=metadata,
             tokens=count(1),
         )
-        self._race = SessionRace(self._means)
+        self._race = SessionRace(self._shared)
         self._table: SessionTable[OwnedSession, AgentCoreJournal] = SessionTable(lambda: self.name)
 
     @property
@@ -135,7 +138,7 @@ class AgentCoreSessionStore(SessionStore):
             maintained=True,
             flush_delay_s=FLUSH_DELAY_S,
             look_every_s=0.5,
-            yields_within_s=self._means.settings.renew_s * 1.25 + 1.0,
+            yields_within_s=self._shared.settings.renew_s * 1.25 + 1.0,
             quarantines=True,
             forgets_the_oldest=True,
         )
@@ -146,14 +149,7 @@ class AgentCoreSessionStore(SessionStore):
         Errors: `SessionBusy`, and see the class.
         """
         check_id(session_id, "session id")
-        lease = await self._acquire(session_id, takeover=takeover)
-        try:
-            await checkpoint_if_cancelled()
-        except BaseException:
-            with anyio.CancelScope(shield=True), suppress(RepertoryError):
-                await self.release(lease)
-            raise
-        return lease
+        return await unless_cancelled(self, await self._acquire(session_id, takeover=takeover))
 
     async def release(self, lease: Lease) -> None:
         await self._table.release(lease, self._release)
@@ -176,7 +172,7 @@ class AgentCoreSessionStore(SessionStore):
         async with self._table.locked(session_id) as session:
             if session.held is None or session.held.ended:
                 log = EventLog(self._events, session_name(session_id), session_id)
-                return (await look_at(self._means, log, (session_id, agent_id), whole=whole)).rows
+                return (await look_at(self._shared, log, (session_id, agent_id), whole=whole)).rows
             if agent_id not in session.journals:
                 rows = await self._open(session, session.held, agent_id)
                 if not whole:
@@ -192,7 +188,7 @@ class AgentCoreSessionStore(SessionStore):
         if session_id is None:
             names = [name for name in await self._events.sessions() if number_aside(name) is None]
         infos = await side_by_side([partial(self._info, name) for name in names], REQUESTS_AT_ONCE)
-        return sorted((info for info in infos if info is not None), key=lambda info: info.updated_at, reverse=True)
+        return newest_first(infos)
 
     async def delete(self, session_id: str) -> None:
         """Delete every event of a session, oldest first, and its quarantined copies. Records that the service has
@@ -213,12 +209,12 @@ class AgentCoreSessionStore(SessionStore):
     async def examine(self, session_id: str) -> Sequence[Corruption]:
         """Every event that differs from what we wrote, and every missing one."""
         self._table.refuse_closed()
-        return await examine_events(self._means, check_id(session_id, "session id"))
+        return await examine_events(self._shared, check_id(session_id, "session id"))
 
     async def salvage(self, session_id: str) -> SalvagedRows:
         """The rows of a session; where they cannot be proved, new rows for every readable message."""
         self._table.refuse_closed()
-        return await salvage_events(self._means, check_id(session_id, "session id"))
+        return await salvage_events(self._shared, check_id(session_id, "session id"))
 
     async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
         """Copy the events of a session, as blobs, to another of the actor's sessions, which no reader uses and from
@@ -232,7 +228,7 @@ class AgentCoreSessionStore(SessionStore):
         with anyio.CancelScope(shield=True):
             async with self._table.locked(session_id) as session:
                 found = await self._removable(session_id, name)
-                moved_to = await copy_events_aside(self._means, name)
+                moved_to = await copy_events_aside(self._shared, name)
                 session.drop()
                 await self._remove(name, found)
             await write_anew(self, session_id, keep)
@@ -247,7 +243,7 @@ class AgentCoreSessionStore(SessionStore):
         """Check that held sessions are still ours and whether another owner has asked for them, and renew the leases of
         idle ones, until cancelled, which is safe at any time. Failures are retried.
         """
-        renew_s = self._means.settings.renew_s
+        renew_s = self._shared.settings.renew_s
         while True:
             await anyio.sleep(renew_s / 4)
             for session_id in self._table.held():
@@ -323,7 +319,7 @@ class AgentCoreSessionStore(SessionStore):
         if owned is None or owned.ended or owned.lease != batch.lease:
             return lost(batch.lease)
         proving = not (batch.rows or batch.erase)
-        if proving or not owned.recently_looked(self._means.settings.prove_s):
+        if proving or not owned.recently_looked(self._shared.settings.prove_s):
             refusal = await owned.look()
             if refusal is None and proving and owned.news is not None:
                 msg = "another program has added to the session; open it again to take that in"
@@ -357,10 +353,10 @@ class AgentCoreSessionStore(SessionStore):
             raise StoreNotFound("no such session", session=session_id)
         if may_be_shared(name):
             await EventLog(self._events, name, session_id).everything()
-        standing = owner_in(found)
-        if self._race.in_other_hands(standing):
-            raise busy(session_id, standing.owner)
-        self._race.forget(name, standing.generation)
+        owner = owner_in(found)
+        if self._race.in_other_hands(owner):
+            raise busy(session_id, owner.owner)
+        self._race.forget(name, owner.generation)
         return found
 
     async def _remove(self, name: str, found: list[ListedEvent]) -> None:
@@ -396,26 +392,17 @@ class AgentCoreSessionStore(SessionStore):
         damaged = len(sound) < len(log.seen)
         for agent_id in log.agents:
             try:
-                rows, began = await look_at(self._means, log, (session_id, agent_id))
+                rows, began = await look_at(self._shared, log, (session_id, agent_id))
             except Corrupt:
                 damaged = True
                 continue
             if rows:
                 agents[agent_id] = rows[-1].seq
-                said = [at for row in rows if not row.erased and (at := at_of(row.body)) is not None]
-                times += [began, *said] if began else said
-        if not agents and not damaged:
-            return None
-        times = times or [seen.event.at_ms / 1000 for seen in log.seen]
+                made_at = [at for row in rows if not row.erased and (at := at_of(row.body)) is not None]
+                times += [began, *made_at] if began else made_at
         owner = self._race.alive(owner_in([seen.event for seen in log.seen]))
-        return SessionInfo(
-            session_id=session_id,
-            agents=agents,
-            created_at=min(times),
-            updated_at=max(times),
-            owner=owner,
-            damaged=damaged,
-        )
+        stored_at = (seen.event.at_ms / 1000 for seen in log.seen)
+        return listed_session(session_id, agents, times, stored_at, owner, damaged=damaged)
 
 
 ITEMS_MAX = 100
@@ -480,7 +467,7 @@ def _prepare(
         events = _events(owned, _placed(journals, rows, wanted, batch=True))
     beside: Mapping[str, str] = {}
     if any(part.number is not None for placed in events for _, part, _ in placed):
-        beside = owned.means.metadata(owned.lease.session_id)
+        beside = owned.shared.metadata(owned.lease.session_id)
     for placed in events:
         metadata = beside if any(part.number is not None for _, part, _ in placed) else {}
         owned.prepare([item for each in placed for item in each.items], metadata, partial(_follow, placed))
@@ -499,7 +486,7 @@ def _name(row: Row) -> tuple[str, int, bytes]:
 async def _begin(owned: OwnedSession, journal: AgentCoreJournal, rows: Sequence[Row]) -> None:
     """The records of session and agent come before messages: without them the package ignores the messages."""
     if not owned.session_known:
-        record = session_item(owned.lease.session_id, owned.means.wall())
+        record = session_item(owned.lease.session_id, owned.shared.wall())
         await owned.create("session", [record], {STATE_TYPE: "SESSION"})
         owned.session_known = True
     await journal.begin(rows)
@@ -529,7 +516,7 @@ def _events(owned: OwnedSession, placed: Sequence[_Placed]) -> list[list[_Placed
     for each in placed:
         more = sum(item_bytes(item) for item in each.items)
         items, size_bytes = items + len(each.items), size_bytes + more
-        if not events or items > ITEMS_MAX or size_bytes > owned.means.settings.event_bytes_max:
+        if not events or items > ITEMS_MAX or size_bytes > owned.shared.settings.event_bytes_max:
             events.append([])
             items, size_bytes = len(each.items), more
         events[-1].append(each)
@@ -542,27 +529,27 @@ def _events(owned: OwnedSession, placed: Sequence[_Placed]) -> list[list[_Placed
 # the agent's record.
 
 
-async def examine_events(means: SharedParts, session_id: str) -> Sequence[Corruption]:
+async def examine_events(shared: SharedParts, session_id: str) -> Sequence[Corruption]:
     """All damage in a session's events, each place once."""
-    log = await _whole_log(means, session_id)
+    log = await _whole_log(shared, session_id)
     damages = {seen.event.event_id: seen.fault or seen.record_fault for seen in log.seen}
     found = [Corruption(where=where, what=what) for where, what in damages.items() if what is not None]
     for agent_id in log.agents:
-        found += (await read_agent_log(log, agent_id, means.wall(), first=1)).damages
+        found += (await read_agent_log(log, agent_id, shared.wall(), first=1)).damages
     return list({damage.where: damage for damage in found}.values())
 
 
-async def salvage_events(means: SharedParts, session_id: str) -> SalvagedRows:
+async def salvage_events(shared: SharedParts, session_id: str) -> SalvagedRows:
     """Every row that can be proved; when some cannot, new rows for all readable messages. And the damage."""
-    log = await _whole_log(means, session_id)
+    log = await _whole_log(shared, session_id)
     rows: list[Row] = []
     for agent_id in log.agents:
-        reading = await read_agent_log(log, agent_id, means.wall(), first=1)
-        rows += _mended_rows(means, log, (session_id, agent_id), reading)
-    return SalvagedRows(rows=rows, damages=await examine_events(means, session_id))
+        reading = await read_agent_log(log, agent_id, shared.wall(), first=1)
+        rows += _repaired_rows(shared, log, (session_id, agent_id), reading)
+    return SalvagedRows(rows=rows, damages=await examine_events(shared, session_id))
 
 
-def _mended_rows(means: SharedParts, log: EventLog, names: tuple[str, str], reading: EventReading) -> Sequence[Row]:
+def _repaired_rows(shared: SharedParts, log: EventLog, names: tuple[str, str], reading: EventReading) -> Sequence[Row]:
     """All rows of an agent, with a record for each lost message."""
     assembled, agent = reading.assembled, reading.agent
     theirs = replace(agent, foreign=True) if agent is not None else None
@@ -572,19 +559,19 @@ def _mended_rows(means: SharedParts, log: EventLog, names: tuple[str, str], read
     in_place = not (assembled.added and any(fault.message is None for fault in assembled.faults))
     try:
         if assembled.begins <= 1 and in_place:
-            opened = opened_of(means, names, reading)
+            opened = opened_of(shared, names, reading)
             return [*opened.found, *opened.made]
     except Corrupt:
         pass
     if orchestrator_in(names[1]) is not None:  # It has no messages: only the rows before the damage are left.
         return assembled.rows
-    said = list(enumerate(everything_said(log, names[1])))
-    numbers = [number for number, _ in said]
-    return open_agent(names, Assembled(added=said), numbers, theirs, means.wall(), means.entropy).made
+    readable = list(enumerate(everything_said(log, names[1])))
+    numbers = [number for number, _ in readable]
+    return open_agent(names, Assembled(added=readable), numbers, theirs, shared.wall(), shared.entropy).made
 
 
-async def _whole_log(means: SharedParts, session_id: str) -> EventLog:
-    log = EventLog(means.events, session_name(session_id), session_id)
+async def _whole_log(shared: SharedParts, session_id: str) -> EventLog:
+    log = EventLog(shared.events, session_name(session_id), session_id)
     await log.everything()
     return log
 
@@ -596,20 +583,20 @@ async def event_copies(events: MemoryEvents, name: str) -> list[str]:
     return [each for each in names if (await events.page(each, None, payloads=False)).events]
 
 
-async def copy_events_aside(means: SharedParts, name: str) -> str:
+async def copy_events_aside(shared: SharedParts, name: str) -> str:
     """Copy the events of a session, each as a blob with all of its content. Returns the name of the copy."""
-    log = EventLog(means.events, name)
+    log = EventLog(shared.events, name)
     await log.everything()
-    before = [number_aside(each, name) or 0 for each in await event_copies(means.events, name)]
+    before = [number_aside(each, name) or 0 for each in await event_copies(shared.events, name)]
     moved_to = aside_name(name, max(before, default=0) + 1)
     for start in range(0, len(log.seen), REQUESTS_AT_ONCE):
         some = log.seen[start : start + REQUESTS_AT_ONCE]
-        copies = [_copy(seen.event, f"{means.owner} {moved_to}") for seen in some]
-        await side_by_side([partial(means.events.create, moved_to, copy) for copy in copies])
+        copies = [_copy(seen.event, f"{shared.owner} {moved_to}") for seen in some]
+        await side_by_side([partial(shared.events.create, moved_to, copy) for copy in copies])
     return moved_to
 
 
 def _copy(event: ListedEvent, whose: str) -> NewEvent:
-    said = {"event": event.event_id, "at_ms": event.at_ms, "metadata": event.metadata, "payload": list(event.payload)}
+    fields = {"event": event.event_id, "at_ms": event.at_ms, "metadata": event.metadata, "payload": list(event.payload)}
     token = blake2b(f"{whose} {event.event_id}".encode(), digest_size=20).hexdigest()
-    return NewEvent(at_ms=event.at_ms, payload=[{"blob": json.dumps(said, default=str)}], metadata={}, token=token)
+    return NewEvent(at_ms=event.at_ms, payload=[{"blob": json.dumps(fields, default=str)}], metadata={}, token=token)

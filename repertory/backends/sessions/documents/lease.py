@@ -120,20 +120,20 @@ class TreeLeases:
         if stored is None:
             return LeaseFile()
         try:
-            said = read(stored.body)
+            fields = read(stored.body)
             if is_altered(parsed(stored.body)):
                 raise ValueError(ALTERED)
-            owner, heads, tails = said.get("owner"), said.get("heads"), said.get("tails")
-            if said.get("format") != _FORMAT:
+            owner, heads, tails = fields.get("owner"), fields.get("heads"), fields.get("tails")
+            if fields.get("format") != _FORMAT:
                 raise ValueError("a format that this release does not know")
             return LeaseFile(
-                generation=int(cast("int", said["generation"])),
+                generation=int(cast("int", fields["generation"])),
                 owner=owner if isinstance(owner, str) else None,
-                proved_at=float(cast("float", said["proved_at"])),
+                proved_at=float(cast("float", fields["proved_at"])),
                 version=stored.version,
                 heads=cast("dict[str, object]", heads) if isinstance(heads, dict) else {},
                 tails={name: int(seq) for name, seq in cast("dict[str, int]", tails or {}).items()},
-                wanted=said.get("wanted") is True,
+                wanted=fields.get("wanted") is True,
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             if not stored.body.strip(b"\0 \n"):  # Cut off by a power failure of its writer: the session has no owner.
@@ -212,6 +212,6 @@ def _body(
     wanted: bool = False,
 ) -> bytes:
     named = lease.owner if owner == "" else owner
-    said: dict[str, object] = {"format": _FORMAT, "generation": lease.generation, "owner": named, "proved_at": at}
-    said |= {"heads": dict(heads), "tails": dict(tails)} | ({"wanted": True} if wanted else {})
-    return with_digest(said)
+    fields: dict[str, object] = {"format": _FORMAT, "generation": lease.generation, "owner": named, "proved_at": at}
+    fields |= {"heads": dict(heads), "tails": dict(tails)} | ({"wanted": True} if wanted else {})
+    return with_digest(fields)

@@ -28,7 +28,14 @@ from repertory.backends.ports import (
     SessionStore,
     StoreCapabilities,
 )
-from repertory.backends.sessions.documents.journal import TreeJournal, TreeSettings, repaired_rows, seen_rows
+from repertory.backends.sessions.documents.journal import (
+    OrchestratorJournal,
+    TreeJournal,
+    TreeSettings,
+    repaired_rows,
+    salvaged_run_rows,
+    seen_rows,
+)
 from repertory.backends.sessions.documents.lease import HeldLease, LeaseFile, TreeLeases
 from repertory.backends.sessions.documents.reading import (
     SESSIONS,
@@ -43,15 +50,16 @@ from repertory.backends.sessions.documents.reading import (
     read_agent_file,
     read_journal,
 )
-from repertory.backends.sessions.documents.runs import OrchestratorJournal, salvaged_run_rows, seen_run_rows
-from repertory.backends.sessions.requests import Requests, copy_aside, names_aside, remove_aside, side_by_side
+from repertory.backends.sessions.requests import copy_aside, names_aside, remove_aside, side_by_side
 from repertory.backends.sessions.table import (
     CommitOutcome,
     SessionEntry,
     SessionTable,
     append_apart,
     busy,
+    listed_session,
     lost,
+    newest_first,
     parts_by_agent,
     position_after,
     refuse_gaps,
@@ -61,11 +69,10 @@ from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import RecordKind
 from repertory.core.message_tree.assembly import Assembled, DocumentSource
-from repertory.core.message_tree.documents import Read, read_message_document
+from repertory.core.message_tree.documents import Read, read_message_document, read_run_file
 from repertory.core.message_tree.json_files import parsed
 from repertory.core.message_tree.kept_rows import read_head
 from repertory.core.message_tree.opening import open_agent
-from repertory.core.message_tree.runs import read_run_file
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import AlreadyExists, Corrupt, Invalid, LeaseLost, NotFound, RepertoryError, StoreNotFound
 
@@ -190,7 +197,7 @@ class MessageTreeStore(SessionStore):
             if "/" in info.key:
                 listed.setdefault(info.key.split("/")[0], []).append(info)
         infos = [await self._info(folder, found) for folder, found in listed.items()]
-        return sorted((info for info in infos if info is not None), key=lambda info: info.updated_at, reverse=True)
+        return newest_first(infos)
 
     async def delete(self, session_id: str) -> None:
         check_id(session_id, "session id")
@@ -200,7 +207,7 @@ class MessageTreeStore(SessionStore):
                 await check_told(self._objects, names)
                 await self._refuse_other_hands(names)
                 await self._remove(names, session)
-                await remove_aside(Requests(self._objects), names.aside)
+                await remove_aside(self._objects, names.aside)
 
     async def inspect(self) -> Inspection:
         """Documents among the sessions that are not in the layout: one list."""
@@ -247,7 +254,7 @@ class MessageTreeStore(SessionStore):
             async with self._table.locked(session_id) as session:
                 await check_told(self._objects, names)
                 await self._refuse_other_hands(names)
-                moved_to = await copy_aside(Requests(self._objects), names.folder.removesuffix("/"), names.aside)
+                moved_to = await copy_aside(self._objects, names.folder.removesuffix("/"), names.aside)
                 await self._remove(names, session)
             await write_anew(self, session_id, keep)
         return moved_to
@@ -259,7 +266,7 @@ class MessageTreeStore(SessionStore):
         keys = [info.key for info in await self._objects.list(names.folder)]
         unreadable = [of_agent.unreadable for of_agent in names.journals_in(keys)]
         found = [folder for folder in unreadable if any(key.startswith(folder) for key in keys)]
-        return [*await names_aside(Requests(self._objects), names.aside), *found]
+        return [*await names_aside(self._objects, names.aside), *found]
 
     async def maintain(self) -> None:
         """Renew the held leases, until cancelled. A lease that cannot be renewed now is retried
@@ -413,22 +420,12 @@ class MessageTreeStore(SessionStore):
                 agents[place.agent_id] = rows[-1].seq
                 first = await self._first_at(place.names, keys)
                 times += [at for at in (first, *(at_of(row.body) for row in rows if not row.erased)) if at is not None]
-        if not agents and not damaged:
-            return None
-        times = times or [info.modified_at for info in found]
-        return SessionInfo(
-            session_id=session_id,
-            agents=agents,
-            created_at=min(times),
-            updated_at=max(times),
-            owner=owner,
-            damaged=damaged,
-        )
+        stored_at = (info.modified_at for info in found)
+        return listed_session(session_id, agents, times, stored_at, owner, damaged=damaged)
 
     async def _seen(self, place: JournalPlace, *, whole: bool = False, owned: bool = False) -> list[Row]:
         """The rows for a reader without the lease."""
-        seen = seen_run_rows if place.names.orchestrator else seen_rows
-        return await seen(place, self._wall, self._entropy, whole=whole, owned=owned)
+        return await seen_rows(place, self._wall, self._entropy, whole=whole, owned=owned)
 
     async def _first_at(self, names: AgentNames, keys: Sequence[str]) -> float | None:
         """When the agent's first message was made."""
@@ -470,11 +467,11 @@ async def salvage_agent(
     for source, read in documents.items():
         if read.message is None:
             damages.append(Corruption(where=place.names.key(source), what=read.fault or "it says nothing"))
-    said = [(source.number or 0, read) for source, read in sorted(documents.items()) if read.message is not None]
+    readable = [(source.number or 0, read) for source, read in sorted(documents.items()) if read.message is not None]
     agent, _ = await read_agent_file(place)
     theirs = replace(agent, foreign=True) if agent is not None else None
-    names, numbers = (place.session_id, place.agent_id), [number for number, _ in said]
-    opened = open_agent(names, Assembled(added=said), numbers, theirs, wall(), entropy)
+    names, numbers = (place.session_id, place.agent_id), [number for number, _ in readable]
+    opened = open_agent(names, Assembled(added=readable), numbers, theirs, wall(), entropy)
     return opened.made, damages
 
 
@@ -498,15 +495,15 @@ async def examine_agent(place: JournalPlace) -> Sequence[Corruption]:
 async def examine_session(objects: ObjectStore, names: SessionNames) -> list[Corruption]:
     """The damage in the document with the session's id."""
     try:
-        told = parsed((await objects.get(names.session)).body).get("session_id")
+        session_id = parsed((await objects.get(names.session)).body).get("session_id")
     except NotFound:
         return [Corruption(where=names.session, what="it is lost")]
     except (ValueError, Invalid) as error:
         return [Corruption(where=names.session, what=str(error) or "it is empty")]
     return (
         []
-        if told == names.session_id
-        else [Corruption(where=names.session, what=f"it names another session: {told!r}")]
+        if session_id == names.session_id
+        else [Corruption(where=names.session, what=f"it names another session: {session_id!r}")]
     )
 
 
@@ -523,7 +520,7 @@ async def _salvage_orchestrator(
     place: JournalPlace, wall: Callable[[], float], entropy: Entropy
 ) -> tuple[Sequence[Row], Sequence[Corruption]]:
     try:
-        return await seen_run_rows(place, wall, entropy, whole=True), ()
+        return await seen_rows(place, wall, entropy, whole=True), ()
     except Corrupt as error:
         damages = [Corruption(where=place.names.folder, what=str(error))]
     with suppress(Corrupt, NotFound):

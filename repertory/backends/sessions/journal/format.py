@@ -17,7 +17,8 @@ from hashlib import sha256
 from struct import Struct, error
 from typing import Literal, NamedTuple, TypedDict, cast
 
-from repertory.backends.sessions.requests import Requests
+from repertory.backends.ports import ObjectStore
+from repertory.backends.sessions.requests import delete_all, find_all
 from repertory.core.ids import RESERVED, check_id
 from repertory.core.journal.rows import LINK_BYTES, SALT_BYTES, Row
 from repertory.errors import CorruptJournal, Invalid
@@ -60,7 +61,7 @@ def pack(header: Header, rows: Sequence[Row]) -> bytes:
     """The bytes of an object. Errors: `Invalid` for malformed rows."""
     agents = {agent_id: number for number, agent_id in enumerate(dict.fromkeys(row.agent_id for row in rows))}
     text = json.dumps({**header, "agents": list(agents), "rows": len(rows)}, ensure_ascii=False, separators=(",", ":"))
-    said = text.encode()
+    header_bytes = text.encode()
     fixed, proofs = bytearray(), bytearray()
     for agent_id, seq, kind, version, low, link, salt, body in rows:
         if len(link) != LINK_BYTES or len(salt) not in (0, SALT_BYTES):
@@ -68,7 +69,7 @@ def pack(header: Header, rows: Sequence[Row]) -> bytes:
         fixed += _ROW.pack(agents[agent_id], seq, kind, version, low, bool(salt), len(body))
         proofs += link
         proofs += salt
-    plain = b"".join((_LENGTH.pack(len(said)), said, fixed, *(row.body for row in rows)))
+    plain = b"".join((_LENGTH.pack(len(header_bytes)), header_bytes, fixed, *(row.body for row in rows)))
     deflate = zlib.compressobj(_LEVEL, zdict=_DICTIONARY)
     rest = _LENGTH.pack(len(proofs)) + proofs + deflate.compress(plain) + deflate.flush()
     return MAGIC + bytes((FORMAT_VERSION,)) + _LENGTH.pack(zlib.crc32(rest)) + rest
@@ -106,8 +107,8 @@ def _read(plain: bytes, proofs: bytes) -> Packed:
     if not isinstance(header, dict):
         msg = "the header is no JSON object"
         raise TypeError(msg)
-    said = cast("dict[str, object]", header)
-    agents, count = cast("list[object]", said.pop("agents")), cast("int", said.pop("rows"))
+    fields = cast("dict[str, object]", header)
+    agents, count = cast("list[object]", fields.pop("agents")), cast("int", fields.pop("rows"))
     names = [agent for agent in agents if isinstance(agent, str)]
     if len(names) != len(agents):
         msg = "the header names an agent that is no text"
@@ -123,7 +124,7 @@ def _read(plain: bytes, proofs: bytes) -> Packed:
     if (body_at, proof_at) != (len(plain), len(proofs)):
         msg = "more or fewer bytes than its rows have"
         raise ValueError(msg)
-    return Packed(said, rows)
+    return Packed(fields, rows)
 
 
 ObjectKind = Literal["head", "segment", "chunk", "window"]
@@ -187,27 +188,27 @@ _DEFAULTS = {item.name: item.default for item in fields(HeadObject) if item.name
 
 
 def pack_head(head: HeadObject, rows: Sequence[Row]) -> bytes:
-    said = {name: getattr(head, name) for name in _DEFAULTS if getattr(head, name) != _DEFAULTS[name]}
-    return pack({"kind": "head", **said, "seqs": dict(head.seqs)}, rows)
+    header = {name: getattr(head, name) for name in _DEFAULTS if getattr(head, name) != _DEFAULTS[name]}
+    return pack({"kind": "head", **header, "seqs": dict(head.seqs)}, rows)
 
 
 def head_in(packed: Packed) -> HeadObject:
     """The head in a packed object. Errors: ValueError."""
-    said = {name: value for name, value in packed.header.items() if name != "kind"}
-    for name, value in said.items():
+    header = {name: value for name, value in packed.header.items() if name != "kind"}
+    for name, value in header.items():
         if name not in _TYPES or not isinstance(value, _TYPES[name]):
             msg = f"the head has a field that it cannot have: {name}"
             raise ValueError(msg)
-    seqs = cast("dict[str, object]", said.get("seqs", {}))
-    said["seqs"] = {agent_id: whole_number(seq) for agent_id, seq in seqs.items()}
-    said["erasing"] = erasing_in(said.get("erasing", []))
-    made = cast("Mapping[str, str]", said)  # each is of its own type, as was just seen
+    seqs = cast("dict[str, object]", header.get("seqs", {}))
+    header["seqs"] = {agent_id: whole_number(seq) for agent_id, seq in seqs.items()}
+    header["erasing"] = erasing_in(header.get("erasing", []))
+    made = cast("Mapping[str, str]", header)  # each is of its own type, as was just seen
     return HeadObject(**made)  # type: ignore[arg-type]
 
 
-def erasing_in(said: object) -> tuple[tuple[str, int], ...]:
+def erasing_in(value: object) -> tuple[tuple[str, int], ...]:
     """The rows that a header lists. Errors: ValueError."""
-    pairs = cast("list[object]", said) if isinstance(said, list) else []
+    pairs = cast("list[object]", value) if isinstance(value, list) else []
     found: list[tuple[str, int]] = []
     for pair in pairs:
         agent_id, seq = cast("list[object]", pair) if isinstance(pair, list) else (None, None)
@@ -215,12 +216,12 @@ def erasing_in(said: object) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-def whole_number(said: object) -> int:
+def whole_number(value: object) -> int:
     """An integer in a header. Errors: ValueError."""
-    if isinstance(said, bool) or not isinstance(said, int):
-        msg = f"a number is none: {said!r}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        msg = f"a number is none: {value!r}"
         raise ValueError(msg)
-    return said
+    return value
 
 
 def read_object(stored: bytes, kind: ObjectKind, session_id: str | None, key: str) -> Packed:
@@ -361,21 +362,21 @@ _FENCE_BYTES_MAX = 1024
 """A fence holds two ids and three numbers, and is never larger than this."""
 
 
-async def remove_session(requests: Requests, keys: SessionKeys, up_to: int | None = None) -> bool:
+async def remove_session(objects: ObjectStore, keys: SessionKeys, up_to: int | None = None) -> bool:
     """Remove everything but the head, which says that the session is deleted, and the fences, which keep former owners
     out.
 
     Commits after `up_to` stay. Returns True if anything was removed.
     """
-    found = [info for info in await requests.list(f"{keys.folder}/") if info.key != keys.head]
+    found = [info for info in await objects.list(f"{keys.folder}/") if info.key != keys.head]
     if up_to is not None:
         found = [info for info in found if (commit_of_key(info.key) or 0) <= up_to]
     small = [info.key for info in found if info.key.startswith(keys.segments) and info.size_bytes <= _FENCE_BYTES_MAX]
-    stored = await requests.find_all(small)
+    stored = await find_all(objects, small)
     fences = {key for key, item in zip(small, stored, strict=True) if item is not None and _is_fence(item.body)}
     gone = [info.key for info in found if info.key not in fences]
     if gone:
-        await requests.delete_all(gone)
+        await delete_all(objects, gone)
     return bool(gone)
 
 

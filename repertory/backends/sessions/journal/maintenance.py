@@ -13,7 +13,7 @@ from repertory.backends.sessions.journal.format import commit_of_key, pack, read
 from repertory.backends.sessions.journal.ownership import OwnedSegments, packed_aside
 from repertory.backends.sessions.journal.reading import Changed, Segment, commits_in_header, without
 from repertory.backends.sessions.liveness import Liveness
-from repertory.backends.sessions.requests import side_by_side
+from repertory.backends.sessions.requests import delete_all, find, side_by_side
 from repertory.errors import (
     AlreadyExists,
     CorruptJournal,
@@ -122,9 +122,9 @@ class Maintenance:
 
 async def _look_for_request(session: OwnedSegments) -> None:
     """A caller that wants the session has put the name of its owner under `wanted`, when it read the store's clock."""
-    found = await session.requests.find(session.keys.wanted)
+    found = await find(session.objects, session.keys.wanted)
     if found is not None and found.body == session.lease.owner.encode():
-        await session.requests.delete_all([session.keys.wanted])
+        await session.objects.delete(session.keys.wanted)
         session.note_request()
 
 
@@ -156,7 +156,7 @@ async def finish_erasing(session: OwnedSegments) -> None:
     """
     erasing = session.erasing
     keys = session.keys
-    found = await session.requests.list(f"{keys.folder}/")
+    found = await session.objects.list(f"{keys.folder}/")
     holders = [info for info in found if commit_of_key(info.key) is not None]
     await side_by_side([partial(_erase_in, session, info, frozenset(erasing)) for info in holders])
     windows = [info.key for info in found if info.key.startswith(keys.windows)]
@@ -164,14 +164,14 @@ async def finish_erasing(session: OwnedSegments) -> None:
         session.note_erased(erasing)
         await session.write_head(fresh=True)
     current = None if session.head.window is None else keys.window(session.head.window)
-    await session.requests.delete_all([key for key in windows if key != current])
+    await delete_all(session.objects, [key for key in windows if key != current])
 
 
 async def _erase_in(session: OwnedSegments, info: ObjectInfo, erasing: frozenset[tuple[str, int]]) -> None:
     key = info.key
     kind = "chunk" if key.startswith(session.keys.chunks) else "segment"
     for _ in range(_TRIES_MAX):
-        found = await session.requests.find(key)
+        found = await find(session.objects, key)
         if found is None:
             return
         header, rows = read_object(found.body, kind, session.lease.session_id, key)
@@ -179,7 +179,7 @@ async def _erase_in(session: OwnedSegments, info: ObjectInfo, erasing: frozenset
         if left == rows:
             return
         try:
-            await session.requests.put(key, pack(header, left), Update(found.version))
+            await session.objects.put(key, pack(header, left), Update(found.version))
         except PreconditionFailed:
             continue
         return
@@ -232,29 +232,29 @@ async def merge(session: OwnedSegments) -> None:
 async def _put_chunk(session: OwnedSegments, segments: list[Segment]) -> None:
     """Put the chunk. It replaces one that is there already: its writer died before the head named it."""
     first, last = segments[0].commit, segments[-1].commit
-    kept = [segment.commit for segment in segments if segment.size_bytes >= _KEPT_BYTES]
+    unmerged = [segment.commit for segment in segments if segment.size_bytes >= _KEPT_BYTES]
     header: dict[str, object] = {
         "kind": "chunk",
         "session": session.lease.session_id,
         "generation": session.lease.generation,
         "first": first,
         "last": last,
-        "kept": kept,
+        "kept": unmerged,
         "fences": [segment.commit for segment in segments if segment.fence],
     }
-    rows = [row for segment in segments if segment.commit not in kept for row in segment.rows]
+    rows = [row for segment in segments if segment.commit not in unmerged for row in segment.rows]
     body = await packed_aside(header, rows)
     key = session.keys.chunk(first)
     try:
-        await session.requests.put(key, body, Create())
+        await session.objects.put(key, body, Create())
     except AlreadyExists as error:
-        found = await session.requests.find(key)
+        found = await find(session.objects, key)
         if found is None:
             raise StoreUnavailable(
                 "the chunk is there, and is not", session=session.lease.session_id, key=key
             ) from error
         await session.prove()  # A former owner must not replace the next owner's chunk, which the head names.
-        await session.requests.put(key, body, Update(found.version))
+        await session.objects.put(key, body, Update(found.version))
 
 
 async def _remove_merged(session: OwnedSegments) -> None:
@@ -266,7 +266,7 @@ async def _remove_merged(session: OwnedSegments) -> None:
     first = head.tidied + 1
     while first <= head.merged:
         key = session.keys.chunk(first)
-        found = await session.requests.find(key)
+        found = await find(session.objects, key)
         if found is None:
             raise CorruptJournal("a chunk is missing", session=session.lease.session_id, key=key)
         header, _ = session.reader.read(found, "chunk", key)
@@ -276,8 +276,8 @@ async def _remove_merged(session: OwnedSegments) -> None:
             raise CorruptJournal("a chunk ends before it begins", session=session.lease.session_id, key=key)
         first = last + 1
     start = session.keys.segment(head.tidied) if head.tidied else None
-    listed = await session.requests.list(session.keys.segments, start)
+    listed = await session.objects.list(session.keys.segments, start)
     numbers = {commit_of_key(info.key): info.key for info in listed}
     gone = [key for number, key in numbers.items() if number and number <= head.merged and number not in staying]
-    await session.requests.delete_all(gone, _AT_ONCE)
+    await delete_all(session.objects, gone, _AT_ONCE)
     session.note_tidied(head.merged)

@@ -8,16 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Unpack
 
 import anyio
-import anyio.to_thread
 
-from repertory.backends.ports import Batch, Condition, Create, Lease, Overwrite, Position, Update
+from repertory.backends.ports import Batch, Condition, Create, Lease, ObjectStore, Overwrite, Position, Update
 from repertory.backends.sessions.journal.format import HeadChanges, HeadObject, SessionKeys, pack, pack_head
 from repertory.backends.sessions.journal.reading import Changed, SessionReader, StoredHead, Window, seqs_after, without
-from repertory.backends.sessions.requests import Requests, side_by_side
-from repertory.backends.sessions.table import is_current, lost, parts_by_agent, position_after, refuse_gaps
+from repertory.backends.sessions.requests import delete_all, find, side_by_side
+from repertory.backends.sessions.table import (
+    in_thread_when_large,
+    is_current,
+    lost,
+    parts_by_agent,
+    position_after,
+    refuse_gaps,
+)
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
 from repertory.errors import (
@@ -35,20 +42,18 @@ SEGMENTS_MIN, SEGMENTS_MAX = 16, 128
 """The fewest and the most commits between two updates of the head. They bound what opening after a crash reads."""
 WINDOW_SHARE = 8
 """Between these two: update when this many times the window's bytes have been committed since the last update."""
-_ASIDE_BYTES = 64 * 1024
-"""Larger bodies are packed in a thread, so that the event loop stays free."""
 _TRIES_MAX = 8
 
 
 class OwnedSegments:
     """A session whose lease this process holds. After `LeaseLost` it must not be used any more."""
 
-    def __init__(self, requests: Requests, keys: SessionKeys, lease: Lease, head: HeadObject) -> None:
+    def __init__(self, objects: ObjectStore, keys: SessionKeys, lease: Lease, head: HeadObject) -> None:
         """`head` names this owner; `begin` puts it."""
         self.lease = lease
         self.keys = keys
-        self.requests = requests
-        self.reader = SessionReader(requests, keys, lease.session_id)
+        self.objects = objects
+        self.reader = SessionReader(objects, keys, lease.session_id)
         self.head = head
         self.window = Window()
         self.commit = head.commit
@@ -132,7 +137,7 @@ class OwnedSegments:
         sent_at = anyio.current_time()
         self._unsure, was_unsure = True, self._unsure
         try:
-            await self.requests.put(key, body, Create())
+            await self.objects.put(key, body, Create())
         except AlreadyExists as error:
             return await self._look_at_winner(number, body, was_unsure, error)
         self._stored(number, rows, erasing, len(body), sent_at)
@@ -146,7 +151,7 @@ class OwnedSegments:
         """
         self._unsure = was_unsure
         key = self.keys.segment(number)
-        found = await self.requests.find(key)
+        found = await find(self.objects, key)
         if found is None:
             raise StoreUnavailable(
                 "the segment is there, and is not", session=self.lease.session_id, key=key
@@ -179,9 +184,9 @@ class OwnedSegments:
 
     def _segment_header(self, number: int, erasing: tuple[tuple[str, int], ...] = ()) -> dict[str, object]:
         lease = self.lease
-        said: dict[str, object] = {"kind": "segment", "session": lease.session_id, "commit": number}
-        said |= {"owner": lease.owner, "generation": lease.generation}
-        return {**said, "erasing": erasing} if erasing else said
+        header: dict[str, object] = {"kind": "segment", "session": lease.session_id, "commit": number}
+        header |= {"owner": lease.owner, "generation": lease.generation}
+        return {**header, "erasing": erasing} if erasing else header
 
     async def prove(self) -> None:
         """Read from the store that this lease is current. Errors: `LeaseLost`, those of the object store."""
@@ -207,7 +212,7 @@ class OwnedSegments:
         condition: Condition = Create() if before is None else Update(before.version)
 
         async def put_head() -> Sequence[Row]:
-            self._version = await self.requests.put(self.keys.head, body, condition)
+            self._version = await self.objects.put(self.keys.head, body, condition)
             return rows
 
         calls = [put_head]
@@ -248,10 +253,10 @@ class OwnedSegments:
             number = self.commit + 1
             body = pack(self._segment_header(number), ())
             try:
-                await self.requests.put(self.keys.segment(number), body, Create())
+                await self.objects.put(self.keys.segment(number), body, Create())
             except AlreadyExists:
                 key = self.keys.segment(number)
-                segment = self.reader.segment(number, await self.requests.find(key))
+                segment = self.reader.segment(number, await find(self.objects, key))
                 if segment.generation > self.lease.generation:
                     raise self.lose() from None
                 self._stored(number, segment.rows, segment.erasing, segment.size_bytes, self.signed_at)
@@ -356,7 +361,7 @@ class OwnedSegments:
         self._windows += 1  # Never reuse a name: a head whose response was lost may name it.
         name = f"{self.lease.generation}-{self._windows}"
         self._stale_windows.add(name)  # until the head names it
-        await self.requests.put(self.keys.window(name), body, Overwrite())
+        await self.objects.put(self.keys.window(name), body, Overwrite())
         changes["window"] = name
         return (), name
 
@@ -365,7 +370,7 @@ class OwnedSegments:
             head = replace(self.head, edition=self.head.edition + 1, **changes)
             sent_at = anyio.current_time()
             try:
-                self._version = await self.requests.put(self.keys.head, pack_head(head, rows), Update(self._version))
+                self._version = await self.objects.put(self.keys.head, pack_head(head, rows), Update(self._version))
             except PreconditionFailed:
                 await self._reread_head()
                 continue
@@ -400,7 +405,7 @@ class OwnedSegments:
         while self.window.missing:
             for agent_id in self.window.missing:
                 first, last = self.window.gap(agent_id)
-                rows = await self.reader.stretch(agent_id, last, first)
+                rows = await self.reader.row_range(agent_id, last, first)
                 if not rows:
                     fields = {"session": self.lease.session_id, "agent": agent_id, "seq": first}
                     raise CorruptJournal("rows that opening needs are missing", **fields)
@@ -415,12 +420,10 @@ class OwnedSegments:
         """Remove windows that the head no longer names."""
         names = self._stale_windows - {self.head.window}
         if names:
-            await self.requests.delete_all([self.keys.window(name) for name in names])
+            await delete_all(self.objects, [self.keys.window(name) for name in names])
             self._stale_windows -= names
 
 
 async def packed_aside(header: dict[str, object], rows: Sequence[Row]) -> bytes:
     """Packed rows; large ones are packed in a thread."""
-    if sum(len(row.body) for row in rows) <= _ASIDE_BYTES:
-        return pack(header, rows)
-    return await anyio.to_thread.run_sync(pack, header, rows)
+    return await in_thread_when_large(sum(len(row.body) for row in rows), partial(pack, header, rows))

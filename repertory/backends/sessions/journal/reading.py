@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
-from repertory.backends.ports import ObjectInfo, StoredObject
+from repertory.backends.ports import ObjectInfo, ObjectStore, StoredObject
 from repertory.backends.sessions.journal.format import (
     HeadObject,
     ObjectKind,
@@ -21,7 +21,7 @@ from repertory.backends.sessions.journal.format import (
     read_object,
     whole_number,
 )
-from repertory.backends.sessions.requests import SIDE_BY_SIDE, Requests
+from repertory.backends.sessions.requests import SIDE_BY_SIDE, find, find_all
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
 from repertory.errors import CorruptJournal, StoreFailed
@@ -64,15 +64,15 @@ class Changed(Exception):
 
 
 class SessionReader:
-    def __init__(self, requests: Requests, keys: SessionKeys, session_id: str, *, moving: bool = False) -> None:
+    def __init__(self, objects: ObjectStore, keys: SessionKeys, session_id: str, *, moving: bool = False) -> None:
         """`moving`: also read a session that is being moved; it is whole here until the new folder has its head."""
         self._moving = moving
-        self._requests = requests
+        self._objects = objects
         self._keys = keys
         self._session_id = session_id
 
     async def head(self) -> StoredHead | None:
-        stored = await self._requests.find(self._keys.head)
+        stored = await find(self._objects, self._keys.head)
         return None if stored is None else self._head(stored)
 
     async def headless(self) -> HeadObject:
@@ -81,7 +81,7 @@ class SessionReader:
         Raises `Changed` when it has a head by now. Errors: `CorruptJournal` when the head was lost: an existing session
         must not start empty.
         """
-        found = await self._requests.list(f"{self._keys.folder}/")
+        found = await self._objects.list(f"{self._keys.folder}/")
         numbers = [commit_of_key(info.key) or 0 for info in found if info.key.startswith(self._keys.segments)]
         chunks = any(info.key.startswith(self._keys.chunks) and commit_of_key(info.key) for info in found)
         try:
@@ -102,7 +102,7 @@ class SessionReader:
         if stored.head.window is None:
             return self._as_of_head(stored.head, stored.rows, self._keys.head)
         key = self._keys.window(stored.head.window)
-        found = await self._requests.find(key)
+        found = await find(self._objects, key)
         if found is None:
             raise Changed(key)
         return self._as_of_head(stored.head, self.read(found, "window", key).rows, key)
@@ -115,7 +115,7 @@ class SessionReader:
 
     async def tail(self, commit: int) -> list[Segment]:
         """Every segment after `commit`, in order: one list request, and concurrent gets."""
-        found = await self._requests.list(self._keys.segments, self._keys.segment(commit))
+        found = await self._objects.list(self._keys.segments, self._keys.segment(commit))
         return await self.segments_in(found, commit)
 
     async def segments_in(self, found: Sequence[ObjectInfo], commit: int) -> list[Segment]:
@@ -130,7 +130,7 @@ class SessionReader:
 
     async def segments(self, numbers: Sequence[int], at_once: int = SIDE_BY_SIDE) -> list[Segment]:
         """The segments of these numbers. Raises `Changed` when one is missing."""
-        stored = await self._requests.find_all([self._keys.segment(number) for number in numbers], at_once)
+        stored = await find_all(self._objects, [self._keys.segment(number) for number in numbers], at_once)
         return [self.segment(number, found) for number, found in zip(numbers, stored, strict=True)]
 
     def segment(self, number: int, found: StoredObject | None) -> Segment:
@@ -166,32 +166,37 @@ class SessionReader:
 
     async def load(self, agent_id: str) -> list[Row]:
         """The rows that opening an agent needs, read without owning the session."""
-        for _ in range(_READINGS_MAX):
-            try:
-                stored = await self._there()
-                if stored is None:
-                    return []
-                window, _, _ = await self.opened(stored)
-            except Changed as change:
-                self._last_missed = str(change)
-                continue
-            if agent_id in window.missing:
-                return await self.stretch(agent_id, window.last_seq(agent_id))
-            return window.of(agent_id)
-        raise self._missing()
 
-    async def stretch(self, agent_id: str, last: int, first: int | None = None) -> list[Row]:
+        async def read(stored: StoredHead) -> list[Row]:
+            window, _, _ = await self.opened(stored)
+            if agent_id in window.missing:
+                return await self.row_range(agent_id, window.last_seq(agent_id))
+            return window.of(agent_id)
+
+        return await self._unchanged(read)
+
+    async def row_range(self, agent_id: str, last: int, first: int | None = None) -> list[Row]:
         """The rows of an agent from `first` (None: from the `low` of the last one) to `last`; empty when there is no
         row of that number. Costs as much as opening; for older rows also one list and about two gets. Errors:
         `CorruptJournal` when a row is missing.
         """
+        return await self._unchanged(lambda stored: self._row_range(stored, agent_id, last, first))
+
+    async def whole(self, agent_id: str) -> list[Row]:
+        return await self._unchanged(lambda stored: self._whole(stored.head, agent_id))
+
+    async def _unchanged(self, read: Callable[[StoredHead], Awaitable[list[Row]]]) -> list[Row]:
+        """What `read` returns, given the head; empty when there is no such session. It starts again when the owner has
+        moved an object meanwhile.
+        """
+        missed = ""
         for _ in range(_READINGS_MAX):
             try:
                 stored = await self._there()
-                return [] if stored is None else await self._stretch(stored, agent_id, last, first)
+                return [] if stored is None else await read(stored)
             except Changed as change:
-                self._last_missed = str(change)
-        raise self._missing()
+                missed = str(change)
+        raise CorruptJournal("an object is missing", session=self._session_id, key=missed)
 
     async def _there(self) -> StoredHead | None:
         """The head; None when there is no such session. Errors: `CorruptJournal` when it is damaged or was lost,
@@ -204,7 +209,7 @@ class SessionReader:
             stored.check_here(self._keys)
         return None if stored is None or stored.head.deleted else stored
 
-    async def _stretch(self, stored: StoredHead, agent_id: str, last: int, first: int | None) -> list[Row]:
+    async def _row_range(self, stored: StoredHead, agent_id: str, last: int, first: int | None) -> list[Row]:
         head = stored.head
         tail = [] if head.orderly else await self.tail(head.commit)
         erasing = {*head.erasing, *(pair for segment in tail for pair in segment.erasing)}
@@ -226,7 +231,7 @@ class SessionReader:
 
     async def _parts(self, head: HeadObject, agent_id: str) -> Parts:
         """The parts that hold the commits up to the head."""
-        found = await self._requests.list(f"{self._keys.folder}/")
+        found = await self._objects.list(f"{self._keys.folder}/")
         chunks, segments = self._sorted(found, head)
         keys = {number: key for key in chunks if (number := commit_of_key(key)) is not None}
         keys |= {number: key for number, key in segments.items() if number <= head.commit}
@@ -234,13 +239,13 @@ class SessionReader:
 
         async def read(place: int) -> Sequence[Row]:
             number = commits[place]
-            stored = await self._requests.find(keys[number])
+            stored = await find(self._objects, keys[number])
             if number > head.merged:
                 rows = self.segment(number, stored).rows
             else:
                 chunk = self._chunk(keys[number], stored)
-                kept = [each for each in commits_in_header(chunk.header, "kept") if each <= head.merged]
-                rows = [*chunk.rows, *(row for each in await self.segments(kept) for row in each.rows)]
+                unmerged = [each for each in commits_in_header(chunk.header, "kept") if each <= head.merged]
+                rows = [*chunk.rows, *(row for each in await self.segments(unmerged) for row in each.rows)]
             return sorted((row for row in rows if row.agent_id == agent_id), key=lambda row: row.seq)
 
         return Parts(commits, (head.commit, head.seqs.get(agent_id, 0)), read)
@@ -252,27 +257,18 @@ class SessionReader:
             fields = {"session": self._session_id, "agent": agent_id, "seq": first}
             raise CorruptJournal("a row is missing, or there twice", **fields)
 
-    async def whole(self, agent_id: str) -> list[Row]:
-        for _ in range(_READINGS_MAX):
-            try:
-                stored = await self._there()
-                return [] if stored is None else self._ordered(agent_id, await self._everything(stored.head))
-            except Changed as change:
-                self._last_missed = str(change)
-        raise self._missing()
-
-    async def _everything(self, head: HeadObject) -> list[Row]:
-        found = await self._requests.list(f"{self._keys.folder}/")
+    async def _whole(self, head: HeadObject, agent_id: str) -> list[Row]:
+        found = await self._objects.list(f"{self._keys.folder}/")
         chunk_keys, segment_keys = self._sorted(found, head)
-        stored = await self._requests.find_all([*chunk_keys, *segment_keys.values()])
+        stored = await find_all(self._objects, [*chunk_keys, *segment_keys.values()])
         chunks = [self._chunk(key, body) for key, body in zip(chunk_keys, stored, strict=False)]
         segments = [
             self.segment(number, body) for number, body in zip(segment_keys, stored[len(chunk_keys) :], strict=True)
         ]
-        kept = await self.segments(self._kept(chunks, head))
+        unmerged = await self.segments(self._kept(chunks, head))
         erasing = {pair for segment in segments for pair in segment.erasing} | set(head.erasing)
-        rows = [row for part in (*chunks, *kept, *segments) for row in part.rows]
-        return without(rows, erasing)
+        rows = [row for part in (*chunks, *unmerged, *segments) for row in part.rows]
+        return self._ordered(agent_id, without(rows, erasing))
 
     def _sorted(self, found: Sequence[ObjectInfo], head: HeadObject) -> tuple[list[str], dict[int, str]]:
         """The keys of the chunks that the head names, and of the segments that are in none of them."""
@@ -303,17 +299,17 @@ class SessionReader:
 
     def _kept(self, chunks: Sequence[Packed], head: HeadObject) -> list[int]:
         """The segments that were too large to merge. Checks that the chunks are consecutive."""
-        kept: list[int] = []
+        unmerged: list[int] = []
         end = head.base
         for header, _ in chunks:
             last = header.get("last")
             if header.get("first") != end + 1 or not isinstance(last, int) or last <= end:
                 break
             end = last
-            kept += [number for number in commits_in_header(header, "kept") if number <= head.merged]
+            unmerged += [number for number in commits_in_header(header, "kept") if number <= head.merged]
         if end != head.merged:
             raise Changed(self._keys.chunk(end + 1))
-        return kept
+        return unmerged
 
     def _ordered(self, agent_id: str, rows: Sequence[Row]) -> list[Row]:
         own = sorted((row for row in rows if row.agent_id == agent_id), key=lambda row: row.seq)
@@ -344,11 +340,6 @@ class SessionReader:
                 fields = {"session": self._session_id, "agent": row.agent_id, "seq": row.seq}
                 raise CorruptJournal("a row does not follow the one before it", **fields)
             seqs[row.agent_id] = row.seq
-
-    _last_missed = ""
-
-    def _missing(self) -> CorruptJournal:
-        return CorruptJournal("an object is missing", session=self._session_id, key=self._last_missed)
 
 
 def commits_in_header(header: Mapping[str, object], name: str) -> list[int]:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import NamedTuple
 
 import anyio
-from anyio.lowlevel import checkpoint_if_cancelled
 
 from repertory.backends.ports import (
     Batch,
@@ -49,8 +48,16 @@ from repertory.backends.sessions.journal.maintenance import Maintenance
 from repertory.backends.sessions.journal.ownership import OwnedSegments
 from repertory.backends.sessions.journal.reading import Changed, SessionReader, StoredHead, Window, seqs_after, without
 from repertory.backends.sessions.liveness import Liveness
-from repertory.backends.sessions.requests import Requests, copy_aside, names_aside, remove_aside, side_by_side
-from repertory.backends.sessions.table import CommitOutcome, busy, check_agents, lost, rival
+from repertory.backends.sessions.requests import copy_aside, find, find_all, names_aside, remove_aside, side_by_side
+from repertory.backends.sessions.table import (
+    CommitOutcome,
+    busy,
+    check_agents,
+    lost,
+    newest_first,
+    rival,
+    unless_cancelled,
+)
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row
 from repertory.core.retry import own_errors
@@ -88,7 +95,6 @@ class ObjectSessionStore(SessionStore):
         self._objects = objects
         self._owner = check_id(owner, "owner")
         self._life = life
-        self._requests = Requests(objects)
         self._owned: dict[str, OwnedSegments] = {}
         self._maintenance = Maintenance(self._owned, life)
         self._closed = False
@@ -118,14 +124,7 @@ class ObjectSessionStore(SessionStore):
         await self._life.begin()
         with anyio.CancelScope(shield=True):
             await self._acquire(session_id, keys, takeover)
-        lease = self._owned[session_id].lease
-        try:
-            await checkpoint_if_cancelled()
-        except BaseException:
-            with anyio.CancelScope(shield=True), suppress(RepertoryError):
-                await self.release(lease)
-            raise
-        return lease
+        return await unless_cancelled(self, self._owned[session_id].lease)
 
     async def asked_for(self) -> Sequence[str]:
         """Sessions held by this object that other processes have asked for since the last call. In a bucket, each
@@ -180,7 +179,7 @@ class ObjectSessionStore(SessionStore):
         """Rows in order, from the `low` of the row at `seq` up to that row. Costs as much as opening, plus one list and
         about two gets.
         """
-        return await self._read(session_id, lambda reader: reader.stretch(agent_id, seq))
+        return await self._read(session_id, lambda reader: reader.row_range(agent_id, seq))
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         """Every session that holds records, most recently changed first; or that one alone. A damaged session is listed
@@ -188,7 +187,7 @@ class ObjectSessionStore(SessionStore):
         """
         self._check_open()
         below = self._layout.before if session_id is None else f"{self._keys(session_id).folder}/"
-        infos = await list_sessions(self._requests, self._life, self._layout, await self._requests.list(below))
+        infos = await list_sessions(self._objects, self._life, self._layout, await self._objects.list(below))
         return newest_first(infos.values())
 
     async def delete(self, session_id: str) -> None:
@@ -200,16 +199,16 @@ class ObjectSessionStore(SessionStore):
         await self._life.begin()
         with anyio.CancelScope(shield=True):
             await self._remove(session_id, keys)
-            await remove_aside(self._requests, keys.aside)
+            await remove_aside(self._objects, keys.aside)
 
     async def inspect(self) -> Inspection:
         """Objects among the sessions that belong to none: one list, and one get per session."""
         self._check_open()
-        return await inspect_sessions(self._requests, self._layout)
+        return await inspect_sessions(self._objects, self._layout)
 
     async def salvage(self, session_id: str) -> SalvagedRows:
         """The rows in every readable object of a session."""
-        return (await salvage_session(self._requests, await self._where(session_id), session_id)).salvage
+        return (await salvage_session(self._objects, await self._where(session_id), session_id)).salvage
 
     async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
         """Copy a session's objects to a quarantine folder, whose name is returned, and start the session again with
@@ -223,7 +222,7 @@ class ObjectSessionStore(SessionStore):
 
     async def quarantined(self, session_id: str) -> Sequence[str]:
         """The folders of a session's copies, oldest first."""
-        return await names_aside(self._requests, self._keys(session_id).aside)
+        return await names_aside(self._objects, self._keys(session_id).aside)
 
     async def maintain(self) -> None:
         """Renew leases, bring heads up to date and merge segments, until cancelled, which is safe at any time.
@@ -261,7 +260,7 @@ class ObjectSessionStore(SessionStore):
 
     async def _own(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedSegments:
         """Become the owner of the session under these keys. Errors: `SessionBusy`, and see the class."""
-        reader = SessionReader(self._requests, keys, session_id)
+        reader = SessionReader(self._objects, keys, session_id)
         for _ in range(_TRIES_MAX):
             stored = await reader.head()
             try:
@@ -283,7 +282,7 @@ class ObjectSessionStore(SessionStore):
         """
         del takeover
         if stored is None:
-            return await SessionReader(self._requests, keys, session_id).headless()
+            return await SessionReader(self._objects, keys, session_id).headless()
         stored.check_here(keys)
         return stored.head
 
@@ -291,7 +290,7 @@ class ObjectSessionStore(SessionStore):
         return self._keys(session_id)
 
     async def _read(self, session_id: str, read: Callable[[SessionReader], Awaitable[list[Row]]]) -> list[Row]:
-        return await read(SessionReader(self._requests, self._keys(session_id), session_id))
+        return await read(SessionReader(self._objects, self._keys(session_id), session_id))
 
     def _next_owner(self, session_id: str, keys: SessionKeys, head: HeadObject) -> OwnedSegments:
         if head.deleted:
@@ -300,13 +299,13 @@ class ObjectSessionStore(SessionStore):
             head = replace(head, base=end, merged=end, tidied=end)
         head = replace(head, owner=self._owner, generation=head.generation + 1, edition=head.edition + 1, orderly=False)
         lease = Lease(session_id=session_id, owner=self._owner, generation=head.generation)
-        return OwnedSegments(self._requests, keys, lease, head)
+        return OwnedSegments(self._objects, keys, lease, head)
 
     async def _check_free(self, keys: SessionKeys, stored: StoredHead | None, takeover: bool) -> None:
         owner = rival(stored.head, self._owner) if stored is not None else None
         if stored is None or owner is None or takeover:
             return
-        if await self._life.is_alive(owner, 0.0, partial(_silent_s, owner, keys, self._requests)):
+        if await self._life.is_alive(owner, 0.0, partial(_silent_s, owner, keys, self._objects)):
             await self._life.ask(owner, stored.head.session)
             raise busy(stored.head.session, owner)
 
@@ -338,36 +337,36 @@ class ObjectSessionStore(SessionStore):
 
     async def _remove(self, session_id: str, keys: SessionKeys) -> None:
         try:
-            stored = await SessionReader(self._requests, keys, session_id).head()
+            stored = await SessionReader(self._objects, keys, session_id).head()
             if stored is not None:
                 stored.check_here(keys)
             if stored is None or stored.head.deleted:
-                if not await remove_session(self._requests, keys):
+                if not await remove_session(self._objects, keys):
                     raise StoreNotFound("no such session", session=session_id)
                 return
             await self._check_free(keys, stored, takeover=False)
             owned = await self._acquire(session_id, keys, takeover=True)
         except CorruptJournal:  # No owner is left whose session it could be.
-            await remove_session(self._requests, keys)
-            await self._requests.delete_all([keys.head])
+            await remove_session(self._objects, keys)
+            await self._objects.delete(keys.head)
             return
         del self._owned[session_id]
         await self._maintenance.stop(owned)
         await owned.write_tombstone()
-        await remove_session(self._requests, keys)
+        await remove_session(self._objects, keys)
 
     async def _set_aside(self, session_id: str, keys: SessionKeys, keep: Sequence[Row]) -> str:
-        remains = await salvage_session(self._requests, keys, session_id)
+        remains = await salvage_session(self._objects, keys, session_id)
         if remains.version is None and not remains.salvage.rows:
             raise StoreNotFound("no such session", session=session_id)
         if remains.head is not None:
             stored = StoredHead(remains.head, [], "")
             stored.check_here(keys)
             await self._check_free(keys, stored, takeover=False)
-        moved_to = await copy_aside(self._requests, keys.folder, keys.aside)
+        moved_to = await copy_aside(self._objects, keys.folder, keys.aside)
         if keep:
             lease = Lease(session_id=session_id, owner=self._owner, generation=remains.generation + 1)
-            await begin_anew(self._requests, keys, remains, lease, keep)
+            await begin_anew(self._objects, keys, remains, lease, keep)
         else:
             await self._remove(session_id, keys)
         return moved_to
@@ -392,13 +391,13 @@ def _unfinished(owned: OwnedSegments, error: RepertoryError) -> RepertoryError:
     return unfinished
 
 
-async def _silent_s(owner: str, keys: SessionKeys, requests: Requests) -> float:
+async def _silent_s(owner: str, keys: SessionKeys, objects: ObjectStore) -> float:
     """Seconds since the owner last wrote to the session, by the object store's clock alone. Puts a small object to read
     that clock; the object also tells the owner that another process asks for the session.
     """
-    await requests.put(keys.wanted, owner.encode(), Overwrite())
+    await objects.put(keys.wanted, owner.encode(), Overwrite())
     now = newest = float("-inf")
-    for info in await requests.list(f"{keys.folder}/", f"{keys.folder}/d"):
+    for info in await objects.list(f"{keys.folder}/", f"{keys.folder}/d"):
         if info.key == keys.wanted:
             now = info.modified_at
         elif info.key == keys.head or info.key.startswith(keys.segments):
@@ -410,13 +409,13 @@ _LISTINGS_MAX = 4
 
 
 async def list_sessions(
-    requests: Requests, life: Liveness, layout: Layout, found: Iterable[ObjectInfo], *, moving: bool = False
+    objects: ObjectStore, life: Liveness, layout: Layout, found: Iterable[ObjectInfo], *, moving: bool = False
 ) -> dict[SessionKeys, SessionInfo]:
     """The sessions with records among these objects, by their keys. `moving`: also those being moved away. Errors: the
     object store's.
     """
     folders = by_session(layout, found)
-    read = _Listing(requests, life, layout, moving).describe
+    read = _Listing(objects, life, layout, moving).describe
     described = await side_by_side([partial(read, *each) for each in folders.items()])
     return {keys: info for keys, info in zip(folders, described, strict=True) if info is not None}
 
@@ -431,12 +430,8 @@ def by_session(layout: Layout, found: Iterable[ObjectInfo]) -> dict[SessionKeys,
     return folders
 
 
-def newest_first(infos: Iterable[SessionInfo]) -> list[SessionInfo]:
-    return sorted(infos, key=lambda info: info.updated_at, reverse=True)
-
-
 class _Listing(NamedTuple):
-    requests: Requests
+    objects: ObjectStore
     life: Liveness
     layout: Layout
     moving: bool
@@ -459,20 +454,20 @@ class _Listing(NamedTuple):
         """The id of a session whose head does not give it: the folder's name, unless that stands for a longer id."""
         name = self.layout.name_in(keys)
         for info in found if name.startswith("%") else ():
-            stored = await self.requests.find(info.key)
+            stored = await find(self.objects, info.key)
             with suppress(ValueError):
-                said = unpack(stored.body).header.get("session") if stored is not None else None
-                if isinstance(said, str) and self.layout.keys_of(said) == keys:
-                    return said
+                session_id = unpack(stored.body).header.get("session") if stored is not None else None
+                if isinstance(session_id, str) and self.layout.keys_of(session_id) == keys:
+                    return session_id
         return name
 
     async def _read(self, keys: SessionKeys, found: Sequence[ObjectInfo]) -> SessionInfo | None:
         missing = ""
         for _ in range(_LISTINGS_MAX):
-            stored = await self.requests.find(keys.head)
+            stored = await find(self.objects, keys.head)
             try:
                 if stored is None:
-                    await SessionReader(self.requests, keys, self.layout.name_in(keys)).headless()
+                    await SessionReader(self.objects, keys, self.layout.name_in(keys)).headless()
                     return None
                 head = head_in(read_object(stored.body, "head", None, keys.head))
                 if self.layout.keys_of(head.session) != keys:
@@ -482,7 +477,7 @@ class _Listing(NamedTuple):
                 raise Corrupt("a damaged object", key=keys.head, cause=str(error)) from error
             except Changed as change:
                 missing = str(change)
-                found = await self.requests.list(f"{keys.folder}/")
+                found = await self.objects.list(f"{keys.folder}/")
         raise Corrupt("an object is missing", key=missing)
 
     async def _info(self, keys: SessionKeys, head: HeadObject, found: Sequence[ObjectInfo]) -> SessionInfo | None:
@@ -492,7 +487,7 @@ class _Listing(NamedTuple):
         segments = [info for info in found if info.key.startswith(keys.segments)]
         newer = [info for info in segments if (commit_of_key(info.key) or 0) > head.commit]
         if newer and not head.orderly:
-            for segment in await SessionReader(self.requests, keys, head.session).segments_in(newer, head.commit):
+            for segment in await SessionReader(self.objects, keys, head.session).segments_in(newer, head.commit):
                 seqs = seqs_after(seqs, segment.rows)
                 window.add(segment.rows)
                 created_at = created_at or Window(segment.rows[:1]).updated_at(0.0)
@@ -523,10 +518,10 @@ class Remains(NamedTuple):
     """The highest generation that any object names."""
 
 
-async def salvage_session(requests: Requests, keys: SessionKeys, session_id: str) -> Remains:
+async def salvage_session(objects: ObjectStore, keys: SessionKeys, session_id: str) -> Remains:
     """Everything of a session that can be read, object by object."""
-    found = sorted(await requests.list(f"{keys.folder}/"), key=lambda info: info.key != keys.head)  # the head first
-    bodies = await requests.find_all([info.key for info in found])
+    found = sorted(await objects.list(f"{keys.folder}/"), key=lambda info: info.key != keys.head)  # the head first
+    bodies = await find_all(objects, [info.key for info in found])
     damages: list[Corruption] = []
     rows: list[Row] = []
     erasing: set[tuple[str, int]] = set()
@@ -543,8 +538,8 @@ async def salvage_session(requests: Requests, keys: SessionKeys, session_id: str
         except (CorruptJournal, ValueError) as error:
             damages.append(Corruption(where=info.key, what=str(error)))
             continue
-        said = packed.header.get("generation")
-        generation = max(generation, said if isinstance(said, int) else 0)
+        generation_there = packed.header.get("generation")
+        generation = max(generation, generation_there if isinstance(generation_there, int) else 0)
         end = max(end, commit_of_key(info.key) or 0, head.commit if head is not None else 0)
         # Commits up to the base belong to a deleted session of the same name.
         if head is None or (commit_of_key(info.key) or head.base + 1) > head.base:
@@ -555,7 +550,7 @@ async def salvage_session(requests: Requests, keys: SessionKeys, session_id: str
 
 
 async def begin_anew(
-    requests: Requests, keys: SessionKeys, remains: Remains, lease: Lease, keep: Sequence[Row]
+    objects: ObjectStore, keys: SessionKeys, remains: Remains, lease: Lease, keep: Sequence[Row]
 ) -> None:
     """Put a segment with these rows and a head that ignores all earlier objects; then remove those objects.
 
@@ -563,9 +558,9 @@ async def begin_anew(
     the object store; `AlreadyExists`, `PreconditionFailed`, `LeaseLost` when another owner was faster.
     """
     end = remains.end
-    said = {"kind": "segment", "session": lease.session_id, "commit": end + 1, "owner": lease.owner}
-    body = pack({**said, "generation": lease.generation}, keep)
-    await requests.put(keys.segment(end + 1), body, Create())
+    header = {"kind": "segment", "session": lease.session_id, "commit": end + 1, "owner": lease.owner}
+    body = pack({**header, "generation": lease.generation}, keep)
+    await objects.put(keys.segment(end + 1), body, Create())
     head = HeadObject(
         session=lease.session_id,
         generation=lease.generation,
@@ -578,20 +573,20 @@ async def begin_anew(
     )
     version = remains.version
     if version is None:
-        version = await requests.put(keys.head, pack_head(replace(head, owner=None), ()), Create())
-    owned = OwnedSegments(requests, keys, lease, head)
+        version = await objects.put(keys.head, pack_head(replace(head, owner=None), ()), Create())
+    owned = OwnedSegments(objects, keys, lease, head)
     await owned.begin(StoredHead(HeadObject(session=lease.session_id), [], version))
-    await remove_session(requests, keys, up_to=end)
+    await remove_session(objects, keys, up_to=end)
     await owned.release()
 
 
-async def inspect_sessions(requests: Requests, layout: Layout) -> Inspection:
+async def inspect_sessions(objects: ObjectStore, layout: Layout) -> Inspection:
     """Objects among the sessions that belong to none of them."""
-    found = await requests.list(layout.before)
+    found = await objects.list(layout.before)
     # With an empty `before`, other programs' objects may lie directly beside the session folders.
     strays = [info.key for info in found if layout.before and layout.keys_around(info.key) is None]
     folders = by_session(layout, found)
-    heads = await side_by_side([partial(_head, requests, keys) for keys in folders])
+    heads = await side_by_side([partial(_head, objects, keys) for keys in folders])
     for (keys, infos), head in zip(folders.items(), heads, strict=True):
         strays += [info.key for info in infos if _is_stray(keys, head, info.key)]
     return Inspection(strays=strays)
@@ -626,8 +621,8 @@ def _missing(keys: SessionKeys, head: HeadObject | None, found: Sequence[ObjectI
     return [Corruption(where=key, what="the object is missing") for key in wanted if key not in there]
 
 
-async def _head(requests: Requests, keys: SessionKeys) -> HeadObject | None:
-    stored = await requests.find(keys.head)
+async def _head(objects: ObjectStore, keys: SessionKeys) -> HeadObject | None:
+    stored = await find(objects, keys.head)
     if stored is None:
         return None
     try:

@@ -39,10 +39,10 @@ from repertory.backends.sessions.journal.store import (
     inspect_sessions,
     kind_of_key,
     list_sessions,
-    newest_first,
 )
-from repertory.backends.sessions.requests import SIDE_BY_SIDE, names_aside, remove_aside, side_by_side
+from repertory.backends.sessions.requests import SIDE_BY_SIDE, delete_all, find, names_aside, remove_aside, side_by_side
 from repertory.backends.sessions.snapshots.tree import SnapshotTree
+from repertory.backends.sessions.table import newest_first
 from repertory.core.snapshots.location import RUN_SCOPE
 from repertory.errors import (
     AlreadyExists,
@@ -78,34 +78,34 @@ class SnapshotJournal(ObjectSessionStore):
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         """As `ObjectSessionStore`, at both places."""
         self._check_open()
-        requests, life = self._requests, self._life
+        objects, life = self._objects, self._life
         if session_id is None:
-            found = await requests.list("")
+            found = await objects.list("")
         else:
             keys = self._keys(session_id)
-            found = await requests.list(f"{keys.folder}/")
+            found = await objects.list(f"{keys.folder}/")
             headed = any(info.key == keys.head for info in found)
             found = [*found, *await self._older_objects(session_id, headed=headed)]
-        newer = await list_sessions(requests, life, BESIDE_SNAPSHOTS, found)
+        newer = await list_sessions(objects, life, BESIDE_SNAPSHOTS, found)
         infos = {info.session_id: info for info in newer.values()}
         # A session without a head at its own place is at the older one, or being moved.
         heads = {info.key for info in found}
         left = [info for info in found if _moved_head(info.key) not in heads]
-        older = await list_sessions(requests, life, JOURNALS, left, moving=True)
+        older = await list_sessions(objects, life, JOURNALS, left, moving=True)
         infos |= {info.session_id: info for info in older.values()}
         return newest_first(infos.values())
 
     async def inspect(self) -> Inspection:
         """As `ObjectSessionStore`, at both places."""
         newer = await super().inspect()
-        older = await inspect_sessions(self._requests, JOURNALS)
+        older = await inspect_sessions(self._objects, JOURNALS)
         return replace(newer, strays=[*older.strays, *newer.strays])
 
     async def quarantined(self, session_id: str) -> Sequence[str]:
         """As `ObjectSessionStore`, at both places."""
         newer = await super().quarantined(session_id)
         with suppress(StoreFailed):
-            return [*await names_aside(self._requests, JOURNALS.keys_of(session_id).aside), *newer]
+            return [*await names_aside(self._objects, JOURNALS.keys_of(session_id).aside), *newer]
         return newer
 
     # Where a session lies.
@@ -119,7 +119,7 @@ class SnapshotJournal(ObjectSessionStore):
 
     async def _lies_older(self, session_id: str) -> bool:
         """True if the session must be read at the older place. Errors: `CorruptJournal` if it is damaged there."""
-        if await self._requests.find(self._keys(session_id).head) is not None:
+        if await find(self._objects, self._keys(session_id).head) is not None:
             return False
         return not (await self._older(session_id)).deleted
 
@@ -127,7 +127,7 @@ class SnapshotJournal(ObjectSessionStore):
         """The head at the older place, for a session that has none at its own; `deleted` when nothing is there."""
         found = await self._older_objects(session_id, headed=False)
         if found:
-            reader = SessionReader(self._requests, JOURNALS.keys_of(session_id), session_id)
+            reader = SessionReader(self._objects, JOURNALS.keys_of(session_id), session_id)
             stored = await reader.head()
             if stored is not None:
                 return stored.head
@@ -138,7 +138,7 @@ class SnapshotJournal(ObjectSessionStore):
         """The objects at the older place. `headed`: the session has a head at its own place."""
         folder = JOURNALS.keys_of(session_id).folder
         try:
-            return await self._requests.list(f"{folder}/")
+            return await self._objects.list(f"{folder}/")
         except StoreFailed as error:
             if not headed and await self._published(session_id):
                 text = "the session was kept by an earlier release: allow access to its journal once, to have it moved"
@@ -158,7 +158,7 @@ class SnapshotJournal(ObjectSessionStore):
 
     async def _read(self, session_id: str, read: Callable[[SessionReader], Awaitable[list[Row]]]) -> list[Row]:
         if session_id not in self._owned and await self._lies_older(session_id):
-            reader = SessionReader(self._requests, JOURNALS.keys_of(session_id), session_id, moving=True)
+            reader = SessionReader(self._objects, JOURNALS.keys_of(session_id), session_id, moving=True)
             try:
                 rows = await read(reader)
             except CorruptJournal:
@@ -193,7 +193,7 @@ class SnapshotJournal(ObjectSessionStore):
         """Put everything at its new place, the head last. Raises `Changed` when another owner was faster. Errors:
         `SessionBusy`, `LeaseLost`, and see the class.
         """
-        reader = SessionReader(self._requests, older, session_id)
+        reader = SessionReader(self._objects, older, session_id)
         stored = await reader.head()
         if stored is None or stored.head.moved_to is None:
             owned = await self._own_older(session_id, older, takeover)
@@ -209,13 +209,13 @@ class SnapshotJournal(ObjectSessionStore):
             raise Changed(older.head)
         head = replace(stored.head, moved_to=None, moved_from=older.folder)
         with suppress(AlreadyExists):
-            await self._requests.put(keys.head, pack_head(head, stored.rows), Create())
+            await self._objects.put(keys.head, pack_head(head, stored.rows), Create())
 
     async def _own_older(self, session_id: str, older: SessionKeys, takeover: bool) -> OwnedSegments:
         try:
             return await self._own(session_id, older, takeover)
         except StoreFailed as error:
-            stored = await SessionReader(self._requests, older, session_id).head()
+            stored = await SessionReader(self._objects, older, session_id).head()
             if stored is not None and stored.head.moved_to is not None:
                 raise Changed(older.head) from error
             raise
@@ -225,7 +225,7 @@ class SnapshotJournal(ObjectSessionStore):
         older = owned.keys
         wanted = [
             info.key.removeprefix(older.folder)
-            for info in await self._requests.list(f"{older.folder}/")
+            for info in await self._objects.list(f"{older.folder}/")
             if kind_of_key(older, info.key) in ("segment", "chunk") or info.key == older.window(owned.head.window or "")
         ]
         for first in range(0, len(wanted), SIDE_BY_SIDE):
@@ -235,15 +235,15 @@ class SnapshotJournal(ObjectSessionStore):
             part = wanted[first : first + SIDE_BY_SIDE]
             await side_by_side([partial(self._copy_one, owned, older, keys, name) for name in part])
         copies = {f"{keys.folder}{name}" for name in wanted}
-        there = [info.key for info in await self._requests.list(f"{keys.folder}/")]
+        there = [info.key for info in await self._objects.list(f"{keys.folder}/")]
         # An interrupted move copied objects that have been merged or erased since.
         stale = [key for key in there if key not in copies and kind_of_key(keys, key) in ("segment", "chunk", "window")]
         if stale:
             await owned.prove()
-            await self._requests.delete_all(stale)
+            await delete_all(self._objects, stale)
 
     async def _copy_one(self, owned: OwnedSegments, older: SessionKeys, keys: SessionKeys, name: str) -> None:
-        found = await self._requests.find(f"{older.folder}{name}")
+        found = await find(self._objects, f"{older.folder}{name}")
         if found is None:
             await owned.prove()
             raise Changed(f"{older.folder}{name}")
@@ -251,10 +251,10 @@ class SnapshotJournal(ObjectSessionStore):
         condition: Condition = Create()
         for _ in range(_TRIES_MAX):
             try:
-                await self._requests.put(key, found.body, condition)
+                await self._objects.put(key, found.body, condition)
                 return
             except (AlreadyExists, PreconditionFailed):
-                there = await self._requests.find(key)
+                there = await find(self._objects, key)
                 if there is not None and there.body == found.body:
                     return
                 # Replace a copy only if this owner still has the session: the copy may be a later owner's.
@@ -266,11 +266,11 @@ class SnapshotJournal(ObjectSessionStore):
         """Remove what a moved session left at the older place: all but the head and fences."""
         stored: StoredHead | None = None
         with suppress(CorruptJournal):  # It was sound when the session was moved, and is no longer read.
-            stored = await SessionReader(self._requests, older, session_id).head()
+            stored = await SessionReader(self._objects, older, session_id).head()
             if stored is None or stored.head.moved_to is None or stored.head.deleted:
                 return
         await self._move_aside(older, keys)
-        await remove_session(self._requests, older)
+        await remove_session(self._objects, older)
         if stored is not None:
             head = stored.head
             gone = HeadObject(
@@ -278,17 +278,17 @@ class SnapshotJournal(ObjectSessionStore):
             )
             gone = replace(gone, deleted=True, moved_to=head.moved_to)
             with suppress(PreconditionFailed):  # another owner was faster
-                await self._requests.put(older.head, pack_head(gone, ()), Update(stored.version))
+                await self._objects.put(older.head, pack_head(gone, ()), Update(stored.version))
 
     async def _move_aside(self, older: SessionKeys, keys: SessionKeys) -> None:
         """Move the session's quarantined objects as well."""
-        for info in await self._requests.list(f"{older.aside}/"):
-            found = await self._requests.find(info.key)
+        for info in await self._objects.list(f"{older.aside}/"):
+            found = await find(self._objects, info.key)
             if found is not None:
                 with suppress(AlreadyExists):
                     name = info.key.removeprefix(older.aside)
-                    await self._requests.put(f"{keys.aside}{name}", found.body, Create())
-                await self._requests.delete_all([info.key])
+                    await self._objects.put(f"{keys.aside}{name}", found.body, Create())
+                await self._objects.delete(info.key)
 
     # Removing.
 
@@ -297,7 +297,7 @@ class SnapshotJournal(ObjectSessionStore):
         if keys == older:
             await super()._remove(session_id, keys)
             return
-        headed = await self._requests.find(keys.head) is not None
+        headed = await find(self._objects, keys.head) is not None
         there = bool(await self._older_objects(session_id, headed=headed))
         removed = there and await self._remove_older(session_id, older, keys, headed)
         try:
@@ -308,38 +308,38 @@ class SnapshotJournal(ObjectSessionStore):
         if there:
             await self._forget_move(session_id, older)
         with suppress(StoreFailed):
-            await remove_aside(self._requests, older.aside)
+            await remove_aside(self._objects, older.aside)
 
     async def _remove_older(self, session_id: str, older: SessionKeys, keys: SessionKeys, headed: bool) -> bool:
         """Remove a session from the older place; True if there was one. A move under way is finished first."""
         try:
-            stored = await SessionReader(self._requests, older, session_id).head()
+            stored = await SessionReader(self._objects, older, session_id).head()
             if stored is not None and stored.head.moved_to is not None:
                 if not stored.head.deleted and not headed:
                     await self._move(session_id, older, keys, takeover=False)
                 return False
             if stored is None or stored.head.deleted:
-                return await remove_session(self._requests, older)
+                return await remove_session(self._objects, older)
             await self._check_free(older, stored, takeover=False)
             owned = await self._own_older(session_id, older, takeover=True)
         except CorruptJournal:
             await super()._remove(session_id, older)
             return True
         if not headed:
-            await remove_session(self._requests, keys)  # the copies of an interrupted move
+            await remove_session(self._objects, keys)  # the copies of an interrupted move
         await owned.write_tombstone()
-        await remove_session(self._requests, older)
+        await remove_session(self._objects, older)
         return True
 
     async def _forget_move(self, session_id: str, older: SessionKeys) -> None:
         """Mark the session as deleted at the older place, too."""
-        stored = await SessionReader(self._requests, older, session_id).head()
+        stored = await SessionReader(self._objects, older, session_id).head()
         if stored is not None and stored.head.moved_to is not None:
-            await remove_session(self._requests, older)
+            await remove_session(self._objects, older)
             gone = replace(stored.head, edition=stored.head.edition + 1, deleted=True, moved_to=None)
             gone = replace(gone, seqs={}, window=None, erasing=(), base=0, merged=0, tidied=0)
             with suppress(PreconditionFailed):
-                await self._requests.put(older.head, pack_head(gone, ()), Update(stored.version))
+                await self._objects.put(older.head, pack_head(gone, ()), Update(stored.version))
 
     async def _set_aside(self, session_id: str, keys: SessionKeys, keep: Sequence[Row]) -> str:
         older = JOURNALS.keys_of(session_id)
@@ -352,7 +352,7 @@ class SnapshotJournal(ObjectSessionStore):
     async def _is_moving(self, session_id: str, older: SessionKeys) -> bool:
         """True if a session is opened at its new place while some of it may still be at the older one."""
         with suppress(CorruptJournal, StoreFailed):
-            stored = await SessionReader(self._requests, older, session_id).head()
+            stored = await SessionReader(self._objects, older, session_id).head()
             return stored is not None and stored.head.moved_to is not None and not stored.head.deleted
         return False
 

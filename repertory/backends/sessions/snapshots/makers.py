@@ -1,22 +1,25 @@
-"""Makes snapshots from an agent's journal, and reads stored snapshots."""
+"""Makes snapshots from an agent's journal, reads stored ones, and keeps the numbered ones of each agent."""
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
-import anyio.to_thread
-
-from repertory.core.journal.codec import at_of
+from repertory.backends.sessions.table import in_thread_when_large
+from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.history.rewind import rewind
+from repertory.core.journal.records import SnapshotTaken
 from repertory.core.journal.restore import Appender, Entropy, restore
+from repertory.core.journal.rows import RecordKind
 from repertory.core.journal.whole_journal import read_whole
+from repertory.core.message_tree.opening import needed_of
 from repertory.core.snapshots.document import (
     FoundRun,
     JournalPosition,
@@ -28,23 +31,21 @@ from repertory.core.snapshots.document import (
     snapshot_content,
     snapshot_document,
 )
-from repertory.core.snapshots.intake import Published, taken_in
-from repertory.errors import Invalid, SnapshotException, StoreNotFound
+from repertory.core.snapshots.intake import Published, Replacements, redact_snapshot, taken_in
+from repertory.core.snapshots.location import Numbering, file_name, number_of
+from repertory.errors import CorruptJournal, Invalid, SnapshotException, StoreNotFound
 
 if TYPE_CHECKING:
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Json
     from repertory.core.snapshots.document import ReadSnapshot
-    from repertory.core.snapshots.location import Numbering, SnapshotLocation
+    from repertory.core.snapshots.location import SnapshotLocation
 
+_log = logging.getLogger("repertory.sessions")
 _THEIRS = "manager"
 """The key under which our snapshots keep the conversation manager's name that other programs wrote."""
-
-
-_ASIDE_BYTES = 64 * 1024
-"""Larger snapshots are read and written in a thread, so that the event loop stays free."""
-
-T = TypeVar("T")
+_NUMBER = "history"
+"""The metadata key in a mark for the snapshot's number."""
 S = TypeVar("S", "ReadSnapshot", "FoundRun")
 """The content of a snapshot: an agent's, or an orchestrator's."""
 
@@ -102,13 +103,6 @@ class HistoryStore(Protocol):
     async def put_numbering(self, location: SnapshotLocation, numbering: Numbering, at: float) -> None: ...
 
 
-async def in_thread_when_large(size_bytes: int, work: Callable[[], T]) -> T:
-    """The result of `work`, which runs in a thread when the data is large."""
-    if size_bytes <= _ASIDE_BYTES:
-        return work()
-    return await anyio.to_thread.run_sync(work)
-
-
 def last_time(rows: Sequence[Row]) -> float:
     """When the last of these rows was made, in epoch seconds; 0.0 when none says so."""
     times = (at_of(row.body) for row in reversed(rows) if not row.erased)
@@ -131,6 +125,10 @@ class Maker(ABC, Generic[S]):
         """Remember the latest snapshot as it was read, so that other programs' fields in it are kept."""
 
     @abstractmethod
+    def left_out(self, found: FoundSnapshot[S]) -> str:
+        """Why a snapshot may hold more than is taken in, so that a copy must stay; empty when it does not."""
+
+    @abstractmethod
     async def rows_for(
         self, rows: Sequence[Row], snapshot: S, entropy: Entropy, at: float, published: Published | None = None
     ) -> list[Row]:
@@ -149,20 +147,20 @@ class Maker(ABC, Generic[S]):
         def made() -> PreparedSnapshot:
             fold = restore(rows, session_id=self._location.session_id).fold if rows else Fold()
             last = rows[-1] if rows else None
-            standing = JournalPosition(
+            position = JournalPosition(
                 seq=last.seq if last is not None else 0,
                 link=last.link.hex() if last is not None else "",
                 generation=self.generation,
                 more=more or {},
             )
-            document, published = self._spelled(fold, last_time(rows) if at is None else at, standing)
+            document, published = self._spelled(fold, last_time(rows) if at is None else at, position)
             return PreparedSnapshot(document, published, size_bytes)
 
         return await in_thread_when_large(size_bytes, made)
 
     @abstractmethod
     def _spelled(
-        self, fold: Fold, at: float, standing: JournalPosition
+        self, fold: Fold, at: float, position: JournalPosition
     ) -> tuple[dict[str, object], Published | None]: ...
 
 
@@ -178,11 +176,11 @@ def run_found_in(document: object, place: str, orchestrator_id: str) -> FoundSna
 
 
 def _found_in(document: object, place: str, read: Callable[[object], S]) -> FoundSnapshot[S]:
-    said = cast("dict[str, object]", document) if isinstance(document, dict) else dict[str, object]()
+    fields = cast("dict[str, object]", document) if isinstance(document, dict) else dict[str, object]()
     try:
-        return FoundSnapshot(place, read(cast("object", document)), document=said)
+        return FoundSnapshot(place, read(cast("object", document)), document=fields)
     except SnapshotException as error:
-        return FoundSnapshot(place, None, str(error), document=said)
+        return FoundSnapshot(place, None, str(error), document=fields)
 
 
 class SnapshotMaker(Maker["ReadSnapshot"]):
@@ -199,12 +197,18 @@ class SnapshotMaker(Maker["ReadSnapshot"]):
 
     def keep(self, snapshot: ReadSnapshot, *, ours: bool) -> None:
         self._found = replace(snapshot.content, messages=())
-        standing = snapshot.position
-        told = standing.more.get(_THEIRS) if ours and standing is not None else snapshot.content.manager.get("__name__")
-        self._theirs = told if isinstance(told, str) else ""
+        position = snapshot.position
+        name = position.more.get(_THEIRS) if ours and position is not None else snapshot.content.manager.get("__name__")
+        self._theirs = name if isinstance(name, str) else ""
 
     def found_in(self, document: object, place: str) -> FoundSnapshot[ReadSnapshot]:
         return found_snapshot(document, place)
+
+    def left_out(self, found: FoundSnapshot[ReadSnapshot]) -> str:
+        data = found.document.get("data")
+        waits = found.snapshot is not None and bool(found.snapshot.content.interrupt_state.get("activated"))
+        stashed = isinstance(data, Mapping) and "stash" in data
+        return "it holds what may not be taken in: a turn that waits, or stashed content" if waits or stashed else ""
 
     async def rows_for(
         self,
@@ -216,11 +220,11 @@ class SnapshotMaker(Maker["ReadSnapshot"]):
     ) -> list[Row]:
         return await rows_for(self._location, rows, snapshot, entropy, at, published)
 
-    def _spelled(self, fold: Fold, at: float, standing: JournalPosition) -> tuple[dict[str, object], Published | None]:
+    def _spelled(self, fold: Fold, at: float, position: JournalPosition) -> tuple[dict[str, object], Published | None]:
         content = snapshot_content(fold, self._found, self._theirs or self._manager)
         if self._theirs:
-            standing = replace(standing, more={_THEIRS: self._theirs, **standing.more})
-        return snapshot_document(content, at, standing), Published.of(content)
+            position = replace(position, more={_THEIRS: self._theirs, **position.more})
+        return snapshot_document(content, at, position), Published.of(content)
 
 
 class RunMaker(Maker["FoundRun"]):
@@ -232,6 +236,10 @@ class RunMaker(Maker["FoundRun"]):
     def keep(self, snapshot: FoundRun, *, ours: bool) -> None:
         del ours
         self._app_data = snapshot.app_data
+
+    def left_out(self, found: FoundSnapshot[FoundRun]) -> str:
+        waits = found.snapshot is not None and found.snapshot.waits
+        return "it may hold more of what somebody was asked than is taken in" if waits else ""
 
     async def rows_for(
         self,
@@ -246,19 +254,16 @@ class RunMaker(Maker["FoundRun"]):
         size_bytes = sum(len(row.body) for row in rows) + 1024 * (len(nodes) if isinstance(nodes, dict) else 0)
         return await in_thread_when_large(size_bytes, lambda: rows_for_run(self._location, rows, snapshot, at, entropy))
 
-    def _spelled(self, fold: Fold, at: float, standing: JournalPosition) -> tuple[dict[str, object], Published | None]:
-        return run_snapshot(fold, self._location.scope_id, at, standing, self._app_data), None
+    def _spelled(self, fold: Fold, at: float, position: JournalPosition) -> tuple[dict[str, object], Published | None]:
+        return run_snapshot(fold, self._location.scope_id, at, position, self._app_data), None
 
 
-_log = logging.getLogger("repertory.sessions")
-
-
-def is_of(standing: JournalPosition | None, rows: Sequence[Row]) -> bool:
+def is_of(position: JournalPosition | None, rows: Sequence[Row]) -> bool:
     """True if a snapshot was made from this journal, whose rows from the last one's `low` on are given."""
-    if standing is None or not rows or standing.seq > rows[-1].seq:
+    if position is None or not rows or position.seq > rows[-1].seq:
         return False
-    place = standing.seq - rows[0].seq
-    return place < 0 or rows[place].link.hex() == standing.link
+    place = position.seq - rows[0].seq
+    return place < 0 or rows[place].link.hex() == position.link
 
 
 async def rows_for(
@@ -280,48 +285,174 @@ async def rows_for(
     return await in_thread_when_large(size_bytes, made)
 
 
-def holds_more(snapshot: ReadSnapshot, document: Mapping[str, object]) -> bool:
-    """True if a snapshot may hold data that no journal holds: beside a turn that waits for a person, or stashed
-    content.
-    """
-    data = document.get("data")
-    return bool(snapshot.content.interrupt_state.get("activated")) or (isinstance(data, Mapping) and "stash" in data)
-
-
-async def unreadable(shelf: HistoryStore, location: SnapshotLocation, found: FoundSnapshot[S]) -> SnapshotException:
+async def unreadable(store: HistoryStore, location: SnapshotLocation, found: FoundSnapshot[S]) -> SnapshotException:
     """The error for an unreadable latest snapshot when there is no journal to continue from."""
-    ids = await shelf.ids(location)
+    ids = await store.ids(location)
     hint = f"open the session with load_snapshot_id={ids[-1]!r}" if ids else "there is no numbered snapshot either"
     msg = f"the latest snapshot cannot be read, and the journal has nothing; {hint}, or remove the file"
     return SnapshotException(msg, file=found.place, cause=found.fault)
 
 
-async def find_history(shelf: HistoryStore, location: SnapshotLocation, snapshot_id: str) -> ReadSnapshot:
-    """The snapshot of that id. Errors: `NotFound`, `SnapshotException`."""
-    found = await shelf.history(location, snapshot_id)
-    if found is None:
-        fields = {"session": location.session_id, "agent": location.scope_id}
-        raise StoreNotFound("no such snapshot", snapshot_id=snapshot_id, known=await shelf.ids(location), **fields)
-    if found.snapshot is None:
-        raise SnapshotException("the snapshot cannot be read", file=found.place, cause=found.fault)
-    return found.snapshot
+# The numbered snapshots of one agent: the next number, and writing the snapshots that the journal has marked.
+#
+# A mark is a journal record, committed together with the turn that it follows. The document is written later, off the
+# path of the answer, and from the journal alone: so after a crash the next owner can write the missing ones.
 
 
-def rows_back_to(
-    whole: Sequence[Row], snapshot: ReadSnapshot, name: str, location: SnapshotLocation, entropy: Entropy
-) -> Sequence[Row] | None:
-    """The rows that take the journal back to one of its own snapshots: none when it stands there already.
+class Marked(NamedTuple):
+    """A marked snapshot that has no document yet."""
 
-    None when the snapshot is of another journal, or its content was erased since.
-    """
-    standing = snapshot.position
-    if standing is None or not standing.seq or not is_of(standing, whole):
+    number: int
+    seq: int
+    """The sequence number of its mark."""
+    at: float
+    rows: Sequence[Row]
+    """The rows that it shows, from the `low` of the row before the mark on."""
+
+
+class AgentHistory:
+    """The numbered snapshots of an agent whose session is owned."""
+
+    def __init__(
+        self, store: HistoryStore, location: SnapshotLocation, maker: Maker[Any], wall: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._location = location
+        self._maker = maker
+        self._wall = wall
+        self._waiting: deque[Marked] = deque()
+        self._next = 1
+        self.numbering = Numbering()
+        """The content of the manifest."""
+        self.rebuilt = False
+        """True if the manifest is damaged and the new one is not written yet."""
+        self.last_at: float | None = None
+        """When the last snapshot was taken, in epoch seconds."""
+
+    @property
+    def due(self) -> bool:
+        return bool(self._waiting)
+
+    async def read(self) -> None:
+        """Read the manifest. A damaged one is rebuilt from the stored snapshots and the marks in the journal."""
+        try:
+            self.numbering = await self._store.numbering(self._location)
+        except SnapshotException as error:
+            self.numbering, self.rebuilt = await self._rebuilt(), True
+            await self._store.keep_manifest(self._location)
+            _log.warning("a manifest is damaged, and is rebuilt why=%r", str(error))
+        self._next, self.last_at = self.numbering.next_number, self.numbering.last_at
+
+    async def _rebuilt(self) -> Numbering:
+        ids = await self._store.ids(self._location)
+        last = max((number for each in ids if (number := number_of(each)) is not None), default=0)
+        found = await self._store.history(self._location, str(last)) if last else None
+        at = found.snapshot.created_at if found is not None and found.snapshot is not None else None
+        return Numbering(next_number=last + 1, last_at=at or None)
+
+    def mark(self, at: float) -> SnapshotTaken:
+        """The record that marks the next snapshot; it follows the rows that the snapshot shows."""
+        number, self._next = self._next, self._next + 1
+        self.last_at = at
+        return SnapshotTaken(at=at, label=file_name(str(number)).removesuffix(".json"), metadata={_NUMBER: number})
+
+    def see(self, before: Sequence[Row], added: Sequence[Row]) -> None:
+        """Collect the marks among `added`, which follow the rows `before`."""
+        for place, row in enumerate(added):
+            taken = mark_in(row)
+            if taken is not None:
+                shown = [*before, *added[:place]]
+                shown = shown[max(shown[-1].low - shown[0].seq, 0) :] if shown else []
+                number = marked_number(taken)
+                self._waiting.append(Marked(number, row.seq, taken.at, shown))
+                self._next, self.last_at = max(self._next, number + 1), taken.at
+
+    async def publish(self) -> None:
+        """Write the documents of all marks, in order; after each, the manifest. Errors: the snapshot store's."""
+        while self._waiting:
+            marked = self._waiting[0]
+            try:
+                made = await self._maker.made(marked.rows, marked.at)
+                await self._store.put_history(self._location, str(marked.number), made.document, made.size_bytes)
+            except CorruptJournal as error:  # Its rows cannot be read any more; give this snapshot up for good.
+                fields = self._location.session_id, self._location.scope_id, marked.number, str(error)
+                _log.warning("a snapshot cannot be made session=%r agent=%r number=%r why=%r", *fields)
+            number, seq = marked.number + 1, marked.seq
+            await self._put(Numbering(next_number=number, last_at=marked.at, taken=seq, mark=seq))
+            if self._waiting and self._waiting[0] is marked:
+                self._waiting.popleft()
+
+    async def branch(self, number: int | None, at: float, mark: int) -> None:
+        """Continue after that number and overwrite later snapshots. None: there is no such number, and numbering is
+        unchanged.
+
+        `mark`: the last record of the journal.
+        """
+        following = self.numbering.next_number if number is None else number + 1
+        await self._put(replace(self.numbering, next_number=following, last_at=at or None, mark=mark))
+        self._next, self.last_at = following, at or None
+
+    async def find(self, snapshot_id: str) -> ReadSnapshot:
+        """The snapshot of that id, after all marks have their documents. Errors: `NotFound`, `SnapshotException`."""
+        found = await self._store.history(self._location, snapshot_id)
+        if found is None:
+            fields = {"session": self._location.session_id, "agent": self._location.scope_id}
+            known = await self._store.ids(self._location)
+            raise StoreNotFound("no such snapshot", snapshot_id=snapshot_id, known=known, **fields)
+        if found.snapshot is None:
+            raise SnapshotException("the snapshot cannot be read", file=found.place, cause=found.fault)
+        await self.publish()
+        return found.snapshot
+
+    async def rows_back_to(
+        self, snapshot_id: str, snapshot: ReadSnapshot, whole: Sequence[Row], entropy: Entropy
+    ) -> Sequence[Row]:
+        """The rows to append to the whole journal so that it shows this snapshot. One of its own snapshots takes it
+        back; one of another journal, or whose content was erased since, is taken in as its file has it.
+        """
+        position = snapshot.position
+        if position is not None and position.seq and is_of(position, whole):
+            if position.seq == whole[-1].seq:
+                return []
+            name = f"snapshot {snapshot_id}"
+            try:
+                journal = read_whole(whole, session_id=self._location.session_id, agent_id=self._location.scope_id)
+                return rewind(journal, position.seq, at=snapshot.created_at, entropy=entropy, name=name)
+            except Invalid as error:
+                _log.warning("a snapshot is taken in as its file has it name=%r why=%r", name, str(error))
+        return await rows_for(self._location, needed_of(whole), snapshot, entropy, self._wall())
+
+    async def redact(self, instead: Replacements) -> None:
+        """Replace messages in every numbered snapshot. Errors: the snapshot store's."""
+        await self.publish()
+        for snapshot_id in await self._store.ids(self._location):
+            found = await self._store.history(self._location, snapshot_id)
+            changed = redact_snapshot(found.document, instead) if found is not None else None
+            if changed is not None:
+                await self._store.put_history(self._location, snapshot_id, changed, 0)
+
+    async def settle(self, mark: int) -> None:
+        """Write into the manifest that every mark up to that record has its document."""
+        await self._put(replace(self.numbering, mark=mark))
+
+    async def _put(self, numbering: Numbering) -> None:
+        await self._store.put_numbering(self._location, numbering, self._wall())
+        self.numbering, self.rebuilt = numbering, False
+
+
+def mark_in(row: Row) -> SnapshotTaken | None:
+    """The row's mark of a numbered snapshot; None for every other row."""
+    if row.kind != RecordKind.SNAPSHOT or row.erased:
         return None
-    if standing.seq == whole[-1].seq:
-        return []
-    try:
-        journal = read_whole(whole, session_id=location.session_id, agent_id=location.scope_id)
-        return rewind(journal, standing.seq, at=snapshot.created_at, entropy=entropy, name=name)
-    except Invalid as error:
-        _log.warning("a snapshot is taken in as its file has it name=%r why=%r", name, str(error))
+    record = decode(row.kind, row.version, row.body)
+    if not isinstance(record, SnapshotTaken) or not isinstance(record.metadata.get(_NUMBER), int):
         return None
+    return record
+
+
+def marked_number(mark: SnapshotTaken) -> int:
+    return int(str(mark.metadata[_NUMBER]))
+
+
+def marked_numbers(rows: Iterable[Row]) -> set[int]:
+    return {marked_number(mark) for row in rows if (mark := mark_in(row)) is not None}

@@ -16,22 +16,19 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import anyio
 
 from repertory.backends.ports import Batch, Position
 from repertory.backends.sessions.requests import side_by_side
-from repertory.backends.sessions.snapshots.history import AgentHistory, mark_in
 from repertory.backends.sessions.snapshots.makers import (
+    AgentHistory,
     RunMaker,
     S,
     SnapshotMaker,
-    find_history,
-    holds_more,
     is_of,
-    rows_back_to,
-    rows_for,
+    mark_in,
     unreadable,
 )
 from repertory.backends.sessions.table import lost
@@ -155,21 +152,25 @@ class LatestSnapshot(Generic[S]):
             self._check_ours(found, found.snapshot.position)
         self.version = found.version if found is not None else None
 
-    def _check_ours(self, found: FoundSnapshot[S], standing: JournalPosition | None) -> None:
-        if standing is None:
+    def _check_ours(self, found: FoundSnapshot[S], position: JournalPosition | None) -> None:
+        if position is None:
             if not self.foreign:
                 _log.warning("somebody else has written the latest snapshot file=%r", found.place)
             self.foreign = True
             msg = "somebody else has written the latest snapshot; open the session again to take that in"
             raise WrittenElsewhere(msg, session=self._location.session_id, file=found.place)
         self.foreign = False
-        if standing.generation > self._lease.generation:
+        if position.generation > self._lease.generation:
             self.over = True
             raise lost(self._lease)
 
 
 class Publisher(ABC, Generic[S]):
     """The common part for agents and orchestrators. After `LeaseLost` it must not be used any more."""
+
+    published: Published | None = None
+    """What other programs could see of the journal when it was last put, if known."""
+    reopens = False
 
     def __init__(self, place: OwnedPlace, latest: LatestSnapshot[S], maker: Maker[S]) -> None:
         self._journal = place.journal
@@ -183,6 +184,10 @@ class Publisher(ABC, Generic[S]):
         self._wanted_seq = 0
         """The last record that the latest snapshot should show."""
         self._read = partial(self._journal.load, place.location.session_id, place.location.journal)
+
+    @property
+    def remembered(self) -> Published | None:
+        return self.published
 
     async def open(self) -> None:
         """Take in other programs' changes, and continue from a chosen snapshot.
@@ -215,6 +220,15 @@ class Publisher(ABC, Generic[S]):
         if needed:
             raise await unreadable(self._tree, self._location, found)
         await self._latest.set_aside(found, f"it cannot be read: {found.fault}")
+
+    async def _take_in(self, found: FoundSnapshot[S], snapshot: S, rows: list[Row]) -> list[Row]:
+        made = await self._maker.rows_for(rows, snapshot, self._entropy, self._wall(), self.published)
+        left_out = self._maker.left_out(found)
+        if left_out:
+            await self._latest.set_aside(found, left_out)
+        if made:
+            _log.info("a snapshot was taken in file=%r records=%r", found.place, len(made))
+        return await self._appended(rows, made)
 
     async def _appended(self, rows: list[Row], made: Sequence[Row]) -> list[Row]:
         if not made:
@@ -297,20 +311,12 @@ class RunSnapshots(Publisher["FoundRun"]):
             await self._set_unreadable_aside(found, needed=not rows)
         elif found is not None and found.snapshot is not None:
             self._maker.keep(found.snapshot, ours=False)
-            standing = found.snapshot.position
-            if standing is not None and is_of(standing, rows):
-                self._latest.seq = standing.seq
+            position = found.snapshot.position
+            if position is not None and is_of(position, rows):
+                self._latest.seq = position.seq
             else:
                 rows = await self._take_in(found, found.snapshot, rows)
         self._wanted_seq = rows[-1].seq if rows else 0
-
-    async def _take_in(self, found: FoundSnapshot[FoundRun], snapshot: FoundRun, rows: list[Row]) -> list[Row]:
-        made = await self._maker.rows_for(rows, snapshot, self._entropy, self._wall())
-        if snapshot.waits:
-            await self._latest.set_aside(found, "it may hold more of what somebody was asked than is taken in")
-        if made:
-            _log.info("a run was taken in file=%r records=%r", found.place, len(made))
-        return await self._appended(rows, made)
 
     def after(self, rows: Sequence[Row]) -> None:
         """Called after these rows were committed."""
@@ -358,13 +364,13 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
             await self._set_unreadable_aside(found, needed=not rows and load_id is None)
             replaced = True
         elif found is not None and found.snapshot is not None:
-            standing = found.snapshot.position
-            replaced = not is_of(standing, rows)
+            position = found.snapshot.position
+            replaced = not is_of(position, rows)
             self._maker.keep(found.snapshot, ours=not replaced)
             if replaced:
-                rows = await self._take_in(found, rows)
-            elif standing is not None:
-                self._latest.seq = standing.seq
+                rows = await self._take_in(found, found.snapshot, rows)
+            elif position is not None:
+                self._latest.seq = position.seq
             self.published = found.published
         self._seen_seq = max(self._latest.seq, self.history.numbering.mark)
         await self._find_marks(rows)
@@ -372,22 +378,12 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
             rows = await self._go_back(load_id, rows)
         last = rows[-1].seq if rows else 0
         self._seen_seq = max(self._seen_seq, last)
-        if self.history.remade:
+        if self.history.rebuilt:
             await self.history.publish()
             await self.history.settle(self._seen_seq)
         behind = self.history.due or self.history.numbering.taken > self._latest.seq
         if last and (replaced or behind or not self._choices.only_when_triggered):
             self._wanted_seq = last
-
-    async def _take_in(self, found: FoundSnapshot[ReadSnapshot], rows: list[Row]) -> list[Row]:
-        assert found.snapshot is not None
-        made = await rows_for(self._location, rows, found.snapshot, self._entropy, self._wall(), self.published)
-        if holds_more(found.snapshot, found.document):
-            why = "it holds what may not be taken in: a turn that waits, or stashed content"
-            await self._latest.set_aside(found, why)
-        if made:
-            _log.info("a snapshot was taken in file=%r records=%r", found.place, len(made))
-        return await self._appended(rows, made)
 
     async def _find_marks(self, rows: Sequence[Row]) -> None:
         """Collect marks that were missed when they were committed: after a crash, or a commit without an answer."""
@@ -398,12 +394,8 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
             self._seen_seq = known[-1].seq
 
     async def _go_back(self, snapshot_id: str, rows: list[Row]) -> list[Row]:
-        snapshot = await find_history(self._tree, self._location, snapshot_id)
-        await self.history.publish()
-        whole = await self._read(whole=True)
-        made = rows_back_to(whole, snapshot, f"snapshot {snapshot_id}", self._location, self._entropy)
-        if made is None:
-            made = await rows_for(self._location, rows, snapshot, self._entropy, self._wall())
+        snapshot = await self.history.find(snapshot_id)
+        made = await self.history.rows_back_to(snapshot_id, snapshot, await self._read(whole=True), self._entropy)
         rows = await self._appended(rows, made)
         mark = rows[-1].seq if rows else 0
         await self.history.branch(number_of(snapshot_id), snapshot.created_at, mark)
@@ -454,12 +446,7 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
     async def redact(self, instead: Replacements) -> None:
         """Replace messages in every snapshot. Errors: those of the objects."""
         async with self._latest.lock:
-            await self.history.publish()
-            for snapshot_id in await self._tree.ids(self._location):
-                found = await self._tree.history(self._location, snapshot_id)
-                changed = redact_snapshot(found.document, instead) if found is not None else None
-                if changed is not None:
-                    await self._tree.put_history(self._location, snapshot_id, changed, 0)
+            await self.history.redact(instead)
             found = await self._tree.latest(self._location)
             changed = redact_snapshot(found.document, instead) if found is not None else None
             if found is not None and changed is not None:
@@ -493,26 +480,47 @@ def _is_answer(row: Row) -> bool:
 # The agents whose snapshots a store publishes, and the background work for them.
 
 
-class SnapshotAgent(Protocol):
+M = TypeVar("M")
+M_co = TypeVar("M_co", covariant=True)
+
+
+class SnapshotAgent(Protocol[M_co]):
     """An agent or orchestrator whose snapshots are put from its journal."""
 
     @property
     def due(self) -> bool: ...
+
+    @property
+    def reopens(self) -> bool:
+        """True if the next call must open it again."""
+        ...
+
+    @property
+    def remembered(self) -> M_co | None:
+        """What its next opening here needs to know, if anything."""
+        ...
+
+    async def open(self) -> None: ...
 
     async def publish(self) -> None: ...
 
     def forget(self) -> None: ...
 
 
-A = TypeVar("A", bound=SnapshotAgent)
+A = TypeVar("A", bound=SnapshotAgent[Any])
 
 
-class SnapshotAgents(Generic[A]):
+class SnapshotAgents(Generic[A, M]):
     def __init__(self, choices: SnapshotChoices) -> None:
         """`choices`: the default for agents."""
+        self.leases: dict[str, Lease] = {}
+        """The leases that the store holds, by session id."""
         self._choices = choices
         self._chosen: dict[tuple[str, str], SnapshotChoices] = {}
         self._open: dict[tuple[str, str], A] = {}
+        self._opening: dict[tuple[str, str], anyio.Lock] = {}
+        self._remembered: dict[tuple[str, str], M] = {}
+        """What is known of agents that were open here and may be opened again."""
         self._busy: set[A] = set()
         self._work = anyio.Event()
         self._limiter = anyio.CapacityLimiter(_AT_ONCE)
@@ -521,27 +529,48 @@ class SnapshotAgents(Generic[A]):
         """Set an agent's choices for the next time that it is opened."""
         self._chosen[session_id, agent_id] = choices
 
-    def chosen(self, session_id: str, agent_id: str) -> SnapshotChoices:
-        return self._chosen.get((session_id, agent_id), self._choices)
-
     def find(self, session_id: str, agent_id: str) -> A | None:
         return self._open.get((session_id, agent_id))
 
-    def add(self, session_id: str, agent_id: str, agent: A) -> None:
-        self._open[session_id, agent_id] = agent
-        self.look()
+    async def opened(self, session_id: str, agent_id: str, make: Callable[[SnapshotChoices, M | None], A]) -> A:
+        """The open agent or orchestrator; made and opened if needed. Errors: those of opening it."""
+        key = session_id, agent_id
+        async with self._opening.setdefault(key, anyio.Lock()):
+            agent = self._open.get(key)
+            if agent is None or agent.reopens:
+                self._remember(key, agent)
+                agent = make(self._chosen.get(key, self._choices), self._remembered.get(key))
+                with anyio.CancelScope(shield=True):
+                    await agent.open()
+                self._remembered.pop(key, None)
+                self._open[key] = agent
+                self.look()
+            return agent
 
     def of(self, session_id: str) -> Iterator[tuple[str, A]]:
         """The open agents of a session, by id."""
         return iter([(agent_id, agent) for (session, agent_id), agent in self._open.items() if session == session_id])
 
     def drop(self, session_id: str, *, given_up: bool) -> None:
-        """Forget a session that this owner no longer has. `given_up`: forget its agents' choices as well."""
+        """Forget a session that this owner no longer has. `given_up`: forget its agents' choices as well, and what is
+        remembered of them.
+        """
+        self.leases.pop(session_id, None)
         for agent_id, agent in self.of(session_id):
+            key = session_id, agent_id
             agent.forget()
-            del self._open[session_id, agent_id]
+            del self._open[key]
+            self._opening.pop(key, None)
             if given_up:
-                self._chosen.pop((session_id, agent_id), None)
+                self._chosen.pop(key, None)
+                self._remembered.pop(key, None)
+            else:
+                self._remember(key, agent)
+
+    def _remember(self, key: tuple[str, str], agent: A | None) -> None:
+        remembered = agent.remembered if agent is not None else None
+        if remembered is not None:
+            self._remembered[key] = remembered
 
     def look(self) -> None:
         """Wake `run` if there is something to put."""
@@ -559,7 +588,7 @@ class SnapshotAgents(Generic[A]):
                 await self._work.wait()
 
     async def _publish(self, agent: A) -> None:
-        told = ""
+        warned_of = ""
         try:
             while agent.due:
                 try:
@@ -569,9 +598,9 @@ class SnapshotAgents(Generic[A]):
                 except LeaseLost:
                     return
                 except RepertoryError as error:
-                    if not isinstance(error, Retryable) and str(error) != told:
-                        told = str(error)
-                        _log.warning("snapshots cannot be put why=%r", told)
+                    if not isinstance(error, Retryable) and str(error) != warned_of:
+                        warned_of = str(error)
+                        _log.warning("snapshots cannot be put why=%r", warned_of)
                     await anyio.sleep(_RETRY_S)
         finally:
             self._busy.discard(agent)

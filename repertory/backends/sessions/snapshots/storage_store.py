@@ -7,7 +7,6 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeAlias, cast
@@ -17,28 +16,34 @@ from anyio.lowlevel import checkpoint
 
 from repertory.backends.ports import Lease, Position, SessionStore, StoreCapabilities
 from repertory.backends.sessions.journal.format import pack, unpack
-from repertory.backends.sessions.snapshots.history import AgentHistory, mark_in, marked_number
 from repertory.backends.sessions.snapshots.makers import (
+    AgentHistory,
     FoundSnapshot,
     Maker,
     RunMaker,
     S,
     SnapshotMaker,
-    find_history,
     found_snapshot,
-    in_thread_when_large,
     is_of,
-    rows_back_to,
-    rows_for,
+    mark_in,
+    marked_number,
     unreadable,
 )
 from repertory.backends.sessions.snapshots.publisher import SnapshotAgents
-from repertory.backends.sessions.table import append_apart, lost, parts_by_agent, position_after, refuse_gaps
+from repertory.backends.sessions.table import (
+    append_apart,
+    in_thread_when_large,
+    lost,
+    parts_by_agent,
+    position_after,
+    refuse_gaps,
+)
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row, verify
 from repertory.core.message_tree.documents import OURS
-from repertory.core.snapshots.intake import Replacements, redact_snapshot, replacements
+from repertory.core.message_tree.opening import needed_of
+from repertory.core.snapshots.intake import replacements
 from repertory.core.snapshots.location import (
     AGENT_SCOPE,
     LATEST_ID,
@@ -60,7 +65,7 @@ if TYPE_CHECKING:
     from repertory.core.snapshots.document import FoundRun, ReadSnapshot
     from repertory.core.snapshots.intake import Published
 
-EmbeddedJournal: TypeAlias = "CarriedJournal[ReadSnapshot] | CarriedJournal[FoundRun]"
+AnyJournal: TypeAlias = "EmbeddedJournal[ReadSnapshot] | EmbeddedJournal[FoundRun]"
 
 
 class StorageSessionStore(SessionStore):
@@ -86,20 +91,17 @@ class StorageSessionStore(SessionStore):
         """`owner` must be unique to this object. `wall` gives epoch seconds, `entropy` random bytes. `choices`: the
         default for agents.
         """
-        self._shelf = StorageSnapshots(storage)
+        self._storage = StorageSnapshots(storage)
         self._owner = check_id(owner, "owner")
         self._wall = wall
         self._entropy = entropy
         self._generation = 0
-        self._leases: dict[str, Lease] = {}
-        self._kept: dict[tuple[str, str], OverwrittenSnapshot] = {}
-        self._opening: dict[tuple[str, str], anyio.Lock] = {}
         self._closed = False
-        self.snapshots: SnapshotAgents[EmbeddedJournal] = SnapshotAgents(choices)
+        self.snapshots: SnapshotAgents[AnyJournal, OverwrittenSnapshot] = SnapshotAgents(choices)
 
     @property
     def name(self) -> str:
-        return f"snapshots:{self._shelf.name}"
+        return f"snapshots:{self._storage.name}"
 
     @property
     def capabilities(self) -> StoreCapabilities:
@@ -114,20 +116,20 @@ class StorageSessionStore(SessionStore):
         self._check_open()
         check_id(session_id, "session id")
         await checkpoint()
-        self._drop(session_id, given_up=False)
+        self.snapshots.drop(session_id, given_up=False)
         self._generation = max(self._generation + 1, int(self._wall() * 1000))
         lease = Lease(session_id=session_id, owner=self._owner, generation=self._generation)
-        self._leases[session_id] = lease
+        self.snapshots.leases[session_id] = lease
         return lease
 
     async def release(self, lease: Lease) -> None:
         """Put what is due, then release the session. A lease that is no longer current is ignored."""
         self._check_open()
-        if self._leases.get(lease.session_id) == lease:
+        if self.snapshots.leases.get(lease.session_id) == lease:
             try:
                 await self._close(lease.session_id)
             finally:
-                self._drop(lease.session_id, given_up=True)
+                self.snapshots.drop(lease.session_id, given_up=True)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
         """Commit a group, agent by agent; one outcome per batch, in order. Cancellation waits for it."""
@@ -143,12 +145,12 @@ class StorageSessionStore(SessionStore):
         self._check_open()
         check_id(session_id, "session id")
         location = SnapshotLocation.of(session_id, check_id(agent_id, "agent id"))
-        lease = self._leases.get(session_id)
+        lease = self.snapshots.leases.get(session_id)
         if lease is not None:
             rows = (await self._opened(lease, agent_id)).rows
         else:
-            rows = await rows_in(await latest_carrying(self._shelf, location), location)
-        return rows[rows[-1].low - 1 :] if rows and not whole else list(rows)
+            rows = await rows_in(await latest_with_journal(self._storage, location), location)
+        return list(rows) if whole else needed_of(rows)
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         """Always `Invalid`: a storage cannot list sessions."""
@@ -166,15 +168,15 @@ class StorageSessionStore(SessionStore):
     async def aclose(self) -> None:
         """Put what is due, and close. The storage stays open: its owner closes it. Calling it twice is allowed."""
         with anyio.CancelScope(shield=True):
-            for session_id in list(self._leases):
+            for session_id in list(self.snapshots.leases):
                 await self._close(session_id)
-                self._drop(session_id, given_up=True)
+                self.snapshots.drop(session_id, given_up=True)
         self._closed = True
         await checkpoint()
 
     async def list_snapshot_ids(self, session_id: str, agent_id: str) -> list[str]:
         """The ids of an agent's numbered snapshots, oldest first."""
-        return await self._shelf.ids(SnapshotLocation.of(session_id, agent_id))
+        return await self._storage.ids(SnapshotLocation.of(session_id, agent_id))
 
     # Within.
 
@@ -192,40 +194,20 @@ class StorageSessionStore(SessionStore):
             with suppress(RepertoryError):
                 await agent.publish()
 
-    def _drop(self, session_id: str, *, given_up: bool) -> None:
-        self._leases.pop(session_id, None)
-        for agent_id, agent in self.snapshots.of(session_id):
-            self._opening.pop((session_id, agent_id), None)
-            if given_up:
-                self._kept.pop((session_id, agent_id), None)
-            else:
-                self._kept[session_id, agent_id] = OverwrittenSnapshot(list(agent.rows), agent.published)
-        self.snapshots.drop(session_id, given_up=given_up)
-
-    async def _opened(self, lease: Lease, agent_id: str) -> EmbeddedJournal:
+    async def _opened(self, lease: Lease, agent_id: str) -> AnyJournal:
         """The open agent or orchestrator; opens it if needed."""
-        key = lease.session_id, agent_id
-        async with self._opening.setdefault(key, anyio.Lock()):
-            agent = self.snapshots.find(*key)
-            if agent is None or agent.over:
-                place = CarriedPlace(
-                    shelf=self._shelf,
-                    lease=lease,
-                    location=SnapshotLocation.of(lease.session_id, agent_id),
-                    wall=self._wall,
-                    entropy=self._entropy,
-                )
-                kept = (
-                    OverwrittenSnapshot(list(agent.rows), agent.published) if agent is not None else self._kept.get(key)
-                )
-                agent = _carried(place, self.snapshots.chosen(*key), kept)
-                with anyio.CancelScope(shield=True):
-                    await agent.open()
-                self.snapshots.add(*key, agent)
-            return agent
+
+        def make(choices: SnapshotChoices, overwritten: OverwrittenSnapshot | None) -> AnyJournal:
+            location = SnapshotLocation.of(lease.session_id, agent_id)
+            place = EmbeddedPlace(self._storage, lease, location, self._wall, self._entropy)
+            if location.scope == RUN_SCOPE:
+                return EmbeddedJournal(place, choices, RunMaker(location, 0), overwritten)
+            return EmbeddedJournal(place, choices, SnapshotMaker(location, 0, choices.manager), overwritten)
+
+        return await self.snapshots.opened(lease.session_id, agent_id, make)
 
     async def _append(self, session_id: str, batch: Batch) -> Position | RepertoryError:
-        if self._leases.get(session_id) != batch.lease:
+        if self.snapshots.leases.get(session_id) != batch.lease:
             return lost(batch.lease)
         parts = parts_by_agent(batch)
         if not parts:
@@ -248,13 +230,7 @@ class StorageSessionStore(SessionStore):
         return outcome
 
 
-def _carried(place: CarriedPlace, choices: SnapshotChoices, kept: OverwrittenSnapshot | None) -> EmbeddedJournal:
-    if place.location.scope == RUN_SCOPE:
-        return CarriedJournal(place, choices, RunMaker(place.location, 0), kept)
-    return CarriedJournal(place, choices, SnapshotMaker(place.location, 0, choices.manager), kept)
-
-
-# The journal of one agent or orchestrator, carried in its latest snapshot, for storages that keep nothing else.
+# The journal of one agent or orchestrator, embedded in its latest snapshot, for storages that keep nothing else.
 #
 # Every commit saves the latest snapshot, with all rows packed into a field that others leave out. Such a place has no
 # conditional writes, so an owner looks before each commit whether the snapshot is still the one that it knows.
@@ -281,40 +257,36 @@ class OverwrittenSnapshot(NamedTuple):
     published: Published | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CarriedPlace:
+class EmbeddedPlace(NamedTuple):
     """A storage and one agent's location in it, as the owner reaches them."""
 
-    shelf: StorageSnapshots
+    storage: StorageSnapshots
     lease: Lease
     location: SnapshotLocation
     wall: Callable[[], float]
     entropy: Entropy
 
 
-class CarriedJournal(Generic[S]):
+class EmbeddedJournal(Generic[S]):
     """A journal and its snapshots. After an error its position is unknown: open a new one."""
 
     def __init__(
-        self, place: CarriedPlace, choices: SnapshotChoices, maker: Maker[S], kept: OverwrittenSnapshot | None
+        self, place: EmbeddedPlace, choices: SnapshotChoices, maker: Maker[S], overwritten: OverwrittenSnapshot | None
     ) -> None:
-        """`kept`: what is remembered from when it was last open here."""
-        self._shelf = place.shelf
-        self._lease = place.lease
-        self._location = place.location
-        self._wall = place.wall
-        self._entropy = place.entropy
+        """`overwritten`: what is remembered from when it was last open here."""
+        self._storage, self._lease, self._location, self._wall, self._entropy = place
         self._choices = choices
-        self._kept = kept
+        self._overwritten = overwritten
         self._maker = maker
-        self.history = AgentHistory(place.shelf, place.location, self._maker, place.wall)
+        self.history = AgentHistory(self._storage, self._location, maker, self._wall)
         self.rows: list[Row] = []
         """All of them."""
-        self.published = kept.published if kept is not None else None
+        self.published = overwritten.published if overwritten is not None else None
         self._known: Known | None = None
         self._mark = 0
         """Every marked snapshot up to this record has its document."""
-        self._over = False
+        self.reopens = False
+        """True if another owner may have saved the snapshot: the next call must open it again."""
         self._lock = anyio.Lock()
 
     @property
@@ -330,7 +302,7 @@ class CarriedJournal(Generic[S]):
         """
         load = self._choices.load
         load_id = load.pending(self._location.scope_id) if load is not None else None
-        document = await self._shelf.latest(self._location)
+        document = await self._storage.latest(self._location)
         await self.history.read()
         found = None if document is None else self._maker.found_in(document, f"{place_of(self._location)}/latest")
         self._known, self._mark = known_in(document), _number(_ours_in(document).get(_MARK))
@@ -346,24 +318,24 @@ class CarriedJournal(Generic[S]):
 
     async def _found(self, document: object, found: FoundSnapshot[S] | None, load_id: str | None) -> list[Row]:
         """Take over the stored rows; returns the rows made from other programs' changes."""
-        carrying = document if document is not None else await earlier_latest(self._shelf, self._location)
+        carrying = document if document is not None else await earlier_latest(self._storage, self._location)
         rows = await rows_in(carrying, self._location, damaged=load_id is not None)
         ours = found is not None and found.snapshot is not None and is_of(found.snapshot.position, rows)
-        if not ours and not rows and self._kept is not None:
-            rows = list(self._kept.rows)
+        if not ours and not rows and self._overwritten is not None:
+            rows = list(self._overwritten.rows)
         self.rows = rows
         if found is None:
             return []
         if found.snapshot is None:
             if not rows and load_id is None:
-                raise await unreadable(self._shelf, self._location, found)
+                raise await unreadable(self._storage, self._location, found)
             _log.warning("a snapshot cannot be read place=%r why=%r", found.place, found.fault)
             return []
         self._maker.keep(found.snapshot, ours=ours)
         published, self.published = self.published, found.published
         if ours:
             return []
-        made = await self._maker.rows_for(self._window(), found.snapshot, self._entropy, self._wall(), published)
+        made = await self._maker.rows_for(needed_of(self.rows), found.snapshot, self._entropy, self._wall(), published)
         self.rows += made
         return made
 
@@ -381,23 +353,17 @@ class CarriedJournal(Generic[S]):
             self.history.last_at = taken[-1][1].at
 
     async def _back(self, snapshot_id: str) -> list[Row]:
-        snapshot = await find_history(self._shelf, self._location, snapshot_id)
-        await self.history.publish()
-        made = rows_back_to(self.rows, snapshot, f"snapshot {snapshot_id}", self._location, self._entropy)
-        if made is None:
-            made = await rows_for(self._location, self._window(), snapshot, self._entropy, self._wall())
+        snapshot = await self.history.find(snapshot_id)
+        made = await self.history.rows_back_to(snapshot_id, snapshot, self.rows, self._entropy)
         self.rows += made
         self._mark = self.last_seq
         await self.history.branch(number_of(snapshot_id), snapshot.created_at, self._mark)
         return list(made)
 
-    def _window(self) -> list[Row]:
-        return self.rows[self.rows[-1].low - 1 :] if self.rows else []
-
     async def check(self) -> None:
         """Errors: `LeaseLost` when another program has saved the latest snapshot meanwhile; those of the storage."""
-        if known_in(await self._shelf.latest(self._location)) != self._known:
-            self._over = True
+        if known_in(await self._storage.latest(self._location)) != self._known:
+            self.reopens = True
             fields = {"session": self._location.session_id, "agent": self._location.journal}
             raise LeaseLost("another owner has saved the session; open it again to load that", **fields)
 
@@ -420,46 +386,37 @@ class CarriedJournal(Generic[S]):
         rows = [*self.rows, *added]
         if erase:
             instead = replacements([row for row in rows if row.seq in erase], added)
-            await self._redact(instead)
+            await self.history.redact(instead)
             rows = [row.without_content() if row.seq in erase else row for row in rows]
         try:
             await self._save(rows)
         except RepertoryError:
-            self._over = True  # The snapshot may have been saved all the same.
+            self.reopens = True  # The snapshot may have been saved all the same.
             raise
         before, self.rows = self.rows, rows
         self.history.see(before, added)
-
-    async def _redact(self, instead: Replacements) -> None:
-        await self.history.publish()
-        for snapshot_id in await self._shelf.ids(self._location):
-            found = await self._shelf.history(self._location, snapshot_id)
-            changed = redact_snapshot(found.document, instead) if found is not None else None
-            if changed is not None:
-                await self._shelf.put_history(self._location, snapshot_id, changed, 0)
 
     async def _save(self, rows: list[Row]) -> None:
         header: dict[str, object] = {"kind": "snapshot", "session": self._location.session_id}
         size_bytes = sum(len(row.body) for row in rows)
         packed = await in_thread_when_large(size_bytes, lambda: base64.b64encode(pack(header, rows)).decode())
-        window = rows[rows[-1].low - 1 :]
         more: dict[str, Json] = {_OWNER: self._lease.owner, _MARK: self._mark, _ROWS: packed}
         try:
-            made = await self._maker.made(window, more=more)
+            made = await self._maker.made(needed_of(rows), more=more)
         except CorruptJournal:  # A message is erased and has no replacement: other programs are shown nothing.
             made = await self._maker.made((), more=more)
-        await self._shelf.put_latest(self._location, made.document)
+        await self._storage.put_latest(self._location, made.document)
         self._known = known_in(made.document)
         self.published = made.published
 
     @property
-    def over(self) -> bool:
-        return self._over
+    def remembered(self) -> OverwrittenSnapshot:
+        return OverwrittenSnapshot(list(self.rows), self.published)
 
     @property
     def due(self) -> bool:
         """True if a numbered snapshot must be put."""
-        return not self._over and self.history.due
+        return not self.reopens and self.history.due
 
     async def publish(self) -> None:
         async with self._lock:
@@ -472,19 +429,19 @@ class CarriedJournal(Generic[S]):
         """Nothing to do: every commit saves it."""
 
     def forget(self) -> None:
-        self._over = True
+        self.reopens = True
 
 
-async def latest_carrying(shelf: StorageSnapshots, location: SnapshotLocation) -> object:
-    document = await shelf.latest(location)
-    return document if document is not None else await earlier_latest(shelf, location)
+async def latest_with_journal(storage: StorageSnapshots, location: SnapshotLocation) -> object:
+    document = await storage.latest(location)
+    return document if document is not None else await earlier_latest(storage, location)
 
 
-async def earlier_latest(shelf: StorageSnapshots, location: SnapshotLocation) -> object:
+async def earlier_latest(storage: StorageSnapshots, location: SnapshotLocation) -> object:
     """The same at the place of earlier releases, which kept orchestrators among the agents. None for an agent."""
     if location.scope != RUN_SCOPE:
         return None
-    return await shelf.latest(SnapshotLocation(location.session_id, AGENT_SCOPE, location.journal))
+    return await storage.latest(SnapshotLocation(location.session_id, AGENT_SCOPE, location.journal))
 
 
 def known_in(document: object) -> Known | None:

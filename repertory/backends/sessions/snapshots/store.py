@@ -17,8 +17,7 @@ import anyio
 
 from repertory.backends.ports import Batch, Position, SessionInfo, SessionStore, StoreCapabilities
 from repertory.backends.sessions.requests import side_by_side
-from repertory.backends.sessions.snapshots.history import marked_numbers
-from repertory.backends.sessions.snapshots.makers import RunMaker, is_of, rows_for
+from repertory.backends.sessions.snapshots.makers import RunMaker, is_of, marked_numbers, rows_for
 from repertory.backends.sessions.snapshots.publisher import (
     AgentSnapshots,
     OwnedPlace,
@@ -27,7 +26,7 @@ from repertory.backends.sessions.snapshots.publisher import (
     WrittenElsewhere,
 )
 from repertory.backends.sessions.snapshots.tree import SnapshotTree, session_folder
-from repertory.backends.sessions.table import check_agents
+from repertory.backends.sessions.table import check_agents, newest_first
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.retry import own_errors
@@ -66,11 +65,7 @@ class SnapshotSessionStore(SessionStore):
         self._tree = SnapshotTree(objects)
         self._wall = wall
         self._entropy = entropy
-        self._leases: dict[str, Lease] = {}
-        self._opening: dict[tuple[str, str], anyio.Lock] = {}
-        self._published: dict[tuple[str, str], Published] = {}
-        """What other programs could see of journals that were open here and may be opened again."""
-        self.snapshots: SnapshotAgents[AgentSnapshots | RunSnapshots] = SnapshotAgents(choices)
+        self.snapshots: SnapshotAgents[AgentSnapshots | RunSnapshots, Published] = SnapshotAgents(choices)
 
     @property
     def name(self) -> str:
@@ -82,9 +77,9 @@ class SnapshotSessionStore(SessionStore):
         return replace(self._journal.capabilities, reads_positions=False)
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        self._drop(session_id, given_up=False)
+        self.snapshots.drop(session_id, given_up=False)
         lease = await self._journal.acquire(session_id, takeover=takeover)
-        self._leases[session_id] = lease
+        self.snapshots.leases[session_id] = lease
         return lease
 
     async def asked_for(self) -> Sequence[str]:
@@ -92,11 +87,11 @@ class SnapshotSessionStore(SessionStore):
 
     async def release(self, lease: Lease) -> None:
         """Put what is due, then release the session. A lease that is no longer current is ignored."""
-        if self._leases.get(lease.session_id) == lease:
+        if self.snapshots.leases.get(lease.session_id) == lease:
             try:
                 await self._close(lease.session_id)
             finally:
-                self._drop(lease.session_id, given_up=True)
+                self.snapshots.drop(lease.session_id, given_up=True)
         await self._journal.release(lease)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
@@ -116,7 +111,7 @@ class SnapshotSessionStore(SessionStore):
         """
         check_id(session_id, "session id")
         check_id(agent_id, "agent id")
-        lease = self._leases.get(session_id)
+        lease = self.snapshots.leases.get(session_id)
         if lease is not None:
             await self._opened(lease, agent_id)
             return await self._journal.load(session_id, agent_id, whole=whole)
@@ -140,7 +135,7 @@ class SnapshotSessionStore(SessionStore):
                 updated_at=max(agents.values()),
                 owner=None,
             )
-        return sorted(infos.values(), key=lambda info: info.updated_at, reverse=True)
+        return newest_first(infos.values())
 
     async def delete(self, session_id: str) -> None:
         """Erase a session: its journal, then all of its snapshots. Errors: `NotFound`, `SessionBusy`."""
@@ -153,7 +148,7 @@ class SnapshotSessionStore(SessionStore):
                 there = False
             for each in self._open_in(session_id):
                 await each.stop()
-            self._drop(session_id, given_up=True)
+            self.snapshots.drop(session_id, given_up=True)
             if not await self._tree.remove(session_id) and not there:
                 raise StoreNotFound("no such session", session=session_id)
 
@@ -181,14 +176,14 @@ class SnapshotSessionStore(SessionStore):
         and are made again from the journal where that has them. The others stay; at the next opening, what they show
         beyond the journal is taken in. Errors: `NotFound`, `SessionBusy`.
         """
-        self._drop(session_id, given_up=True)
-        kept = {row.agent_id for row in keep}
+        self.snapshots.drop(session_id, given_up=True)
+        rebuilt = {row.agent_id for row in keep}
         moved = False
         for location in await self._locations_in(session_id):
             damages = await self._tree.damages(location)
             moved = moved or bool(damages)
             if damages:
-                await self._tree.move_aside(location, damages, remake=location.journal in kept)
+                await self._tree.move_aside(location, damages, remake=location.journal in rebuilt)
         try:
             return await self._journal.set_aside(session_id, keep)
         except NotFound:
@@ -209,10 +204,11 @@ class SnapshotSessionStore(SessionStore):
     async def aclose(self) -> None:
         """Put what is due, then close. Calling it twice is allowed."""
         with anyio.CancelScope(shield=True):
-            leases, self._leases = self._leases, {}
+            leases = list(self.snapshots.leases)
+            self.snapshots.leases.clear()
             await side_by_side([partial(self._close, session_id) for session_id in leases])
             for session_id in leases:
-                self._drop(session_id, given_up=True)
+                self.snapshots.drop(session_id, given_up=True)
             await self._journal.aclose()
 
     # Within.
@@ -224,43 +220,26 @@ class SnapshotSessionStore(SessionStore):
     async def _close(self, session_id: str) -> None:
         await side_by_side([each.close for each in self._open_in(session_id)])
 
-    def _drop(self, session_id: str, *, given_up: bool) -> None:
-        self._leases.pop(session_id, None)
-        for agent_id, agent in self.snapshots.of(session_id):
-            self._opening.pop((session_id, agent_id), None)
-            if isinstance(agent, AgentSnapshots) and agent.published is not None and not given_up:
-                self._published[session_id, agent_id] = agent.published
-        self.snapshots.drop(session_id, given_up=given_up)
-
     def _open_in(self, session_id: str) -> list[AgentSnapshots | RunSnapshots]:
         return [agent for _, agent in self.snapshots.of(session_id)]
 
     async def _opened(self, lease: Lease, agent_id: str) -> AgentSnapshots | RunSnapshots:
         """The snapshots of an agent or orchestrator; opens them if needed."""
-        key = lease.session_id, agent_id
-        async with self._opening.setdefault(key, anyio.Lock()):
-            found = self.snapshots.find(*key)
-            if found is None:
-                place, choices = self._place(lease, agent_id), self.snapshots.chosen(*key)
-                if orchestrator_in(agent_id) is not None:
-                    found = RunSnapshots(place, choices.multi_agent_save_latest_on)
-                else:
-                    found = AgentSnapshots(place, choices, self._published.get(key))
-                with anyio.CancelScope(shield=True):
-                    await found.open()
-                self._published.pop(key, None)
-                self.snapshots.add(*key, found)
-            return found
 
-    def _place(self, lease: Lease, journal: str) -> OwnedPlace:
-        return OwnedPlace(
-            journal=self._journal,
-            tree=self._tree,
-            lease=lease,
-            location=SnapshotLocation.of(lease.session_id, journal),
-            wall=self._wall,
-            entropy=self._entropy,
-        )
+        def make(choices: SnapshotChoices, published: Published | None) -> AgentSnapshots | RunSnapshots:
+            place = OwnedPlace(
+                journal=self._journal,
+                tree=self._tree,
+                lease=lease,
+                location=SnapshotLocation.of(lease.session_id, agent_id),
+                wall=self._wall,
+                entropy=self._entropy,
+            )
+            if orchestrator_in(agent_id) is not None:
+                return RunSnapshots(place, choices.multi_agent_save_latest_on)
+            return AgentSnapshots(place, choices, published)
+
+        return await self.snapshots.opened(lease.session_id, agent_id, make)
 
     async def _append(self, batches: Sequence[Batch], outcomes: dict[int, Position | RepertoryError]) -> None:
         before: dict[tuple[int, str], Sequence[Row] | None] = {}
@@ -295,7 +274,7 @@ class SnapshotSessionStore(SessionStore):
 
         Returns the error for which the batch must be refused.
         """
-        if self._leases.get(batch.lease.session_id) != batch.lease:
+        if self.snapshots.leases.get(batch.lease.session_id) != batch.lease:
             return None
         try:
             with own_errors(batch.lease.session_id):
@@ -333,7 +312,7 @@ class SnapshotSessionStore(SessionStore):
         before: dict[tuple[int, str], Sequence[Row] | None],
     ) -> None:
         session_id = batch.lease.session_id
-        if self._leases.get(session_id) != batch.lease:
+        if self.snapshots.leases.get(session_id) != batch.lease:
             return
         if isinstance(outcome, Position):
             for agent_id in {row.agent_id: None for row in batch.rows}:
@@ -348,7 +327,7 @@ class SnapshotSessionStore(SessionStore):
 
     async def _changed(self, batch: Batch) -> LeaseLost | None:
         """The refusal of a batch that proves a lease, when another program has written a snapshot of its session."""
-        if batch.rows or batch.erase or self._leases.get(batch.lease.session_id) != batch.lease:
+        if batch.rows or batch.erase or self.snapshots.leases.get(batch.lease.session_id) != batch.lease:
             return None
         for _, agent in self.snapshots.of(batch.lease.session_id):
             try:

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from repertory.backends.ports import Corruption, Create, Overwrite, Update
 from repertory.backends.sessions.journal.format import ROOT
+from repertory.backends.sessions.requests import find
 from repertory.backends.sessions.snapshots.makers import (
     FoundSnapshot,
     S,
     found_snapshot,
-    in_thread_when_large,
     run_found_in,
 )
+from repertory.backends.sessions.table import in_thread_when_large
 from repertory.core.ids import RESERVED
 from repertory.core.message_tree.json_files import json_file, parsed, to_file
 from repertory.core.snapshots.location import (
@@ -43,7 +44,7 @@ from repertory.core.snapshots.location import (
 from repertory.errors import AlreadyExists, NotFound, PreconditionFailed, SnapshotException, StoreUnavailable
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import ObjectInfo, ObjectStore, StoredObject
+    from repertory.backends.ports import ObjectInfo, ObjectStore
     from repertory.core.snapshots.document import FoundRun, ReadSnapshot
 
 _LATEST = "snapshot_latest.json"
@@ -117,7 +118,7 @@ class SnapshotTree:
         info = next((info for info in await self._objects.list(key) if info.key == key), None)
         if info is None or info.version is not None:
             return (info.version if info is not None else None) != version
-        stored = await self._find(key)
+        stored = await find(self._objects, key)
         return (stored.version if stored is not None else None) != version
 
     async def put_latest(
@@ -196,7 +197,7 @@ class SnapshotTree:
     async def numbering(self, location: SnapshotLocation) -> Numbering:
         """The content of the manifest. Errors: `SnapshotException` when it cannot be read."""
         key = keys_of(location).manifest
-        stored = await self._find(key)
+        stored = await find(self._objects, key)
         self._manifests.pop(key, None)
         if stored is None:
             return Numbering()
@@ -230,20 +231,14 @@ class SnapshotTree:
             try:
                 return await self._objects.put(key, body, Create() if version is None else Update(version))
             except (AlreadyExists, PreconditionFailed):
-                stored = await self._find(key)
+                stored = await find(self._objects, key)
                 if stored is not None and stored.body == body:
                     return stored.version
                 version = stored.version if stored is not None else None
         raise StoreUnavailable("somebody else writes it as well", key=key)
 
-    async def _find(self, key: str) -> StoredObject | None:
-        try:
-            return await self._objects.get(key)
-        except NotFound:
-            return None
-
     async def _found(self, key: str, read: Callable[[object, str], FoundSnapshot[S]]) -> FoundSnapshot[S] | None:
-        stored = await self._find(key)
+        stored = await find(self._objects, key)
         if stored is None:
             return None
         body = stored.body

@@ -26,7 +26,7 @@ from repertory.backends.sessions.sqlite.file import (
     owners_folder,
 )
 from repertory.backends.sessions.sqlite.reading import CHAIN, LOAD, Heads, JournalReader, LastRow, pack_rows, unpacked
-from repertory.backends.sessions.table import busy, lost
+from repertory.backends.sessions.table import busy, lost, newest_first
 from repertory.backends.sqlite_files import UNUSABLE_VALUES
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
@@ -158,7 +158,7 @@ class Journals:
             )
             for name, about in listed.items()
         ]
-        return sorted(infos, key=lambda info: info.updated_at, reverse=True)
+        return newest_first(infos)
 
     def delete(self, session_id: str) -> None:
         with self._transaction("synced"):
@@ -566,8 +566,8 @@ class Quarantine:
         """SQLite's integrity check, and rows of no journal."""
         damages: list[Corruption] = []
         try:
-            said = [text for (text,) in self._connection.execute(f"PRAGMA integrity_check({_FAULTS_MAX})")]
-            damages = [Corruption(where=self._path, what=text) for text in said if text != "ok"]
+            faults = [text for (text,) in self._connection.execute(f"PRAGMA integrity_check({_FAULTS_MAX})")]
+            damages = [Corruption(where=self._path, what=text) for text in faults if text != "ok"]
             strays = [f"{count} rows of no journal, from position {first} on" for count, first in self._strays()]
             unlinked = self._connection.execute(_UNLINKED).fetchall()
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:

@@ -30,6 +30,7 @@ from repertory.backends.sessions.sqlite.file import (
     owners_folder,
     readable_text,
     refuse_links,
+    refuse_lost,
 )
 from repertory.backends.sessions.sqlite.journals import Journals
 from repertory.backends.sessions.table import busy
@@ -183,24 +184,15 @@ class SQLiteSessionStore(SessionStore):
 
     def _worked(self, work: Callable[[Journals], T], nothing: T) -> T:
         if self._journals is None and not os.path.lexists(self._path):
-            from repertory.backends.sessions.sqlite.file import refuse_lost
-
             refuse_lost(self._path.absolute())
             return nothing
         return work(self._opened())
 
     async def corrupt_files(self) -> Sequence[str]:
         """The damaged files that were moved aside, oldest first."""
-        return await self._thread.run(self._wrecks)
-
-    def _wrecks(self) -> list[str]:
-        from repertory.backends.sessions.sqlite.store import wrecks_of
-
-        return wrecks_of(self._path.absolute())
+        return await self._thread.run(lambda: corrupt_files_of(self._path.absolute()))
 
     def _rebuilt(self, keep: Callable[[SalvagedRows], Sequence[Row]]) -> str:
-        from repertory.backends.sessions.sqlite.store import rebuild
-
         self._close()
         path, timeout_s = self._path.absolute(), self._busy_timeout_s
         owner = f"{self._owner}-rebuilding"
@@ -208,8 +200,6 @@ class SQLiteSessionStore(SessionStore):
 
     def _opened(self) -> Journals:
         if self._journals is None:
-            from repertory.backends.sessions.sqlite.journals import Journals
-
             path, timeout_s = self._path.absolute(), self._busy_timeout_s
             self._journals = Journals(path, self._owner, busy_timeout_s=timeout_s, alongside=self._alongside(path))
         return self._journals
@@ -262,20 +252,20 @@ def rebuild(
             old.text_factory = readable_text
             with suppress(sqlite3.DatabaseError):  # Keep writers out meanwhile, if possible.
                 old.execute("BEGIN IMMEDIATE")
-            wreck = CorruptFile(old, str(path))
-            _refuse_owners(path, wreck)
-            if not wreck.sessions() and wreck.unread is not None:
+            corrupt_file = CorruptFile(old, str(path))
+            _refuse_owners(path, corrupt_file)
+            if not corrupt_file.sessions() and corrupt_file.unread is not None:
                 text = "no session can be read in this file, so it was left as it is: restore a copy, or move it away"
-                raise Corrupt(text, path=str(path), cause=wreck.unread)
+                raise Corrupt(text, path=str(path), cause=corrupt_file.unread)
             journals = Journals(new, owner, busy_timeout_s=busy_timeout_s, alongside=alongside)
             try:
-                _fill(journals, wreck, keep, noted_in(owners_folder(path)))
+                _fill(journals, corrupt_file, keep, noted_in(owners_folder(path)))
             finally:
                 journals.close()
         return _exchanged(path, new)
 
 
-def wrecks_of(path: Path) -> list[str]:
+def corrupt_files_of(path: Path) -> list[str]:
     prefix = f"{path.name}.damaged-"
     numbers: list[int] = []
     with suppress(OSError):
@@ -284,18 +274,18 @@ def wrecks_of(path: Path) -> list[str]:
     return [str(path.with_name(f"{prefix}{number}")) for number in numbers]
 
 
-def _refuse_owners(path: Path, wreck: CorruptFile) -> None:
+def _refuse_owners(path: Path, corrupt_file: CorruptFile) -> None:
     looking = OwnerLock(owners_folder(path), "nobody")
-    for session_id, _, owner in wreck.owners():
+    for session_id, _, owner in corrupt_file.owners():
         if owner is not None and looking.alive(owner):
             raise busy(session_id, owner)
 
 
-def _fill(journals: Journals, wreck: CorruptFile, keep: Callable[[SalvagedRows], Sequence[Row]], noted: int) -> None:
-    generations = {session_id: generation for session_id, generation, _ in wreck.owners()}
-    journals.begin_behind(max([wreck.last_generation(), *generations.values()]), max(noted, wreck.last_position()))
-    for session_id in wreck.sessions():
-        rows = keep(wreck.salvage(session_id))
+def _fill(journals: Journals, corrupt: CorruptFile, keep: Callable[[SalvagedRows], Sequence[Row]], noted: int) -> None:
+    generations = {session_id: generation for session_id, generation, _ in corrupt.owners()}
+    journals.begin_behind(max([corrupt.last_generation(), *generations.values()]), max(noted, corrupt.last_position()))
+    for session_id in corrupt.sessions():
+        rows = keep(corrupt.salvage(session_id))
         if not rows:
             continue
         lease = journals.acquire(session_id, takeover=False)
@@ -306,7 +296,7 @@ def _fill(journals: Journals, wreck: CorruptFile, keep: Callable[[SalvagedRows],
 
 
 def _exchanged(path: Path, new: Path) -> str:
-    before = wrecks_of(path)
+    before = corrupt_files_of(path)
     number = int(before[-1].rpartition("-")[2]) + 1 if before else 1
     if not os.path.lexists(path):
         number = max(1, number - 1)
