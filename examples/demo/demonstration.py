@@ -396,8 +396,7 @@ class Talker:
             except Refused as error:
                 if error.fields["kind"] not in ("Unavailable", "ActorDead"):
                     raise
-                self.in_flight = None
-                self.refused += 1
+                self.refused += 1  # Its prompt may be stored all the same, if it was said before a kill.
                 return
 
     async def _take_turn(self, worker: WorkerProcess) -> None:

@@ -106,16 +106,20 @@ def assemble(agent_id: str, documents: Mapping[DocumentSource, Read], unread: Co
 
 
 def check_chain(assembled: Assembled, places: Mapping[int, str], session_id: str) -> None:
-    """Errors: `CorruptJournal` when rows before the ones found are missing. `places`: number to key."""
+    """Errors: `CorruptJournal` when rows before the ones found are missing; it names the documents on both sides of the
+    gap, since the one before it may be there and unreadable. `places`: number to key.
+    """
     if assembled.begins > 1:
         first = assembled.rows[0]
-        keys = (places.get(assembled.numbers.get(row.seq, -1)) for row in assembled.rows)
+        number = next((at for row in assembled.rows if (at := assembled.numbers.get(row.seq)) in places), None)
+        before = max((at for at in places if number is not None and at < number), default=None)
         raise CorruptJournal(
             "documents before this one were removed or cannot be read",
             session=session_id,
             agent=first.agent_id,
             seq=first.seq,
-            file=next((key for key in keys if key is not None), None),
+            file=None if number is None else places[number],
+            before=None if before is None else places[before],
         )
 
 
