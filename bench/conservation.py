@@ -161,6 +161,32 @@ class Chaotic(Actor[object]):
                 pass
         return reply(message.number)
 
+    def handle_now(self, message: object) -> Next | None:
+        """Half of the messages are handled without waiting, asks of an idle actor in their asker's step."""
+        rng = self._ledger.rng
+        if not isinstance(message, Told | Asked) or rng.random() < 0.5:
+            return None
+        self._ledger.begun[message.number] += 1
+        match rng.randrange(10):
+            case 0:
+                raise ValueError("crashed at once")
+            case 1:
+                return fail(ValueError("failed at once"))
+            case 2:
+                raise Reject(NotFound("rejected at once"))
+            case 3 if isinstance(message, Asked):
+                return self._defer(message)
+            case 4:
+                self.context.after(rng.random() / 10, "timer", key=rng.randrange(3))
+            case 5:
+                self.context.job(self._work)
+            case 6:
+                for told in self.context.take_queued(5, Told):
+                    self._ledger.begun[told.number] += 1
+            case _:
+                pass
+        return reply(message.number)
+
     def _stream(self, message: Streamed) -> Next:
         sink = self.context.sink()
         job = self.context.job(self._write, sink)

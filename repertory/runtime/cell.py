@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from functools import partial
 from typing import TypeAlias, cast
 
@@ -34,6 +35,7 @@ from repertory.runtime.lifecycle import (
 from repertory.runtime.message import (
     CARRY_ON,
     ORIGIN,
+    AskEnvelope,
     CallContext,
     CarryOn,
     Envelope,
@@ -77,10 +79,12 @@ class Cell:
 
     __slots__ = (
         "_actor",
+        "_at_once",
         "_bucket",
         "_child",
         "_context",
         "_cut",
+        "_ended_at_once",
         "_failed",
         "_handle",
         "_hook",
@@ -106,6 +110,10 @@ class Cell:
         self._hook: anyio.CancelScope | None = None
         self._bucket: set[Expiring] | None = None
         self._cut: ExitReason | None = None
+        self._at_once = 0
+        """Asks handled in their askers' steps since the actor's own task ran."""
+        self._ended_at_once: ExitReason | None = None
+        """Why one of them has ended this incarnation."""
         self._keep_queue = False
         self._started = False
         self._stop_reason = Shutdown()
@@ -207,13 +215,13 @@ class Cell:
         This is the runtime's hot path: values needed for every message are held in local names.
         """
         child, context, origin, mailbox = self._child, self._context, self._origin, self._child.ref.mailbox
-        queue, handle, parking = mailbox.queue, actor.handle, self._services.transport.waker
+        queue, handle, parking = mailbox.queue, self._handler(actor), self._services.transport.waker
         now, make_waiter, draining, inf = parking.now, parking.waiter, State.DRAINING, math.inf
         burst = system_burst = 0
         while True:
             if mailbox.lane and (system_burst < BURST or not queue):
                 system_burst += 1
-                reason = await self._handle_system(actor, mailbox.lane.popleft())
+                reason = await self._handle_system(actor, handle, mailbox.lane.popleft())
                 if reason is not None:
                     return reason
             elif queue and not self._keep_queue:
@@ -261,6 +269,9 @@ class Cell:
                 burst = system_burst = 0
                 waiter = mailbox.waiter = make_waiter()
                 await waiter
+                self._at_once = 0
+                if self._ended_at_once is not None:
+                    return self._ended_at_once
                 continue
             burst += 1
             if burst >= BURST:
@@ -274,7 +285,63 @@ class Cell:
             return await handle(envelope.message)
         return CARRY_ON
 
-    async def _handle_system(self, actor: Actor[object], message: object) -> ExitReason | None:
+    def _handler(self, actor: Actor[object]) -> MessageHandler:
+        """The handler of queued messages. For an actor with `handle_now`, asks may also be handled at once from now on,
+        among the context variables that the actor has started with.
+        """
+        if type(actor).handle_now is Actor[object].handle_now:
+            return actor.handle
+        handle_here = partial(copy_context().run, actor.handle_now)
+        self._child.ref.mailbox.at_once = lambda call: self._handle_at_once(call, handle_here)
+
+        async def handle(message: object) -> Next:
+            after = actor.handle_now(message)
+            return await actor.handle(message) if after is None else after
+
+        return handle
+
+    def _handle_at_once(self, call: AskEnvelope, handle_now: Callable[[object], Next | None]) -> bool:
+        """Handle an ask in its asker's step, as a turn of this actor; False if it has to be queued.
+
+        While it is handled the actor is not idle, so messages that come meanwhile are queued. They, and the end of the
+        incarnation, are left to the actor's own task. So is one ask in 64, which lets other tasks run.
+        """
+        mailbox, context, origin = self._child.ref.mailbox, self._context, self._origin
+        waiter = mailbox.waiter
+        if waiter is None or waiter.done() or mailbox.room <= 0 or self._at_once >= BURST:
+            return False
+        if self._keeper.about_to_restart:  # Whoever takes over handles it.
+            return False
+        self._at_once += 1
+        mailbox.waiter = None
+        context.envelope = call
+        self._turn_at, origin.trace, origin.deadline = call.at, call.trace, call.deadline
+        try:
+            after = handle_now(call.message)
+        except Reject as rejected:
+            after = Refuse(rejected.error)
+        except BaseException as error:
+            failure = _failure_in(error)
+            if failure is None:
+                raise
+            after = Fail(failure)
+        finally:
+            context.envelope = None
+            mailbox.waiter = waiter
+            if mailbox.queue or mailbox.lane:
+                mailbox.wake()
+        if after is None:
+            return False
+        self._processed += 1
+        if type(after) is Reply:
+            call.answer(after.value)
+        else:
+            self._ended_at_once = self._conclude(call, after)
+            if self._ended_at_once is not None:
+                mailbox.wake()
+        return True
+
+    async def _handle_system(self, actor: Actor[object], handle: MessageHandler, message: object) -> ExitReason | None:
         self._origin.deadline, self._origin.trace = math.inf, None
         match message:
             case Exited():
@@ -284,7 +351,7 @@ class Cell:
             case TimerFired(timers=timers) if timers is self._context.timers and timers.claim(message):
                 note = Note(message.message, self._services.transport.waker.now(), None)
                 self._turn_at, self._context.envelope = note.at, note
-                after = await self._handle_rejecting(actor.handle, note)
+                after = await self._handle_rejecting(handle, note)
                 self._context.envelope = None
                 return self._conclude(note, after)
             case _:
@@ -383,6 +450,7 @@ class Cell:
         if context.own_children is not None:
             context.own_children.kill()
         context.close(ActorDead("the actor stopped before it answered", actor=child.ref.path))
+        child.ref.mailbox.at_once = None
         if child.ref.mailbox.lane is not None:
             child.ref.mailbox.lane.clear()
         child.processed += self._processed + context.taken

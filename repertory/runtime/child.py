@@ -140,6 +140,11 @@ class Keeper(Protocol):
         """The entry of the child of that name; None if there is none."""
         ...
 
+    @property
+    def about_to_restart(self) -> bool:
+        """True if a child has ended, and its siblings may have to restart with it."""
+        ...
+
     async def start(self, spec: ChildSpec) -> ActorRef[object]: ...
 
     def end(self, name: str, ended: Callable[[], object], reason: Shutdown) -> None:

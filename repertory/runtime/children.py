@@ -58,6 +58,8 @@ class Children:
         self._by_name: dict[str, Child] = {}
         self._restarts: tuple[float, ...] = ()
         self._recoveries: list[_Recovery] = []
+        self._undecided = 0
+        """Children that have ended without a decision yet."""
         self._closed = False
         self._reason = _ASKED
         self.settings = SupervisorSettings()
@@ -188,15 +190,22 @@ class Children:
             self._forget(child, reason)
         elif not expected and not self._is_pending(child):
             ran_s = self._services.transport.waker.now() - started_at if acknowledged else 0.0
+            self._undecided += 1
             self._owner.mailbox.offer_system(Exited(child, reason, ran_s))
         child.settle(None if acknowledged else _start_failed(child, reason))
         told, child.on_ended = child.on_ended, []
         for ended in told:
             ended()
 
+    @property
+    def about_to_restart(self) -> bool:
+        """True if a child has ended, and its siblings may have to restart with it."""
+        return self.settings.strategy is not Strategy.ONE_FOR_ONE and bool(self._undecided or self._recoveries)
+
     def decide(self, exited: Exited) -> None:
         """Do what the settings say about a child that ended. Errors: `RestartLimitReached` if they say to give up."""
         child = exited.child
+        self._undecided -= 1
         if self._closed or child.removing or child.cell is not None or self._is_pending(child):
             return
         ending = Ending(restart=child.spec.restart, reason=exited.reason, failures=child.failures, ran_s=exited.ran_s)

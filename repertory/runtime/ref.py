@@ -118,7 +118,8 @@ class ActorRef(Generic[M_contra]):
     async def ask(self, message: Ask[R], *, timeout_s: float) -> R:
         """Send an ask and return the answer. `timeout_s` counts from now and includes waiting for room; inside a turn
         that was itself asked, the earlier deadline holds. Deadlines are noticed within 50 ms; `math.inf` waits for
-        ever.
+        ever. An idle actor that handles the message without waiting (`Actor.handle_now`) does so here and now: such an
+        ask does not let other tasks run, nor notice a cancellation.
 
         If the ask is cancelled or times out, a queued message is not run; for a running one `on_abandon` decides.
         Errors: `AskTimeout`; `ActorDead` (stopped before it answered); `ActorFailed` (the handler raised: `__cause__`);
@@ -133,7 +134,13 @@ class ActorRef(Generic[M_contra]):
         waiter = self._make_waiter()
         mailbox = self.mailbox
         call = AskEnvelope(message, at, origin.trace, deadline, mailbox, waiter)
-        if origin.waits is not None:
+        at_once = mailbox.at_once
+        handled = at_once is not None and mailbox.waiter is not None and at < deadline and at_once(call)
+        if call.answered:
+            if call.error is not None:
+                raise call.error
+            return cast("R", call.value)
+        if origin.waits is not None and not handled:
             self._draw_edge(call, origin.waits)
         bucket = None
         try:
@@ -144,7 +151,9 @@ class ActorRef(Generic[M_contra]):
                 bucket.add(call)
             elif deadline != _FOREVER:
                 raise Invalid("a timeout is a number of seconds", timeout_s=timeout_s)
-            if len(mailbox.queue) < mailbox.room:
+            if handled:
+                pass  # It answers later.
+            elif len(mailbox.queue) < mailbox.room:
                 # As `offer` in the common case, without the call.
                 mailbox.queue.append(call)
                 parked = mailbox.waiter

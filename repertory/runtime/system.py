@@ -428,6 +428,11 @@ class Root:
             lost = reason.error if isinstance(reason, ExitFailed | ExitLimitReached) else None
             self._on_fatal(lost or RestartLimitReached("the root supervisor was killed"))
 
+    @property
+    def about_to_restart(self) -> bool:
+        """Never: the root has no siblings."""
+        return False
+
     def find(self, name: str) -> ActorRef[object]:
         """The root has no siblings."""
         raise NotFound("the root has no siblings", name=name)

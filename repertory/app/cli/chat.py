@@ -197,7 +197,7 @@ class Chat:
             return
         self._open = result.stop_reason == "cancelled"
         if self._open:
-            self._terminal.remark("The turn was stopped. Press Enter to continue it, or type a new message.")
+            self._terminal.remark("Stopped. Press Enter to continue it, or type a new message.")
 
     def _run_turn(self, prompt: Prompt) -> AgentResult:
         """The turn's result. Ctrl-C and the end of the process cut the turn short."""

@@ -145,6 +145,15 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     )
     prune.add_argument("--beyond-rewinds", action="store_true", help="also erase what rewinds left behind")
     prune.add_argument("--dry-run", action="store_true", help="only print what would be erased")
+    _add_redaction_options(redact, retext)
+    expire = add("expire", _expire, "delete every session that has not changed for AGE", asks=True)
+    expire.add_argument("age", type=_argument(_age_s), metavar="AGE", help=age)
+    expire.add_argument("--dry-run", action="store_true", help="only print what would be deleted")
+    doctor = add("doctor", _doctor, "examine every session; exits with 1 when something is damaged")
+    doctor.add_argument("--repair", action="store_true", help="move damaged data aside, so that the rest opens")
+
+
+def _add_redaction_options(redact: argparse.ArgumentParser, retext: argparse.ArgumentParser) -> None:
     redact.add_argument("seq", type=int, metavar="NUMBER", help="the number of the message, from `show`")
     redact.add_argument(
         "text", nargs="?", default="[redacted]", metavar="TEXT", help="the text to put there (default: [redacted])"
@@ -159,11 +168,6 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     )
     for command in (redact, retext):
         command.add_argument("--memory", metavar="FILE", help="a memory database to erase it from as well")
-    expire = add("expire", _expire, "delete every session that has not changed for AGE", asks=True)
-    expire.add_argument("age", type=_argument(_age_s), metavar="AGE", help=age)
-    expire.add_argument("--dry-run", action="store_true", help="only print what would be deleted")
-    doctor = add("doctor", _doctor, "examine every session; exits with 1 when something is damaged")
-    doctor.add_argument("--repair", action="store_true", help="move damaged data aside, so that the rest opens")
 
 
 def run_command(options: argparse.Namespace) -> int:

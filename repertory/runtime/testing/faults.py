@@ -98,7 +98,7 @@ class _Sabotaged(Actor[M]):
             case InjectedFault.CRASH_BEFORE:
                 raise PlannedCrash("before the handler")
             case InjectedFault.CRASH_AFTER:
-                await self._actor.handle(message)
+                await self._handled(message)
                 raise PlannedCrash("after the handler")
             case InjectedFault.DELAY:
                 await anyio.sleep(self._saboteur.delay_s)
@@ -106,7 +106,11 @@ class _Sabotaged(Actor[M]):
                 self._saboteur.kill(self.context.self_ref)
             case None:
                 pass
-        return await self._actor.handle(message)
+        return await self._handled(message)
+
+    async def _handled(self, message: M) -> Next:
+        after = self._actor.handle_now(message)
+        return await self._actor.handle(message) if after is None else after
 
     async def on_down(self, down: Down) -> Next:
         return await self._actor.on_down(down)

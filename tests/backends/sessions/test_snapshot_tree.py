@@ -157,6 +157,29 @@ async def test_a_commit_is_not_kept_waiting_by_snapshots_and_the_last_state_wins
     await store.aclose()
 
 
+@pytest.mark.parametrize(("latency_s", "ends_within_s", "puts"), [(1.0, 1.0, 1), (3600.0, 2.0, 2)], ids=["put", "hung"])
+async def test_a_snapshot_that_is_being_put_when_maintenance_ends_is_finished_within_bounds(
+    shelf: ObjectShelf, latency_s: float, ends_within_s: float, puts: int
+) -> None:
+    """A put that is cut off may have happened, so it would be looked for and put again."""
+    counted = CountingObjectStore(MemoryObjectStore(shelf))
+    store = snapshots_on(counted, "one")
+    session = await Session.open(store)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(store.maintain)
+        await session.turn("hi")
+        counted.take()
+        counted.latency_s = latency_s
+        await anyio.sleep(0.1)
+        began = anyio.current_time()
+        tasks.cancel_scope.cancel()
+    assert anyio.current_time() - began <= ends_within_s
+    counted.latency_s = 0.0
+    await store.aclose()
+    assert [key for key, _ in counted.puts].count(LATEST) == puts
+    assert len(texts(shelf)) == 2
+
+
 @pytest.mark.parametrize(
     ("strategy", "after_prompt", "after_turn", "after_close"),
     [("message", 1, 2, 2), ("invocation", 0, 2, 2), ("never", 0, 0, 0), ("trigger", 0, 0, 0)],

@@ -56,7 +56,7 @@ def mode(path: Path) -> int:
 
 
 def store_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("repertory ")]
+    return [thread for thread in threading.enumerate() if thread.name == "repertory sessions.db"]
 
 
 async def test_nothing_is_created_before_the_first_write(store: SQLiteSessionStore, path: Path) -> None:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from repertory.core.snapshots.trigger import MultiAgentSaveLatestOn
 
 _log = logging.getLogger("repertory.sessions")
+_GRACE_S = 2.0
 _RETRY_S = 5.0
 """Seconds to wait after an error before an agent's snapshots are put again."""
 _AT_ONCE = 8
@@ -484,6 +485,31 @@ M = TypeVar("M")
 M_co = TypeVar("M_co", covariant=True)
 
 
+async def _with_grace(put: Callable[[], Awaitable[None]]) -> None:
+    """Put, and go on for up to `_GRACE_S` after a cancellation: a put that is cut off may have happened, so closing
+    would look and put again. Errors: those of `put`; `Unwritable` for any that is not ours.
+    """
+    failed: RepertoryError | None = None
+    async with anyio.create_task_group() as group:
+        with anyio.CancelScope(shield=True) as scope:
+
+            async def notice_cancellation() -> None:
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    scope.deadline = anyio.current_time() + _GRACE_S
+
+            group.start_soon(notice_cancellation)
+            try:
+                with own_errors():
+                    await put()
+            except RepertoryError as error:
+                failed = error
+        group.cancel_scope.cancel()
+    if failed is not None:
+        raise failed
+
+
 class SnapshotAgent(Protocol[M_co]):
     """An agent or orchestrator whose snapshots are put from its journal."""
 
@@ -593,8 +619,7 @@ class SnapshotAgents(Generic[A, M]):
             while agent.due:
                 try:
                     async with self._limiter:
-                        with own_errors():
-                            await agent.publish()
+                        await _with_grace(agent.publish)
                 except LeaseLost:
                     return
                 except RepertoryError as error:
