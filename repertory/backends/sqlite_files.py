@@ -40,9 +40,9 @@ _TAKEN = {
 }
 """Only damaged data makes our statements violate these constraints."""
 
-UNUSABLE_VALUES = sqlite3.Error, OSError, TypeError, ValueError, OverflowError
-"""Raised for values of types that we do not store: SQLite allows any value in any column, so damage or an edit may have
-put a text where a number should be.
+UNUSABLE_VALUES = sqlite3.Error, OSError, TypeError, ValueError, AttributeError, OverflowError
+"""Raised for values of types that we do not store: SQLite allows any value in any column, and a damaged page has one
+even where a column refuses it, so that a text may be where a number should be, or nothing at all.
 """
 
 

@@ -62,6 +62,19 @@ def change(path: Path, *statements: str) -> None:
             connection.execute(statement)
 
 
+def put_any(path: Path, table: str, name: str, value: str, where: str) -> None:
+    """Put a value into a column that may refuse it, as a damaged page does."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        (schema,) = connection.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
+        statement = "UPDATE sqlite_schema SET sql = ? WHERE name = ?"
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(statement, (schema.replace(" NOT NULL", ""), table))
+        connection.execute("PRAGMA writable_schema = RESET")
+        connection.execute(f"UPDATE {table} SET {name} = {value} WHERE {where}")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(statement, (schema, table))
+
+
 def position_of(path: Path, session: str, seq: int) -> int:
     statement = "SELECT position FROM rows JOIN journals ON journal = id WHERE session = ? AND rows.seq = ?"
     with closing(sqlite3.connect(path)) as connection:
@@ -182,7 +195,7 @@ async def test_an_index_never_leads_to_another_sessions_journal(path: Path) -> N
         ]
 
 
-TEXT, HIGHEST = "'text'", "9223372036854775807"
+TEXT, HIGHEST, NOTHING = "'text'", "9223372036854775807", "NULL"
 COLUMNS = [
     *(f"rows.{name}" for name in ("journal", "previous", "seq", "kind", "version", "low", "link", "salt", "body")),
     *(f"journals.{name}" for name in ("session", "agent", "created_at", "head", "seq")),
@@ -214,10 +227,10 @@ async def test_a_value_of_any_type_is_a_typed_error_or_harmless(path: Path, colu
         lambda: sessions.doctor(repair=True),
         lambda: sessions.mark("sick", "there"),
     ]
-    for value in (TEXT, HIGHEST):
+    for value in (TEXT, HIGHEST, NOTHING):
         path.write_bytes(body)
         with suppress(sqlite3.IntegrityError):
-            change(path, f"UPDATE {table} SET {name} = {value} WHERE {where}")
+            put_any(path, table, name, value, where)
         with anyio.fail_after(WAIT_S):
             for call in calls:
                 with suppress(RepertoryError):
@@ -370,14 +383,14 @@ MEMORY += ["entries.conversation", "scopes.entries", "conversations.places", "co
 @on_one_loop(MEMORY)
 async def test_a_value_of_any_type_in_a_memory_is_a_typed_error_or_harmless(path: Path, column: str) -> None:
     table, _, name = column.partition(".")
-    for value in (TEXT, HIGHEST, "'{'"):
+    for value in (TEXT, HIGHEST, NOTHING, "'{'"):
         path.unlink(missing_ok=True)
         store = SQLiteMemoryStore(path)
         for number in range(4):
             await store.add(f"tea number {number}", {"session_id": "s", "speaker": "Ann", "topic": "tea"})
         await store.aclose()
         with suppress(sqlite3.IntegrityError):
-            change(path, f"UPDATE memory_{table} SET {name} = {value}")
+            put_any(path, f"memory_{table}", name, value, "TRUE")
         for call in (
             lambda: store.search("which tea was it, Ann?"),  # noqa: B023 - called at once
             store.entries,

@@ -170,6 +170,9 @@ class JournalReader:
             if not name:
                 raise self._corrupt("a journal does not say of which session it is", position=journal)
             about = found.setdefault(name, Listed())
+            if not agent:
+                about.damaged = True
+                continue
             try:
                 created_at, updated_at, seq = self._about(journal, agent, created_at)
             except (sqlite3.DatabaseError, UnicodeDecodeError, CorruptJournal):
@@ -180,6 +183,8 @@ class JournalReader:
             about.created_at = about.created_at or created_at
             about.updated_at = max(about.updated_at, updated_at)
         for name, *_ in entries:  # The lines of these sessions are gone.
+            if not name:
+                raise self._corrupt("an entry of the index does not say of which session it is")
             found.setdefault(name, Listed()).damaged = True
         for name, (owner, journals) in known.items():
             if name in found or journals:
@@ -190,7 +195,9 @@ class JournalReader:
 
     def _known(self, session_id: str | None) -> dict[str, _Known]:
         where, values = ("", ()) if session_id is None else (" WHERE name = ?", (session_id,))
-        found = self._connection.execute(f"{self._sessions}{where}", values)
+        found = self._connection.execute(f"{self._sessions}{where}", values).fetchall()
+        if not all(name for name, *_ in found):
+            raise self._corrupt("a lease does not say of which session it is")
         return {name: _Known(owner, journals) for name, owner, journals in found}
 
     def _about(self, journal: int, agent_id: str, created_at: object) -> tuple[float, float, int]:
