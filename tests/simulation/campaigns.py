@@ -28,6 +28,7 @@ CAMPAIGNS = {
     "clocks": "tests.simulation.campaign_kills:clocks",
     "disks": "tests.simulation.campaign_disks:disks",
     "bombs": "tests.simulation.campaign_bombs:bombs",
+    "histories": "tests.simulation.campaign_histories:histories",
     "forks": "tests.simulation.campaign_forks:forks",
     "servers": "tests.simulation.campaign_servers:servers",
     "crowd": "tests.simulation.campaign_crowd:crowd",

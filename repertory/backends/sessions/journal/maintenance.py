@@ -175,6 +175,9 @@ async def _erase_in(session: OwnedSegments, info: ObjectInfo, erasing: frozenset
         if found is None:
             return
         header, rows = read_object(found.body, kind, session.lease.session_id, key)
+        generation = header.get("generation")
+        if isinstance(generation, int) and generation > session.lease.generation:
+            return  # A later owner's, who knows what is to be erased. It may also be of a new session of that name.
         left = without(rows, erasing)
         if left == rows:
             return

@@ -316,10 +316,10 @@ class OwnedSegments:
     async def write_tombstone(self) -> None:
         """Mark the session as deleted in its head. Errors: `LeaseLost`, and those of the object store."""
         async with self.committing, self.head_lock:
-            lease = self.lease
-            gone = HeadObject(session=lease.session_id, generation=lease.generation, edition=self.head.edition)
-            self.head = replace(gone, owner=lease.owner, commit=self.commit)
-            await self._replace_head({"owner": None, "orderly": True, "deleted": True}, ())
+            changes: HeadChanges = {"owner": None, "commit": self.commit, "orderly": True, "deleted": True}
+            changes |= {"window": None, "seqs": {}, "erasing": (), "created_at": 0.0, "updated_at": 0.0}
+            self.head = replace(self.head, base=0, merged=0, tidied=0)
+            await self._replace_head(changes, ())
             self.lose()
 
     async def write_moved(self, moved_to: str) -> None:
@@ -336,7 +336,7 @@ class OwnedSegments:
 
         Errors: `LeaseLost`, and those of the object store.
         """
-        rows: Sequence[Row] = ()
+        rows: Sequence[Row] | None = None
         if fresh:
             await self._complete()
             rows, window = await self._write_window(changes)
@@ -365,14 +365,17 @@ class OwnedSegments:
         changes["window"] = name
         return (), name
 
-    async def _replace_head(self, changes: HeadChanges, rows: Sequence[Row]) -> None:
+    async def _replace_head(self, changes: HeadChanges, rows: Sequence[Row] | None) -> None:
+        """Replace the head by one with these rows. None: with those that it names or holds already."""
+        held: Sequence[Row] = ()
         for _ in range(_TRIES_MAX):
             head = replace(self.head, edition=self.head.edition + 1, **changes)
+            body = pack_head(head, held if rows is None else rows)
             sent_at = anyio.current_time()
             try:
-                self._version = await self.objects.put(self.keys.head, pack_head(head, rows), Update(self._version))
+                self._version = await self.objects.put(self.keys.head, body, Update(self._version))
             except PreconditionFailed:
-                await self._reread_head()
+                held = await self._reread_head()
                 continue
             self.head = head
             self._stale_windows.discard(head.window or "")
@@ -380,14 +383,17 @@ class OwnedSegments:
             return
         raise StoreUnavailable("the head could not be replaced", session=self.lease.session_id)
 
-    async def _reread_head(self) -> None:
-        """The head is not the expected one. An earlier put of ours may have succeeded; else the session is lost."""
+    async def _reread_head(self) -> Sequence[Row]:
+        """The rows in the head, which is not the expected one. An earlier put of ours may have succeeded; else the
+        session is lost.
+        """
         stored = await self.reader.head()
         if stored is None or not self._ours(stored.head):
             raise self.lose()
         if self.head.window is not None and stored.head.window != self.head.window:
             self._stale_windows.add(self.head.window)
         self.head, self._version = stored.head, stored.version
+        return stored.rows
 
     def _ours(self, head: HeadObject) -> bool:
         return is_current(head, self.lease)
