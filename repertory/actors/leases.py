@@ -64,6 +64,20 @@ class SessionLeases:
             session.users += 1
             return session.lease
 
+    async def acquire_again(self, lease: Lease) -> bool:
+        """Use the session again under a lease that was released. False if that cannot be, or somebody else has had the
+        session since: then nothing has changed. Errors: `Unavailable`.
+        """
+        async with self._locked(lease.session_id) as session:
+            if session.lease is not None and session.users:
+                if session.doubted or session.lease != lease:
+                    return False
+            elif session.lease is not None or not await self._store.acquire_again(lease):
+                return False
+            session.lease = lease
+            session.users += 1
+            return True
+
     async def release(self, lease: Lease) -> None:
         """Remove one user, even if cancelled; the last one gives the session up. Errors: `Unavailable`: the session is
         then given up when another process asks for it, or when the store is closed.

@@ -29,7 +29,7 @@ class OwningThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._queue: SimpleQueue[_WorkItem[object] | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -79,7 +79,7 @@ class OwningThread:
             return
         item = None if closed else _WorkItem(last, None)
         if item is not None:
-            self._queue.put(cast("_WorkItem[object]", item))
+            self._queue.put(item)
             self._queue.put(None)
             await item.done()
         with anyio.CancelScope(shield=True):
@@ -88,6 +88,19 @@ class OwningThread:
         if item is not None:
             item.outcome()
 
+    def abandon(self, last: Callable[[], None]) -> threading.Thread | None:
+        """`aclose` without an event loop, for one that will not run again: returns at once, with the thread that still
+        closes, if there is one. Errors of `last` are dropped.
+        """
+        with self._guard:
+            thread, closed = self._thread, self._closed
+            self._closed = True
+        if thread is None or closed:
+            return None
+        self._queue.put(_LastWork(last))
+        self._queue.put(None)
+        return thread
+
     def _hand_over(self, item: _WorkItem[T]) -> None:
         with self._guard:
             if self._closed:
@@ -95,7 +108,24 @@ class OwningThread:
             if self._thread is None:
                 self._thread = threading.Thread(target=_work, args=(self._queue,), name=self._name, daemon=True)
                 self._thread.start()
-            self._queue.put(cast("_WorkItem[object]", item))
+            self._queue.put(item)
+
+
+class _Work(Protocol):
+    def do(self) -> None:
+        """Called on the thread."""
+        ...
+
+
+class _LastWork:
+    """A piece of work for which nobody waits."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+
+    def do(self) -> None:
+        with suppress(Exception):
+            self._work()
 
 
 class _WorkItem(Generic[T]):
@@ -189,7 +219,7 @@ class _TrioToken(Protocol):
     def run_sync_soon(self, callback: Callable[[], object], /) -> object: ...
 
 
-def _work(queue: SimpleQueue[_WorkItem[object] | None]) -> None:
+def _work(queue: SimpleQueue[_Work | None]) -> None:
     while (item := queue.get()) is not None:
         with unforked:
             item.do()

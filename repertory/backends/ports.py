@@ -17,6 +17,8 @@ from repertory.core.tokens import estimate_tokens, window_of
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
+    from threading import Thread
+
     from repertory.core.interrupts import Questions
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Message, ToolResult, ToolSpec, ToolUse
@@ -249,7 +251,7 @@ class OutputSchema(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Lease:
     """Ownership of one session. `generation` rises with each owner: it is the fencing token."""
 
@@ -341,6 +343,8 @@ class StoreCapabilities:
     """How often an owner should call `asked_for`. None: owners cannot be asked for a session."""
     yields_within_s: float = 1.0
     """How long an idle owner usually takes to free a session after it was asked."""
+    acquires_again: bool = False
+    """True if releasing a session and owning it again (`acquire_again`) cost little beside a commit."""
     reads_positions: bool = False
     """True if `load_at` costs as much as opening at that position, however long the journal is."""
     finds_labels: bool = False
@@ -375,6 +379,19 @@ class Maintained(Named, Protocol):
         where requests cost money, it sends none beyond those that renew leases. Errors: `Unavailable`.
         """
         return ()
+
+    async def acquire_again(self, lease: Lease) -> bool:
+        """Own the session again under a lease that this object has released, if nobody has owned it since: then True,
+        and its journals are as the owner left them. False: nothing has changed; `acquire` it. Errors: `Unavailable`.
+        """
+        del lease
+        return False
+
+    def abandon(self) -> Thread | None:
+        """Called instead of `aclose` when the event loop was closed and none of its tasks will run again. Closes what
+        needs no loop. Returns at once, with the thread that still closes something.
+        """
+        return None
 
     async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
         """Rows in order, from the `low` of the row at `seq` up to that row, with their current content. Empty when

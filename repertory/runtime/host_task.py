@@ -45,10 +45,13 @@ class HostTask(Generic[T]):
     task is cancelled, as a task group cancels its body, and `leave` raises that error.
     """
 
-    def __init__(self, block: AbstractAsyncContextManager[T], *, name: str) -> None:
-        """`name`: the task's name in listings."""
+    def __init__(self, block: AbstractAsyncContextManager[T], *, name: str, detached: bool = False) -> None:
+        """`name`: the task's name in listings. `detached`: the block belongs to the event loop and to no task: it sees
+        no context variables, and its errors are raised by `leave` alone.
+        """
         self._block = block
         self._name = name
+        self._detached = detached
         self._value: list[T] = []
         self._error: BaseException | None = None
         self._left = False
@@ -63,9 +66,10 @@ class HostTask(Generic[T]):
         self._leaving = anyio.Event()
         self._ended = anyio.Event()
         asyncio_runs = runs_on_asyncio()
-        self._owner: _Owner = _AsyncioOwner() if asyncio_runs else _TrioOwner()
+        self._owner: _Owner = _NoOwner() if self._detached else _AsyncioOwner() if asyncio_runs else _TrioOwner()
         self._task: _Task = _AsyncioTask() if asyncio_runs else _TrioTask()
-        self._task.start(self._host, self._name)
+        context = contextvars.Context() if self._detached else contextvars.copy_context()
+        self._task.start(self._host, self._name, context)
         try:
             await self._entered.wait()
         except anyio.get_cancelled_exc_class() as cancelled:
@@ -146,7 +150,7 @@ class _Task(Protocol):
     @property
     def scope(self) -> AbstractContextManager[object]: ...
 
-    def start(self, work: HostWork, name: str) -> None: ...
+    def start(self, work: HostWork, name: str, context: contextvars.Context) -> None: ...
 
     def cancel(self) -> None: ...
 
@@ -163,6 +167,12 @@ class _Owner(Protocol):
         ...
 
 
+class _NoOwner:
+    def interrupt(self) -> None: ...
+
+    async def let_go(self, error: BaseException | None) -> None: ...
+
+
 # ------------------------------------------------------------------------------------------------------------- asyncio
 
 _running: set[object] = set()
@@ -174,10 +184,10 @@ class _AsyncioTask:
         self.scope: AbstractContextManager[object] = nullcontext()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, work: HostWork, name: str) -> None:
+    def start(self, work: HostWork, name: str, context: contextvars.Context) -> None:
         import asyncio
 
-        self._task = asyncio.get_running_loop().create_task(work(), name=name)
+        self._task = asyncio.get_running_loop().create_task(work(), name=name, context=context)
         _running.add(self._task)
         self._task.add_done_callback(_running.discard)
 
@@ -224,8 +234,8 @@ class _TrioTask:
     def scope(self) -> AbstractContextManager[object]:
         return self._scope
 
-    def start(self, work: HostWork, name: str) -> None:
-        self._spawn(work, name=name, context=contextvars.copy_context())
+    def start(self, work: HostWork, name: str, context: contextvars.Context) -> None:
+        self._spawn(work, name=name, context=context)
 
     def cancel(self) -> None:
         self._scope.cancel()

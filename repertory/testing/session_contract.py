@@ -192,6 +192,52 @@ class SessionStoreContract(ABC):
             with pytest.raises(SessionBusy):
                 await one.acquire("session")
 
+    async def test_a_released_lease_may_be_taken_back_while_nobody_has_owned_the_session_since(
+        self, tmp_path: Path
+    ) -> None:
+        """Where the store can do that; other stores change nothing and say so."""
+        rows = grow(4)
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            lease = await one.acquire("session")
+            await one.append([Batch(lease=lease, rows=rows[:2])])
+            assert not await one.acquire_again(lease)  # It is not released.
+            await one.release(lease)
+            if not one.capabilities.acquires_again:
+                assert not await one.acquire_again(lease)
+                await two.release(await two.acquire("session"))
+                return
+            assert await one.acquire_again(lease)
+            with pytest.raises(SessionBusy):
+                await two.acquire("session")
+            assert await one.append([Batch(lease=lease, rows=rows[2:])]) == [Position(agent_id="default", seq=4)]
+            assert list(await two.load("session", "default", whole=True)) == rows
+            for _ in range(3):
+                await one.release(lease)
+                assert await one.acquire_again(lease)
+            await one.release(lease)
+            await two.release(await two.acquire("session"))
+            assert not await one.acquire_again(lease)
+            assert isinstance((await one.append([Batch(lease=lease, rows=())]))[0], LeaseLost)
+            assert (await two.acquire("session")).generation > lease.generation
+
+    async def test_a_lease_is_not_taken_back_by_another_store_or_after_the_session_was_deleted(
+        self, tmp_path: Path
+    ) -> None:
+        rows = grow(2)
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            lease = await one.acquire("session")
+            await one.append([Batch(lease=lease, rows=rows)])
+            await one.release(lease)
+            assert not await two.acquire_again(lease)
+            if not one.capabilities.acquires_again:
+                return
+            await two.delete("session")
+            assert not await one.acquire_again(lease)
+            again = await two.acquire("session")
+            await two.append([Batch(lease=again, rows=rows)])
+            await two.release(again)
+            assert not await one.acquire_again(lease)
+
     async def test_acquiring_again_in_the_same_store_fences_the_earlier_lease(self, tmp_path: Path) -> None:
         """A restarted actor acquires its session again without waiting for its own lease."""
         rows = grow(2)

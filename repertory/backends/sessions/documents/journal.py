@@ -243,6 +243,11 @@ class TreeJournal:
             agent_version=self._agent_version,
         )
 
+    async def is_unchanged(self) -> bool:
+        """True if no program has added a message or replaced the agent's document since the last append."""
+        found = await self._look_behind(self._log.next_number)
+        return not found.written and found.version == self._agent_version
+
     async def _look_behind(self, number: int) -> _Behind:
         """Look for a message of that number, and read the agent's document."""
         found = _Behind()

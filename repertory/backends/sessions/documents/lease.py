@@ -94,6 +94,19 @@ class TreeLeases:
             return HeldLease(lease, version, now, heads, dict(found.tails))
         raise busy(names.session_id, found.owner)
 
+    async def acquire_again(self, names: SessionNames, held: HeldLease) -> bool:
+        """Own a session that was released. False if its lease has changed since."""
+        await self._life.begin()
+        now = self._wall()
+        try:
+            held.version = await self._objects.put(
+                names.lease, _body(held.lease, now, {}, held.tails), Update(held.version)
+            )
+        except PreconditionFailed:
+            return False
+        held.proved_at, held.wanted = now, False
+        return True
+
     async def _ask(self, names: SessionNames, found: LeaseFile) -> None:
         """Ask the owner for the session. Without another channel, the request goes into the lease, where the owner
         finds it with its next proof. If another writer is faster, the caller asks again.
@@ -188,7 +201,7 @@ class TreeLeases:
         body = _body(held.lease, self._wall(), heads, held.tails, owner=None)
         for _ in range(_TRIES):
             try:
-                await self._objects.put(names.lease, body, Update(held.version))
+                held.version = await self._objects.put(names.lease, body, Update(held.version))
             except PreconditionFailed:
                 found = await self.read(names)  # Another process may have asked for the session.
                 if not is_current(found, held.lease):

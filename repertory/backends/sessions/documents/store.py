@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
+from weakref import WeakKeyDictionary
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -114,6 +115,8 @@ class MessageTreeStore(SessionStore):
         self._settings = settings or TreeSettings()
         self._leases = TreeLeases(objects, life, owner, wall, self._settings.prove_s)
         self._table: SessionTable[HeldLease, _Journal] = SessionTable(lambda: self.name)
+        self._released: WeakKeyDictionary[Lease, tuple[HeldLease, dict[str, _Journal]]] = WeakKeyDictionary()
+        """What `acquire_again` goes on with, for as long as somebody keeps the lease."""
 
     @property
     def name(self) -> str:
@@ -136,6 +139,7 @@ class MessageTreeStore(SessionStore):
         return StoreCapabilities(
             others_add=True,
             maintained=renew_s is not None,
+            acquires_again=renew_s is None,
             flush_delay_s=0.005,  # Each message is one request, however long the store waits for more.
             look_every_s=0.25,
             yields_within_s=1.0 if renew_s is None else renew_s + 1.5,
@@ -153,6 +157,29 @@ class MessageTreeStore(SessionStore):
                 held.wanted = False
                 asked.add(session_id)
         return sorted(asked & holding.keys())
+
+    async def acquire_again(self, lease: Lease) -> bool:
+        """Goes on with the journals as they were, if no message and no agent's document was added or replaced since.
+        Messages that other programs have changed in place are seen when the session is opened anew.
+        """
+        released = self._released.pop(lease, None)
+        if released is None:
+            return False
+        held, journals = released
+        names = self._names(lease.session_id)
+        with anyio.CancelScope(shield=True):
+            async with self._table.locked(lease.session_id) as session:
+                if session.held is not None:
+                    return False
+                for journal in journals.values():
+                    if isinstance(journal, OrchestratorJournal) or not await journal.is_unchanged():
+                        return False
+                if not await self._leases.acquire_again(names, held):
+                    return False
+                # With the caller's own lease: what is kept after the next release is kept as long as that one.
+                session.held, session.journals = replace(held, lease=lease), journals
+                return True
+        raise AssertionError
 
     async def release(self, lease: Lease) -> None:
         await self._table.release(lease, self._release)
@@ -339,6 +366,9 @@ class MessageTreeStore(SessionStore):
             if head is not None:
                 heads[agent_id] = head.spelled()
         await self._leases.release(names, held, heads)
+        if self.capabilities.acquires_again:
+            # A copy, since a value that held its own key would keep it alive.
+            self._released[held.lease] = replace(held, lease=replace(held.lease)), journals
 
     async def _open(self, names: SessionNames, held: HeldLease, agent_id: str) -> tuple[_Journal, list[Row]]:
         """The agent's journal, with other programs' messages taken in, and the rows that opening it needs."""

@@ -183,6 +183,11 @@ def _add_what_is_new(connection: sqlite3.Connection) -> None:
             connection.execute(COUNTS)
 
 
+def is_ours(connection: sqlite3.Connection) -> bool:
+    """True if the database, which is open, still has the version of this release."""
+    return _value(connection, "PRAGMA user_version") == SCHEMA_VERSION
+
+
 def counts_journals(connection: sqlite3.Connection) -> bool:
     """True if the journals of each session are counted."""
     return bool(_value(connection, "SELECT count(*) FROM pragma_table_info('sessions') WHERE name = 'journals'"))

@@ -20,6 +20,7 @@ from repertory.backends.sessions.sqlite.corrupt_file import CorruptFile, is_id
 from repertory.backends.sessions.sqlite.file import (
     CommitHook,
     counts_journals,
+    is_ours,
     mapped_error,
     mapped_errors,
     open_database,
@@ -98,6 +99,14 @@ class Journals:
             held = self._leases.acquire(session_id, takeover=takeover)
             held.scope = scope
             return held.lease
+
+    def acquire_again(self, lease: Lease) -> bool:
+        scope = self._scope_of(lease.session_id)
+        with self._transaction("unsynced"):
+            held = self._leases.acquire_again(lease) if is_ours(self._connection) else None
+            if held is not None:
+                held.scope = scope
+            return held is not None
 
     def release(self, lease: Lease) -> None:
         with self._transaction("unsynced"):
@@ -468,6 +477,16 @@ class LeaseTable:
             )
         held = OwnedLease(Lease(session_id=session_id, owner=self._owner, generation=generation), fresh=found is None)
         self._held[session_id] = held
+        return held
+
+    def acquire_again(self, lease: Lease) -> OwnedLease | None:
+        """None if somebody has owned the session since this lease was released, or it was deleted."""
+        self._lock.acquire()
+        statement = "UPDATE sessions SET owner = ?1 WHERE name = ?2 AND generation = ?3 AND owner IS NULL"
+        values = self._owner, lease.session_id, lease.generation
+        if lease.owner != self._owner or not self._connection.execute(statement, values).rowcount:
+            return None
+        held = self._held[lease.session_id] = OwnedLease(lease)
         return held
 
     def release(self, lease: Lease) -> None:

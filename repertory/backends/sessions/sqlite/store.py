@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial
@@ -86,7 +87,12 @@ class SQLiteSessionStore(SessionStore):
     @property
     def capabilities(self) -> StoreCapabilities:
         return StoreCapabilities(
-            look_every_s=0.25, reads_positions=True, finds_labels=True, quarantines=True, rebuilds=True
+            look_every_s=0.25,
+            acquires_again=True,
+            reads_positions=True,
+            finds_labels=True,
+            quarantines=True,
+            rebuilds=True,
         )
 
     @property
@@ -98,6 +104,12 @@ class SQLiteSessionStore(SessionStore):
         return await self._thread.run(
             lambda: self._opened().acquire(session_id, takeover=takeover),
             undo=lambda lease: self._opened().release(lease),
+        )
+
+    async def acquire_again(self, lease: Lease) -> bool:
+        return await self._thread.run(
+            lambda: self._opened().acquire_again(lease),
+            undo=lambda owned: self._opened().release(lease) if owned else None,
         )
 
     async def release(self, lease: Lease) -> None:
@@ -175,6 +187,9 @@ class SQLiteSessionStore(SessionStore):
     async def aclose(self) -> None:
         """Close. Leases held by this object end; no thread and no file stays open. Calling it twice is allowed."""
         await self._thread.aclose(self._close)
+
+    def abandon(self) -> threading.Thread | None:
+        return self._thread.abandon(self._close)
 
     async def _read(self, work: Callable[[Journals], T], nothing: T) -> T:
         """Reading creates no database."""
