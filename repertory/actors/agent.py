@@ -140,7 +140,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         persister has failed, running and queued calls get its error, such as `LeaseLost`.
         """
         del reason
-        self._parts.read_model.in_a_turn = False
+        if self._running is not None:
+            self._parts.read_model.in_a_turn = False
         self._journal.hand_over(soon=True)
         failed = self._buffer.failed
         if failed is not None:

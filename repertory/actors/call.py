@@ -224,10 +224,14 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishTurns(Ask[None]):
-    """Accept no more turns; answer when the running and the queued ones are over."""
+    """Accept no more turns; answer when the running and the queued ones are over, and the state that was set is handed
+    over.
+    """
 
     at_once: bool = False
     """Stop the running turn, and refuse the queued calls."""
+    more_may_come: bool = False
+    """Go on accepting turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -397,7 +401,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
 
     @abstractmethod
     def _finish(self, at_once: bool) -> Next:
-        """Handle `FinishTurns`; no more calls are accepted."""
+        """Handle `FinishTurns`."""
 
     @abstractmethod
     def _closed(self) -> Unavailable:
@@ -419,8 +423,8 @@ class CallQueueActor(Actor[M], Generic[M, L]):
                 self._time_up(invocation)
             case Abandon(invocation=invocation):
                 self._abandon(invocation)
-            case FinishTurns(at_once=at_once):
-                self._refusing = True
+            case FinishTurns(at_once=at_once, more_may_come=more_may_come):
+                self._refusing = self._refusing or not more_may_come
                 return self._finish(at_once)
             case _:
                 assert_never(message)

@@ -92,6 +92,23 @@ class VerifyLease(Ask[None]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pause(Ask[bool]):
+    """Release the lease when everything that was handed over is durable, and keep what was read. Nothing may be handed
+    over until `Resume`.
+
+    Answers True when no lease is held; False if that cannot be now, because the store refuses records or a caller
+    waits: the persister goes on as before.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume(Ask[bool]):
+    """Go on after a `Pause`. Answers False if another owner may have written since: the persister is then of no use.
+    Errors: `Unavailable`.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadImage(Ask[Image]):
     """Answers everything that an agent needs to go on, as of now."""
 
@@ -150,7 +167,18 @@ _EARLY_S = 0.001
 """How much too early a timer may fire, by the clock that is read when it has fired."""
 
 PersisterMessage: TypeAlias = (
-    OpenJournal | Store | Commit | Begin | VerifyLease | ReadImage | ReadHistory | ReadSaid | ReadRun | ShortenTimeouts
+    OpenJournal
+    | Store
+    | Commit
+    | Begin
+    | VerifyLease
+    | Pause
+    | Resume
+    | ReadImage
+    | ReadHistory
+    | ReadSaid
+    | ReadRun
+    | ShortenTimeouts
 ) | (TimeToLook | TailRead | Written | WriteRefused)
 
 
@@ -220,6 +248,9 @@ class SessionPersister(Actor[PersisterMessage]):
             keeper if isinstance(keeper, InMemoryJournal) else InMemoryJournal()
         )
         self._lease: Lease | None = None
+        self._released: Lease | None = None
+        """While paused: the lease before."""
+        self._pausing: ReplySlot[bool] | None = None
         self._buffer = CommitBuffer(settings.session_id, settings.agent_id)
         self._durable_seq = 0
         self._waiters: list[_Waiter] = []
@@ -295,6 +326,8 @@ class SessionPersister(Actor[PersisterMessage]):
         self._take_handed_over()
         then = await self._handle(message)
         self._go_on()
+        if self._pausing is not None and self._lease is not None and isinstance(self._keeper, Durable):
+            await self._end_pausing(self._keeper, self._lease, self._pausing)
         return then
 
     async def _handle(self, message: PersisterMessage) -> Next:
@@ -312,6 +345,10 @@ class SessionPersister(Actor[PersisterMessage]):
                 return self._wait(message.within_s, seq=seq, write=self._writes + 1, before=before)
             case VerifyLease():
                 return self._wait(message.within_s, write=self._writes + 1)
+            case Pause():
+                return await self._pause()
+            case Resume():
+                return await self._resume()
             case Written() | WriteRefused() if message.of is not self._write:
                 return carry_on()  # For an earlier incarnation.
             case Written(seq=seq):
@@ -352,10 +389,48 @@ class SessionPersister(Actor[PersisterMessage]):
             case ReadRun(number=number):
                 return await read_run(keeper, session_id, buffer, number)
 
+    async def _pause(self) -> Next:
+        if isinstance(self._keeper, InMemoryJournal) or self._lease is None:
+            return reply(True)
+        if self._buffer.error is not None or self._waiters or self._pausing is not None:
+            return reply(False)
+        self._pausing = self.context.defer()
+        self._write_what_waits()
+        return carry_on()
+
+    async def _end_pausing(self, keeper: Durable, lease: Lease, slot: ReplySlot[bool]) -> None:
+        """Answer the `Pause` once nothing waits to be stored, or can be."""
+        paused = self._buffer.error is None and not self._waiters
+        if paused and (self._buffer.waits or self._busy):
+            return
+        self._pausing = None
+        if paused:
+            self._lease, self._released = None, lease
+            with suppress(Retryable):  # It is released when another process asks for it, or when the store is closed.
+                await keeper.leases.release(lease)
+        slot.reply(paused)
+
+    async def _resume(self) -> Next:
+        if isinstance(self._keeper, InMemoryJournal) or self._lease is not None:
+            return reply(True)
+        if self._released is None:
+            return reply(False)
+        try:
+            if not await self._keeper.leases.acquire_again(self._released):
+                return reply(False)
+        except RepertoryError as error:
+            return refuse(error)
+        self._lease, self._released = self._released, None
+        return reply(True)
+
     async def on_stop(self, reason: ExitReason) -> None:
         """Write the remaining rows, then give the session up. Rows that cannot be written stay in the buffer."""
         keeper, lease = self._keeper, self._lease
-        if isinstance(keeper, InMemoryJournal) or lease is None:
+        if isinstance(keeper, InMemoryJournal):
+            return
+        if lease is None:
+            if self._released is not None:  # It was paused, with nothing left to write.
+                keeper.buffers.forget(keeper.store.name, self._buffer)
             return
         if isinstance(reason, ExitFailed):
             keeper.leases.forget(lease)
@@ -606,6 +681,8 @@ class SessionPersister(Actor[PersisterMessage]):
     def _start_over(self, error: RepertoryError) -> Next:
         """The rows cannot be stored: tell the askers, and restart from what is stored."""
         self._fail(self._waiters, error)
+        if self._pausing is not None:
+            self._pausing.reply(False)
         self._abandon(error)
         self._buffer.failed = error
         return fail(error)

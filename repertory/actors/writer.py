@@ -417,6 +417,11 @@ class CommitBuffers:
         if not buffer.waits and buffer.lost is None:
             self._by_key.pop((store, buffer.session_id, buffer.agent_id), None)
 
+    def drop(self, buffer: CommitBuffer) -> NotStored | None:
+        """Drop the buffer with all that it holds; returns what is lost by that."""
+        self._by_key = {key: each for key, each in self._by_key.items() if each is not buffer}
+        return buffer.not_stored()
+
     def __iter__(self) -> Iterator[CommitBuffer]:
         return iter(tuple(self._by_key.values()))
 

@@ -609,18 +609,21 @@ class Agent:
         blocking_host().run(self.__aexit__, *exc_info)
 
     def shutdown(self) -> None:
-        """Close what `with agent` opened. The messages and the state are durable then, and a flush of the memory stores
-        was tried. A second call does nothing.
+        """Close what `with agent` opened, and what calls have left open. The messages and the state are durable then,
+        and a flush of the memory stores was tried. A second call does nothing.
         """
-        if self._life.is_held or self._state.changed or self._life.edited or self._memory_manager is not None:
+        current = self._life.current
+        lives = current is not None and current.alive
+        if lives or self._life.is_held or self._state.changed or self._life.edited or self._memory_manager is not None:
             blocking_host().run(self.shutdown_async)
 
     async def shutdown_async(self) -> None:
-        """`shutdown` for `async with agent`, from the same event loop."""
+        """`shutdown` for `async with agent`, and for calls outside a block, from the same event loop."""
         if self._life.edited and self.session_manager is not None:
             await self.ready()
         await (self._life.leave() if self._life.is_held else self.flush_memory())
         await self._store_state()
+        await self._life.end_paused()
 
     async def _store_state(self, by: float = math.inf) -> None:
         """Store the values of `state` set since the last call; `by` is a time of the event loop's clock."""

@@ -64,6 +64,16 @@ class AgentSessionSpec(SessionSpec):
     parts: AgentParts
     manager: ConversationManager
 
+    def continues(self, other: SessionSpec) -> bool:
+        """Whether both are of the same agent object, with the same attributes."""
+        return (
+            isinstance(other, AgentSessionSpec)
+            and self.lock is other.lock
+            and self.manager is other.manager
+            and self.remembers is other.remembers
+            and (self.agent, self.calls, self.patience) == (other.agent, other.calls, other.patience)
+        )
+
     async def members(
         self,
         keeper: Durable | InMemoryJournal,

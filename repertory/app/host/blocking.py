@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 import anyio
 
-from repertory.app.host.host import Host, HostSettings
+from repertory.app.host.host import PAUSED_S, Host, HostSettings
 from repertory.errors import Invalid
 from repertory.forking import call_in_children, never_collect
 from repertory.runtime.cell import attempt
@@ -46,7 +46,7 @@ class BlockingHost:
 
     def __init__(self, settings: HostSettings | None = None) -> None:
         """`settings.drain_timeout_s` is how long `stop` may take."""
-        self._settings = settings or HostSettings(drain_timeout_s=EXIT_S)
+        self._settings = settings or HostSettings(drain_timeout_s=EXIT_S, idle_timeout_s=PAUSED_S, pauses=True)
         self._ready = threading.Event()
         self._portal: BlockingPortal | None = None
         self._wake: Callable[[], None] | None = None

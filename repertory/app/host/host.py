@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,11 +20,11 @@ from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.leases import Durable
 from repertory.actors.session import session_spec
-from repertory.actors.writer import CommitBuffer, CommitBuffers
+from repertory.actors.writer import CommitBuffer, CommitBuffers, NotStored
 from repertory.app.host.session import ActiveSession, active_session
 from repertory.app.host.shared import OpenMemories, OpenStores, ServerUse, ToolServers, reason_of, take_name
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience
-from repertory.errors import StartFailed, Unavailable
+from repertory.errors import StartFailed, StoreUnavailable, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.drain import DrainPhase
 from repertory.runtime.message import Next, carry_on
@@ -32,6 +32,8 @@ from repertory.runtime.spec import ChildSpec, Strategy, SupervisorSettings
 from repertory.runtime.system import ActorSystem, OnFatal, SystemSettings
 
 if TYPE_CHECKING:
+    from threading import Thread
+
     from repertory.actors.memory.consumer import MemoryParts
     from repertory.app.host.session import SessionSpec
     from repertory.backends.ports import Model
@@ -41,6 +43,10 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("repertory.app")
 
 Key: TypeAlias = tuple[str, str, str]
+PAUSED_S = 60.0
+"""How long the actors of a session outlive its last call, outside a `Runtime`."""
+PAUSED_MAX = 256
+"""How many sessions may be paused; beyond that the one that was unused for the longest time is stopped."""
 _HURRY_SHARE = 0.05
 """Share of the drain timeout: how long a call that is cut short still waits for its store."""
 ShutdownHook = Callable[[], Awaitable[None]]
@@ -63,6 +69,10 @@ class HostSettings:
     """Whether the host serves one agent alone: a call of it, or a block around many. Its callers get errors from their
     own calls, and all that it started ends as soon as it is left.
     """
+    pauses: bool = False
+    """Whether a session is released at the end of each call, and only its actors stay for `idle_timeout_s`. Otherwise
+    it stays owned meanwhile.
+    """
     closes_models: bool = True
     """Whether the host closes the models that were used when it is left."""
 
@@ -73,9 +83,13 @@ class _Place:
 
     lock: anyio.Lock = field(default_factory=partial(anyio.Lock, fast_acquire=True))
     active: ActiveSession | None = None
+    paused: bool = False
+    """Whether the active session is released: it must be resumed before it is used."""
     name: str = ""
     """The name of its supervisor, while it is active."""
     store_key: str | None = None
+    may_pause: bool = False
+    """Whether its store lets it pause between calls."""
     spec: SessionSpec | None = None
     """The session spec that it was started from, whose lock is held."""
     remembers: MemoryParts | None = None
@@ -113,7 +127,9 @@ class Host:
         )
         self.buffers = CommitBuffers(settings.patience)
         """Per session and agent: the accepted records that are not stored yet."""
-        self._stores = OpenStores(self.system, self.buffers, self._yield if settings.idle_timeout_s > 0 else None)
+        self._keeps = settings.idle_timeout_s > 0 and not settings.pauses
+        """Whether sessions stay owned, and what they use stays open, while nobody uses them."""
+        self._stores = OpenStores(self.system, self.buffers, self._yield if self._keeps else None)
         self.servers = ToolServers(self.system)
         """The tool servers of sessions, and of clients that are open by hand."""
         self.memories = OpenMemories(self.system)
@@ -121,6 +137,8 @@ class Host:
         self._remembers = False
         """Whether any session has used a memory store."""
         self._places: dict[Key, _Place] = {}
+        self._paused: dict[Key, _Place] = {}
+        """The paused sessions, in the order in which they were used."""
         self._wanted: set[tuple[str, str]] = set()
         """Sessions in use that other processes have asked for, each by its store's key and its id."""
         self._names: set[str] = set()
@@ -158,6 +176,10 @@ class Host:
                 _LOG.error(
                     "records of a session were not stored session=%r records=%d", report.session_id, report.records
                 )
+
+    def abandon(self) -> list[Thread]:
+        """Close the stores without the event loop, which was closed. Returns the threads that still do so."""
+        return self._stores.abandon_all()
 
     def _be_ambient_no_more(self) -> None:
         """Hosts of one event loop may end in any order, so this one may not be the current one."""
@@ -199,10 +221,12 @@ class Host:
         place.users += 1
         place.by = max(place.by, min(deadline, caller_deadline()))
         active = place.active
-        if active is not None and active.alive and not place.lock.locked():
+        if active is not None and active.alive and not place.paused and not place.lock.locked():
             return active
         try:
             async with place.lock:
+                if place.paused and not await self._resume(place, spec):
+                    await self._stop(spec.key, place)
                 if place.active is not None and not place.active.alive:
                     await self._forget(place)
                 return place.active or await self._activate(place, spec)
@@ -212,24 +236,32 @@ class Host:
                 self._drop_empty(spec.key, place)
             raise
 
-    async def leave(self, spec: SessionSpec) -> None:
-        """Removes a user; the last one stops the session, unless it may idle and no other process asks for it.
-        Cancellation waits for the stop.
+    async def leave(self, spec: SessionSpec) -> NotStored | None:
+        """Removes a user; the last one stops or pauses the session, unless it may idle and no other process asks for
+        it. Cancellation waits for that. Returns what could not be stored, and is lost, where sessions end with their
+        calls.
         """
         place = self._places[spec.key]
         place.users -= 1
         place.idle_since = anyio.current_time()
         wanted = spec.key[:2] in self._wanted
-        if place.users or (self._settings.idle_timeout_s > 0 and not spec.own and not wanted):
-            return
+        if place.users or (self._keeps and not spec.own and not wanted):
+            return None
         with anyio.CancelScope(shield=True):
             if wanted:
                 await self._yield(*spec.key[:2])
-                return
+                return None
             async with place.lock:
-                if not place.users:
-                    by, place.by = place.by, -math.inf
+                if place.users:
+                    return None
+                by, place.by = place.by, -math.inf
+                if not await self._pause(spec.key, place):
+                    buffer = place.buffer
                     await self._rest(spec.key, place, by=by)
+                    if buffer is not None and self._settings.pauses and not self._settings.ambient:
+                        return self.buffers.drop(buffer)
+            await self._stop_oldest()
+        return None
 
     async def _activate(self, place: _Place, spec: SessionSpec) -> ActiveSession:
         spec.lock.acquire(spec.agent.agent_id)
@@ -242,12 +274,13 @@ class Host:
         try:
             if spec.sessions is not None:
                 keeper = await self._stores.enter(spec.sessions)
+                place.may_pause = keeper.store.capabilities.acquires_again
                 place.store_key = spec.sessions.key
                 place.buffer = keeper.buffer_of(spec.agent.session_id, spec.agent.agent_id, spec.patience)
-            elif spec.own:
-                keeper = spec.memory
             else:
-                keeper = place.memory = place.memory or spec.memory
+                place.may_pause = True
+                keeper = spec.memory if spec.own else place.memory or spec.memory
+                place.memory = None if spec.own else keeper
             members = await self._members(place, spec, keeper)
             if not self._settings.alone:
                 supervisor = await self.system.start(session_spec(name))
@@ -287,9 +320,59 @@ class Host:
             await spec.prepare()
         return await spec.members(keeper, memories, self)
 
+    async def _pause(self, key: Key, place: _Place) -> bool:
+        """Release the session, and keep its actors. False where that cannot be."""
+        active = place.active
+        if not self._settings.pauses or active is None or not place.may_pause or place.servers:
+            return False
+        if not await active.pause():
+            return False
+        place.paused, self._paused[key] = True, place
+        if place.spec is not None:
+            place.spec.lock.pause(active)
+        return True
+
+    async def _resume(self, place: _Place, spec: SessionSpec) -> bool:
+        """Use a paused session again. False if its actors cannot serve this call."""
+        active, before = place.active, place.spec
+        if active is None or before is None or not spec.continues(before) or not before.lock.resume(active):
+            return False
+        if await active.resume():
+            del self._paused[spec.key]
+            place.paused = False
+        return not place.paused
+
+    async def _stop(self, key: Key, place: _Place) -> None:
+        """Stop a paused session, which has nothing to store, and must not write."""
+        if place.active is not None:
+            await self.system.stop(place.active.watched)
+        self._paused.pop(key, None)
+        await self._forget(place)
+        self._drop_empty(key, place)
+
+    async def stop_paused(self, spec: SessionSpec) -> None:
+        """Stop the session of this very agent, if it is paused."""
+        place = self._places.get(spec.key)
+        if place is not None and place.paused:
+            async with place.lock:
+                if place.paused and place.spec is not None and place.spec.lock is spec.lock:
+                    await self._stop(spec.key, place)
+
+    async def _stop_oldest(self) -> None:
+        """Bound the number of paused sessions."""
+        while len(self._paused) > PAUSED_MAX:
+            key, place = next(iter(self._paused.items()))
+            del self._paused[key]
+            async with place.lock:
+                if place.paused:
+                    await self._stop(key, place)
+
     async def _rest(self, key: Key, place: _Place, *, at_once: bool = False, by: float = math.inf) -> None:
         """Stop the session's actors, which commits its records and releases its lease, and leave its store."""
         active = place.active
+        if place.paused:
+            await self._stop(key, place)
+            return
         if active is not None and active.alive:
             if at_once:
                 active.hurry(self._settings.drain_timeout_s * _HURRY_SHARE)
@@ -310,22 +393,22 @@ class Host:
 
     async def _forget(self, place: _Place) -> None:
         """Called after the session's actors have ended: release everything that it used."""
-        place.active = place.buffer = None
-        self._names.discard(place.name)
         self._release(place)
+        place.active, place.paused, place.buffer = None, False, None
+        self._names.discard(place.name)
         remembers, place.remembers = place.remembers, None
         await self.memories.leave(remembers)
         while place.servers:
-            await self.servers.leave(place.servers.pop(), keep=self._settings.idle_timeout_s > 0)
+            await self.servers.leave(place.servers.pop(), keep=self._keeps)
         store_key, place.store_key = place.store_key, None
         if store_key is not None:
-            await self._stores.leave(store_key, keep=self._settings.idle_timeout_s > 0)
+            await self._stores.leave(store_key, keep=self._keeps)
 
     def _release(self, place: _Place) -> None:
         """From now on the session may start elsewhere."""
         spec, place.spec = place.spec, None
         if spec is not None:
-            spec.lock.release()
+            spec.lock.release(place.active)
 
     async def _passivate_idle(self) -> None:
         """Stop every session that was idle for `idle_timeout_s` and has no records waiting for its store."""
@@ -363,7 +446,7 @@ class Host:
     async def _finish_turns_of(self, place: _Place) -> None:
         async with place.lock:  # The session may just be starting.
             active = place.active
-        if active is not None:
+        if active is not None and not place.paused:
             await active.finish_turns()
 
     async def _flush_memories(self) -> None:
@@ -398,6 +481,15 @@ class Host:
             await model.aclose()
 
 
+def check_stored(reports: Iterable[NotStored]) -> None:
+    """Raises for answered turns of an agent. Other turns raised it themselves; for a graph or swarm it is logged."""
+    for report in reports:
+        if report.answered:
+            text = "a turn that was answered could not be stored, and is lost"
+            lost = {"session": report.session_id, "turns": report.turns, "records": report.records}
+            raise StoreUnavailable(text, **lost, cause=report.error)
+
+
 class SessionUse:
     """One use of a session. A class and not a generator, because every call makes one."""
 
@@ -412,7 +504,9 @@ class SessionUse:
         return await self._host.enter(self._blueprint, self._deadline)
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._host.leave(self._blueprint)
+        lost = await self._host.leave(self._blueprint)
+        if lost is not None and exc_info[0] is None:
+            check_stored([lost])
 
 
 _ambient: RunVar[Host | None] = RunVar("repertory_host", None)

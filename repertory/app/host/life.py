@@ -1,30 +1,35 @@
 """How the session of one agent, graph or swarm starts: for a call, or for a block around many calls.
 
-In a `Runtime`, and in the loop of sync code, one `Host` starts every session, and calls share it. Elsewhere structured
-concurrency leaves a call no place for actors but itself. So the first call brings its own host, which ends with the
-call; other callers of the same session in this event loop wait at its gate, or join.
+In a `Runtime`, and in the loop of sync code, one `Host` starts every session, and calls share it. Elsewhere the first
+call of an agent starts a host for its event loop, which keeps the actors of sessions between calls and ends with the
+loop. A block around many calls, and a call of a graph or swarm, bring their own host. One of them at a time uses a
+session in an event loop: other callers wait at its gate, or join.
 """
 
 from __future__ import annotations
 
+import atexit
 import math
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
 import anyio
 from anyio.lowlevel import RunVar, current_token
 
-from repertory.app.host.host import Host, HostSettings, Key, ambient_host
-from repertory.app.host.session import ActiveSession
+from repertory.app.host.host import PAUSED_S, Host, HostSettings, Key, ambient_host, check_stored
+from repertory.app.host.session import ActivationLock, ActiveSession
 from repertory.core.retry import DEFAULT_PATIENCE
-from repertory.errors import AgentBusy, Invalid, StoreUnavailable
-from repertory.forking import forget_in_children, never_collect
+from repertory.errors import AgentBusy, Invalid
+from repertory.forking import call_in_children, forget_in_children, never_collect
 from repertory.runtime.host_task import HostTask, apart
 
 if TYPE_CHECKING:
+    from threading import Thread
+
     from repertory.actors.call import Busy
     from repertory.app.host.session import SessionSpec
 
@@ -36,11 +41,15 @@ _IDLE_S = 3600.0
 class _SessionGate:
     """Lets one call at a time host a session in this event loop."""
 
-    lock: anyio.Lock = field(default_factory=partial(anyio.Lock, fast_acquire=True))
+    free: anyio.Semaphore = field(default_factory=partial(anyio.Semaphore, 1, max_value=1, fast_acquire=True))
     active: ActiveSession | None = None
     shared: bool = False
-    """Whether the host outlives the call, so that other calls need not wait for its end."""
+    """Whether a block keeps the session, so that other calls need not wait for its end."""
     callers: int = 0
+    of: ActivationLock | None = None
+    """The agent whose calls use the session; None for a block, and for a graph or swarm."""
+    calls: int = 0
+    """Its calls now."""
 
 
 _gates: RunVar[dict[Key, _SessionGate]] = RunVar("repertory_session_gates")
@@ -76,20 +85,35 @@ async def hosted(
         if active is not None and (gate.shared or busy == "steer" or active.in_a_turn):
             yield active
             return
-        if gate.lock.locked():
-            _make_way(gate, spec, busy)
-        await _pass(gate, spec, deadline)
+        waiting = gate.free.statistics().tasks_waiting
+        if gate.of is not spec.lock or waiting:
+            if not gate.free.value:
+                _make_way(gate, spec, busy)
+            await _pass(gate, spec, deadline)
+        if spec.parts is None or stays:
+            try:
+                own = _host_for(spec, stays)
+                async with own, own.session(spec, deadline) as session:
+                    gate.active, gate.shared = session, stays
+                    try:
+                        yield session
+                    finally:
+                        gate.active, gate.shared = None, False
+                check_stored(own.buffers.not_stored() if own.alone else ())
+            finally:
+                gate.free.release()
+            return
+        gate.of = spec.lock
+        gate.calls += 1
         try:
-            own = _host_for(spec, stays)
-            async with own, own.session(spec, deadline) as session:
-                gate.active, gate.shared = session, stays
-                try:
-                    yield session
-                finally:
-                    gate.active, gate.shared = None, False
-            _check_stored(own)
+            async with (await _loop_host()).session(spec, deadline) as session:
+                gate.active = session
+                yield session
         finally:
-            gate.lock.release()
+            gate.calls -= 1
+            if not gate.calls:
+                gate.active = gate.of = None
+                gate.free.release()
     finally:
         gate.callers -= 1
         if not gate.callers:
@@ -105,7 +129,7 @@ def _make_way(gate: _SessionGate, spec: SessionSpec, busy: Busy) -> None:
 
 async def _pass(gate: _SessionGate, spec: SessionSpec, deadline: float) -> None:
     with anyio.CancelScope(deadline=deadline) as waiting:
-        await gate.lock.acquire()
+        await gate.free.acquire()
     if waiting.cancelled_caught:
         raise AgentBusy(spec.no_time, **spec.named)
 
@@ -124,13 +148,78 @@ def _host_for(spec: SessionSpec, stays: bool) -> Host:
     )
 
 
-def _check_stored(host: Host) -> None:
-    """Raises for answered turns of an agent. Other turns raised it themselves; for a graph or swarm it is logged."""
-    for report in host.buffers.not_stored() if host.alone else ():
-        if report.answered:
-            text = "a turn that was answered could not be stored, and is lost"
-            lost = {"session": report.session_id, "turns": report.turns, "records": report.records}
-            raise StoreUnavailable(text, **lost, cause=report.error)
+class _AsyncioLoop(Protocol):
+    def is_closed(self) -> bool: ...
+
+    def is_running(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class _LoopHost:
+    """The host of an event loop's calls."""
+
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    host: Host | None = None
+
+
+_loop_hosts: RunVar[_LoopHost] = RunVar("repertory_loop_host")
+_started: list[tuple[_AsyncioLoop, Host]] = []
+"""The hosts of asyncio loops, which a program may close, or never run again, without ending their tasks."""
+_CLOSING_S = 2.0
+"""How long the end of the process waits for the stores of such loops."""
+
+
+async def _loop_host() -> Host:
+    """The host of this event loop's calls, which ends with the loop. Errors: `Unavailable` in a loop that is ending."""
+    here = _loop_hosts.get(None)
+    if here is None:
+        here = _LoopHost()
+        _loop_hosts.set(here)
+    if here.host is None or not here.host.system.healthy:
+        async with here.lock:
+            if here.host is None or not here.host.system.healthy:
+                _abandon(lambda loop: loop.is_closed())
+                settings = HostSettings(
+                    ambient=False,
+                    pauses=True,
+                    idle_timeout_s=PAUSED_S,
+                    closes_models=False,
+                    on_fatal=lambda error: None,  # Callers learn of it from their asks.
+                )
+                here.host = await HostTask(Host(settings), name="repertory sessions", detached=True).enter()
+                loop = current_token().native_token
+                if hasattr(loop, "is_closed"):
+                    _started.append((cast("_AsyncioLoop", loop), here.host))
+    return here.host
+
+
+def _abandon(ended: Callable[[_AsyncioLoop], bool]) -> list[Thread]:
+    """Close the stores of loops that have ended without ending their tasks; returns the threads that still do so."""
+    threads: list[Thread] = []
+    for each in list(_started):
+        loop, host = each
+        if host.system.drained.is_set() or ended(loop):
+            _started.remove(each)
+            if not host.system.drained.is_set():
+                never_collect(host)  # Collecting its tasks would run their ends, half of them.
+                threads += host.abandon()
+    return threads
+
+
+def _at_exit() -> None:
+    until = time.monotonic() + _CLOSING_S
+    for thread in _abandon(lambda loop: not loop.is_running()):
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+def _forget_parent() -> None:
+    """In a forked child: the hosts are the parent's."""
+    never_collect(*_started)
+    _started.clear()
+
+
+atexit.register(_at_exit)
+call_in_children(_forget_parent)
 
 
 class SessionLife:
@@ -229,6 +318,13 @@ class SessionLife:
             raise
         finally:
             await task.leave(error)
+
+    async def end_paused(self) -> None:
+        """Stop what earlier calls in this event loop have left of the session, if no call uses it now."""
+        here = _loop_hosts.get(None)
+        host = ambient_host() or (here.host if here is not None else None)
+        if host is not None and host.system.healthy:
+            await host.stop_paused(self._spec())
 
     @asynccontextmanager
     async def session(

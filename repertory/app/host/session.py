@@ -30,11 +30,19 @@ from repertory.actors.context import StopRequest
 from repertory.actors.history import History
 from repertory.actors.journal import LATE_S, ReadModel
 from repertory.actors.memory.consumer import FinishMemory, FlushMemory, MemoryMessage
-from repertory.actors.persister import PersisterMessage, ReadHistory, ReadImage, ReadSaid, ShortenTimeouts
+from repertory.actors.persister import (
+    Pause,
+    PersisterMessage,
+    ReadHistory,
+    ReadImage,
+    ReadSaid,
+    Resume,
+    ShortenTimeouts,
+)
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.core.state import AgentState
 from repertory.core.turn import CANCELLED, StopReason
-from repertory.errors import ActorDead, AgentBusy
+from repertory.errors import ActorDead, AgentBusy, Unavailable
 from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
@@ -69,7 +77,7 @@ class SessionHost(Protocol):
         """Adds a user to the session."""
         ...
 
-    async def leave(self, spec: SessionSpec) -> None:
+    async def leave(self, spec: SessionSpec) -> object:
         """Removes a user."""
         ...
 
@@ -84,27 +92,48 @@ class ActivationLock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._starting = False
+        self._paused = False
+        """Whether the session of the last start is alive but not in use, so that another one may start."""
         self._session: ActiveSession | None = None
         forget_in_children(self)
 
     def forget_parent(self) -> None:
         """In a forked child: the lock is free."""
-        self._lock, self._starting, self._session = threading.Lock(), False, None
+        self._lock, self._starting, self._paused, self._session = threading.Lock(), False, False, None
 
     def acquire(self, agent_id: str) -> None:
         """Needs one `release`. Errors: `AgentBusy` when another caller has started it, or is starting it."""
         with self._lock:
-            if self._starting or (self._session is not None and self._session.alive):
+            alive = self._session is not None and self._session.alive and not self._paused
+            if self._starting or alive:
                 text = "the agent is active in another event loop, or in another graph or swarm"
                 raise AgentBusy(text, agent=agent_id)
             self._starting = True
 
     def activated(self, session: ActiveSession) -> None:
         """The session has started: from now on the lock is held as long as the session is alive."""
-        self._session, self._starting = session, False
+        self._session, self._starting, self._paused = session, False, False
 
-    def release(self) -> None:
-        self._session, self._starting = None, False
+    def release(self, session: ActiveSession | None) -> None:
+        """`session`: the one that was started, which has ended; None when the start failed."""
+        with self._lock:
+            if session is None:
+                self._starting = False
+            elif self._session is session:  # Otherwise another one has started since it was paused.
+                self._session, self._paused = None, False
+
+    def pause(self, session: ActiveSession) -> None:
+        """The session stays alive, unused: until `resume`, another one may start."""
+        with self._lock:
+            if self._session is session:
+                self._paused = True
+
+    def resume(self, session: ActiveSession) -> bool:
+        """Hold the lock for a paused session again. False if another one has started since, or is starting."""
+        with self._lock:
+            mine = self._session is session and not self._starting
+            self._paused = self._paused and not mine
+            return mine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +182,10 @@ class SessionSpec(ABC):
         """
         by = -math.inf if reject else min(deadline, caller_deadline())
         return self if by == self.busy_by else replace(self, busy_by=by)
+
+    def continues(self, other: SessionSpec) -> bool:
+        """Whether the actors that were started from the other spec serve calls of this one."""
+        return False
 
     @abstractmethod
     async def members(
@@ -218,6 +251,25 @@ class ActiveSession:
         """
         with suppress(ActorDead):
             await self.agent.ask(FinishTurns(at_once=at_once), timeout_s=math.inf)
+
+    async def pause(self) -> bool:
+        """Finish the turns, have everything stored, and release the session. It takes no part in anything then, until
+        `resume`. False when that cannot be now.
+        """
+        if self.memory is not None or self.orchestrator is not None:
+            return False
+        try:
+            await self.agent.ask(FinishTurns(more_may_come=True), timeout_s=math.inf)
+            return await self.persister.ask(Pause(), timeout_s=math.inf)
+        except ActorDead:
+            return False
+
+    async def resume(self) -> bool:
+        """Acquire the session again. False if its actors have ended, or others may have changed the session."""
+        try:
+            return self.alive and await self.persister.ask(Resume(), timeout_s=math.inf)
+        except (ActorDead, Unavailable):
+            return False
 
     async def finish(self, by: float) -> None:
         """Take no more turns; returns when none is left and the work begun for memory stores is over.

@@ -23,6 +23,8 @@ from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
+    from threading import Thread
+
     from repertory.actors.memory.consumer import MemoryParts
     from repertory.actors.memory.store import MemoryStoreClient, MemoryStoreMessage
     from repertory.actors.writer import CommitBuffers
@@ -226,6 +228,11 @@ class OpenStores:
         if entry is not None:
             with suppress(Retryable):
                 await entry.durable.leases.give_up_owed(session_id)
+
+    def abandon_all(self) -> list[Thread]:
+        """Close every store without the event loop, which was closed. Returns the threads that still do so."""
+        threads = [entry.durable.store.abandon() for entry in self._open.values()]
+        return [thread for thread in threads if thread is not None]
 
     async def close_all(self) -> None:
         """Close every store. Their users and their writers must have ended."""
