@@ -1,0 +1,165 @@
+"""What a turn costs in the way that most programs call an agent: outside any block, asynchronously and from sync code.
+
+Each figure is the CPU time of a turn with a model that answers at once: beside the same turn within `async with agent`,
+and beside strands-agents, which stores files without fsync (ours are on stable storage). How many rounds of the event
+loop a held turn takes is counted, on asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import anyio
+
+from bench.harness import Figure, report
+from bench.strands_turns import AROUND
+from repertory import Agent, FileSessionManager, ScriptedModel, SQLiteSessionManager
+
+TURNS = (10, 200)
+ROUNDS = 3
+STRANDS = Path(__file__).parents[1] / "tests/peers/strands/bin/python"
+HELD_BAR = 1.15
+STRANDS_BARS = {("memory", 10): 0.35, ("memory", 200): 0.35, ("SQLite", 10): 1.0, ("SQLite", 200): 0.2} | {
+    ("files", 10): 1.5,
+    ("files", 200): 0.3,
+}
+Sessions: TypeAlias = Callable[[str], Any]
+STORES: Mapping[str, Sessions] = {
+    "memory": lambda folder: None,
+    "SQLite": lambda folder: SQLiteSessionManager("s", path=f"{folder}/s.db"),
+    "files": lambda folder: FileSessionManager("s", storage_dir=folder),
+}
+
+
+def talker(sessions: Sessions, folder: str) -> Agent:
+    return Agent(ScriptedModel(["ok"], loop=True), callback_handler=None, session_manager=sessions(folder))
+
+
+async def held(sessions: Sessions, folder: str) -> list[float]:
+    """CPU seconds of each turn in a block."""
+    spent: list[float] = []
+    async with talker(sessions, folder) as agent:
+        for _ in range(max(TURNS) + AROUND):
+            began = time.process_time()
+            await agent.invoke_async("hello")
+            spent.append(time.process_time() - began)
+    return spent
+
+
+async def bare(sessions: Sessions, folder: str) -> list[float]:
+    """The same outside any block."""
+    agent, spent = talker(sessions, folder), list[float]()
+    for _ in range(max(TURNS) + AROUND):
+        began = time.process_time()
+        await agent.invoke_async("hello")
+        spent.append(time.process_time() - began)
+    return spent
+
+
+def called(sessions: Sessions, folder: str) -> list[float]:
+    """The same from sync code."""
+    agent, spent = talker(sessions, folder), list[float]()
+    for _ in range(max(TURNS) + AROUND):
+        began = time.process_time()
+        agent("hello")
+        spent.append(time.process_time() - began)
+    agent.shutdown()
+    return spent
+
+
+WAYS: Mapping[str, Callable[[Sessions, str], list[float]]] = {
+    "held": lambda sessions, folder: anyio.run(held, sessions, folder),
+    "async": lambda sessions, folder: anyio.run(bare, sessions, folder),
+    "sync": called,
+}
+
+
+def milliseconds(sessions: Sessions, way: str) -> dict[int, float]:
+    """CPU milliseconds of a turn, by its number."""
+    gc.collect()
+    with tempfile.TemporaryDirectory() as folder:
+        spent = WAYS[way](sessions, folder)
+    return {turn: statistics.mean(spent[turn - AROUND : turn + AROUND]) * 1000 for turn in TURNS}
+
+
+def best(rounds: list[dict[int, float]]) -> dict[int, float]:
+    """The round that was disturbed least."""
+    return {turn: min(each[turn] for each in rounds) for turn in TURNS}
+
+
+def strands() -> dict[str, dict[int, float]]:
+    """The same of strands-agents; nothing where it is not installed, which is said."""
+    if not STRANDS.exists():
+        print("strands-agents is not installed (make peers): nothing is compared with it")
+        return {}
+    command = [str(STRANDS), "bench/strands_turns.py", *map(str, TURNS)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
+    found: dict[str, dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
+    return {name: {int(turn): value for turn, value in values.items()} for name, values in found.items()}
+
+
+class CountingLoop(asyncio.SelectorEventLoop):
+    """Counts its rounds, which asyncio has no name for."""
+
+    rounds = 0
+
+    def _run_once(self) -> None:
+        CountingLoop.rounds += 1
+        super()._run_once()  # type: ignore[misc]
+
+
+async def rounds_per_turn(sessions: Sessions, folder: str) -> float:
+    """Rounds of the event loop in a held turn: the median, since timers of others take some now and then."""
+    counts: list[int] = []
+    async with talker(sessions, folder) as agent:
+        for _ in range(60):
+            before = CountingLoop.rounds
+            await agent.invoke_async("hello")
+            counts.append(CountingLoop.rounds - before)
+    return statistics.median(counts)
+
+
+def rounds(store: str, bar: float) -> Figure:
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"loop_factory": CountingLoop}
+        found = anyio.run(rounds_per_turn, STORES[store], folder, backend_options=options)
+    return Figure(f"rounds of the event loop in a held turn, {store}", found, 1.0, bar, "rounds")
+
+
+def main() -> int:
+    ours = {store: {way: list[dict[int, float]]() for way in WAYS} for store in STORES}
+    theirs: dict[str, list[dict[int, float]]] = {}
+    for _ in range(ROUNDS):
+        for store, sessions in STORES.items():
+            for way in WAYS:
+                ours[store][way].append(milliseconds(sessions, way))
+        for name, values in strands().items():
+            theirs.setdefault(name, []).append(values)
+    figures: list[Figure] = []
+    for store, by_way in ours.items():
+        least = best(by_way["held"])
+        for way in ("async", "sync"):
+            values = best(by_way[way])
+            for turn in TURNS:
+                bar = HELD_BAR if way == "async" else None  # A sync call hands over to another thread and back.
+                name = f"{store}, {way} call at turn {turn}"
+                figures.append(Figure(f"{name} / held", values[turn], least[turn], bar, "ms"))
+                other = theirs.get(f"{'memory' if store == 'memory' else 'files'}, {way}")
+                if other is not None:
+                    bar = STRANDS_BARS[store, turn]
+                    figures.append(Figure(f"{name} / strands", values[turn], best(other)[turn], bar, "ms"))
+    return report([*figures, rounds("memory", 3), rounds("SQLite", 5)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
