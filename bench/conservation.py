@@ -162,7 +162,7 @@ class Chaotic(Actor[object]):
         return reply(message.number)
 
     def handle_now(self, message: object) -> Next | None:
-        """Half of the messages are handled without waiting, asks of an idle actor in their asker's step."""
+        """Half of the messages are handled without waiting, which an idle actor does in its sender's step."""
         rng = self._ledger.rng
         if not isinstance(message, Told | Asked) or rng.random() < 0.5:
             return None
@@ -285,7 +285,7 @@ class Client:
     def _tell(self, ref: ActorRef[object]) -> None:
         number = self._ledger.next()
         try:
-            ref.tell(Told(number=number))
+            (ref.tell if number % 2 else ref.tell_now)(Told(number=number))
             self._ledger.accepted.add(number)
         except MailboxFull:
             pass

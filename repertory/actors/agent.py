@@ -158,7 +158,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             self._journal.add(MessageAdded(at=self._wall(), message=message, turn=1, index=index))
         self._journal.hand_over()
 
-    async def handle(self, message: AgentMessage) -> Next:
+    def handle_now(self, message: AgentMessage) -> Next:
         if isinstance(message, CallMessage):
             return self._handle_call(message)
         match message:

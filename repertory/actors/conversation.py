@@ -227,7 +227,7 @@ class ConversationActor(Actor[ConversationMessage]):
     def summary(self) -> object:
         return {"manager": self._manager.name, "shown": len(self._messages), "removed": self._removed}
 
-    async def handle(self, message: ConversationMessage) -> Next:
+    def handle_now(self, message: ConversationMessage) -> Next:
         match message:
             case LoadView(image=image):
                 return reply(ModelView(messages=self._load(image), misnamed=self._misnamed))

@@ -174,7 +174,7 @@ class ActorJournal:
         if self._author is not None and self._author.gathered:
             self._author.hand_over()
             with suppress(MailboxFull):  # The persister takes these rows with the messages in its full mailbox.
-                self._persister.tell(Store(soon=soon))
+                self._persister.tell_now(Store(soon=soon))
 
     async def commit(self, *, closing: bool = False, patient: bool = True) -> None:
         """Wait until everything added so far is durable. Errors: those of the persister's `Commit`; `ActorDead`.

@@ -322,15 +322,22 @@ class SessionPersister(Actor[PersisterMessage]):
     async def on_ready(self) -> None:
         self._go_on()
 
-    async def handle(self, message: PersisterMessage) -> Next:
+    def handle_now(self, message: PersisterMessage) -> Next | None:
         self._take_handed_over()
-        then = await self._handle(message)
+        then = self._handled(message) if self._pausing is None else None
+        if then is not None:
+            self._go_on()
+        return then
+
+    async def handle(self, message: PersisterMessage) -> Next:
+        then = self._handled(message) or await self._handled_by_store(message)
         self._go_on()
         if self._pausing is not None and self._lease is not None and isinstance(self._keeper, Durable):
             await self._end_pausing(self._keeper, self._lease, self._pausing)
         return then
 
-    async def _handle(self, message: PersisterMessage) -> Next:
+    def _handled(self, message: PersisterMessage) -> Next | None:
+        """What comes next; None for a message whose handling waits for the store."""
         match message:
             case OpenJournal():
                 return reply(self._journal)
@@ -345,17 +352,13 @@ class SessionPersister(Actor[PersisterMessage]):
                 return self._wait(message.within_s, seq=seq, write=self._writes + 1, before=before)
             case VerifyLease():
                 return self._wait(message.within_s, write=self._writes + 1)
-            case Pause():
-                return await self._pause()
-            case Resume():
-                return await self._resume()
             case Written() | WriteRefused() if message.of is not self._write:
                 return carry_on()  # For an earlier incarnation.
             case Written(seq=seq):
                 self._note_written(seq, proved=self._writes)
                 return carry_on()
-            case WriteRefused(error=error, final=final):
-                return await self._note_refused(error, final=final)
+            case WriteRefused() | ReadHistory() | ReadSaid() | ReadRun() | Pause() | Resume():
+                return None
             case TailRead(refused=refused):
                 error = self._note_tail(message)
                 if error is refused:
@@ -371,13 +374,23 @@ class SessionPersister(Actor[PersisterMessage]):
                 return carry_on()
             case ReadImage():
                 return reply(self._journal.fold.image())
-            case ReadHistory() | ReadSaid() | ReadRun():
-                try:
-                    return reply(await self._read(message))
-                except RepertoryError as error:  # Only the reader is told; the persister goes on.
-                    return refuse(error)
             case _:
                 assert_never(message)
+
+    async def _handled_by_store(self, message: PersisterMessage) -> Next:
+        match message:
+            case WriteRefused(error=error, final=final):
+                return await self._note_refused(error, final=final)
+            case Pause():
+                return self._pause()
+            case Resume():
+                return await self._resume()
+            case _:
+                assert isinstance(message, ReadHistory | ReadSaid | ReadRun)
+        try:
+            return reply(await self._read(message))
+        except RepertoryError as error:  # Only the reader is told; the persister goes on.
+            return refuse(error)
 
     async def _read(self, message: ReadHistory | ReadSaid | ReadRun) -> object:
         keeper, session_id, buffer = self._keeper, self._settings.session_id, self._buffer
@@ -389,7 +402,7 @@ class SessionPersister(Actor[PersisterMessage]):
             case ReadRun(number=number):
                 return await read_run(keeper, session_id, buffer, number)
 
-    async def _pause(self) -> Next:
+    def _pause(self) -> Next:
         if isinstance(self._keeper, InMemoryJournal) or self._lease is None:
             return reply(True)
         if self._buffer.error is not None or self._waiters or self._pausing is not None:

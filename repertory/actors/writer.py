@@ -138,14 +138,14 @@ class StoreWriter(Actor[WriterMessage]):
             for write, outcome in zip(group, await self._outcomes(group), strict=True):
                 del left[id(write)]
                 if isinstance(outcome, RepertoryError):
-                    write.reply_to.tell(WriteRefused(of=write, error=outcome))
+                    write.reply_to.tell_now(WriteRefused(of=write, error=outcome))
                 else:
-                    write.reply_to.tell(Written(of=write, seq=outcome.seq))
+                    write.reply_to.tell_now(Written(of=write, seq=outcome.seq))
             self._groups += 1
         finally:
             for write in left.values():
                 error = StoreUnavailable("the writer was stopped", store=self._store.name)
-                write.reply_to.tell(WriteRefused(of=write, error=error, final=True))
+                write.reply_to.tell_now(WriteRefused(of=write, error=error, final=True))
 
     async def _outcomes(self, group: Sequence[WriteRows]) -> Sequence[Position | RepertoryError]:
         """The outcome of each write. If one makes the group fail, each write is tried alone."""

@@ -59,10 +59,10 @@ class Actor(Generic[M_contra]):
     def handle_now(self, message: M_contra) -> Next | None:
         """Handle one message without waiting, and say what comes next; None leaves the message to `handle`.
 
-        For handlers that never await. An ask to an idle actor is then handled in the asker's own step, which costs no
-        round of the event loop; any other message as always, in its turn. The result, an exception and a deferred
-        answer mean what they mean in `handle`. It may be called several times before other tasks run (64 times at
-        most), so it must be short.
+        For handlers that never await. An ask to an idle actor, and what it is told with `tell_now`, is then handled in
+        the sender's own step, which costs no round of the event loop; any other message as always, in its turn. The
+        result, an exception and a deferred answer mean what they mean in `handle`. It may be called several times
+        before other tasks run (64 times at most), so it must be short.
         """
         del message
         return None

@@ -35,7 +35,6 @@ from repertory.runtime.lifecycle import (
 from repertory.runtime.message import (
     CARRY_ON,
     ORIGIN,
-    AskEnvelope,
     CallContext,
     CarryOn,
     Envelope,
@@ -300,8 +299,8 @@ class Cell:
 
         return handle
 
-    def _handle_at_once(self, call: AskEnvelope, handle_now: Callable[[object], Next | None]) -> bool:
-        """Handle an ask in its asker's step, as a turn of this actor; False if it has to be queued.
+    def _handle_at_once(self, call: Envelope, handle_now: Callable[[object], Next | None]) -> bool:
+        """Handle a message in its sender's step, as a turn of this actor; False if it has to be queued.
 
         While it is handled the actor is not idle, so messages that come meanwhile are queued. They, and the end of the
         incarnation, are left to the actor's own task. So is one ask in 64, which lets other tasks run.

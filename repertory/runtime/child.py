@@ -124,6 +124,9 @@ class Exited:
 class Keeper(Protocol):
     """What a running actor tells its supervisor."""
 
+    about_to_restart: bool
+    """True if a child has ended, and its siblings may have to restart with it."""
+
     def child_started(self, child: Child) -> None:
         """The start is acknowledged."""
         ...
@@ -138,11 +141,6 @@ class Keeper(Protocol):
 
     def child(self, name: str) -> Child | None:
         """The entry of the child of that name; None if there is none."""
-        ...
-
-    @property
-    def about_to_restart(self) -> bool:
-        """True if a child has ended, and its siblings may have to restart with it."""
         ...
 
     async def start(self, spec: ChildSpec) -> ActorRef[object]: ...

@@ -60,6 +60,8 @@ class Children:
         self._recoveries: list[_Recovery] = []
         self._undecided = 0
         """Children that have ended without a decision yet."""
+        self.about_to_restart = False
+        """True if a child has ended, and its siblings may have to restart with it."""
         self._closed = False
         self._reason = _ASKED
         self.settings = SupervisorSettings()
@@ -191,21 +193,27 @@ class Children:
         elif not expected and not self._is_pending(child):
             ran_s = self._services.transport.waker.now() - started_at if acknowledged else 0.0
             self._undecided += 1
+            self._note_restarts()
             self._owner.mailbox.offer_system(Exited(child, reason, ran_s))
         child.settle(None if acknowledged else _start_failed(child, reason))
         told, child.on_ended = child.on_ended, []
         for ended in told:
             ended()
 
-    @property
-    def about_to_restart(self) -> bool:
-        """True if a child has ended, and its siblings may have to restart with it."""
-        return self.settings.strategy is not Strategy.ONE_FOR_ONE and bool(self._undecided or self._recoveries)
+    def _note_restarts(self) -> None:
+        together = self.settings.strategy is not Strategy.ONE_FOR_ONE
+        self.about_to_restart = together and bool(self._undecided or self._recoveries)
 
     def decide(self, exited: Exited) -> None:
         """Do what the settings say about a child that ended. Errors: `RestartLimitReached` if they say to give up."""
-        child = exited.child
         self._undecided -= 1
+        try:
+            self._decide(exited)
+        finally:
+            self._note_restarts()
+
+    def _decide(self, exited: Exited) -> None:
+        child = exited.child
         if self._closed or child.removing or child.cell is not None or self._is_pending(child):
             return
         ending = Ending(restart=child.spec.restart, reason=exited.reason, failures=child.failures, ran_s=exited.ran_s)
@@ -254,6 +262,7 @@ class Children:
                 break  # The decision on its failure takes care of the children after it.
         if recovery in self._recoveries:
             self._recoveries.remove(recovery)
+            self._note_restarts()
 
     async def _start_again(self, child: Child) -> bool:
         """Start the child again. False if that failed; its end is then on the supervisor's system lane."""

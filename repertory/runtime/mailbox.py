@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 
 from repertory.errors import Invalid, MailboxFull
-from repertory.runtime.message import ORIGIN, AskEnvelope, Envelope, Reason, Waits, undelivered
+from repertory.runtime.message import ORIGIN, Envelope, Reason, Waits, undelivered
 from repertory.runtime.waker import Waiter
 
 
@@ -94,7 +94,7 @@ class Mailbox:
         self._make_waiter = waiter
         self.waiter: Waiter | None = None
         """What an idle actor awaits; the actor sets a new one each time."""
-        self.at_once: Callable[[AskEnvelope], bool] | None = None
+        self.at_once: Callable[[Envelope], bool] | None = None
         """Set by an actor with `handle_now`: handles an ask at once, or returns False. To be called only if the actor
         is idle: it waits on `waiter`, and the mailbox takes messages.
         """

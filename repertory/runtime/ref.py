@@ -98,6 +98,14 @@ class ActorRef(Generic[M_contra]):
             if not waiter.done():
                 waiter.set_result(None)
 
+    def tell_now(self, message: M_contra) -> None:
+        """`tell`; an idle actor that handles the message without waiting (`Actor.handle_now`) does so before this
+        returns, which takes as long as its handler.
+        """
+        at_once = self.mailbox.at_once if self.mailbox.waiter is not None else None
+        if at_once is None or not at_once(Envelope(message, self._now(), ORIGIN.get().trace)):
+            self.tell(message)
+
     async def send(self, message: M_contra) -> None:
         """Put a message into the mailbox, waiting for room under the policy `wait`. Cancelled, it was not put there.
 

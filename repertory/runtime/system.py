@@ -379,6 +379,8 @@ class Root:
         self.services = services
         self._on_fatal = on_fatal
         self._stopping = False
+        self.about_to_restart = False
+        """Never: the root has no siblings."""
         self.started = anyio.Event()
         self.ended = anyio.Event()
 
@@ -427,11 +429,6 @@ class Root:
         if not self._stopping:
             lost = reason.error if isinstance(reason, ExitFailed | ExitLimitReached) else None
             self._on_fatal(lost or RestartLimitReached("the root supervisor was killed"))
-
-    @property
-    def about_to_restart(self) -> bool:
-        """Never: the root has no siblings."""
-        return False
 
     def find(self, name: str) -> ActorRef[object]:
         """The root has no siblings."""

@@ -297,3 +297,64 @@ async def test_a_sibling_that_restarts_too_handles_nothing_more_as_it_was() -> N
         await ended.wait()
         await settle(1)  # The supervisor has decided; it has not stopped the sibling yet.
         assert await ask(ref, reply) is made[1]
+
+
+async def test_what_an_idle_actor_is_told_now_is_done_when_that_returns() -> None:
+    seen: list[object] = []
+    async with ActorSystem() as system:
+        ref = await system.start(quick(seen))
+        await settle()
+        ref.tell_now("now")
+        assert seen == ["now"]
+        ref.tell("queued")
+        ref.tell_now("after what is queued")
+        assert seen == ["now"]
+        await settle()
+        assert seen == ["now", "queued", "after what is queued"]
+    ref.tell_now("after its end, for nobody")
+    assert seen == ["now", "queued", "after what is queued", "Shutdown"]
+
+
+async def test_whoever_tells_something_now_does_not_see_how_it_fails() -> None:
+    class Failing(Quick):
+        def handle_now(self, message: Do | Wait | str) -> Next | None:
+            if message == "fail":
+                raise ValueError("told to")
+            return super().handle_now(message)
+
+    seen: list[object] = []
+    async with ActorSystem() as system:
+        ref = await system.start(ChildSpec(name="failing", factory=lambda: Failing(seen)))
+        await settle()
+        ref.tell_now("fail")
+        ref.tell_now("the next incarnation does this")
+        await anyio.sleep(10)
+        assert seen == ["ExitFailed", "the next incarnation does this"]
+
+
+async def test_actors_that_tell_each_other_at_once_let_others_run() -> None:
+    """An actor that is told something while it handles a message is not idle, so the chain is cut at its first ring."""
+
+    class Echo(Actor[int]):
+        def __init__(self, other: list[ActorRef[int]]) -> None:
+            self.other = other
+            self.handled = 0
+
+        def handle_now(self, message: int) -> Next:
+            self.handled += 1
+            if message:
+                self.other[0].tell_now(message - 1)
+            return carry_on()
+
+    one_s: list[ActorRef[int]] = []
+    two_s: list[ActorRef[int]] = []
+    one, two = Echo(two_s), Echo(one_s)
+    async with ActorSystem() as system:
+        one_s.append(await system.start(ChildSpec(name="one", factory=lambda: one)))
+        two_s.append(await system.start(ChildSpec(name="two", factory=lambda: two)))
+        await settle()
+        one_s[0].tell_now(5000)
+        assert one.handled + two.handled < 10
+        with anyio.fail_after(5):
+            while one.handled + two.handled < 5001:
+                await anyio.lowlevel.checkpoint()

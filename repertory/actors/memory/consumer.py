@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, assert_never
@@ -37,7 +38,7 @@ from repertory.core.memory.progress import (
     whole_turns,
 )
 from repertory.core.messages import Json
-from repertory.errors import Invalid, LimitReached, RepertoryError, Retryable
+from repertory.errors import Invalid, LimitReached, MailboxFull, RepertoryError, Retryable
 from repertory.forking import forget_in_children
 from repertory.runtime.actor import Actor
 from repertory.runtime.lifecycle import ExitReason
@@ -173,8 +174,8 @@ class MemoryLink:
 
     def stores(self) -> Mapping[str, ActorRef[MemoryStoreMessage]]:
         """The store actors, if they run in the current event loop; otherwise empty."""
-        here = current_token().native_token is self._loop and all(ref.ended is None for ref in self._stores.values())
-        return self._stores if here else {}
+        alive = all(ref.ended is None for ref in self._stores.values())
+        return self._stores if alive and self._is_here() else {}
 
     def join(self, ref: ActorRef[MemoryMessage]) -> set[str]:
         """Set the live memory. Returns the stores whose triggers have fired meanwhile."""
@@ -197,8 +198,18 @@ class MemoryLink:
             if self._ref is None:
                 self._fired.add(store)
                 self.budgets[store] = budgets
+            elif self._is_here():
+                with suppress(MailboxFull):
+                    self._ref.tell(Fire(store=store, budgets=budgets))
             else:
                 self._ref.tell_threadsafe(Fire(store=store, budgets=budgets))
+
+    def _is_here(self) -> bool:
+        """Whether the caller runs in the session's event loop, where a message keeps its place in the order."""
+        try:
+            return current_token().native_token is self._loop
+        except RuntimeError:  # No loop runs in this thread.
+            return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,8 +324,12 @@ class MemoryConsumer(Actor[MemoryMessage]):
         before = {store.name: store.landed for store in stores}
         async with anyio.create_task_group() as group:
             for store in stores:
-                group.start_soon(partial(self._work, store, forced=True))
+                group.start_soon(self._flush_to, store)
         slot.reply({store.name: await self._flushed(store, before[store.name]) for store in stores})
+
+    async def _flush_to(self, store: StoreProgress) -> None:
+        async with store.free:
+            await self._work(store, forced=True)
 
     async def _flushed(self, store: StoreProgress, before: int) -> StoreFlush:
         progress = store.progress
@@ -338,7 +353,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
 
     async def _finish(self, slot: ReplySlot[None]) -> None:
         for store in self._stores.values():
-            async with store.lock:
+            async with store.free:
                 pass
         slot.reply(None)
 
@@ -348,24 +363,30 @@ class MemoryConsumer(Actor[MemoryMessage]):
         """Start a job for each store that has work, unless one runs already or the store has just failed."""
         for store in stores:
             rests = not store.breaker.allows(anyio.current_time())
-            if store.has_work(forced=False) and not rests and not store.lock.locked():
-                self.context.job(self._work, store, name=f"memory {store.name}")
+            if store.has_work(forced=False) and not rests and store.free.value:
+                store.free.acquire_nowait()  # Here, so that `FinishMemory` waits for a job that has not run yet.
+                self.context.job(self._work_and_free, store, name=f"memory {store.name}")
+
+    async def _work_and_free(self, store: StoreProgress) -> None:
+        try:
+            await self._work(store)
+        finally:
+            store.free.release()
 
     async def _work(self, store: StoreProgress, *, forced: bool = False) -> None:
         """Do all work of a store, step by step, until a step fails. After each step the journal tells how to go on."""
-        async with store.lock:
-            before = store.landed
-            error: RepertoryError | None = None
-            try:
-                while store.has_work(forced=forced):
-                    await self._step(store, forced=forced)
-            except RepertoryError as raised:
-                error = raised
-            error = await self._count_refusals(store, others_landed=store.landed > before) or error
-            if error is not None:
-                self._note_failure(store, error)
-            else:
-                store.breaker, store.error = store.breaker.succeeded(), None
+        before = store.landed
+        error: RepertoryError | None = None
+        try:
+            while store.has_work(forced=forced):
+                await self._step(store, forced=forced)
+        except RepertoryError as raised:
+            error = raised
+        error = await self._count_refusals(store, others_landed=store.landed > before) or error
+        if error is not None:
+            self._note_failure(store, error)
+        else:
+            store.breaker, store.error = store.breaker.succeeded(), None
 
     async def _step(self, store: StoreProgress, *, forced: bool) -> None:
         if store.pending:
@@ -576,8 +597,8 @@ class StoreProgress:
     fired: bool = False
     put_off: bool = False
     """True if a budget of the last call that wanted an extraction refused the extractor its model."""
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
-    """Held by the task that works for the store."""
+    free: anyio.Semaphore = field(default_factory=partial(anyio.Semaphore, 1, max_value=1))
+    """Held while a job works for the store, or is about to."""
     breaker: Breaker = field(default_factory=Breaker)
     held: dict[str, RepertoryError] = field(default_factory=dict[str, RepertoryError])
     """By key of a write: why the store has just refused it, for a reason that may lie in the write itself."""

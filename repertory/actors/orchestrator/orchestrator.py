@@ -121,7 +121,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         del reason
         self._journal.hand_over(soon=True)
 
-    async def handle(self, message: OrchestratorMessage) -> Next:
+    def handle_now(self, message: OrchestratorMessage) -> Next:
         if isinstance(message, CallMessage):
             return self._handle_call(message)
         match message:
