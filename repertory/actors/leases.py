@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import anyio
 
 from repertory.actors.writer import CommitBuffer, CommitBuffers, WriterMessage
-from repertory.backends.ports import Batch, Lease, SessionStore
+from repertory.backends.ports import Batch, Lease, SessionStore, UntilFree
 from repertory.core.ids import whereabouts
 from repertory.core.retry import StorePatience
 from repertory.errors import LeaseLost, RepertoryError, SessionBusy
@@ -118,15 +118,26 @@ class SessionLeases:
         store = self._store
         yields_s = store.capabilities.yields_within_s
         began = anyio.current_time()
-        while True:
-            try:
-                return await store.acquire(session_id, takeover=takeover)
-            except SessionBusy as error:
-                now = anyio.current_time()
-                left_s = min(began + wait_s, by) - now
-                if left_s <= 0:
-                    raise _busy(error, session_id, now - began, yields_s) from error
-            await anyio.sleep(min(yields_s / _TRIES, left_s))
+        lease: Lease | None = None
+        try:
+            async with AsyncExitStack() as stack:
+                until_free: UntilFree | None = None
+                while lease is None:
+                    try:
+                        lease = await store.acquire(session_id, takeover=takeover)
+                    except SessionBusy as error:
+                        now = anyio.current_time()
+                        left_s = min(began + wait_s, by) - now
+                        if left_s <= 0:
+                            raise _busy(error, session_id, now - began, yields_s) from error
+                        until_free = until_free or await stack.enter_async_context(store.waiting(session_id))
+                        await until_free(str(error.fields.get("owner")), min(yields_s / _TRIES, left_s))
+        except BaseException:
+            if lease is not None:  # Cancelled behind the end.
+                with anyio.CancelScope(shield=True), suppress(RepertoryError):
+                    await store.release(lease)
+            raise
+        return lease
 
     @asynccontextmanager
     async def _locked(self, session_id: str) -> AsyncGenerator[_Session]:

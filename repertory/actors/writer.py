@@ -196,6 +196,8 @@ class StoreKeeper(Actor[LookForAskers]):
     def __init__(self, store: SessionStore, give_up: OnGiveUp | None) -> None:
         self._store = store
         self._give_up = give_up
+        self._looks = False
+        """True while a look that a request has caused is due."""
 
     async def on_start(self) -> None:
         capabilities = self._store.capabilities
@@ -203,8 +205,15 @@ class StoreKeeper(Actor[LookForAskers]):
             self.context.job(self._store.maintain, name="maintain")
         if capabilities.look_every_s is not None and self._give_up is not None:
             self.context.every(capabilities.look_every_s, LookForAskers())
+            self.context.job(self._store.listen, self._look, name="listen")
+
+    def _look(self) -> None:
+        if not self._looks:
+            self._looks = True
+            self.context.self_ref.tell(LookForAskers())
 
     async def handle(self, message: LookForAskers) -> Next:
+        self._looks = False
         if self._give_up is not None:
             for session_id in await self._asked_for():
                 self.context.job(self._give_up, session_id, name="give up")

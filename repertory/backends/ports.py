@@ -6,10 +6,12 @@ Actors import this file and never an implementation. Policy (what to write, when
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
+
+import anyio
 
 from repertory.core.interrupts import tool_scope
 from repertory.core.limits import RESULT_BYTES
@@ -340,7 +342,9 @@ class StoreCapabilities:
     flush_delay_s: float = 0.0
     """How long the commit buffer should gather records that no caller waits for."""
     look_every_s: float | None = None
-    """How often an owner should call `asked_for`. None: owners cannot be asked for a session."""
+    """How often an owner should call `asked_for`, besides when `listen` tells it to. None: owners cannot be asked for a
+    session.
+    """
     yields_within_s: float = 1.0
     """How long an idle owner usually takes to free a session after it was asked."""
     acquires_again: bool = False
@@ -355,6 +359,18 @@ class StoreCapabilities:
     """True if all sessions share one file that may be damaged as a whole: `rebuild`."""
     forgets_the_oldest: bool = False
     """True if the oldest records expire by themselves: a journal that begins later than before is not damaged."""
+
+
+UntilFree: TypeAlias = Callable[[str, float], Awaitable[None]]
+"""`await until_free(owner, within_s)` returns when that owner may have given the session up, after `within_s` seconds
+at the latest. It may return early.
+"""
+
+
+@asynccontextmanager
+async def by_the_clock() -> AsyncGenerator[UntilFree]:
+    """Waiting where nobody says when a session is free: all of the time."""
+    yield lambda owner, within_s: anyio.sleep(within_s)
 
 
 class Named(Protocol):
@@ -374,9 +390,9 @@ class Maintained(Named, Protocol):
         """
 
     async def asked_for(self) -> Sequence[str]:
-        """The sessions held by this object that other owners have asked for since the last call: `acquire` asks
-        whenever it is refused with `SessionBusy`. An owner releases such a session when no turn of it runs. Cheap:
-        where requests cost money, it sends none beyond those that renew leases. Errors: `Unavailable`.
+        """The sessions that this object holds or is acquiring, and that others have asked for since the last call:
+        `acquire` asks whenever it is refused with `SessionBusy`. An owner releases such a session when no turn of it
+        runs. Cheap: where requests cost money, it sends none beyond those that renew leases. Errors: `Unavailable`.
         """
         return ()
 
@@ -392,6 +408,17 @@ class Maintained(Named, Protocol):
         needs no loop. Returns at once, with the thread that still closes something.
         """
         return None
+
+    async def listen(self, asked: Callable[[], None]) -> None:
+        """Call `asked` as soon as another owner has asked for a session, until cancelled. Run it, supervised, while the
+        store is open and holds sessions. It may miss a request, and returns where none can be heard: call `asked_for`
+        now and then in any case.
+        """
+
+    def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
+        """For a caller that was refused with `SessionBusy` and wants to try again: how it waits in between."""
+        del session_id
+        return by_the_clock()
 
     async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
         """Rows in order, from the `low` of the row at `seq` up to that row, with their current content. Empty when

@@ -248,12 +248,54 @@ anyio.run(main, backend=sys.argv[2])
 assert texts(agent("sqlite")) == ["before the fork", "in the child"]
 assert texts(agent("documents")) == ["before the fork", "after the fork"]
 """
+LISTENING = """
+from contextlib import suppress
+import time
+from tests.app.test_yielding_processes import Unhurried, turns
+
+ready, asked = threading.Event(), threading.Event()
+bells = folder + "/sessions.db-owners-bells"
+
+async def live(name, then):
+    async with Runtime(sessions=Unhurried("sqlite", folder)) as runtime:
+        await turns(runtime, name, 1)
+        await anyio.to_thread.run_sync(then)
+
+def listen():
+    while not os.path.isdir(bells):
+        time.sleep(0.01)
+    ready.set()
+    asked.wait()
+
+def look():
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            assert bells not in os.readlink(f"/proc/self/fd/{number}")
+
+owner = threading.Thread(target=anyio.run, args=(live, "owner", listen))
+owner.start()
+ready.wait()
+child(look)
+assert os.listdir(bells)
+anyio.run(live, "asker", lambda: None)
+asked.set()
+owner.join()
+assert not os.path.exists(bells)
+"""
 
 
 @pytest.mark.parametrize(
     "program",
-    [USED_BEFORE, POOL, HELD, LOG, LOCKED, STORE],
-    ids=["used before", "pool in a tool", "held by the parent", "log of the database", "locks held", "bare store"],
+    [USED_BEFORE, POOL, HELD, LOG, LOCKED, STORE, LISTENING],
+    ids=[
+        "used before",
+        "pool in a tool",
+        "held by the parent",
+        "log of the database",
+        "locks held",
+        "bare store",
+        "listening",
+    ],
 )
 def test_a_forked_child_calls_agents_of_its_parent(program: str, tmp_path: Path) -> None:
     run_to_its_end(HEAD + program, str(tmp_path))

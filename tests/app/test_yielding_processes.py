@@ -1,4 +1,4 @@
-"""Two processes that share sessions: an idle one gives them up when the other asks, and nothing said is lost."""
+"""Owners on one machine that share sessions: an idle one gives them up when another asks, and nothing said is lost."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
-from sharing_process import place
 
-from repertory import AgentSpec, Runtime, ScriptedModel
+from repertory import Agent, AgentSpec, Runtime, ScriptedModel
+from repertory.app.sessions.sessions import PlacedSession
+from repertory.backends.ports import SessionStore, StoreCapabilities
 from repertory.core.messages import text_of
+from tests.app.sharing_process import place
 from tests.backends.objects.moto_s3 import moto_s3
 
 pytestmark = pytest.mark.real_time
@@ -55,7 +61,9 @@ class Sharer:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
-    def kill(self) -> None:
+    def kill(self, after_s: float = 0.0) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(after_s)
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(10)
 
@@ -140,3 +148,117 @@ def test_an_owner_that_is_killed_while_it_is_asked_leaves_the_session_free(tmp_p
         one.kill()
         assert other.hear() == "two: second"
         assert other.ask("drain") == "drained"
+
+
+@pytest.mark.parametrize("kind", IN_FOLDERS)
+def test_a_session_goes_back_and_forth_and_no_turn_is_lost_or_doubled(kind: str, tmp_path: Path) -> None:
+    said: list[str] = []
+    with two(kind, str(tmp_path)) as (one, other):
+        for number in range(25):
+            for name, process in (("one", one), ("two", other)):
+                assert process.ask_until_free(f"say s turn-{number}-{name}") == f"{name}: turn-{number}-{name}"
+                said += [f"turn-{number}-{name}", f"{name}: turn-{number}-{name}"]
+        assert (one.ask("drain"), other.ask("drain")) == ("drained", "drained")
+    assert history(kind, str(tmp_path), "s") == said
+
+
+class Unhurried:
+    """Sessions whose owners look for requests once in an hour, so that they hear of them or never know."""
+
+    def __init__(self, kind: str, where: str) -> None:
+        self._place = place(kind, where)
+        self.key = f"{self._place.key} {id(self)}"
+
+    def open_store(self) -> SessionStore:
+        store = self._place.open_store()
+
+        class Rarely(type(store)):  # type: ignore[misc] - each kind of store
+            @property
+            def capabilities(self) -> StoreCapabilities:
+                return replace(super().capabilities, look_every_s=3600.0, yields_within_s=18_000.0)
+
+        store.__class__ = Rarely
+        return store
+
+
+def spec_of(name: str) -> AgentSpec:
+    model = ScriptedModel([lambda messages, *rest: f"{name}: {text_of(messages[-1])}"], loop=True)
+    return AgentSpec(model=model)
+
+
+async def turns(runtime: Runtime, name: str, count: int) -> None:
+    session = runtime.agent(spec_of(name)).session("s")
+    for number in range(count):
+        assert str(await session.invoke(f"{number}")) == f"{name}: {number}"
+
+
+def check_turns(kind: str, where: str, names: tuple[str, ...], count: int) -> None:
+    """Each of them made so many turns, in order, and all are there once."""
+    said = history(kind, where, "s")
+    assert len(said) == 2 * count * len(names)
+    for name in names:
+        answers = [text for text in said if text.startswith(f"{name}: ")]
+        assert answers == [f"{name}: {number}" for number in range(count)]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", IN_FOLDERS)
+async def test_two_hosts_in_one_loop_hear_each_other(kind: str, tmp_path: Path) -> None:
+    places = [Unhurried(kind, str(tmp_path)) for _ in range(2)]
+    async with (
+        Runtime(sessions=places[0]) as one,
+        Runtime(sessions=places[1]) as two,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(turns, one, "one", 10)
+        group.start_soon(turns, two, "two", 10)
+    await anyio.to_thread.run_sync(check_turns, kind, str(tmp_path), ("one", "two"), 10)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", IN_FOLDERS)
+async def test_who_waits_for_a_session_hears_of_the_end_of_a_call_outside_a_block(kind: str, tmp_path: Path) -> None:
+    asked, go = anyio.Event(), anyio.Event()
+
+    class Slow(ScriptedModel):
+        async def stream(self, *arguments: Any, **options: Any) -> AsyncIterator[dict[str, Any]]:
+            asked.set()
+            await go.wait()
+            async for event in super().stream(*arguments, **options):
+                yield event
+
+    agent = Agent(
+        Slow(["bare: ok"], loop=True),
+        callback_handler=None,
+        session_manager=PlacedSession("s", Unhurried(kind, str(tmp_path))),
+    )
+    async with Runtime(sessions=Unhurried(kind, str(tmp_path))) as runtime:
+        for _ in range(3):
+            asked, go = anyio.Event(), anyio.Event()
+            with anyio.fail_after(20):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(agent.invoke_async, "go")
+                    await asked.wait()
+                    group.start_soon(turns, runtime, "other", 1)
+                    await anyio.sleep(0.1)
+                    go.set()
+    await agent.shutdown_async()
+
+
+@pytest.mark.parametrize("kind", IN_FOLDERS)
+def test_two_loops_of_one_process_hear_each_other(kind: str, tmp_path: Path) -> None:
+    async def live(name: str) -> None:
+        async with Runtime(sessions=Unhurried(kind, str(tmp_path))) as runtime:
+            await turns(runtime, name, 10)
+            await anyio.to_thread.run_sync(both.wait)  # Idle, and still the owner: the other one has to be heard.
+
+    anyio.run(place(kind, str(tmp_path)).open_store().aclose)  # Loads modules, which two loops would wait for.
+    both = threading.Barrier(2, timeout=40)
+    threads = [
+        threading.Thread(target=lambda name=name: anyio.run(live, name, backend=name)) for name in ("asyncio", "trio")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    check_turns(kind, str(tmp_path), ("asyncio", "trio"), 10)

@@ -30,6 +30,7 @@ CAMPAIGNS = {
     "bombs": "tests.simulation.campaign_bombs:bombs",
     "histories": "tests.simulation.campaign_histories:histories",
     "forks": "tests.simulation.campaign_forks:forks",
+    "handovers": "tests.simulation.campaign_handovers:handovers",
     "servers": "tests.simulation.campaign_servers:servers",
     "crowd": "tests.simulation.campaign_crowd:crowd",
     "soak": "tests.simulation.campaign_crowd:soak",

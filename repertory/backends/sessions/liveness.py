@@ -8,17 +8,21 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import anyio
 
 from repertory.backends.folders import make_folders, refuse_link
+from repertory.backends.ports import UntilFree, by_the_clock
+from repertory.backends.sessions.asking import Bells, Requests, clear_bells, leave_request
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
 from repertory.errors import Invalid, StoreFailed, StoreUnavailable
 from repertory.forking import forget_in_children, unforked
+
+T = TypeVar("T")
 
 _LOOKED_AT = 10
 """How many lease lifetimes long a checked proof is remembered."""
@@ -28,7 +32,31 @@ LEASE_S = 10.0
 """Seconds that a lease lives after its owner's last proof, where only time can tell."""
 
 
-class Liveness(Protocol):
+class BetweenOwners(Protocol):
+    """How owners ask each other for sessions. The defaults are those of owners that have no way but the store."""
+
+    async def ask(self, owner: str, session_id: str) -> bool:
+        """Ask another owner for a session. False where the request must be stored with the session instead."""
+        del owner, session_id
+        return False
+
+    async def asked_for(self) -> Sequence[str]:
+        """The sessions that other owners have asked for since the last call. Errors: `Unavailable`."""
+        return ()
+
+    async def freed(self, session_id: str) -> None:
+        """Tell those that wait for a session that this owner has just released it."""
+
+    async def listen(self, asked: Callable[[], None]) -> None:
+        """As `SessionStore.listen`."""
+
+    def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
+        """As `SessionStore.waiting`."""
+        del session_id
+        return by_the_clock()
+
+
+class Liveness(BetweenOwners, Protocol):
     """What a store needs to know about owners. `owner` is the name in a lease; times are epoch seconds."""
 
     @property
@@ -48,20 +76,12 @@ class Liveness(Protocol):
         """
         ...
 
-    async def ask(self, owner: str, session_id: str) -> bool:
-        """Ask another owner for a session. False where the request must be stored with the session instead."""
-        ...
-
-    async def asked_for(self) -> Sequence[str]:
-        """The sessions that other owners have asked for since the last call. Errors: `Unavailable`."""
-        ...
-
     async def end(self) -> None:
         """Stop counting as alive. Calling it twice is allowed."""
         ...
 
 
-class TimeToLive:
+class TimeToLive(BetweenOwners):
     """An owner is alive for `ttl_s` seconds after each proof. If the local clock is behind the owner's, or jumps back,
     a caller still waits no longer than that: a proof that stays the same for `ttl_s` seconds of looking at it has
     expired. If the clock is ahead, the wait is shorter, which is harmless: the lease alone decides what an owner may
@@ -94,23 +114,17 @@ class TimeToLive:
         self._seen = {proof: since for proof, since in self._seen.items() if now - since < _LOOKED_AT * self._ttl_s}
         return now - self._seen.setdefault((owner, proved_at), now) < self._ttl_s
 
-    async def ask(self, owner: str, session_id: str) -> bool:
-        del owner, session_id
-        return False
-
-    async def asked_for(self) -> Sequence[str]:
-        return ()
-
     async def end(self) -> None:
         """Nothing to do: without further proofs the lease expires."""
 
 
-class LockedFile:
+class LockedFile(BetweenOwners):
     """Alive while the process holds the lock on its own file, in a folder beside the sessions."""
 
     def __init__(self, folder: Path, owner: str) -> None:
         self._folder = folder
         self._lock = OwnerLock(folder, check_id(owner, "owner"))
+        self._bells = Bells(folder, owner)
         self._beginning = anyio.Lock()
 
     renew_every_s = None
@@ -129,11 +143,20 @@ class LockedFile:
         return await run_in_thread(lambda: self._alive(owner))
 
     async def ask(self, owner: str, session_id: str) -> bool:
-        await run_in_thread(lambda: self._lock.ask(owner, session_id))
+        await run_in_thread(lambda: leave_request(self._folder, owner, session_id))
         return True
 
     async def asked_for(self) -> Sequence[str]:
-        return await run_in_thread(self._asked_for) if self._lock.held else ()
+        return await self._read(self._lock.asked_for, ())
+
+    async def freed(self, session_id: str) -> None:
+        await self._read(lambda: self._lock.freed(session_id), None)
+
+    async def listen(self, asked: Callable[[], None]) -> None:
+        await self._bells.listen(asked)
+
+    def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
+        return self._bells.waiting(session_id)
 
     async def end(self) -> None:
         if self._lock.held:
@@ -156,9 +179,10 @@ class LockedFile:
                 ) from error
             raise StoreUnavailable("the folder of sessions cannot be used now", **where) from error
 
-    def _asked_for(self) -> Sequence[str]:
+    async def _read(self, work: Callable[[], T], nothing: T) -> T:
+        """Do something with the requests of others, if there can be any."""
         try:
-            return self._lock.asked_for()
+            return await run_in_thread(work) if self._lock.held else nothing
         except OSError as error:
             cause = error.strerror or str(error)
             raise StoreUnavailable(
@@ -182,13 +206,12 @@ class LockedFile:
 # time to live. Those who test take shared locks, so two of them never mistake each other for the owner. A forked child
 # closes what it has inherited of its parent's lock: else the parent would seem alive for as long as the child is.
 #
-# A process that wants an owner's session writes its name into the owner's file, which the owner reads now and then.
+# A process that wants an owner's session writes its name into the owner's file: see `asking.py`.
 #
 # The file begins with two lines: the owner's process, and the last position that it has committed, where it notes that.
 # The note is written after the commit has been synced, and is not synced itself: it outlives its process, and never
 # says more than what was acknowledged. So the process that opens the database after a kill notices missing commits.
 
-_ASKED_BYTES_MAX = 64 * 1024
 _DIGITS = 20
 
 
@@ -199,13 +222,12 @@ class OwnerLock:
         self._folder = folder
         self._path = folder / check_id(owner, "owner")
         self._file: int | None = None
-        self._heard = 0
-        """Bytes of the file that this owner wrote or has read."""
+        self._requests: Requests | None = None
         forget_in_children(self)
 
     def forget_parent(self) -> None:
         """In a forked child: drop the lock. The parent keeps it through its own descriptor."""
-        file, self._file = self._file, None
+        file, self._file, self._requests = self._file, None, None
         if file is not None:
             os.close(file)
 
@@ -223,16 +245,21 @@ class OwnerLock:
                 self._folder.mkdir(mode=0o700)
             with unforked:
                 self._file = _lock_own(self._path)
-            self._heard = os.fstat(self._file).st_size
+            self._requests = Requests(self._folder, self._file)
             self._clear_dead()
 
     def release(self) -> None:
+        """Give up the lock, and every session with it."""
+        requests, self._requests = self._requests, None
+        ring = requests.close() if requests is not None else None
         with unforked:
             if self._file is not None:
                 with suppress(OSError):
                     self._path.unlink()
                 os.close(self._file)
                 self._file = None
+        if ring is not None:
+            ring()
 
     def alive(self, owner: str) -> bool:
         """True if another owner is alive now. An impossible owner name, which damage may leave, counts as dead."""
@@ -242,36 +269,33 @@ class OwnerLock:
             return False
 
     def ask(self, owner: str, session_id: str) -> None:
-        """Ask another owner for a session. An owner that is gone need not be asked; one that missed the request is
-        asked again.
-        """
-        with suppress(OSError):
-            file = os.open(self._folder / owner, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                os.write(file, f"\n{session_id}\n".encode())
-            finally:
-                os.close(file)
+        """Ask another owner for a session."""
+        leave_request(self._folder, owner, session_id)
 
     def note(self, position: int) -> None:
         """Record that everything up to this position is committed. If that fails, the position is not recorded."""
         if self._file is not None:
             with suppress(OSError):
-                os.pwrite(self._file, b"%0*d" % (_DIGITS, position), self._heard - _DIGITS - 1)
+                os.pwrite(self._file, b"%0*d" % (_DIGITS, position), len(_pid_line()))
 
     def asked_for(self) -> list[str]:
         """The sessions that other processes have asked for since the last call. Usually only reads the file's size."""
-        if self._file is None or os.fstat(self._file).st_size <= self._heard:
-            return []
-        requests = os.pread(self._file, _ASKED_BYTES_MAX, self._heard)
-        # A request that arrives just now is cut off too; its process asks again.
-        os.ftruncate(self._file, self._heard)
-        return list(dict.fromkeys(line for line in requests.decode(errors="replace").split("\n") if line))
+        requests = self._requests
+        return [] if requests is None else requests.take()
+
+    def freed(self, session_id: str) -> None:
+        """A session was released: tell those that wait for it."""
+        requests = self._requests
+        if requests is not None:
+            with suppress(OSError):
+                requests.freed(session_id)
 
     def _clear_dead(self) -> None:
         for name in os.listdir(self._folder):
             path = self._folder / name
             if path != self._path:
                 _alive(path)
+        clear_bells(self._folder, lambda owner: owner == self._path.name or self.alive(owner))
 
 
 def noted_in(folder: Path) -> int:
@@ -296,7 +320,7 @@ def _lock_own(path: Path) -> int:
         file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             if _lock(file, shared=False):
-                os.write(file, b"%d\n%0*d\n" % (os.getpid(), _DIGITS, 0))
+                os.write(file, b"%b%0*d\n" % (_pid_line(), _DIGITS, 0))
                 unnamed.rename(path)
                 return file
         except FileNotFoundError:
@@ -305,6 +329,10 @@ def _lock_own(path: Path) -> int:
             os.close(file)
             raise
         os.close(file)
+
+
+def _pid_line() -> bytes:
+    return b"%d\n" % os.getpid()
 
 
 def _alive(path: Path) -> bool:

@@ -208,6 +208,7 @@ class TreeLeases:
                     return
                 held.version = found.version or held.version
             else:
+                await self._life.freed(names.session_id)
                 return
 
     def forget(self, session_id: str, generation: int) -> None:

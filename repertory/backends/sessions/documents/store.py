@@ -8,8 +8,8 @@ that meets one gets `LeaseLost`, so nothing is ever overwritten.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -28,6 +28,7 @@ from repertory.backends.ports import (
     SessionInfo,
     SessionStore,
     StoreCapabilities,
+    UntilFree,
 )
 from repertory.backends.sessions.documents.journal import (
     OrchestratorJournal,
@@ -117,6 +118,8 @@ class MessageTreeStore(SessionStore):
         self._table: SessionTable[HeldLease, _Journal] = SessionTable(lambda: self.name)
         self._released: WeakKeyDictionary[Lease, tuple[HeldLease, dict[str, _Journal]]] = WeakKeyDictionary()
         """What `acquire_again` goes on with, for as long as somebody keeps the lease."""
+        self._acquiring: set[str] = set()
+        """Sessions that others may ask for already, since the store names this owner."""
 
     @property
     def name(self) -> str:
@@ -128,7 +131,8 @@ class MessageTreeStore(SessionStore):
         with anyio.CancelScope(shield=True):
             async with self._table.locked(session_id) as session:
                 await check_told(self._objects, names)
-                session.held = held = await self._leases.acquire(names, takeover=takeover)
+                with self._acquires(session_id):
+                    session.held = held = await self._leases.acquire(names, takeover=takeover)
                 session.journals = {}
                 return held.lease
         raise AssertionError
@@ -151,12 +155,18 @@ class MessageTreeStore(SessionStore):
         renewal checks for it. Errors: `Unavailable`.
         """
         holding = self._table.held()
-        asked = {*(await self._life.asked_for() if holding else ())}
+        asked = {*(await self._life.asked_for() if holding or self._acquiring else ())}
         for session_id, held in holding.items():
             if held.wanted:
                 held.wanted = False
                 asked.add(session_id)
-        return sorted(asked & holding.keys())
+        return sorted(asked & (holding.keys() | self._acquiring | self._table.held().keys()))
+
+    async def listen(self, asked: Callable[[], None]) -> None:
+        await self._life.listen(asked)
+
+    def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
+        return self._life.waiting(session_id)
 
     async def acquire_again(self, lease: Lease) -> bool:
         """Goes on with the journals as they were, if no message and no agent's document was added or replaced since.
@@ -174,10 +184,11 @@ class MessageTreeStore(SessionStore):
                 for journal in journals.values():
                     if isinstance(journal, OrchestratorJournal) or not await journal.is_unchanged():
                         return False
-                if not await self._leases.acquire_again(names, held):
-                    return False
-                # With the caller's own lease: what is kept after the next release is kept as long as that one.
-                session.held, session.journals = replace(held, lease=lease), journals
+                with self._acquires(lease.session_id):
+                    if not await self._leases.acquire_again(names, held):
+                        return False
+                    # With the caller's own lease: what is kept after the next release is kept as long as that one.
+                    session.held, session.journals = replace(held, lease=lease), journals
                 return True
         raise AssertionError
 
@@ -348,6 +359,14 @@ class MessageTreeStore(SessionStore):
         if self._settings.keep_folders:
             await self._remove_empty_folders(names)
         session.drop()
+
+    @contextmanager
+    def _acquires(self, session_id: str) -> Generator[None]:
+        self._acquiring.add(session_id)
+        try:
+            yield
+        finally:
+            self._acquiring.discard(session_id)
 
     async def _release(self, session: _Entry) -> None:
         held, journals = session.held, session.journals

@@ -7,7 +7,7 @@ Start here, then read `ownership.py` (one owned session) and `reading.py`. Desig
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from repertory.backends.ports import (
     SessionInfo,
     SessionStore,
     StoreCapabilities,
+    UntilFree,
 )
 from repertory.backends.sessions.journal.format import (
     JOURNALS,
@@ -96,6 +97,8 @@ class ObjectSessionStore(SessionStore):
         self._owner = check_id(owner, "owner")
         self._life = life
         self._owned: dict[str, OwnedSegments] = {}
+        self._acquiring: set[str] = set()
+        """Sessions that others may ask for already, since the store names this owner."""
         self._maintenance = Maintenance(self._owned, life)
         self._closed = False
 
@@ -130,9 +133,15 @@ class ObjectSessionStore(SessionStore):
         """Sessions held by this object that other processes have asked for since the last call. In a bucket, each
         renewal checks for it. Errors: `Unavailable`.
         """
-        asked = {*(await self._life.asked_for() if self._owned else ())}
+        asked = {*(await self._life.asked_for() if self._owned or self._acquiring else ())}
         asked |= {session_id for session_id, owned in self._owned.items() if owned.take_request()}
-        return sorted(asked & self._owned.keys())
+        return sorted(asked & (self._owned.keys() | self._acquiring))
+
+    async def listen(self, asked: Callable[[], None]) -> None:
+        await self._life.listen(asked)
+
+    def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
+        return self._life.waiting(session_id)
 
     async def release(self, lease: Lease) -> None:
         self._check_open()
@@ -141,6 +150,7 @@ class ObjectSessionStore(SessionStore):
             del self._owned[lease.session_id]
             await self._maintenance.stop(owned)
             await owned.release()
+            await self._life.freed(lease.session_id)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[CommitOutcome]:
         """Commit a group, session by session; one outcome per batch, in order. Cancellation waits for the puts.
@@ -254,7 +264,11 @@ class ObjectSessionStore(SessionStore):
         if before_us is not None:
             before_us.lose()
             await self._maintenance.stop(before_us)
-        owned = self._owned[session_id] = await self._own(session_id, keys, takeover)
+        self._acquiring.add(session_id)
+        try:
+            owned = self._owned[session_id] = await self._own(session_id, keys, takeover)
+        finally:
+            self._acquiring.discard(session_id)
         self._maintenance.look_at(owned)
         return owned
 

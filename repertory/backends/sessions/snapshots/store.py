@@ -8,14 +8,14 @@ session is opened. `docs/snapshot-layout.md` describes the tree.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 
-from repertory.backends.ports import Batch, Position, SessionInfo, SessionStore, StoreCapabilities
+from repertory.backends.ports import Batch, Position, SessionInfo, SessionStore, StoreCapabilities, UntilFree
 from repertory.backends.sessions.requests import side_by_side
 from repertory.backends.sessions.snapshots.makers import RunMaker, is_of, marked_numbers, rows_for
 from repertory.backends.sessions.snapshots.publisher import (
@@ -84,6 +84,12 @@ class SnapshotSessionStore(SessionStore):
 
     async def asked_for(self) -> Sequence[str]:
         return await self._journal.asked_for()
+
+    async def listen(self, asked: Callable[[], None]) -> None:
+        await self._journal.listen(asked)
+
+    def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
+        return self._journal.waiting(session_id)
 
     async def release(self, lease: Lease) -> None:
         """Put what is due, then release the session. A lease that is no longer current is ignored."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from repertory.backends.ports import Batch, Corruption, Inspection, Lease, Position, SalvagedRows, SessionInfo
+from repertory.backends.sessions.asking import Bells
 from repertory.backends.sessions.liveness import OwnerLock, noted_in
 from repertory.backends.sessions.sqlite.corrupt_file import CorruptFile, is_id
 from repertory.backends.sessions.sqlite.file import (
@@ -62,10 +63,12 @@ class Journals:
         self._path = path
         self._name = str(path)
         self._alongside = alongside
-        noted = noted_in(owners_folder(path))
+        owners = owners_folder(path)
+        noted = noted_in(owners)
         self._connection = open_database(path, busy_timeout_s=busy_timeout_s, alongside=alongside)
         self._inode = os.stat(path).st_ino
-        self._lock = OwnerLock(owners_folder(path), owner)
+        self._lock = OwnerLock(owners, owner)
+        self.bells = Bells(owners, owner)
         self._leases = LeaseTable(self._connection, self._lock, owner)
         self._heads = Heads(self._connection, self._name)
         self._quarantine = Quarantine(self._connection, self._name)
@@ -111,6 +114,7 @@ class Journals:
     def release(self, lease: Lease) -> None:
         with self._transaction("unsynced"):
             self._leases.release(lease)
+        self._lock.freed(lease.session_id)
 
     def asked_for(self) -> list[str]:
         with mapped_errors(self._path):

@@ -14,7 +14,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractAsyncContextManager, closing, suppress
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from repertory.backends.owning_thread import OwningThread
-from repertory.backends.ports import Batch, Corruption, Inspection, SalvagedRows, SessionStore, StoreCapabilities
+from repertory.backends.ports import (
+    Batch,
+    Corruption,
+    Inspection,
+    SalvagedRows,
+    SessionStore,
+    StoreCapabilities,
+    UntilFree,
+    by_the_clock,
+)
 from repertory.backends.sessions.liveness import OwnerLock, noted_in
 from repertory.backends.sessions.sqlite.corrupt_file import CorruptFile
 from repertory.backends.sessions.sqlite.file import (
@@ -126,6 +135,14 @@ class SQLiteSessionStore(SessionStore):
         Errors: see the class.
         """
         return [] if self._journals is None else await self._thread.run(lambda: self._opened().asked_for())
+
+    async def listen(self, asked: Callable[[], None]) -> None:
+        if self._journals is not None:
+            await self._journals.bells.listen(asked)
+
+    def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
+        journals = self._journals
+        return by_the_clock() if journals is None else journals.bells.waiting(session_id)
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         """Rows in order, from the last row's `low` on, or all of them. One query, which reads no other rows."""
