@@ -1,16 +1,21 @@
-"""What opening a session costs against the length of its history, wherever it is kept.
+"""What opening a session costs, and reading or forking it, against the length of its history.
 
-The limit is the same session with 100 messages: opening reads what the model is shown, which is 40 of them.
+Wherever it is kept, the limit is the same session with 100 messages: opening reads what the model is shown, which is 40
+of them. In SQLite the time beyond the bare query of those rows is measured as well.
 """
 
 from __future__ import annotations
 
+import gc
+import json
 import random
+import sqlite3
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -23,6 +28,7 @@ from repertory import (
     JournalSessions,
     Runtime,
     ScriptedModel,
+    Sessions,
     SlidingWindowConversationManager,
     SQLiteSessions,
 )
@@ -30,6 +36,17 @@ from repertory.app.sessions.sessions import SessionPlace
 
 SHORT, LONG, WINDOW = 100, 10_000, 40
 ROUNDS = 15
+
+_JOURNAL = "SELECT id FROM journals WHERE session = 's'"
+_SHOWN = (
+    "WITH RECURSIVE chain (position, previous, seq) AS (SELECT position, previous, seq FROM rows WHERE position = ?"
+    " UNION ALL SELECT rows.position, rows.previous, rows.seq FROM chain CROSS JOIN rows"
+    " ON rows.position = chain.previous WHERE rows.seq >= ?)"
+    " SELECT rows.seq, kind, version, low, link, salt, body FROM chain CROSS JOIN rows"
+    " ON rows.position = chain.position"
+)
+"""The rows that opening reads."""
+_SAID = "SELECT body FROM rows WHERE journal = ? AND kind = 1 ORDER BY position"
 
 
 def agent(answer: object) -> AgentSpec:
@@ -59,6 +76,7 @@ async def opening_ms(place: SessionPlace) -> float:
     async with Runtime(sessions=place) as runtime:
         await runtime.agent(agent("ok")).session("another").messages()
         session = runtime.agent(agent(answer)).session("s")
+        gc.collect()
         began = time.perf_counter()
         await session.invoke("and?")
         return (called[-1] - began) * 1e3
@@ -77,6 +95,75 @@ def compared(make: Callable[[int], SessionPlace], prepare: Callable[[], object] 
     return statistics.median(times[LONG]), statistics.median(times[SHORT])
 
 
+def query_ms(path: Path) -> float:
+    """Milliseconds of the bare query for what opening reads."""
+    with closing(sqlite3.connect(path)) as connection:
+        (journal,) = connection.execute(_JOURNAL).fetchone()
+        statement = "SELECT position, low FROM rows WHERE journal = ? ORDER BY position DESC LIMIT 1"
+        last = connection.execute(statement, (journal,)).fetchone()
+        connection.execute(_SHOWN, last).fetchall()
+        began = time.perf_counter()
+        rows = connection.execute(_SHOWN, last).fetchall()
+        took = time.perf_counter() - began
+        assert WINDOW <= len(rows) <= 2 * WINDOW
+        return took * 1e3
+
+
+def by_hand_ms(path: Path) -> float:
+    """Milliseconds to read and decode every message by hand."""
+    with closing(sqlite3.connect(path)) as connection:
+        began = time.perf_counter()
+        journal = connection.execute(_JOURNAL).fetchone()
+        said = [json.loads(body)["message"] for (body,) in connection.execute(_SAID, journal)]
+        took = time.perf_counter() - began
+        assert len(said) >= LONG
+        return took * 1e3
+
+
+async def history_ms(place: SessionPlace) -> float:
+    async with Runtime(sessions=place) as runtime:
+        session = runtime.agent(agent("ok")).session("s")
+        await session.messages()
+        gc.collect()
+        began = time.perf_counter()
+        said = await session.history()
+        took = time.perf_counter() - began
+        assert len(said) >= LONG
+        return took * 1e3
+
+
+async def fork_ms(place: SessionPlace, name: str) -> float:
+    """Milliseconds of a fork, in a place that is open."""
+    async with Sessions(place) as sessions:
+        await sessions.fork("another", f"{name} of another")
+        gc.collect()
+        began = time.perf_counter()
+        await sessions.fork("s", name)
+        return (time.perf_counter() - began) * 1e3
+
+
+def in_sqlite(folder: Path) -> list[Figure]:
+    """Opening, the whole history, and forks. The files were filled before."""
+    paths = {messages: folder / f"{messages}.db" for messages in (SHORT, LONG)}
+    beyond: dict[int, list[float]] = {messages: [] for messages in paths}
+    forks: dict[int, list[float]] = {messages: [] for messages in paths}
+    histories: list[float] = []
+    hands: list[float] = []
+    for number in range(ROUNDS):
+        for messages, path in paths.items():
+            place = SQLiteSessions(path)
+            beyond[messages].append(anyio.run(opening_ms, place) - query_ms(path))
+            forks[messages].append(anyio.run(fork_ms, place, f"fork {number}"))
+        hands.append(by_hand_ms(paths[LONG]))
+        histories.append(anyio.run(history_ms, SQLiteSessions(paths[LONG])))
+    median = statistics.median
+    return [
+        *(Figure(f"opening {n:,} messages, beyond the query", median(beyond[n]), 1.0, 1.5, "ms") for n in paths),
+        Figure(f"reading {LONG:,} messages against by hand", median(histories), median(hands), 1.5, "ms"),
+        *(Figure(f"fork of {n:,} messages, place open", median(forks[n]), 1.0, 2.0, "ms") for n in paths),
+    ]
+
+
 def main() -> int:
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as folder:
@@ -86,6 +173,7 @@ def main() -> int:
         }.items():
             long_ms, short_ms = compared(make)
             figures.append(Figure(f"{LONG:,} messages against {SHORT}, {name}", long_ms, short_ms, 1.3, "ms"))
+        figures += in_sqlite(Path(folder))
     storages = {messages: Counted() for messages in (SHORT, LONG)}
 
     def slow_down() -> None:
