@@ -7,18 +7,22 @@ in one session write under one lease, and the last of them releases it.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 import anyio
 
 from repertory.actors.writer import CommitBuffer, CommitBuffers, WriterMessage
-from repertory.backends.ports import Batch, Lease, SessionStore, UntilFree
+from repertory.backends.ports import Batch, Lease, OwnedRows, SessionStore, UntilFree
 from repertory.core.ids import whereabouts
 from repertory.core.retry import StorePatience
 from repertory.errors import LeaseLost, RepertoryError, SessionBusy
 from repertory.runtime.ref import ActorRef
+
+T = TypeVar("T", Lease, OwnedRows)
 
 _TRIES = 5
 """How often to try again within the time that an idle owner needs to give a session up."""
@@ -55,12 +59,10 @@ class SessionLeases:
         `SessionStore.acquire`; `SessionBusy` names the owner.
         """
         async with self._locked(session_id) as session:
-            if session.doubted and session.lease is not None and not await self._is_current(session.lease):
-                session.lease, session.users = None, 0
-            session.doubted = False
-            if session.lease is None or not session.users:
-                wait_s = self._busy_s if patience is None else patience.busy_s
-                session.lease = await self._acquire(session_id, wait_s, by, takeover=takeover)
+            if not await self._holds(session):
+                acquire = partial(self._store.acquire, session_id, takeover=takeover)
+                session.lease = await self._waiting(session_id, acquire, patience, by)
+            assert session.lease is not None
             session.users += 1
             return session.lease
 
@@ -77,6 +79,22 @@ class SessionLeases:
             session.lease = lease
             session.users += 1
             return True
+
+    async def acquire_and_load(
+        self, session_id: str, agent_id: str, *, takeover: bool, patience: StorePatience | None = None, by: float
+    ) -> OwnedRows:
+        """`acquire`, and the rows from which an agent of the session is opened: in one call of the store, unless the
+        lease is held already.
+        """
+        async with self._locked(session_id) as session:
+            if await self._holds(session) and session.lease is not None:
+                owned = OwnedRows(session.lease, await self._store.load(session_id, agent_id))
+            else:
+                own_and_load = partial(self._store.own_and_load, session_id, agent_id, takeover=takeover)
+                owned = await self._waiting(session_id, own_and_load, patience, by)
+                session.lease = owned.lease
+            session.users += 1
+            return owned
 
     async def release(self, lease: Lease) -> None:
         """Remove one user, even if cancelled; the last one gives the session up. Errors: `Unavailable`: the session is
@@ -107,6 +125,13 @@ class SessionLeases:
         if not session.doubted:
             session.lease = None
 
+    async def _holds(self, session: _Session) -> bool:
+        """True if the lease is in use and good. Errors: as `SessionStore.append`."""
+        if session.doubted and session.lease is not None and not await self._is_current(session.lease):
+            session.lease, session.users = None, 0
+        session.doubted = False
+        return session.lease is not None and session.users > 0
+
     async def _is_current(self, lease: Lease) -> bool:
         """Ask the store. Errors: as `SessionStore.append`."""
         (outcome,) = await self._store.append([Batch(lease=lease, rows=())])
@@ -114,17 +139,21 @@ class SessionLeases:
             raise outcome
         return not isinstance(outcome, LeaseLost)
 
-    async def _acquire(self, session_id: str, wait_s: float, by: float, *, takeover: bool) -> Lease:
+    async def _waiting(
+        self, session_id: str, own: Callable[[], Awaitable[T]], patience: StorePatience | None, by: float
+    ) -> T:
+        """What `own` returns once no other process has the session."""
         store = self._store
+        wait_s = self._busy_s if patience is None else patience.busy_s
         yields_s = store.capabilities.yields_within_s
         began = anyio.current_time()
-        lease: Lease | None = None
+        owned: T | None = None
         try:
             async with AsyncExitStack() as stack:
                 until_free: UntilFree | None = None
-                while lease is None:
+                while owned is None:
                     try:
-                        lease = await store.acquire(session_id, takeover=takeover)
+                        owned = await own()
                     except SessionBusy as error:
                         now = anyio.current_time()
                         left_s = min(began + wait_s, by) - now
@@ -133,11 +162,11 @@ class SessionLeases:
                         until_free = until_free or await stack.enter_async_context(store.waiting(session_id))
                         await until_free(str(error.fields.get("owner")), min(yields_s / _TRIES, left_s))
         except BaseException:
-            if lease is not None:  # Cancelled behind the end.
+            if owned is not None:  # Cancelled behind the end.
                 with anyio.CancelScope(shield=True), suppress(RepertoryError):
-                    await store.release(lease)
+                    await store.release(owned.lease if isinstance(owned, OwnedRows) else owned)
             raise
-        return lease
+        return owned
 
     @asynccontextmanager
     async def _locked(self, session_id: str) -> AsyncGenerator[_Session]:

@@ -297,9 +297,12 @@ class SessionPersister(Actor[PersisterMessage]):
     async def _open(self, keeper: Durable, *, takeover: bool, wait: bool = True) -> None:
         session_id, agent_id = self._settings.session_id, self._settings.agent_id
         patience, by = self._settings.patience, self._settings.busy_by if wait else -math.inf
-        self._lease = lease = await keeper.leases.acquire(session_id, takeover=takeover, patience=patience, by=by)
+        leases = keeper.leases
+        lease, rows = await leases.acquire_and_load(session_id, agent_id, takeover=takeover, patience=patience, by=by)
+        self._lease = lease
         try:
-            rows = await keeper.store.load(session_id, agent_id)
+            if isinstance(rows, RepertoryError):
+                raise rows
             all_rows = [*rows, *self._take_over_rows(rows)]
             restoring = partial(restore, all_rows, session_id=session_id)
             large = size_of(all_rows) > OFF_LOOP_BYTES

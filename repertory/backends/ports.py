@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import anyio
 
 from repertory.core.interrupts import tool_scope
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.tokens import estimate_tokens, window_of
-from repertory.errors import Invalid
+from repertory.errors import Invalid, RepertoryError
 
 if TYPE_CHECKING:
     from threading import Thread
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Message, ToolResult, ToolSpec, ToolUse
     from repertory.core.state import AgentState
-    from repertory.errors import RepertoryError
 
 StreamEvent = dict[str, Any]
 """One event of a model's answer, spelled as Converse streams spell it: a dictionary with one key.
@@ -262,6 +261,14 @@ class Lease:
     generation: int
 
 
+class OwnedRows(NamedTuple):
+    """A lease, and the rows of one agent that were loaded under it."""
+
+    lease: Lease
+    rows: Sequence[Row] | RepertoryError
+    """The error, if they could not be loaded: the lease is held all the same."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """Rows of one session, appended all or none, under its lease.
@@ -473,7 +480,27 @@ class Repairable(Named, Protocol):
         return ()
 
 
-class SessionStore(Maintained, Repairable, Protocol):
+class Combined(Protocol):
+    """Calls of `SessionStore` that follow each other, as one, since each call may have a price of its own. The defaults
+    make the calls one by one.
+    """
+
+    async def own_and_load(self: SessionStore, session_id: str, agent_id: str, *, takeover: bool = False) -> OwnedRows:
+        """`acquire`, then `load`. Errors: those of `acquire`, and then nothing is held; those of `load` are in the
+        result.
+        """
+        lease = await self.acquire(session_id, takeover=takeover)
+        try:
+            return OwnedRows(lease, await self.load(session_id, agent_id))
+        except RepertoryError as error:
+            return OwnedRows(lease, error)
+        except BaseException:
+            with anyio.CancelScope(shield=True), suppress(RepertoryError):
+                await self.release(lease)
+            raise
+
+
+class SessionStore(Maintained, Combined, Repairable, Protocol):
     """Durable, append-only journals, one per agent in a session. `name` tells two stores apart in one process.
 
     Subclass it: methods that not every store supports have a default here, and `capabilities` says which ones work.

@@ -493,9 +493,16 @@ INTERRUPTED_TEXT = "Tool was interrupted."
 """The result text that `repair` gives to a tool use without a result."""
 
 
+def is_one_text(content: Sequence[ContentBlock]) -> bool:
+    """True if this is the content of a message that holds nothing but one text. Kept fast, as most messages are so."""
+    return len(content) == 1 and len(content[0]) == 1 and "text" in content[0]
+
+
 def check_next(previous: Message | None, message: Message) -> None:
     """Errors: `UnpairedTools` unless `message` may follow `previous` (None: it is the first one)."""
     content = message["content"]
+    if is_one_text(content) and (previous is None or is_one_text(previous["content"])):
+        return
     asked = [block["toolUse"]["toolUseId"] for block in previous["content"] if "toolUse" in block] if previous else []
     answered = [block["toolResult"]["toolUseId"] for block in content if "toolResult" in block]
     asks = [block["toolUse"]["toolUseId"] for block in content if "toolUse" in block]

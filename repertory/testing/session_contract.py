@@ -159,6 +159,22 @@ class SessionStoreContract(ABC):
                 await two.acquire("session")
             assert (await two.acquire("other")).owner == "two"
 
+    async def test_owning_and_loading_in_one_call_is_both(self, tmp_path: Path) -> None:
+        rows = windowed(30)
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            new = await one.own_and_load("session", "default")
+            assert not isinstance(new.rows, Exception)
+            assert not list(new.rows)
+            await one.append([Batch(lease=new.lease, rows=rows)])
+            await one.release(new.lease)
+            owned = await two.own_and_load("session", "default")
+            assert not isinstance(owned.rows, Exception)
+            assert list(owned.rows) == list(await two.load("session", "default"))
+            assert owned.rows[-1] == rows[-1]
+            assert owned.lease.owner == "two"
+            (outcome,) = await two.append([Batch(lease=owned.lease, rows=grow(1, after=rows))])
+            assert isinstance(outcome, Position)
+
     async def test_a_released_session_is_free_and_its_generation_rises(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one", "two") as (one, two):
             first = await one.acquire("session")

@@ -81,8 +81,8 @@ def decode(kind: int, version: int, body: bytes) -> Record:
 
 def decode_all(rows: Sequence[Row]) -> list[Record] | None:
     """The records of verified rows, none erased, in one pass; None when one cannot be read: use `decode` then."""
-    values = load_all([row.body for row in rows])
-    if values is None or any(map(_may_be_deep, rows)):
+    values = load_all([row[7] for row in rows])
+    if values is None:
         return None
     records: list[Record] = []
     plain = cast("Callable[..., Record]", MessageAdded)
@@ -90,10 +90,20 @@ def decode_all(rows: Sequence[Row]) -> list[Record] | None:
         for row, value in zip(rows, values, strict=True):
             # Nearly every row of a long journal is a message of one of these shapes.
             if row[2] == _MESSAGE and row[3] == VERSION and type(value) is dict and tuple(value) in _MESSAGE_SHAPES:
-                said = _checked_message(cast("_Fields", value))
-                if "view" in said:
-                    said["view"] = _message_view(said["view"])
+                said = cast("_Fields", value)
+                if _is_plain_message(said):
+                    view = said.get("view")
+                    if view is not None:
+                        said["view"] = _build(View, cast("_Fields", view))
+                elif _may_be_deep(row):
+                    return None
+                else:
+                    said = _checked_message(said)
+                    if "view" in said:
+                        said["view"] = _view_read(said["view"])
                 records.append(plain(**said))
+            elif _may_be_deep(row):
+                return None
             else:
                 records.append(_record(row.kind, _class_of(row.kind, row.version), value))
     except (TypeError, ValueError, KeyError, CorruptJournal):
@@ -175,6 +185,36 @@ def _checked(said: object) -> _Fields:
         if not look(value):
             raise TypeError(f"{name} is of the wrong type")
     return found
+
+
+def _is_plain_message(said: _Fields) -> bool:
+    """True if the fields of a message of a usual shape need neither repair nor another type than they have; False
+    leaves that open.
+    """
+    at, turn, index, message = said["at"], said["turn"], said["index"], said["message"]
+    return (
+        (len(said) == _USUAL_FIELDS or (len(said) == _USUAL_FIELDS + 1 and _is_plain_view(said.get("view"))))
+        and type(at) is float
+        and abs(at) < _YEAR_10000
+        and type(turn) is int
+        and type(index) is int
+        and 0 <= turn < 2**63 > index >= 0
+        and type(message) is dict
+        and is_plainly_sound(cast("_Fields", message))
+    )
+
+
+def _is_plain_view(said: object) -> bool:
+    """True if the view in a message is nothing but where it begins and the counts of its manager."""
+    if type(said) is not dict:
+        return False
+    view = cast("_Fields", said)
+    if tuple(view) != _LIGHT_VIEW:
+        return False
+    first, manager, state = view.values()
+    if type(state) is not dict or not (type(first) is int and 0 <= first < 2**63 and type(manager) is str):
+        return False
+    return all(type(each) is int or type(each) is str for each in cast("_Fields", state).values())
 
 
 def _checked_message(said: _Fields) -> _Fields:
@@ -269,14 +309,6 @@ def _read_redaction(said: _Fields) -> _Fields:
 
 def _read_finished(said: _Fields) -> _Fields:
     return {**said, "result": read_result(said.get("result"))}
-
-
-def _message_view(said: object) -> View:
-    """The view in a message of a usual shape."""
-    if type(said) is not dict:
-        raise TypeError("a view is a JSON object")
-    view = cast("_Fields", said)
-    return _build(View, view) if tuple(view) == _LIGHT_VIEW else _view_read(view)
 
 
 def _view_read(said: object) -> View:

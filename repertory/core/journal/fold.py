@@ -36,7 +36,7 @@ from repertory.core.journal.records import (
     ViewChanged,
 )
 from repertory.core.journal.view import VisibleMessages, shown_at
-from repertory.core.messages import Json, Message, ToolResult, check_next, is_filler, tool_uses
+from repertory.core.messages import Json, Message, ToolResult, check_next, is_filler, is_one_text, tool_uses
 from repertory.core.turn import is_whole
 from repertory.errors import Invalid
 
@@ -428,6 +428,8 @@ class TurnTokens:
     ) -> None:
         """A turn begins after `last`. The current turn, if unanswered, goes on in the new one or is left behind."""
         token, current = record.idempotency_token, None if self.current is None else self.current[0]
+        if token is None and current is None:
+            return
         goes_on = _goes_on(last, record.message)
         if token != current if token is not None else not goes_on:
             self.leave(last, {} if goes_on else open_tools)
@@ -479,7 +481,10 @@ class TurnTokens:
 
 def is_answer(message: Message) -> bool:
     """True if a message ends a turn: an assistant message without tool uses."""
-    return message["role"] == "assistant" and not any(tool_uses(message))
+    if message["role"] != "assistant":
+        return False
+    content = message["content"]
+    return is_one_text(content) or not any("toolUse" in block for block in content)
 
 
 def _goes_on(last: Message | None, message: Message) -> bool:

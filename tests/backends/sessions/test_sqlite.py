@@ -25,7 +25,7 @@ from repertory.backends.sessions.sqlite import reading as sqlite_reading
 from repertory.backends.sessions.sqlite.file import SCHEMA_VERSION
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.core.journal.rows import Row
-from repertory.errors import Corrupt, Failed, Invalid, LeaseLost, Unavailable
+from repertory.errors import Corrupt, CorruptJournal, Failed, Invalid, LeaseLost, SessionBusy, Unavailable
 from repertory.testing.session_contract import grow
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
@@ -168,6 +168,26 @@ async def test_a_damaged_page_is_corrupt(store: SQLiteSessionStore, path: Path) 
     path.write_bytes(content)
     with pytest.raises(Corrupt):
         await store.load("session", "default", whole=True)
+
+
+async def test_a_session_whose_rows_cannot_be_loaded_is_owned_all_the_same_and_can_be_given_up(
+    store: SQLiteSessionStore, path: Path
+) -> None:
+    await put(store, "session", grow(20))
+    await store.aclose()
+    connection = sqlite3.connect(path)
+    connection.execute("DELETE FROM rows WHERE seq = 19")
+    connection.commit()
+    connection.close()
+    one, two = (SQLiteSessionStore(path, owner=owner, busy_timeout_s=0.1) for owner in ("one", "two"))
+    owned = await one.own_and_load("session", "default")
+    assert isinstance(owned.rows, CorruptJournal)
+    with pytest.raises(SessionBusy):
+        await two.own_and_load("session", "default")
+    await one.release(owned.lease)
+    assert (await two.own_and_load("session", "default")).lease.owner == "two"
+    await one.aclose()
+    await two.aclose()
 
 
 async def test_a_locked_database_is_unavailable_and_usable_afterwards(store: SQLiteSessionStore, path: Path) -> None:

@@ -14,7 +14,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, cast
 
-from repertory.backends.ports import Batch, Corruption, Inspection, Lease, Position, SalvagedRows, SessionInfo
+from repertory.backends.ports import (
+    Batch,
+    Corruption,
+    Inspection,
+    Lease,
+    OwnedRows,
+    Position,
+    SalvagedRows,
+    SessionInfo,
+)
 from repertory.backends.sessions.asking import Bells
 from repertory.backends.sessions.liveness import OwnerLock, noted_in
 from repertory.backends.sessions.sqlite.corrupt_file import CorruptFile, is_id
@@ -110,6 +119,14 @@ class Journals:
             if held is not None:
                 held.scope = scope
             return held is not None
+
+    def own_and_load(self, session_id: str, agent_id: str, *, takeover: bool) -> OwnedRows:
+        """The lease is committed before the rows are read, so that reading many keeps no other writer waiting."""
+        lease = self.acquire(session_id, takeover=takeover)
+        try:
+            return OwnedRows(lease, self.load(session_id, agent_id, whole=False))
+        except RepertoryError as error:
+            return OwnedRows(lease, error)
 
     def release(self, lease: Lease) -> None:
         with self._transaction("unsynced"):

@@ -26,6 +26,7 @@ from repertory.backends.ports import (
     Batch,
     Corruption,
     Inspection,
+    OwnedRows,
     SalvagedRows,
     SessionStore,
     StoreCapabilities,
@@ -119,6 +120,14 @@ class SQLiteSessionStore(SessionStore):
         return await self._thread.run(
             lambda: self._opened().acquire_again(lease),
             undo=lambda owned: self._opened().release(lease) if owned else None,
+        )
+
+    async def own_and_load(self, session_id: str, agent_id: str, *, takeover: bool = False) -> OwnedRows:
+        """`acquire` and `load` in one piece of work for the thread."""
+        check_id(session_id, "session id")
+        return await self._thread.run(
+            lambda: self._opened().own_and_load(session_id, agent_id, takeover=takeover),
+            undo=lambda owned: self._opened().release(owned.lease),
         )
 
     async def release(self, lease: Lease) -> None:
