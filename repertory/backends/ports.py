@@ -16,7 +16,7 @@ import anyio
 from repertory.core.interrupts import tool_scope
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.tokens import estimate_tokens, window_of
-from repertory.errors import Invalid, RepertoryError
+from repertory.errors import AlreadyExists, Invalid, RepertoryError
 
 if TYPE_CHECKING:
     from threading import Thread
@@ -305,6 +305,13 @@ class SessionInfo:
     """True if part of the session cannot be read; `agents` then lacks the damaged agents."""
 
 
+class SessionEnds(NamedTuple):
+    """A session, and for each of its agents the rows from the last one's `low` on."""
+
+    info: SessionInfo
+    rows: Mapping[str, Sequence[Row]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corruption:
     """Damage that was found in stored data."""
@@ -499,6 +506,32 @@ class Combined(Protocol):
                 await self.release(lease)
             raise
 
+    async def ends(self: SessionStore, session_id: str) -> SessionEnds | None:
+        """`sessions` for one session, then `load` for each of its agents. None when there is no such session."""
+        found = await self.sessions(session_id)
+        if not found:
+            return None
+        return SessionEnds(found[0], {agent_id: await self.load(session_id, agent_id) for agent_id in found[0].agents})
+
+    async def begin(self: SessionStore, session_id: str, rows: Sequence[Row]) -> None:
+        """Store a new session that nobody owns: all rows, which begin its journals, or none.
+
+        Errors: `AlreadyExists` when `sessions` would list it; those of `acquire` and `append`; `LeaseLost` when another
+        owner was faster, or the rows do not begin journals.
+        """
+        if await self.sessions(session_id):
+            raise taken(session_id)
+        lease = await self.acquire(session_id)
+        proof = [Batch(lease=lease, rows=())] if self.capabilities.maintained else []  # It can expire meanwhile.
+        try:
+            for batch in (Batch(lease=lease, rows=rows), *proof):
+                (outcome,) = await self.append([batch])
+                if isinstance(outcome, RepertoryError):
+                    raise outcome
+        finally:
+            with anyio.CancelScope(shield=True), suppress(RepertoryError):  # What is not released here expires.
+                await self.release(lease)
+
 
 class SessionStore(Maintained, Combined, Repairable, Protocol):
     """Durable, append-only journals, one per agent in a session. `name` tells two stores apart in one process.
@@ -549,6 +582,11 @@ class SessionStore(Maintained, Combined, Repairable, Protocol):
     def capabilities(self) -> StoreCapabilities:
         """Constant while the store is open. The default has none of these capabilities."""
         return StoreCapabilities()
+
+
+def taken(session_id: str) -> AlreadyExists:
+    """The error for a session that is not new."""
+    return AlreadyExists("another session has this id; choose one that is free", session=session_id)
 
 
 def _unable(store: Named, what: str, session_id: str | None) -> Invalid:

@@ -252,9 +252,10 @@ def is_plainly_sound(message: Mapping[str, object]) -> bool:
     if len(fields) != 1 or type(usage) is not dict:
         return False
     counts = cast("dict[str, object]", usage)
-    given, taken, both = counts.get("inputTokens"), counts.get("outputTokens"), counts.get("totalTokens")
-    right = type(given) is int and type(taken) is int and type(both) is int and given >= 0 <= taken and both >= 0
-    return right and len(counts) == _USUAL_COUNTS
+    if tuple(counts) != _USUAL_COUNTS:
+        return False
+    given, taken, both = counts.values()
+    return type(given) is int and type(taken) is int and type(both) is int and given >= 0 <= taken and both >= 0
 
 
 def repair_result(result: Mapping[str, object]) -> ToolResult:
@@ -376,8 +377,8 @@ _BLOCKS: Mapping[str, _Form] = {
     ),
 }
 _BLOCK = _fields(known=_BLOCKS)
-_USUAL_COUNTS = 3
-"""Without the cache counts."""
+_USUAL_COUNTS = ("inputTokens", "outputTokens", "totalTokens")
+"""As we write them, without the cache counts."""
 _METADATA = _fields(
     known={
         "usage": _fields(

@@ -22,7 +22,7 @@ from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, SnapshotTaken, StateChanged, View, ViewChanged
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import RecordKind, Row, verify
-from repertory.errors import Invalid, LeaseLost, NotFound, SessionBusy
+from repertory.errors import AlreadyExists, Invalid, LeaseLost, NotFound, SessionBusy
 
 WAIT_S = 20.0
 """Time limit of every test."""
@@ -174,6 +174,32 @@ class SessionStoreContract(ABC):
             assert owned.lease.owner == "two"
             (outcome,) = await two.append([Batch(lease=owned.lease, rows=grow(1, after=rows))])
             assert isinstance(outcome, Position)
+
+    async def test_a_new_session_is_begun_whole_and_nobody_owns_it(self, tmp_path: Path) -> None:
+        rows = [*windowed(30), *grow(3, "another")]
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            assert await one.ends("session") is None
+            await one.begin("session", rows)
+            with pytest.raises(AlreadyExists):
+                await two.begin("session", grow(1, "third"))
+            ends = await two.ends("session")
+            assert ends is not None
+            assert (ends.info.agents, ends.info.owner) == ({"default": rows[-4].seq, "another": 3}, None)
+            for agent_id, end in ends.rows.items():
+                assert list(end) == list(await two.load("session", agent_id))
+            assert list(await two.load("session", "default", whole=True)) == rows[:-3]
+            lease = await two.acquire("session")
+            (outcome,) = await two.append([Batch(lease=lease, rows=grow(1, after=rows[:-3]))])
+            assert isinstance(outcome, Position)
+
+    async def test_a_session_that_begins_with_wrong_rows_is_not_begun(self, tmp_path: Path) -> None:
+        rows = grow(4)
+        async with self.stores(tmp_path, "one") as (store,):
+            with pytest.raises(LeaseLost):
+                await store.begin("session", rows[2:])
+            assert await store.ends("session") is None
+            await store.begin("session", rows)
+            assert list(await store.load("session", "default", whole=True)) == rows
 
     async def test_a_released_session_is_free_and_its_generation_rises(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one", "two") as (one, two):

@@ -17,15 +17,16 @@ from repertory.app.operations.reading import (
     ancestry_of,
     chosen_agent,
     commit_rows,
+    end_of,
     in_thread_when_many,
     info_of,
-    last_of,
     load_journal,
     moment_and_end_of,
     moment_to_fork,
     owned,
     position_of,
     rows_of,
+    sound_ends_of,
     sound_info_of,
 )
 from repertory.backends.line_files import read_lines
@@ -44,7 +45,7 @@ from repertory.core.journal.history.fork import Fork, Lineage, conversation_at
 from repertory.core.journal.history.fork import fork as fork_journal
 from repertory.core.journal.history.rewind import go_back, without_summary
 from repertory.core.journal.restore import restore
-from repertory.errors import AlreadyExists, NotFound
+from repertory.errors import NotFound
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,15 +84,13 @@ async def fork_session(
 ) -> ForkReport:
     """Fork a session at a position."""
     check_id(new_id, "session id")
-    if await store.sessions(new_id):
-        raise AlreadyExists("another session has this id; choose one that is free", session=new_id)
-    positions = await _positions(store, session_id, at, agent_id)
+    ends, lasts = await _ends(store, session_id, agent_id)
+    positions = await _positions(store, session_id, at, lasts)
     forks: dict[str, Fork] = {}
     for each, position in positions.items():
-        then = await moment_to_fork(store, session_id, each, position)
+        then = await moment_to_fork(store, session_id, each, position, ends[each])
         forks[each] = fork_journal(then, at=made.at, entropy=made.entropy)
-    async with owned(store, new_id, takeover=False) as lease:  # The store refuses rows that do not begin the session.
-        await commit_rows(store, lease, [row for fork in forks.values() for row in fork.rows])
+    await store.begin(new_id, [row for fork in forks.values() for row in fork.rows])
     count = sum(fork.messages for fork in forks.values())
     return ForkReport(session_id=new_id, source=session_id, positions=positions, messages=count)
 
@@ -153,19 +152,31 @@ def _compared(lineage: Lineage, position: int) -> Compared:
     )
 
 
-async def _positions(store: SessionStore, session_id: str, at: PositionLike, agent_id: str | None) -> dict[str, int]:
-    """The position in each journal: of a named agent, or of the only one; of several agents those with the label, or
-    all of them at their ends.
+async def _ends(
+    store: SessionStore, session_id: str, agent_id: str | None
+) -> tuple[Mapping[str, Sequence[Row]], Mapping[str, int]]:
+    """By agent, of the named one or of all: the rows that opening reads, and the number of the last row.
+
+    Errors: `NotFound`, `CorruptJournal`.
     """
     if agent_id is not None:
-        ends = {agent_id: await last_of(store, session_id, agent_id)}
-    else:
-        ends = dict(sorted((await sound_info_of(store, session_id)).agents.items()))
-    if len(ends) > 1 and isinstance(at, int):
-        raise NotFound("a number is a position of one agent: say which", session=session_id, agents=list(ends))
+        rows = await end_of(store, session_id, agent_id)
+        return {agent_id: rows}, {agent_id: rows[-1].seq}
+    info, ends = await sound_ends_of(store, session_id)
+    return ends, {each: ends[each][-1].seq if ends[each] else last for each, last in sorted(info.agents.items())}
+
+
+async def _positions(
+    store: SessionStore, session_id: str, at: PositionLike, lasts: Mapping[str, int]
+) -> dict[str, int]:
+    """The position in each of these journals, whose last rows have these numbers: of the only one; of several those
+    with the label, or all of them at their ends.
+    """
+    if len(lasts) > 1 and isinstance(at, int):
+        raise NotFound("a number is a position of one agent: say which", session=session_id, agents=list(lasts))
     found: dict[str, int] = {}
     missing: NotFound | None = None
-    for each, last in ends.items():
+    for each, last in lasts.items():
         try:
             found[each] = await position_of(store, session_id, each, at, last)
         except NotFound as error:  # Another agent may have the label.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
-from repertory.backends.ports import Batch, Lease, SessionStore
+from repertory.backends.ports import Batch, Lease, SessionEnds, SessionStore
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.journal.codec import decode
 from repertory.core.journal.fold import Fold
@@ -59,16 +59,32 @@ async def info_of(store: SessionStore, session_id: str) -> SessionInfo:
     """The session's entry in the listing. Errors: `NotFound`."""
     found = await store.sessions(session_id)
     if not found:
-        raise StoreNotFound("no such session", session=session_id, place=store.name)
+        raise _no_such_session(store, session_id)
     return found[0]
 
 
 async def sound_info_of(store: SessionStore, session_id: str) -> SessionInfo:
     """`info_of` for callers that need every agent. Errors: `NotFound`, `CorruptJournal` when one cannot be read."""
-    info = await info_of(store, session_id)
+    return _sound(await info_of(store, session_id), store)
+
+
+async def sound_ends_of(store: SessionStore, session_id: str) -> SessionEnds:
+    """`sound_info_of`, and the rows that opening each agent reads. Errors: the same."""
+    ends = await store.ends(session_id)
+    if ends is None:
+        raise _no_such_session(store, session_id)
+    _sound(ends.info, store)
+    return ends
+
+
+def _sound(info: SessionInfo, store: SessionStore) -> SessionInfo:
     if info.damaged:
-        raise CorruptJournal("the session is damaged; `doctor` says where", session=session_id, place=store.name)
+        raise CorruptJournal("the session is damaged; `doctor` says where", session=info.session_id, place=store.name)
     return info
+
+
+def _no_such_session(store: SessionStore, session_id: str) -> StoreNotFound:
+    return StoreNotFound("no such session", session=session_id, place=store.name)
 
 
 async def chosen_agent(store: SessionStore, session_id: str, agent_id: str | None) -> str:
@@ -117,10 +133,15 @@ async def agent_there(store: SessionStore, session_id: str, agent_id: str | None
 
 async def last_of(store: SessionStore, session_id: str, agent_id: str) -> int:
     """The number of an agent's last row. Errors: `NotFound`."""
+    return (await end_of(store, session_id, agent_id))[-1].seq
+
+
+async def end_of(store: SessionStore, session_id: str, agent_id: str) -> Sequence[Row]:
+    """The rows that opening an agent reads, at least one. Errors: `NotFound`."""
     rows = await store.load(session_id, agent_id)
     if not rows:
         raise await _no_such_agent(store, session_id, agent_id)
-    return rows[-1].seq
+    return rows
 
 
 async def _no_such_agent(store: SessionStore, session_id: str, agent_id: str) -> NotFound:
@@ -257,12 +278,18 @@ async def load_marks(store: SessionStore, session_id: str, agent_id: str) -> lis
     return _marks_in(await store.labels(session_id, agent_id))
 
 
-async def moment_at(store: SessionStore, session_id: str, agent_id: str, position: int) -> PointInTime:
-    """The state at a position. Errors: `Invalid` when some of it was erased since; `CorruptJournal`."""
+async def moment_at(
+    store: SessionStore, session_id: str, agent_id: str, position: int, end: Sequence[Row] = ()
+) -> PointInTime:
+    """The state at a position. `end`: the rows that opening reads, if they are known.
+
+    Errors: `Invalid` when some of it was erased since; `CorruptJournal`.
+    """
     if not position:
         return PointInTime(session_id=session_id, agent_id=agent_id, position=0, link=None, fold=Fold(), said={})
     if store.capabilities.reads_positions:
-        rows = await store.load_at(session_id, agent_id, position)
+        at_end = bool(end) and end[-1].seq == position
+        rows = end if at_end else await store.load_at(session_id, agent_id, position)
         if rows:
             found = await in_thread_when_many(
                 partial(moment_of, rows, session_id=session_id, agent_id=agent_id), len(rows)
@@ -300,9 +327,11 @@ def _joined(older: Sequence[Row], newer: Sequence[Row]) -> Sequence[Row]:
     return [*older, *newer[older[-1].seq + 1 - newer[0].seq :]]
 
 
-async def moment_to_fork(store: SessionStore, session_id: str, agent_id: str, position: int) -> PointInTime:
+async def moment_to_fork(
+    store: SessionStore, session_id: str, agent_id: str, position: int, end: Sequence[Row]
+) -> PointInTime:
     """`moment_at` with all messages that a fork copies. Each pinned message costs one look-up."""
-    moment = await moment_at(store, session_id, agent_id, position)
+    moment = await moment_at(store, session_id, agent_id, position, end)
     if store.capabilities.reads_positions and moment.missing:
         rows = [await store.load_at(session_id, agent_id, seq) for seq in moment.missing]
         for found in rows:

@@ -116,6 +116,20 @@ class TestSnapshotsInAStorage(SessionStoreContract):
             await one.acquire("session")
             assert (await two.acquire("session")).owner == "two"
 
+    async def test_a_new_session_is_begun_whole_and_nobody_owns_it(self, tmp_path: Path) -> None:
+        """It cannot tell whether a session is new."""
+        async with self.stores(tmp_path, "one") as (store,):
+            with pytest.raises(Invalid, match="cannot tell which sessions it has"):
+                await store.begin("session", grow(1))
+            with pytest.raises(Invalid, match="cannot tell which sessions it has"):
+                await store.ends("session")
+
+    async def test_a_session_that_begins_with_wrong_rows_is_not_begun(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one") as (store,):
+            with pytest.raises(Invalid, match="cannot tell which sessions it has"):
+                await store.begin("session", grow(4)[2:])
+            assert list(await store.load("session", "default")) == []
+
     async def test_a_takeover_fences_the_owner_before(self, tmp_path: Path) -> None:
         """An owner is fenced when another one has committed."""
         rows = grow(4)

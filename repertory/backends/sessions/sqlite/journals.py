@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +22,9 @@ from repertory.backends.ports import (
     OwnedRows,
     Position,
     SalvagedRows,
+    SessionEnds,
     SessionInfo,
+    taken,
 )
 from repertory.backends.sessions.asking import Bells
 from repertory.backends.sessions.liveness import OwnerLock, noted_in
@@ -36,7 +38,16 @@ from repertory.backends.sessions.sqlite.file import (
     open_database,
     owners_folder,
 )
-from repertory.backends.sessions.sqlite.reading import CHAIN, LOAD, Heads, JournalReader, LastRow, pack_rows, unpacked
+from repertory.backends.sessions.sqlite.reading import (
+    CHAIN,
+    LOAD,
+    Heads,
+    JournalReader,
+    LastRow,
+    Listed,
+    pack_rows,
+    unpacked,
+)
 from repertory.backends.sessions.table import busy, lost, newest_first
 from repertory.backends.sqlite_files import UNUSABLE_VALUES
 from repertory.core.ids import check_id
@@ -177,6 +188,16 @@ class Journals:
     def sessions(self, session_id: str | None = None) -> list[SessionInfo]:
         with self._transaction("read"):
             listed = self._reading.listed(session_id)
+        return self._infos(listed)
+
+    def ends(self, session_id: str) -> SessionEnds | None:
+        with self._transaction("read"):
+            listed = self._reading.listed(session_id)
+            agents = [agent_id for about in listed.values() for agent_id in about.agents]
+            rows = {agent_id: self._reading.load(session_id, agent_id, whole=False) for agent_id in agents}
+        return SessionEnds(self._infos(listed)[0], rows) if listed else None
+
+    def _infos(self, listed: Mapping[str, Listed]) -> list[SessionInfo]:
         infos = [
             SessionInfo(
                 session_id=name,
@@ -203,6 +224,22 @@ class Journals:
             self._leases.forget(session_id)
         self._heads.forget()
         self._empty_log()
+
+    def begin(self, session_id: str, rows: Sequence[Row]) -> None:
+        scope = self._scope_of(session_id)
+        packed = pack_rows(rows)
+        with self._transaction("synced"):
+            if self._leases.line(session_id) is not None and self._reading.listed(session_id):
+                raise taken(session_id)
+            held = self._leases.acquire(session_id, takeover=False)
+            try:
+                held.scope = scope
+                self._place_all(held, packed, rows)
+                self._heads.note()
+                self._leases.release(held.lease)
+            except BaseException:
+                self._leases.forget(session_id)
+                raise
 
     def inspect(self) -> Inspection:
         found = self._quarantine.inspect()
@@ -241,12 +278,7 @@ class Journals:
                 self._connection.execute("UPDATE sessions SET journals = 0 WHERE name = ?", (session_id,))
             held = self._leases.acquire(session_id, takeover=False)
             held.scope = scope
-            rows: list[tuple[object, ...]] = []
-            outcome = self._place(Batch(lease=held.lease, rows=pack_rows(keep)), rows)
-            if isinstance(outcome, LeaseLost):
-                raise outcome
-            self._store_alongside(Batch(lease=held.lease, rows=keep))
-            self._insert(rows)
+            self._place_all(held, pack_rows(keep), keep)
             self._heads.settle()
             self._leases.release(held.lease)
         self._heads.forget()
@@ -317,6 +349,15 @@ class Journals:
             self._heads.moved(journal, LastRow(end_position, lasts[agent_id][2]))
         rows += placed
         return self._position(batch, held)
+
+    def _place_all(self, held: OwnedLease, packed: Sequence[Row], rows: Sequence[Row]) -> None:
+        """Insert the rows, given in stored form and as they are."""
+        placed: list[tuple[object, ...]] = []
+        outcome = self._place(Batch(lease=held.lease, rows=packed), placed)
+        if isinstance(outcome, LeaseLost):
+            raise outcome
+        self._store_alongside(Batch(lease=held.lease, rows=rows))
+        self._insert(placed)
 
     def _position(self, batch: Batch, held: OwnedLease) -> Position:
         if batch.rows:

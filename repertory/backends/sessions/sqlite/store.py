@@ -28,6 +28,7 @@ from repertory.backends.ports import (
     Inspection,
     OwnedRows,
     SalvagedRows,
+    SessionEnds,
     SessionStore,
     StoreCapabilities,
     UntilFree,
@@ -129,6 +130,15 @@ class SQLiteSessionStore(SessionStore):
             lambda: self._opened().own_and_load(session_id, agent_id, takeover=takeover),
             undo=lambda owned: self._opened().release(owned.lease),
         )
+
+    async def ends(self, session_id: str) -> SessionEnds | None:
+        """One moment of the session."""
+        return await self._read(lambda journals: journals.ends(session_id), None)
+
+    async def begin(self, session_id: str, rows: Sequence[Row]) -> None:
+        """Store a new session that nobody owns, in one transaction. Errors: see `SessionStore`."""
+        check_id(session_id, "session id")
+        await self._thread.run(lambda: self._opened().begin(session_id, rows), after=self._tidy)
 
     async def release(self, lease: Lease) -> None:
         await self._thread.run(lambda: self._opened().release(lease), after=self._tidy)
