@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.core.messages import Json, Message, ToolResult
 
+_STORE, _STORE_SOON = Store(), Store(soon=True)
 LATE_S = 2.0
 """How long after its deadline a call may still wait for the store, so that a turn that was cut short is stored."""
 
@@ -79,6 +80,8 @@ class ActorJournal:
 
     def _go_on(self, journal: JournalAuthor | InMemoryJournal) -> None:
         self._journal = journal
+        self.fold: Fold = journal.fold
+        """The state after every record so far. Read only."""
         self._author = journal if isinstance(journal, JournalAuthor) else None
         """None for a session without a store."""
         self._confirmed_at = self.wall() if self._author is not None else math.inf
@@ -86,11 +89,6 @@ class ActorJournal:
         self._ended: Mapping[str, ToolResult] = {}
         self.asked = _asked(journal.fold)
         """The user's last messages, one after the other with no answer between them."""
-
-    @property
-    def fold(self) -> Fold:
-        """The state after every record so far. Read only."""
-        return self._journal.fold
 
     @property
     def pending_tools(self) -> PendingTools:
@@ -174,7 +172,7 @@ class ActorJournal:
         if self._author is not None and self._author.gathered:
             self._author.hand_over()
             with suppress(MailboxFull):  # The persister takes these rows with the messages in its full mailbox.
-                self._persister.tell_now(Store(soon=soon))
+                self._persister.tell_now(_STORE_SOON if soon else _STORE)
 
     async def commit(self, *, closing: bool = False, patient: bool = True) -> None:
         """Wait until everything added so far is durable. Errors: those of the persister's `Commit`; `ActorDead`.

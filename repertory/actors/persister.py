@@ -151,6 +151,9 @@ class TimeToLook:
     """Something may be due: a write, another attempt, or the end of a caller's wait."""
 
 
+_TIME_TO_LOOK = TimeToLook()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailRead:
     """The end of the stored journal, read after the store had refused a write that it may have stored before."""
@@ -190,8 +193,10 @@ class PersisterSettings:
     agent_id: str
     takeover: bool = False
     """Fence a live owner instead of refusing to start."""
-    linger_s: float = 0.005
-    """How long rows wait for others before they are written unasked, unless the store asks for longer."""
+    linger_s: float = 0.02
+    """How long rows wait for others before they are written unasked, unless the store asks for longer; up to 50 ms more
+    may pass. A turn that ends earlier is one commit, even if the event loop is busy with the turns of other sessions.
+    """
     patience: StorePatience | None = None
     """The agent's own retry policy, instead of the host's."""
     busy_by: float = math.inf
@@ -200,7 +205,7 @@ class PersisterSettings:
     """How long a stopping session waits for its last commit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Waiter:
     """An asker that waits for a durable record, for a confirmed lease, or for both."""
 
@@ -272,7 +277,9 @@ class SessionPersister(Actor[PersisterMessage]):
         self._last_s = settings.stop_timeout_s * _WRITING_SHARE
         """How long the last write is tried."""
         self._looks_at = math.inf
-        """When the next `TimeToLook` is due."""
+        """When a `TimeToLook` is due for the askers."""
+        self._wakes_at = math.inf
+        """When one is due for a write that waits."""
 
     def summary(self) -> object:
         buffer = self._buffer
@@ -342,24 +349,24 @@ class SessionPersister(Actor[PersisterMessage]):
     def _handled(self, message: PersisterMessage) -> Next | None:
         """What comes next; None for a message whose handling waits for the store."""
         match message:
-            case OpenJournal():
-                return reply(self._journal)
+            case Commit(seq=seq, patient=patient):
+                return self._wait(message.within_s, seq=seq, patient=patient)
             case Store(soon=soon):
                 if self._buffer.unsent:
                     self._due_at = min(self._due_at, -math.inf if soon else self.context.clock() + self._linger_s)
                 return carry_on()
-            case Commit(seq=seq, patient=patient):
-                return self._wait(message.within_s, seq=seq, patient=patient)
-            case Begin(before=before, stored=stored):
-                seq = self._handed_seq if stored else 0
-                return self._wait(message.within_s, seq=seq, write=self._writes + 1, before=before)
-            case VerifyLease():
-                return self._wait(message.within_s, write=self._writes + 1)
             case Written() | WriteRefused() if message.of is not self._write:
                 return carry_on()  # For an earlier incarnation.
             case Written(seq=seq):
                 self._note_written(seq, proved=self._writes)
                 return carry_on()
+            case OpenJournal():
+                return reply(self._journal)
+            case Begin(before=before, stored=stored):
+                seq = self._handed_seq if stored else 0
+                return self._wait(message.within_s, seq=seq, write=self._writes + 1, before=before)
+            case VerifyLease():
+                return self._wait(message.within_s, write=self._writes + 1)
             case WriteRefused() | ReadHistory() | ReadSaid() | ReadRun() | Pause() | Resume():
                 return None
             case TailRead(refused=refused):
@@ -370,7 +377,7 @@ class SessionPersister(Actor[PersisterMessage]):
                     self._rest(error)
                 return carry_on()
             case TimeToLook():
-                self._looks_at = math.inf
+                self._looks_at = self._wakes_at = math.inf
                 return carry_on()
             case ShortenTimeouts(wait_s=wait_s):
                 self._patience_s, self._last_s = min(self._patience_s, wait_s), min(self._last_s, 2 * wait_s)
@@ -515,15 +522,29 @@ class SessionPersister(Actor[PersisterMessage]):
         if self._lease is None:
             return
         now = self.context.clock()
-        self._give_up_waiting(now + _EARLY_S)
+        if self._waiters:
+            self._give_up_waiting(now + _EARLY_S)
         due_at = self._write_due_at()
         if due_at <= now + _EARLY_S:
             self._begin_write(self._lease)
             due_at = math.inf
-        look_at = min(due_at, min((waiter.until(self._patience_s) for waiter in self._waiters), default=math.inf))
-        if look_at < self._looks_at:  # One timer for all; it may outlast the askers.
-            self._looks_at = look_at
-            self.context.after(max(look_at - now, 0.0), TimeToLook(), key="look")
+        if due_at != self._wakes_at:
+            self._wakes_at = due_at
+            self._set_write_timer(due_at, max(due_at - now, 0.0))
+        for waiter in self._waiters:
+            look_at = waiter.until(self._patience_s)
+            if look_at < self._looks_at:  # One timer for all askers; it may outlast them.
+                self._looks_at = look_at
+                self.context.after(max(look_at - now, 0.0), _TIME_TO_LOOK, key="look")
+
+    def _set_write_timer(self, due_at: float, delay_s: float) -> None:
+        """Rows that wait for others are usually written before their time."""
+        if due_at == math.inf:
+            self.context.cancel_timer("write")
+        elif due_at == self._due_at:
+            self.context.soon_after(delay_s, _TIME_TO_LOOK, key="write")
+        else:
+            self.context.after(delay_s, _TIME_TO_LOOK, key="write")
 
     def _write_due_at(self) -> float:
         """When the next write is to begin; infinity while one runs or there is nothing to do."""

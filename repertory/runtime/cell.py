@@ -110,7 +110,7 @@ class Cell:
         self._bucket: set[Expiring] | None = None
         self._cut: ExitReason | None = None
         self._at_once = 0
-        """Asks handled in their askers' steps since the actor's own task ran."""
+        """Messages handled in their senders' steps since the actor's own task ran."""
         self._ended_at_once: ExitReason | None = None
         """Why one of them has ended this incarnation."""
         self._keep_queue = False
@@ -285,7 +285,7 @@ class Cell:
         return CARRY_ON
 
     def _handler(self, actor: Actor[object]) -> MessageHandler:
-        """The handler of queued messages. For an actor with `handle_now`, asks may also be handled at once from now on,
+        """The handler of queued messages. For an actor with `handle_now`, some may also be handled at once from now on,
         among the context variables that the actor has started with.
         """
         if type(actor).handle_now is Actor[object].handle_now:
@@ -303,7 +303,7 @@ class Cell:
         """Handle a message in its sender's step, as a turn of this actor; False if it has to be queued.
 
         While it is handled the actor is not idle, so messages that come meanwhile are queued. They, and the end of the
-        incarnation, are left to the actor's own task. So is one ask in 64, which lets other tasks run.
+        incarnation, are left to the actor's own task. So is one message in 64, which lets other tasks run.
         """
         mailbox, context, origin = self._child.ref.mailbox, self._context, self._origin
         waiter = mailbox.waiter

@@ -95,8 +95,8 @@ class Mailbox:
         self.waiter: Waiter | None = None
         """What an idle actor awaits; the actor sets a new one each time."""
         self.at_once: Callable[[Envelope], bool] | None = None
-        """Set by an actor with `handle_now`: handles an ask at once, or returns False. To be called only if the actor
-        is idle: it waits on `waiter`, and the mailbox takes messages.
+        """Set by an actor with `handle_now`: handles a message at once, or returns False. To be called only if the
+        actor is idle: it waits on `waiter`, and the mailbox takes messages.
         """
         self._intake = AcceptFrom.OPEN
         self._reserved = 0

@@ -99,11 +99,14 @@ class ActorRef(Generic[M_contra]):
                 waiter.set_result(None)
 
     def tell_now(self, message: M_contra) -> None:
-        """`tell`; an idle actor that handles the message without waiting (`Actor.handle_now`) does so before this
-        returns, which takes as long as its handler.
+        """`tell`, but an idle actor that handles the message without waiting (`Actor.handle_now`) does so here and now.
+
+        For a sender that knows what its receiver does with the message: it takes as long as the receiver's handler.
+        Errors: as `tell`.
         """
-        at_once = self.mailbox.at_once if self.mailbox.waiter is not None else None
-        if at_once is None or not at_once(Envelope(message, self._now(), ORIGIN.get().trace)):
+        mailbox = self.mailbox
+        at_once = mailbox.at_once
+        if at_once is None or mailbox.waiter is None or not at_once(Envelope(message, self._now(), ORIGIN.get().trace)):
             self.tell(message)
 
     async def send(self, message: M_contra) -> None:

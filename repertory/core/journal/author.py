@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from repertory.core.journal.codec import encode
+from repertory.core.journal.codec import with_view
 from repertory.core.journal.history.redact import Redaction, redact, repairs
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import Row
@@ -38,11 +38,13 @@ class JournalAuthor:
     A record that the codec or the fold refuses changes nothing.
     """
 
-    __slots__ = ("_appender", "_gathered", "_handed", "_last_at", "_open", "_turn_rows", "handed_seq")
+    __slots__ = ("_appender", "_gathered", "_handed", "_last_at", "_open", "_turn_rows", "fold", "handed_seq")
 
     def __init__(self, appender: Appender, rows: Sequence[Row]) -> None:
         """`rows`: the rows from which `appender` was restored."""
         self._appender = appender
+        self.fold: Fold = appender.fold
+        """The state of the journal, with every record so far."""
         self._turn_rows = list(rows)
         """The rows of the running turn, or of the last one."""
         self._gathered: list[GatheredWrite] = []
@@ -51,11 +53,6 @@ class JournalAuthor:
         """The last sequence number that was handed over, or restored."""
         self._open: _Open | None = None
         self._last_at = 0.0
-
-    @property
-    def fold(self) -> Fold:
-        """The state of the journal, with every record so far."""
-        return self._appender.fold
 
     @property
     def gathered(self) -> int:
@@ -83,9 +80,9 @@ class JournalAuthor:
         if self._open is None or whole is None:
             self.add(change)
             return
-        kind, body = encode(whole)
+        body = with_view(self._open.body, change.view)
         self.fold.show_with_last(change.view)
-        self._open = _Open(self._open.seq, whole, kind, body)
+        self._open = self._open._replace(record=whole, body=body)
 
     def redact(self, instead: Mapping[int, Message], at: float) -> tuple[Copy, ...]:
         """Replace messages of the running turn for good; `instead`: sequence number to replacement. Returns the places

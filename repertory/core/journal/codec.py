@@ -64,6 +64,12 @@ def encode(record: Record) -> tuple[int, bytes]:
     return kind, dump(spell(record))
 
 
+def with_view(body: bytes, view: View) -> bytes:
+    """The body of a message with this view, from the message's body without one. Errors: as `encode`."""
+    said = _view_spelled(view)
+    return b'%b,"view":%b}' % (body[:-1], dump(said))
+
+
 def decode(kind: int, version: int, body: bytes) -> Record:
     """The record in a body.
 

@@ -1,0 +1,189 @@
+"""The commit path: durable turns of sessions that are held open, against a bare program that inserts the same bytes.
+
+The bare program has one thread, one table, and one fsynced commit for each turn, or for one turn of each of fifty
+sessions; each turn is one row with the bytes that our turn stores. Both run in the same round on the same disk, and the
+round with the median ratio stands for all. Counted are also rounds of the event loop, calls of the loop from the
+writer's thread, commits, and the times that SQLite is called and may let go of the interpreter lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sqlite3
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+
+from bench.harness import Figure, report
+from repertory import AgentSpec, Runtime, ScriptedModel, SlidingWindowConversationManager, SQLiteSessions
+from repertory.backends.sessions.sqlite.journals import Journals
+from repertory.core.journal.rows import Row
+
+ROUNDS = 7
+SHAPES = ((1, 300, 0.5), (50, 30, 0.25))
+"""Sessions, turns of each, and the least ratio."""
+WARM_UP = 2
+ANSWER = "A plain answer of the usual length, such as an agent gives many times a day. " * 3
+QUESTION = "A question of the usual length, such as users ask many times a day?"
+
+
+def spec() -> AgentSpec:
+    manager = SlidingWindowConversationManager(window_size=40)
+    return AgentSpec(model=ScriptedModel([ANSWER], loop=True), conversation_manager=manager)
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as path:
+        yield Path(path)
+
+
+async def take_turns(runtime: Runtime, session_id: str, turns: int) -> None:
+    session = runtime.agent(spec()).session(session_id)
+    for _ in range(turns):
+        await session.invoke(QUESTION)
+
+
+async def all_turns(runtime: Runtime, sessions: int, turns: int) -> None:
+    """Turns of all sessions at the same time."""
+    async with anyio.create_task_group() as group:
+        for number in range(sessions):
+            group.start_soon(take_turns, runtime, f"s{number}", turns)
+
+
+async def our_rate(database: Path, sessions: int, turns: int) -> float:
+    """Durable turns per second, of all sessions together."""
+    async with Runtime(sessions=SQLiteSessions(database)) as runtime:
+        await all_turns(runtime, sessions, WARM_UP)
+        began = time.perf_counter()
+        await all_turns(runtime, sessions, turns)
+        return sessions * turns / (time.perf_counter() - began)
+
+
+async def stored_turns(database: Path, sessions: int, turns: int) -> list[list[bytes]]:
+    """The bytes of each turn after the warm-up, by session."""
+    store = SQLiteSessions(database).open_store()
+    try:
+        journals = [await store.load(f"s{number}", "default", whole=True) for number in range(sessions)]
+    finally:
+        await store.aclose()
+    return [by_turn(rows, turns + WARM_UP)[WARM_UP:] for rows in journals]
+
+
+def by_turn(rows: Sequence[Row], turns: int) -> list[bytes]:
+    """The rows' bytes, cut into so many parts of equal length."""
+    size = -(-len(rows) // turns)
+    return [b"".join(row.body for row in rows[start : start + size]) for start in range(0, len(rows), size)]
+
+
+def bare_rate(database: Path, turns: Sequence[Sequence[bytes]]) -> float:
+    """The same turns per second, with nothing but inserts: one commit for one turn of each session."""
+    connection = sqlite3.connect(database, isolation_level=None)
+    connection.execute("pragma journal_mode = wal")
+    connection.execute("pragma synchronous = full")
+    connection.execute("create table turns (id integer primary key, session integer, body blob)")
+    groups = [list(enumerate(group)) for group in zip(*turns, strict=False)]
+    began = time.perf_counter()
+    for group in groups:
+        connection.execute("begin immediate")
+        connection.executemany("insert into turns (session, body) values (?, ?)", group)
+        connection.execute("commit")
+    taken_s = time.perf_counter() - began
+    connection.close()
+    return sum(map(len, groups)) / taken_s
+
+
+def rates(sessions: int, turns: int) -> tuple[float, float]:
+    """Turns per second: ours, and bare."""
+    with folder() as where:
+        gc.collect()
+        ours = anyio.run(our_rate, where / "ours.db", sessions, turns)
+        stored = anyio.run(stored_turns, where / "ours.db", sessions, turns)
+        gc.collect()
+        return ours, bare_rate(where / "bare.db", stored)
+
+
+class Counts(Counter[str]):
+    """What happens while turns run."""
+
+    def watch_loop(self) -> Callable[[], None]:
+        """Count the rounds of the running loop, and the calls from other threads, until the result is called."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, asyncio.BaseEventLoop)
+        run_once, call = vars(type(loop)).get("_run_once") or asyncio.BaseEventLoop._run_once, loop.call_soon_threadsafe  # type: ignore[attr-defined]
+
+        def counted_round() -> None:
+            self["rounds"] += 1
+            run_once(loop)
+
+        def counted_call(*args: object, **kwargs: object) -> object:
+            self["calls"] += 1
+            return call(*args, **kwargs)  # type: ignore[arg-type]
+
+        loop._run_once, loop.call_soon_threadsafe = counted_round, counted_call  # type: ignore[attr-defined, method-assign, assignment]
+
+        def stop() -> None:
+            del loop._run_once, loop.call_soon_threadsafe  # type: ignore[attr-defined, method-assign]
+
+        return stop
+
+    def statement(self, text: str) -> None:
+        """Count a step that SQLite is about to take."""
+        self["commits" if text == "COMMIT" else "other statements"] += 1
+
+
+async def counted(database: Path, sessions: int, turns: int, counts: Counts) -> None:
+    async with Runtime(sessions=SQLiteSessions(database)) as runtime:
+        await all_turns(runtime, sessions, WARM_UP)
+        stop = counts.watch_loop()
+        counts.clear()
+        await all_turns(runtime, sessions, turns)
+        stop()
+
+
+def counts_of(sessions: int, turns: int) -> Counts:
+    """What happens in so many turns of each session."""
+    counts = Counts()
+    opened = Journals.__init__
+
+    def watched(self: Journals, *args: object, **kwargs: object) -> None:
+        opened(self, *args, **kwargs)  # type: ignore[arg-type]
+        self._connection.set_trace_callback(counts.statement)  # type: ignore[attr-defined]
+
+    Journals.__init__ = watched  # type: ignore[method-assign, assignment]
+    try:
+        with folder() as where:
+            anyio.run(counted, where / "counted.db", sessions, turns, counts)
+    finally:
+        Journals.__init__ = opened  # type: ignore[method-assign]
+    return counts
+
+
+def figures(sessions: int, turns: int, bar: float) -> list[Figure]:
+    measured = sorted((rates(sessions, turns) for _ in range(ROUNDS)), key=lambda one: one[0] / one[1])
+    ours, bare = measured[ROUNDS // 2]
+    counts, of_all = counts_of(sessions, turns), sessions * turns
+    name = "one session" if sessions == 1 else f"{sessions} sessions"
+    return [
+        Figure(f"durable turns, {name}", ours, bare, bar, "/s", "higher"),
+        Figure(f"commits per turn, {name}", counts["commits"] / of_all, 1.0, None, ""),
+        Figure(f"other statements per turn, {name}", counts["other statements"] / of_all, 1.0, None, ""),
+        Figure(f"rounds of the loop per turn, {name}", counts["rounds"] / of_all, 1.0, None, ""),
+        Figure(f"calls from the writer's thread per turn, {name}", counts["calls"] / of_all, 1.0, None, ""),
+    ]
+
+
+def main() -> int:
+    """Print every figure; 1 when a bar was missed."""
+    return report([figure for shape in SHAPES for figure in figures(*shape)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
