@@ -494,11 +494,12 @@ class SessionPersister(Actor[PersisterMessage]):
         return self._journal.handed_seq if isinstance(self._journal, JournalAuthor) else 0
 
     def _take_handed_over(self) -> None:
-        for each in self._journal.take() if isinstance(self._journal, JournalAuthor) else ():
+        journal, buffer = self._journal, self._buffer
+        for each in journal.take() if isinstance(journal, JournalAuthor) else ():
             if isinstance(each, Row):
-                self._buffer.unsent.append(each)
+                buffer.unsent.append(each)
             else:
-                self._buffer.redact(each)
+                buffer.redact(each)
 
     def _wait(
         self, within_s: float, *, seq: int = 0, write: int = 0, patient: bool = True, before: int | None = None

@@ -338,11 +338,12 @@ class CommitBuffer:
     def take_all(self) -> None:
         """Move everything to `sent`: the writer gets it next."""
         self.sent, self.unsent = self.rows, []
-        self.erasing, self.erase = self.erasing | self.erase, frozenset()
+        if self.erase:
+            self.erasing, self.erase = self.erasing | self.erase, frozenset()
 
     def batch(self, lease: Lease) -> Batch:
         """What was handed to the writer, to be committed under this lease."""
-        erase = tuple((self.agent_id, seq) for seq in sorted(self.erasing))
+        erase = tuple((self.agent_id, seq) for seq in sorted(self.erasing)) if self.erasing else ()
         return Batch(lease=lease, rows=self.sent, erase=erase)
 
     def put_back(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -12,7 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.codec import at_of, decode, decode_all, decode_messages, dump, encode, load, load_all
+from repertory.core.journal.codec import (
+    at_of,
+    decode,
+    decode_all,
+    decode_messages,
+    dump,
+    encode,
+    load,
+    load_all,
+    with_view,
+)
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import (
     Branched,
@@ -134,6 +145,14 @@ def test_records_are_read_as_they_were_written(kind: RecordKind, data: st.DataOb
     assert written == kind
     assert decode(kind, VERSION, body) == record
     assert at_of(body) == record.at
+
+
+@given(RECORDS[RecordKind.MESSAGE], views)
+def test_a_view_that_comes_later_makes_the_same_body_as_one_that_was_there(message: MessageAdded, view: View) -> None:
+    (_, without), (_, whole) = encode(replace(message, view=None)), encode(replace(message, view=view))
+    later = with_view(without, view)
+    assert load(later) == load(whole)
+    assert later == whole or b"\\ud83d" in whole, "what UTF-8 cannot say is escaped in its own part only"
 
 
 @given(st.lists(st.one_of(*RECORDS.values()), max_size=5))

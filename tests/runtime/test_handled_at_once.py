@@ -244,6 +244,58 @@ async def test_it_runs_as_the_actor_and_not_as_the_asker() -> None:
             quick_one.context.defer()
 
 
+async def test_a_tell_may_be_handled_in_the_tellers_step_and_is_a_tell_in_every_other_way() -> None:
+    seen: list[object] = []
+    async with ActorSystem() as system:
+        ref = await system.start(quick(seen))
+        await settle()
+        ref.tell_now("at once")
+        assert seen == ["at once"]
+        ref.tell("queued")
+        ref.tell_now("behind it")
+        assert seen == ["at once"]
+        await settle()
+        assert seen == ["at once", "queued", "behind it"]
+        assert system.tree().children[0].processed == 3
+
+
+async def test_a_tell_that_is_handled_at_once_fails_the_actor_and_not_the_teller() -> None:
+    seen: list[object] = []
+
+    class Fragile(Quick):
+        def handle_now(self, message: Do | Wait | str) -> Next | None:
+            if message == "crash":
+                raise ValueError("crashed")
+            if message == "reject":
+                raise Reject(NotFound("rejected"))
+            return super().handle_now(message)
+
+    async with ActorSystem() as system:
+        ref = await system.start(ChildSpec(name="fragile", factory=lambda: Fragile(seen)))
+        await settle()
+        ref.tell_now("reject")
+        ref.tell_now("crash")
+        ref.tell_now("for the next one")
+        assert seen == []
+        await ask(ref, lambda actor: reply(None))
+        assert seen == ["ExitFailed", "for the next one"]
+        info = system.tree().children[0]
+        assert (info.failed, info.processed) == (1, 3)
+        assert [letter.message for letter in system.dead_letters.recent()] == ["reject"]
+
+
+async def test_many_tells_in_a_row_let_other_tasks_run() -> None:
+    seen: list[object] = []
+    async with ActorSystem() as system:
+        ref = await system.start(quick(seen))
+        await settle()
+        for number in range(100):
+            ref.tell_now(str(number))
+        assert len(seen) == 64
+        await settle()
+        assert seen == [str(number) for number in range(100)]
+
+
 async def test_many_in_a_row_let_other_tasks_run() -> None:
     ran: list[int] = []
     async with ActorSystem() as system, anyio.create_task_group() as group:
@@ -297,39 +349,6 @@ async def test_a_sibling_that_restarts_too_handles_nothing_more_as_it_was() -> N
         await ended.wait()
         await settle(1)  # The supervisor has decided; it has not stopped the sibling yet.
         assert await ask(ref, reply) is made[1]
-
-
-async def test_what_an_idle_actor_is_told_now_is_done_when_that_returns() -> None:
-    seen: list[object] = []
-    async with ActorSystem() as system:
-        ref = await system.start(quick(seen))
-        await settle()
-        ref.tell_now("now")
-        assert seen == ["now"]
-        ref.tell("queued")
-        ref.tell_now("after what is queued")
-        assert seen == ["now"]
-        await settle()
-        assert seen == ["now", "queued", "after what is queued"]
-    ref.tell_now("after its end, for nobody")
-    assert seen == ["now", "queued", "after what is queued", "Shutdown"]
-
-
-async def test_whoever_tells_something_now_does_not_see_how_it_fails() -> None:
-    class Failing(Quick):
-        def handle_now(self, message: Do | Wait | str) -> Next | None:
-            if message == "fail":
-                raise ValueError("told to")
-            return super().handle_now(message)
-
-    seen: list[object] = []
-    async with ActorSystem() as system:
-        ref = await system.start(ChildSpec(name="failing", factory=lambda: Failing(seen)))
-        await settle()
-        ref.tell_now("fail")
-        ref.tell_now("the next incarnation does this")
-        await anyio.sleep(10)
-        assert seen == ["ExitFailed", "the next incarnation does this"]
 
 
 async def test_actors_that_tell_each_other_at_once_let_others_run() -> None:

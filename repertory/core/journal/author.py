@@ -109,13 +109,16 @@ class JournalAuthor:
     def hand_over(self) -> None:
         """Release the gathered writes to `take`."""
         self._make_row()
-        self._handed += self._gathered
-        self._gathered = []
+        if self._gathered:
+            self._handed += self._gathered
+            self._gathered = []
         self.handed_seq = self.fold.last_seq
 
     def take(self) -> list[GatheredWrite]:
         """The writes handed over since the last call, for the store."""
-        handed, self._handed = self._handed, []
+        handed = self._handed
+        if handed:
+            self._handed = []
         return handed
 
     def _make_row(self) -> None:

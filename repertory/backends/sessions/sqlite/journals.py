@@ -151,16 +151,14 @@ class Journals:
     def append(self, batches: Sequence[Batch]) -> list[Position | LeaseLost]:
         rows: list[tuple[object, ...]] = []
         erased = False
-        stored = [
-            replace(batch, rows=pack_rows(batch.rows)) for batch in batches
-        ]  # Here, no caller waits for this yet.
+        packed = [pack_rows(batch.rows) for batch in batches]  # Here, no other process waits for this yet.
         with self._transaction("synced"):
             outcomes: list[Position | LeaseLost] = []
-            for given, batch in zip(batches, stored, strict=True):
-                outcome = self._place(batch, rows)
+            for batch, stored in zip(batches, packed, strict=True):
+                outcome = self._place(batch, stored, rows)
                 outcomes.append(outcome)
-                if isinstance(outcome, Position):
-                    self._store_alongside(given)
+                if self._alongside is not None and isinstance(outcome, Position):
+                    self._store_alongside(self._alongside, batch)
                 if batch.erase and isinstance(outcome, Position):
                     # Erased contents may be in rows of this same group.
                     self._insert(rows)
@@ -322,41 +320,43 @@ class Journals:
             raise busy(session_id, owner)
         return generation
 
-    def _place(self, batch: Batch, rows: list[tuple[object, ...]]) -> Position | LeaseLost:
-        """Add the batch's rows, in stored form, to `rows` for the insert: all of them or none."""
+    def _place(self, batch: Batch, stored: Sequence[Row], rows: list[tuple[object, ...]]) -> Position | LeaseLost:
+        """Add the batch's rows, given in stored form, to `rows` for the insert: all of them or none."""
         held = self._leases.check(batch.lease, self._heads.epoch)
         if isinstance(held, LeaseLost):
             return held
-        lasts: dict[str, tuple[int, int, int]] = {}
-        for agent_id, seq, *_ in batch.rows:
-            journal, position, last = lasts.get(agent_id) or self._end_of(held, agent_id)
+        ends: dict[str, tuple[int, int, int]] = {}
+        placed: list[tuple[object, ...]] = []
+        first: list[tuple[int, Row]] = []
+        position = self._heads.end
+        for row in stored:
+            agent_id, seq = row[0], row[1]
+            journal, previous, last = ends.get(agent_id) or self._end_of(held, agent_id)
             if seq != last + 1:
                 return LeaseLost(
                     "rows do not follow what is stored", session=held.lease.session_id, seq=seq, stored=last
                 )
-            lasts[agent_id] = journal, position, seq
-        placed: list[tuple[object, ...]] = []
-        ends: dict[str, tuple[int, int]] = {}
-        position = self._heads.end
-        for row in batch.rows:
             position += 1
-            journal, previous, _ = lasts[row.agent_id]
-            journal, previous = ends.get(row.agent_id, (journal, previous))
-            journal = journal or self._create_journal(held, row, position, batch.rows)
+            if not journal:
+                journal = position
+                first.append((position, row))
             placed.append((position, journal, previous, *row[1:]))
-            ends[row.agent_id] = journal, position
-        for agent_id, (journal, end_position) in ends.items():
-            self._heads.moved(journal, LastRow(end_position, lasts[agent_id][2]))
+            ends[agent_id] = journal, position, seq
+        for journal, row in first:
+            self._create_journal(held, row, journal, batch.rows)
+        for journal, end, seq in ends.values():
+            self._heads.moved(journal, LastRow(end, seq))
         rows += placed
         return self._position(batch, held)
 
     def _place_all(self, held: OwnedLease, packed: Sequence[Row], rows: Sequence[Row]) -> None:
         """Insert the rows, given in stored form and as they are."""
-        placed: list[tuple[object, ...]] = []
-        outcome = self._place(Batch(lease=held.lease, rows=packed), placed)
+        batch, placed = Batch(lease=held.lease, rows=rows), list[tuple[object, ...]]()
+        outcome = self._place(batch, packed, placed)
         if isinstance(outcome, LeaseLost):
             raise outcome
-        self._store_alongside(Batch(lease=held.lease, rows=rows))
+        if self._alongside is not None:
+            self._store_alongside(self._alongside, batch)
         self._insert(placed)
 
     def _position(self, batch: Batch, held: OwnedLease) -> Position:
@@ -376,9 +376,9 @@ class Journals:
         head = self._heads.of(journal)
         return journal, head.position, head.seq
 
-    def _create_journal(self, held: OwnedLease, first: Row, position: int, rows: Sequence[Row]) -> int:
+    def _create_journal(self, held: OwnedLease, first: Row, position: int, rows: Sequence[Row]) -> None:
         its_own = (row for row in rows if row.agent_id == first.agent_id and not row.erased)
-        created_at = next((at_of(unpacked(row).body) for row in its_own), None)
+        created_at = next((at_of(row.body) for row in its_own), None)
         self._connection.execute(
             "INSERT INTO journals (id, session, agent, created_at, head, seq) VALUES (?, ?, ?, ?, 0, 0)",
             (position, held.lease.session_id, check_id(first.agent_id, "agent id"), created_at),
@@ -388,7 +388,6 @@ class Journals:
                 "UPDATE sessions SET journals = coalesce(journals, 0) + 1 WHERE name = ?", (held.lease.session_id,)
             )
         held.journals[first.agent_id] = position
-        return position
 
     def _insert(self, rows: list[tuple[object, ...]]) -> None:
         if rows:
@@ -396,13 +395,13 @@ class Journals:
             self._unchecked_bytes += _PAGE_BYTES + sum(len(cast("bytes", row[9])) + 64 for row in rows)
             rows.clear()
 
-    def _store_alongside(self, batch: Batch) -> None:
+    def _store_alongside(self, alongside: CommitHook, batch: Batch) -> None:
         """Contents that the batch itself erases are left out."""
         held = self._leases.check(batch.lease, self._heads.epoch)
-        if self._alongside is None or isinstance(held, LeaseLost) or held.scope is None:
+        if isinstance(held, LeaseLost) or held.scope is None:
             return
         rows = [row for row in batch.rows if (row.agent_id, row.seq) not in batch.erase] if batch.erase else batch.rows
-        self._alongside.stored(self._connection, held.scope, held.lease.session_id, rows)
+        alongside.stored(self._connection, held.scope, held.lease.session_id, rows)
         self._unchecked_bytes += _PAGES_ALONGSIDE * _PAGE_BYTES
 
     def _erase(self, batch: Batch) -> None:

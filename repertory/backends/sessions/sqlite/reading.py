@@ -371,9 +371,10 @@ _DICTIONARY = (
 
 
 def pack_rows(rows: Sequence[Row]) -> Sequence[Row]:
-    if all(len(row.body) < PACKED_FROM_BYTES for row in rows):
-        return rows
-    return [_packed(row) for row in rows]
+    for row in rows:
+        if len(row[7]) >= PACKED_FROM_BYTES:
+            return [_packed(each) for each in rows]
+    return rows
 
 
 def unpacked(row: Row) -> Row:
