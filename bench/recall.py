@@ -22,12 +22,13 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import anyio
+from msgspec.structs import replace
 
 from bench.harness import Figure, report
 from repertory import Embedder, MiniLMEmbedder

@@ -12,11 +12,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import is_dataclass
 from types import UnionType
 from typing import Union, get_args, get_origin
 
 import pytest
+from msgspec import Struct
 
 import repertory
 from tests.source_tree import (
@@ -437,13 +437,32 @@ def _message_unions() -> Iterator[tuple[str, type]]:
                     yield from ((f"{file.name}: {name}", get_origin(member) or member) for member in get_args(value))
 
 
-def test_messages_are_frozen_slotted_dataclasses() -> None:
+def test_messages_are_frozen_structs_without_a_dict() -> None:
     members = list(_message_unions())
     assert members, "no actor has a union of messages"
     for where, member in members:
-        assert is_dataclass(member), f"{where}: {member.__name__} is not a dataclass"
-        assert vars(member)["__dataclass_params__"].frozen, f"{where}: {member.__name__} is not frozen"
-        assert "__slots__" in vars(member), f"{where}: {member.__name__} has no slots"
+        assert issubclass(member, Struct), f"{where}: {member.__name__} is not a Struct"
+        assert member.__struct_config__.frozen, f"{where}: {member.__name__} is not frozen"
+        assert not member.__dictoffset__, f"{where}: {member.__name__} has room for any attribute"
+
+
+def _structs() -> Iterator[type[Struct]]:
+    for file in SOURCES:
+        if file.path.name != "__main__.py":
+            for value in vars(importlib.import_module(file.module)).values():
+                if isinstance(value, type) and issubclass(value, Struct) and value.__module__ == file.module:
+                    yield value
+
+
+def test_what_users_are_given_is_a_dataclass_and_no_struct() -> None:
+    structs = set(_structs())
+    assert structs, "no class is a struct"
+    assert not structs.intersection(getattr(repertory, name) for name in repertory.__all__ if name[0].isupper())
+
+
+def test_a_class_that_hides_a_field_is_no_struct() -> None:
+    """A struct also shows its fields to `rich`, whatever its `__repr__` says."""
+    assert not [made.__qualname__ for made in _structs() if "__repr__" in vars(made)]
 
 
 def _protocols_and_implementations() -> Iterator[tuple[str, SourceFile, ast.ClassDef]]:

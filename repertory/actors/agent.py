@@ -8,12 +8,15 @@ once. Supervised by the session, as its last child but the memory.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.actors.call import (
     BUDGETS,
@@ -74,8 +77,7 @@ _WAITS_FOR_ITSELF = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallSettings:
+class CallSettings(Struct, frozen=True, kw_only=True):
     """What happens to a call while another turn runs."""
 
     busy: Busy = "queue"
@@ -495,8 +497,8 @@ class NamedTurns:
         if result.structured_output is None and invocation.output_schema is not None and result.message is not None:
             with suppress(Invalid):  # The turn ended before a restart, or its caller gave no output schema.
                 filled, _ = invocation.output_schema.read(text_of(result.message))
-                result = replace(result, structured_output=filled)
-        return replace(result, replayed=True)
+                result = dataclasses.replace(result, structured_output=filled)
+        return dataclasses.replace(result, replayed=True)
 
     def token_of(self, token: str | None, prompt: UserMessages | InterruptResponses) -> str | None:
         """The token of the turn that a call continues: an interrupt response or an empty prompt continues the open

@@ -11,12 +11,12 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, assert_never, cast
 
 import anyio
 from anyio.lowlevel import current_token
+from msgspec import Struct, field
 
 from repertory.backends.ports import OutputSchema, settings_of
 from repertory.core.budget import Budget
@@ -44,14 +44,13 @@ Busy = Literal["queue", "reject", "interrupt", "steer"]
 """What a call does while a turn runs: wait, be refused, cancel that turn, or add to it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Invocation:
+class Invocation(Struct, frozen=True, kw_only=True, eq=False):
     """What a caller wants of a turn. Compared by identity, because the object also identifies the call."""
 
     prompt: Prompt
     busy: Busy | None = None
     """None: as the agent was built."""
-    invocation_state: dict[str, Any] = field(default_factory=dict[str, Any])
+    invocation_state: dict[str, Any] = {}
     """The caller's own dictionary, shared with tools and hooks. Its `request_state` comes back as `result.state`."""
     limits: TurnLimits = NO_LIMITS
     deadline: float = math.inf
@@ -144,14 +143,13 @@ class StreamChannel:
         self._sink.fail(error)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Call:
+class Call(Struct, kw_only=True, eq=False):
     """A queued or running call. `shared` are calls that were steered into this one and get the same result."""
 
     invocation: Invocation
     prompt: UserMessages | InterruptResponses
     channel: ResponseChannel
-    shared: list[Call] = field(default_factory=list["Call"])
+    shared: list[Call] = []
 
     def set_back(self, undelivered: Sequence[ContentBlock]) -> list[Call]:
         """Remove and return the calls whose steering came too late for any step. They must run on their own."""
@@ -180,22 +178,19 @@ class Call:
             await call.channel.succeed(outcome)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Invoke(Ask[AgentResult]):
+class Invoke(Struct, Ask[AgentResult], frozen=True, kw_only=True):
     """Run a turn and answer with its result."""
 
     invocation: Invocation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InvokeStreaming(Stream[TurnEvent]):
+class InvokeStreaming(Struct, Stream[TurnEvent], frozen=True, kw_only=True):
     """Run a turn and send its events. If the reader leaves the stream, the turn is cancelled."""
 
     invocation: Invocation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShowSnapshot(Ask[None]):
+class ShowSnapshot(Struct, Ask[None], frozen=True, kw_only=True):
     """Go on from a snapshot, or from messages that a program edited; answered when that is durable. It waits for the
     running turn, not for the queued ones.
     """
@@ -203,27 +198,23 @@ class ShowSnapshot(Ask[None]):
     wanted: SnapshotFields | MessagesEdit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelTurn:
+class CancelTurn(Struct, frozen=True, kw_only=True):
     """End the running turn early as the stop request says, unless the turn has taken the request already."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeUp:
+class TimeUp(Struct, frozen=True, kw_only=True):
     """A call's deadline has passed."""
 
     invocation: Invocation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Abandon:
+class Abandon(Struct, frozen=True, kw_only=True):
     """The caller of this invocation has gone: stop its turn, or do not begin it."""
 
     invocation: Invocation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishTurns(Ask[None]):
+class FinishTurns(Struct, Ask[None], frozen=True, kw_only=True):
     """Accept no more turns; answer when the running and the queued ones are over, and the state that was set is handed
     over.
     """
@@ -234,8 +225,7 @@ class FinishTurns(Ask[None]):
     """Go on accepting turns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepProgress(Ask[None]):
+class KeepProgress(Struct, Ask[None], frozen=True, kw_only=True):
     """Record how far a memory store has got; answered when the record is on its way to the store."""
 
     store: str

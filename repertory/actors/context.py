@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import anyio
+from msgspec import Struct, field
 
 from repertory.actors.conversation import EditShown, NameManager, ReplaceShown, Settle
 from repertory.actors.hooks.calls import TurnHooks
@@ -98,8 +98,7 @@ class StopRequest:
         return wish
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSettings:
+class AgentSettings(Struct, frozen=True, kw_only=True):
     """What an agent is, apart from its components."""
 
     session_id: str
@@ -123,8 +122,7 @@ class AgentSettings:
     """
 
 
-@dataclass(slots=True, kw_only=True)
-class AgentParts:
+class AgentParts(Struct, kw_only=True):
     """The components of an agent. Model, tools and system prompt may be exchanged between two steps."""
 
     model: Model

@@ -10,10 +10,10 @@ Supervised by the session, after the persister and before the agent.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import anyio
+from msgspec import Struct, field
 
 from repertory.actors.call import BUDGETS, refusals
 from repertory.core.budget import Budget
@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from repertory.actors.journal import Draft, NumberedMessage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelView:
+class ModelView(Struct, frozen=True, kw_only=True):
     """What the model is shown now, and the records of what changed. The list must not be edited."""
 
     messages: list[Message]
@@ -63,15 +62,13 @@ class ModelView:
     """The journal names another manager than the one in use: send `NameManager` with the next records."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadView(Ask[ModelView]):
+class LoadView(Struct, Ask[ModelView], frozen=True, kw_only=True):
     """Start from this image; answers with what the model is shown."""
 
     image: Image
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareCall(Ask[ModelView]):
+class PrepareCall(Struct, Ask[ModelView], frozen=True, kw_only=True):
     """Take in the messages added since the last question; answers with what to send to the model."""
 
     added: tuple[NumberedMessage, ...]
@@ -82,16 +79,14 @@ class PrepareCall(Ask[ModelView]):
     """True if this repeats a question that was undecided."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted(Ask[ModelView]):
+class Counted(Struct, Ask[ModelView], frozen=True, kw_only=True):
     """The model has counted the last answer's messages."""
 
     tokens: int | None
     """None if it could not: the estimate stays."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReduceView(Ask[ModelView]):
+class ReduceView(Struct, Ask[ModelView], frozen=True, kw_only=True):
     """The model refused the request for its length: shorten by at least half of the estimated excess, if possible.
     Errors: `ContextWindowOverflowException` when nothing more can be hidden.
     """
@@ -102,8 +97,7 @@ class ReduceView(Ask[ModelView]):
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tidy(Ask[ModelView]):
+class Tidy(Struct, Ask[ModelView], frozen=True, kw_only=True):
     """The turn is ending: take in the added messages and tidy up. A summary begun ahead of need goes on after the
     answer.
     """
@@ -113,15 +107,13 @@ class Tidy(Ask[ModelView]):
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NameManager(Ask[ModelView]):
+class NameManager(Struct, Ask[ModelView], frozen=True, kw_only=True):
     """Records are about to be stored: have the journal name the manager in use from this commit on."""
 
     added: tuple[NumberedMessage, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EditShown(Ask[ModelView]):
+class EditShown(Struct, Ask[ModelView], frozen=True, kw_only=True, eq=False):
     """Show the edits that hooks' callbacks made. An edit that leaves no valid conversation is logged and dropped."""
 
     added: tuple[NumberedMessage, ...]
@@ -129,21 +121,18 @@ class EditShown(Ask[ModelView]):
     """Messages added after the draft was made stay behind it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settle(Ask[None]):
+class Settle(Struct, Ask[None], frozen=True, kw_only=True):
     """Answered when no decision is open. The decision goes on even if the asker stops waiting."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaceShown(Ask[ModelView]):
+class ReplaceShown(Struct, Ask[ModelView], frozen=True, kw_only=True):
     """Replace messages for good (redaction)."""
 
     instead: Mapping[int, Message]
     """By sequence number. They keep the tool uses and tool results of the originals."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Decided:
+class Decided(Struct, frozen=True, kw_only=True, eq=False):
     """The actor's message to itself: a decision was made, or failed."""
 
     shown: Sequence[Message]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from repertory.actors.writer import CommitBuffer
 from repertory.core.journal.fold import Fold
@@ -17,18 +18,17 @@ from repertory.core.orchestration.run import RUN, earlier_in
 from repertory.core.retry import StorePatience
 
 
-@dataclass(slots=True)
-class InMemoryJournal:
+class InMemoryJournal(Struct):
     """The fold of a session and all its messages. It outlives the actors that use it."""
 
     fold: Fold = field(default_factory=Fold)
-    messages: dict[int, Message] = field(default_factory=dict[int, Message])
+    messages: dict[int, Message] = {}
     """Every message, by sequence number."""
 
-    times: dict[int, float] = field(default_factory=dict[int, float])
+    times: dict[int, float] = {}
     """When each message was added, by sequence number: epoch seconds."""
-    branches: list[tuple[int, Record]] = field(default_factory=list[tuple[int, Record]])
-    nodes: dict[tuple[int, str], tuple[int, Record]] = field(default_factory=dict[tuple[int, str], tuple[int, Record]])
+    branches: list[tuple[int, Record]] = []
+    nodes: dict[tuple[int, str], tuple[int, Record]] = {}
     """By run and node, the node's latest record with its number: for the current run, and for earlier ones that may
     still be read.
     """

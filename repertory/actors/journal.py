@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
+from msgspec import Struct
 
 from repertory.actors.call import deadline
 from repertory.actors.persister import Begin, Commit, OpenJournal, PersisterMessage, Store, VerifyLease
@@ -41,8 +42,7 @@ LATE_S = 2.0
 _log = logging.getLogger("repertory.journal")
 
 
-@dataclass(frozen=True, slots=True)
-class NumberedMessage:
+class NumberedMessage(Struct, frozen=True):
     """One message with the sequence number of its record."""
 
     seq: int

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 import anyio
+from msgspec import Struct, field
 
 from repertory.actors.writer import CommitBuffer, CommitBuffers, WriterMessage
 from repertory.backends.ports import Batch, Lease, OwnedRows, SessionStore, UntilFree
@@ -28,8 +28,7 @@ _TRIES = 5
 """How often to try again within the time that an idle owner needs to give a session up."""
 
 
-@dataclass(slots=True)
-class _Session:
+class _Session(Struct):
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     callers: int = 0
     """Tasks that hold the lock or wait for it."""
@@ -194,8 +193,7 @@ def _busy(error: SessionBusy, session_id: str, waited_s: float, yields_s: float)
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Durable:
+class Durable(Struct, frozen=True, kw_only=True):
     """A store, its leases and its writer."""
 
     store: SessionStore

@@ -17,11 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias, assert_never
 
 import anyio
+from msgspec import Struct
 
 from repertory.actors.history import History, read_history, read_messages, read_run
 from repertory.actors.in_memory_journal import InMemoryJournal
@@ -43,20 +43,17 @@ from repertory.runtime.message import Ask, Next, ReplySlot, carry_on, fail, refu
 from repertory.runtime.spec import ChildSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenJournal(Ask[JournalAuthor | InMemoryJournal]):
+class OpenJournal(Struct, Ask[JournalAuthor | InMemoryJournal], frozen=True, kw_only=True):
     """Answers the journal, for its one author. A persister that has failed takes no more rows from it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Store:
+class Store(Struct, frozen=True, kw_only=True):
     """The author has handed rows over. They are written within `linger_s`, or at once if `soon`."""
 
     soon: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit(Ask[None]):
+class Commit(Struct, Ask[None], frozen=True, kw_only=True):
     """Answered when everything up to this record is durable; its author has handed it over.
 
     Errors: `Unavailable` (and `Failed`, when a person must change something first): the records wait until the store
@@ -69,8 +66,7 @@ class Commit(Ask[None]):
     within_s: float = math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begin(Ask[JournalAuthor | InMemoryJournal | None]):
+class Begin(Struct, Ask[JournalAuthor | InMemoryJournal | None], frozen=True, kw_only=True):
     """Sent when a turn has begun and not asked the model yet. Answers None when the store has confirmed the lease and,
     with `stored`, has everything that was handed over.
 
@@ -84,15 +80,13 @@ class Begin(Ask[JournalAuthor | InMemoryJournal | None]):
     within_s: float = math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyLease(Ask[None]):
+class VerifyLease(Struct, Ask[None], frozen=True, kw_only=True):
     """Answered when the store has confirmed the lease. Errors: as `Commit`."""
 
     within_s: float = math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pause(Ask[bool]):
+class Pause(Struct, Ask[bool], frozen=True, kw_only=True):
     """Release the lease when everything that was handed over is durable, and keep what was read. Nothing may be handed
     over until `Resume`.
 
@@ -101,25 +95,21 @@ class Pause(Ask[bool]):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resume(Ask[bool]):
+class Resume(Struct, Ask[bool], frozen=True, kw_only=True):
     """Go on after a `Pause`. Answers False if another owner may have written since: the persister is then of no use.
     Errors: `Unavailable`.
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadImage(Ask[Image]):
+class ReadImage(Struct, Ask[Image], frozen=True, kw_only=True):
     """Answers everything that an agent needs to go on, as of now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadHistory(Ask[History]):
+class ReadHistory(Struct, Ask[History], frozen=True, kw_only=True):
     """Answers every message of the session, including those that the model is no longer shown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadSaid(Ask[Sequence[JournaledMessage]]):
+class ReadSaid(Struct, Ask[Sequence[JournaledMessage]], frozen=True, kw_only=True):
     """Answers the messages after a sequence number, oldest first, without those that a rewind up to `until` has left
     behind.
     """
@@ -129,15 +119,13 @@ class ReadSaid(Ask[Sequence[JournaledMessage]]):
     """The last sequence number to look at; None for all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRun(Ask[Run | None]):
+class ReadRun(Struct, Ask[Run | None], frozen=True, kw_only=True):
     """Answers an earlier run of the orchestrator; None if it is missing or not over."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShortenTimeouts:
+class ShortenTimeouts(Struct, frozen=True, kw_only=True):
     """The session has to end soon: from now on callers wait at most this long, and the last write twice as long."""
 
     wait_s: float
@@ -146,16 +134,14 @@ class ShortenTimeouts:
 # Messages of the persister to itself.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeToLook:
+class TimeToLook(Struct, frozen=True, kw_only=True):
     """Something may be due: a write, another attempt, or the end of a caller's wait."""
 
 
 _TIME_TO_LOOK = TimeToLook()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TailRead:
+class TailRead(Struct, frozen=True, kw_only=True):
     """The end of the stored journal, read after the store had refused a write that it may have stored before."""
 
     refused: LeaseLost
@@ -185,8 +171,7 @@ PersisterMessage: TypeAlias = (
 ) | (TimeToLook | TailRead | Written | WriteRefused)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PersisterSettings:
+class PersisterSettings(Struct, frozen=True, kw_only=True):
     """What a persister stores, and how soon."""
 
     session_id: str
@@ -205,8 +190,7 @@ class PersisterSettings:
     """How long a stopping session waits for its last commit."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Waiter:
+class _Waiter(Struct, kw_only=True, eq=False):
     """An asker that waits for a durable record, for a confirmed lease, or for both."""
 
     slot: ReplySlot[JournalAuthor | InMemoryJournal | None]

@@ -13,9 +13,10 @@ it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from repertory.actors.agent import AgentActor, CallSettings
 from repertory.actors.context import AgentParts, AgentSettings
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
     from repertory.runtime.ref import ActorRef
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionSettings:
+class SessionSettings(Struct, frozen=True, kw_only=True):
     """Everything about a session that is data."""
 
     persister: PersisterSettings
@@ -42,8 +42,7 @@ class SessionSettings:
     calls: CallSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionParts:
+class SessionParts(Struct, frozen=True, kw_only=True):
     """The components of a session."""
 
     agent: AgentParts
@@ -55,9 +54,7 @@ class SessionParts:
     entropy: Callable[[int], bytes]
     """That many random bytes."""
     memory: MemoryParts | None = None
-    memories: Mapping[str, ActorRef[MemoryStoreMessage]] = field(
-        default_factory=dict[str, "ActorRef[MemoryStoreMessage]"]
-    )
+    memories: Mapping[str, ActorRef[MemoryStoreMessage]] = {}
     """The actors of the memory stores, by name."""
 
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, assert_never
 
 import anyio
 from anyio.lowlevel import current_token
+from msgspec import Struct
 
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
@@ -46,8 +46,7 @@ _SUPERVISION = SupervisorSettings(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CallTool(Ask[ToolResult]):
+class CallTool(Struct, Ask[ToolResult], frozen=True, kw_only=True, eq=False):
     """Run a tool of the server. Compared by identity, because the object also identifies the call. Errors:
     `Unavailable`.
     """
@@ -57,16 +56,14 @@ class CallTool(Ask[ToolResult]):
     result_bytes: int = RESULT_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ServerQuery(Ask[object]):
+class ServerQuery(Struct, Ask[object], frozen=True, kw_only=True, eq=False):
     """Ask the server for something else that it offers; see `ToolConnection.query`."""
 
     method: str
     arguments: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Withdraw:
+class Withdraw(Struct, frozen=True, kw_only=True):
     """The asker no longer waits for this call: the server is to drop the work."""
 
     request: Ask[object]

@@ -12,11 +12,13 @@ Start with `run_tools`. `call_unrecorded` is the same for a call that the progra
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import anyio.lowlevel
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.actors.call import Invocation, request_state
 from repertory.actors.context import AgentParts, AgentSettings, TurnContext, TurnRecord
@@ -72,14 +74,13 @@ async def call_unrecorded(settings: AgentSettings, parts: AgentParts, use: ToolU
     return step.results[use["toolUseId"]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
+class _Call(Struct, frozen=True, kw_only=True):
     """One tool use that is going to run."""
 
     use: ToolUse
     tool: Tool
     context: ToolContext
-    raised: list[Exception] = field(default_factory=list[Exception])
+    raised: list[Exception] = []
 
     @property
     def use_id(self) -> str:
@@ -351,7 +352,7 @@ class ToolStep:
             while again:
                 await anyio.lowlevel.checkpoint()
                 call.raised.clear()
-                call = replace(call, context=replace(call.context, attempt=call.context.attempt + 1))
+                call = replace(call, context=dataclasses.replace(call.context, attempt=call.context.attempt + 1))
                 await self._record_intents([call])
                 result, again = await self._attempt(call)
         except (InterruptException, ExceptionGroup) as error:

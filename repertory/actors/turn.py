@@ -10,11 +10,12 @@ import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, nullcontext
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
 import anyio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.actors.call import BUDGET_OWNER, Spending, request_state
 from repertory.actors.context import NAMELESS, TurnContext, TurnRecord
@@ -276,14 +277,13 @@ _log = logging.getLogger("repertory.retries")
 _counts_log = logging.getLogger("repertory.conversation")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRequest:
+class ModelRequest(Struct, frozen=True, kw_only=True):
     """One request to the model. The messages must not be edited."""
 
     messages: Sequence[Message]
     tool_specs: Sequence[ToolSpec]
     system_prompt: str | None
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    options: Mapping[str, Any] = {}
     """Rare options: `tool_choice`, and `system_prompt_content` if the system prompt is content blocks."""
 
 

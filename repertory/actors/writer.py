@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
 import anyio
+from msgspec import Struct
 
 from repertory.backends.ports import Batch, Lease, Position, SessionStore
 from repertory.core.journal.codec import at_of, decode
@@ -26,16 +27,14 @@ from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class Written(Struct, frozen=True, kw_only=True):
     """Everything up to `seq` is on stable storage."""
 
     of: WriteRows
     seq: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteRefused:
+class WriteRefused(Struct, frozen=True, kw_only=True):
     """The rows of the last `WriteRows` may not be stored. Usual errors: `LeaseLost`, `Unavailable`."""
 
     of: WriteRows
@@ -44,8 +43,7 @@ class WriteRefused:
     """The store failed by a bug, or the writer was stopped: the same write would fail again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteRows:
+class WriteRows(Struct, frozen=True, kw_only=True):
     """Commit these rows of one session. Answered by one `Written` or `WriteRefused` to `reply_to`.
 
     A session sends its next `WriteRows` after the answer to the last one, so that no row overtakes a refusal.
@@ -55,8 +53,7 @@ class WriteRows:
     reply_to: ActorRef[Written | WriteRefused]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteLast(Ask[int]):
+class WriteLast(Struct, Ask[int], frozen=True, kw_only=True):
     """Commit the last rows of a session that is stopping; answers with the last durable sequence number.
 
     It may follow a `WriteRows` that is not answered yet. Errors: as in `WriteRefused`.
@@ -68,8 +65,7 @@ class WriteLast(Ask[int]):
 WriterMessage: TypeAlias = "WriteRows | WriteLast"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriterSettings:
+class WriterSettings(Struct, frozen=True, kw_only=True):
     """Bounds of the writer."""
 
     group_writes_max: int = 512
@@ -185,8 +181,7 @@ OnGiveUp: TypeAlias = Callable[[str], Awaitable[None]]
 """Gives a session up unless it is in use."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookForAskers:
+class LookForAskers(Struct, frozen=True, kw_only=True):
     """Look for sessions that other processes ask for."""
 
 

@@ -12,12 +12,12 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, cast
 
 import anyio.to_thread
+from msgspec import Struct
 
 from repertory.backends.loop_clients import LoopClients
 
@@ -25,8 +25,7 @@ CONNECTIONS_MAX = 256
 """Requests that one client may have open at the same time; more wait for a connection."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AwsService:
+class AwsService(Struct, frozen=True, kw_only=True):
     """An AWS service, and the class that uses it."""
 
     name: str
@@ -35,12 +34,11 @@ class AwsService:
     """The class to name when a library is missing."""
     extra: str
     """The extra that installs the libraries."""
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    options: Mapping[str, Any] = {}
     """Options of botocore's `Config` that this service needs. A `boto_client_config` overrides them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AwsSettings:
+class AwsSettings(Struct, frozen=True, kw_only=True):
     """How to reach a service. A field that is None comes from the environment and `~/.aws`, as in every AWS tool."""
 
     region_name: str | None = None

@@ -11,11 +11,11 @@ Source: the error types common to AWS services, and those of the service models 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, TypeVar
 
 import anyio
+from msgspec import Struct, field
 
 from repertory.errors import (
     Failed,
@@ -80,8 +80,7 @@ class PageTokens:
         return token
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AwsKinds:
+class AwsKinds(Struct, frozen=True, kw_only=True):
     """The error classes for one service."""
 
     unavailable: type[Unavailable] = Unavailable
@@ -92,8 +91,7 @@ class AwsKinds:
 OF_SESSIONS = AwsKinds(unavailable=StoreUnavailable, throttled=StoreThrottled, failed=StoreFailed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(Struct, frozen=True, kw_only=True):
     service: str
     code: str
     message: str
@@ -117,8 +115,7 @@ class Refusal:
         return self.kinds.failed(text, **self.fields, **(more or {}))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AwsErrors:
+class AwsErrors(Struct, frozen=True, kw_only=True):
     service: str
     hints: Mapping[str, str]
     """Lower-case code to advice. These are no outages, whatever their status."""
@@ -181,8 +178,7 @@ T = TypeVar("T")
 # Retries within a time limit: exponential backoff with jitter.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True, kw_only=True):
     """How long a call is retried while its errors are `Retryable`."""
 
     timeout_s: float = 20.0

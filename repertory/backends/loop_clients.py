@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.lowlevel
+from msgspec import Struct, field
 
 from repertory.forking import forget_in_children, never_collect
 
@@ -23,8 +23,7 @@ Connect = Callable[[AsyncExitStack], Awaitable[Any]]
 _CLOSE_TIMEOUT_S = 5.0
 
 
-@dataclass(slots=True)
-class _LoopClient:
+class _LoopClient(Struct):
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     client: Any = None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import anyio
+from msgspec import Struct
 
 from repertory.core.interrupts import tool_scope
 from repertory.core.limits import RESULT_BYTES
@@ -173,8 +174,7 @@ class Tool(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfferedTool:
+class OfferedTool(Struct, frozen=True, kw_only=True):
     """A tool as its server describes it. The fields have the same meaning as in `Tool`."""
 
     spec: ToolSpec
@@ -252,8 +252,7 @@ class OutputSchema(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
-class Lease:
+class Lease(Struct, frozen=True, kw_only=True, weakref=True):
     """Ownership of one session. `generation` rises with each owner: it is the fencing token."""
 
     session_id: str
@@ -269,8 +268,7 @@ class OwnedRows(NamedTuple):
     """The error, if they could not be loaded: the lease is held all the same."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(Struct, frozen=True, kw_only=True):
     """Rows of one session, appended all or none, under its lease.
 
     `erase` names rows (agent id, sequence number) whose content the same commit destroys.
@@ -281,8 +279,7 @@ class Batch:
     erase: Sequence[tuple[str, int]] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class Position(Struct, frozen=True, kw_only=True):
     """The last durable sequence number of an agent's journal."""
 
     agent_id: str
@@ -321,8 +318,7 @@ class Corruption:
     what: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SalvagedRows:
+class SalvagedRows(Struct, frozen=True, kw_only=True):
     """What can still be read of a session."""
 
     rows: Sequence[Row] = ()
@@ -330,19 +326,17 @@ class SalvagedRows:
     damages: Sequence[Corruption] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inspection:
+class Inspection(Struct, frozen=True, kw_only=True):
     """What an inspection of a whole store found, beyond single sessions."""
 
     damages: Sequence[Corruption] = ()
-    sick: Mapping[str, str] = field(default_factory=dict[str, str])
+    sick: Mapping[str, str] = {}
     """Session id to a defect that reading the session need not meet."""
     strays: Sequence[str] = ()
     """Objects or files among the sessions that belong to none: leftovers, or another program's. They do no harm."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreCapabilities:
+class StoreCapabilities(Struct, frozen=True, kw_only=True):
     """What a `SessionStore` can do besides keeping journals, and what its owner must know about it."""
 
     others_add: bool = False
@@ -593,36 +587,31 @@ def _unable(store: Named, what: str, session_id: str | None) -> Invalid:
     return Invalid(f"this store cannot {what}", name=store.name, session=session_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(Struct, frozen=True):
     """Put only if no object has the key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(Struct, frozen=True):
     """Put only if the stored object has this `version`."""
 
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class Overwrite:
+class Overwrite(Struct, frozen=True):
     """Put unconditionally. It fences no writer: use it for objects with one writer, or where the last write may win."""
 
 
 Condition = Create | Update | Overwrite
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredObject:
+class StoredObject(Struct, frozen=True, kw_only=True):
     """An object as it was read."""
 
     body: bytes
     version: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectInfo:
+class ObjectInfo(Struct, frozen=True, kw_only=True):
     """One line of a listing."""
 
     key: str

@@ -8,10 +8,11 @@ import sqlite3
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from repertory.backends.folders import make_folders
 from repertory.errors import Corrupt, Failed, Invalid, RepertoryError, Unavailable
@@ -95,8 +96,7 @@ class Connection(sqlite3.Connection):
             self.close()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatabaseKind:
+class DatabaseKind(Struct, frozen=True, kw_only=True):
     name: str
     """Such as `session database`."""
     entry: str

@@ -10,12 +10,12 @@ import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
+from msgspec import Struct, field
 
 from repertory.errors import Unavailable
 
@@ -96,10 +96,9 @@ class _WorkItem(Generic[T]):
                 await anyio.sleep(_LOOK_S)
 
 
-@dataclass(slots=True)
-class _ForeignThreads:
+class _ForeignThreads(Struct):
     limiter: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(THREADS_MAX))
-    left: list[_WorkItem[Any]] = field(default_factory=list["_WorkItem[Any]"])
+    left: list[_WorkItem[Any]] = []
     """Calls that are no longer waited for."""
 
 

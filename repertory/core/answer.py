@@ -22,8 +22,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, NoReturn, Protocol, TypeGuard, cast, get_args
+
+from msgspec import Struct
 
 from repertory.core.limits import ANSWER_BYTES, VALUE_BYTES, Scale, is_too_deep
 from repertory.core.messages import ContentBlock, Json, Message, Usage, message_fault
@@ -41,8 +42,7 @@ _LATENCY_MS_MAX = 1e15
 """A larger or non-numeric latency is ignored: nothing depends on it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """One whole answer.
 
     `message` has at least one block: an empty answer gets one empty text block; next to other blocks, empty text is

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
 from typing import NamedTuple, TypeAlias, TypedDict, cast
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from repertory.errors import Invalid, TooLarge
 
@@ -42,8 +44,7 @@ class Sizes(NamedTuple):
     prompt_bytes: int = PROMPT_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnLimits:
+class TurnLimits(Struct, frozen=True, kw_only=True):
     """Limits of one turn. None stands for the agent's own limit, else for no limit or the default."""
 
     vain_reductions_max: int = 3
@@ -61,8 +62,7 @@ class TurnLimits:
         """These limits; the others where these are None."""
         if self is NO_LIMITS:  # The usual case.
             return others
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(others, **{name: value for name, value in own.items() if value is not None})
+        return replace(others, **{name: value for name, value in asdict(self).items() if value is not None})
 
     @property
     def sizes(self) -> Sizes:

@@ -11,11 +11,13 @@ import json
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import cast
+
+from msgspec import Struct
 
 from repertory.core.limits import DEPTH_MAX, check_size, is_too_deep
 from repertory.core.messages import Json, copy_json
@@ -25,8 +27,7 @@ VALUE_BYTES_MAX = 10 * 1024 * 1024
 """The default for the largest weight of one value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatePatch:
+class StatePatch(Struct, frozen=True, kw_only=True):
     """Keys to set and keys to delete, unordered: a key is in at most one of the two."""
 
     set: Mapping[str, Json]

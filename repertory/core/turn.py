@@ -26,9 +26,10 @@ driver and raises `AssertionError`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 from repertory.core.answer import LIMITED, Answer
 from repertory.core.limits import NO_LIMITS, TurnLimits
@@ -58,31 +59,27 @@ class TurnPhase(StrEnum):
 # Events: what happened.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Began:
+class Began(Struct, frozen=True, kw_only=True):
     """The caller sent messages; none to get an unanswered message answered."""
 
     messages: tuple[Message, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Continued:
+class Continued(Struct, frozen=True, kw_only=True):
     """The last stored message asks for these tools; some results may be known already."""
 
     uses: tuple[ToolUse, ...]
-    known: Mapping[str, ToolResult] = field(default_factory=dict["str", "ToolResult"])
+    known: Mapping[str, ToolResult] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """The model's answer arrived. `filled_output`: its text as JSON, when it fits the output schema."""
 
     answer: Answer
     filled_output: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RetryModel:
+class RetryModel(Struct, frozen=True):
     """Call the model again after this many seconds. What it streamed until now is void."""
 
     after_s: float
@@ -90,8 +87,7 @@ class RetryModel:
     """The answer that a hook or guard rejected. It counts towards the limits all the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overflowed:
+class Overflowed(Struct, frozen=True):
     """The model refused: the messages exceed its window."""
 
     error: ContextWindowOverflowException
@@ -105,15 +101,13 @@ class Size(NamedTuple):
     messages: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reduced:
+class Reduced(Struct, frozen=True):
     """The conversation manager shortened what the model is shown, to this size."""
 
     left: Size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsEnded:
+class ToolsEnded(Struct, frozen=True, kw_only=True):
     """Every tool use of the step has its result, in the order asked."""
 
     results: tuple[ToolResult, ...]
@@ -129,8 +123,7 @@ class ToolsEnded:
     """The turn fails with this error; tools that had not started did not run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsParked:
+class ToolsParked(Struct, frozen=True, kw_only=True):
     """Tools or hooks ask a person, so the step cannot end now."""
 
     park: Park
@@ -138,15 +131,13 @@ class ToolsParked:
     """How the step ends if the turn is to stop: the questions are dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class Steered:
+class Steered(Struct, frozen=True):
     """The caller added content to a running turn."""
 
     content: tuple[ContentBlock, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopReason:
+class StopReason(Struct, frozen=True, kw_only=True):
     """Why a turn ends without the model's answer."""
 
     reason: str = "cancelled"
@@ -157,22 +148,19 @@ class StopReason:
 CANCELLED = StopReason()
 
 
-@dataclass(frozen=True, slots=True)
-class StopAsked:
+class StopAsked(Struct, frozen=True):
     """Stop when the running tools have ended."""
 
     stop: StopReason
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(Struct, frozen=True):
     """The running command was cut short because the turn is to stop."""
 
     stop: StopReason
 
 
-@dataclass(frozen=True, slots=True)
-class Erred:
+class Erred(Struct, frozen=True):
     """The running command failed for good."""
 
     error: Exception
@@ -197,15 +185,13 @@ MachineEvent: TypeAlias = (
 # Commands: what to do next, as data.
 
 
-@dataclass(frozen=True, slots=True)
-class AppendMessage:
+class AppendMessage(Struct, frozen=True):
     """Store a message and show it to the model from now on."""
 
     message: Message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallModel:
+class CallModel(Struct, frozen=True, kw_only=True):
     """Call the model. Leads to Answered, RetryModel, Overflowed, Erred or Stopped."""
 
     after_s: float = 0.0
@@ -214,8 +200,7 @@ class CallModel:
     """The model must give the structured output."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reduce:
+class Reduce(Struct, frozen=True):
     """Shorten what the model is shown. Leads to Reduced, Erred or Stopped."""
 
     error: ContextWindowOverflowException
@@ -223,8 +208,7 @@ class Reduce:
     """Earlier reductions for this model call, after which the model refused again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunTools:
+class RunTools(Struct, frozen=True, kw_only=True):
     """Run tools. Leads to ToolsEnded with one result per use, whatever happens, or to ToolsParked.
 
     Uses in `known` have a result already and must not run. `invalid`: tool use id to raw input that was not JSON.
@@ -235,8 +219,7 @@ class RunTools:
     invalid: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Park:
+class Park(Struct, frozen=True, kw_only=True):
     """The turn is over for now and waits for answers. Its step goes on from what is recorded here."""
 
     interrupts: tuple[Interrupt, ...]
@@ -246,16 +229,14 @@ class Park:
     """Ids of tool uses recorded as started that stopped to ask."""
 
 
-@dataclass(frozen=True, slots=True)
-class FinishTurn:
+class FinishTurn(Struct, frozen=True):
     """The turn is over. `message` is the final answer; None when there is none."""
 
     stop_reason: str
     message: Message | None
 
 
-@dataclass(frozen=True, slots=True)
-class FailTurn:
+class FailTurn(Struct, frozen=True):
     """The turn is over without an answer; raise this error to the caller."""
 
     error: Exception

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from hashlib import blake2s
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.core.answer import Answer
 from repertory.core.interrupts import Interrupt, held_up, is_about_outcome, outcome_id
@@ -60,8 +62,7 @@ EXPIRED_TEXT = "Not finished: a person was asked, and nobody answered in time."
 DROPPED_TEXT = "Not finished: a person was asked, and nobody answered."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskPerson:
+class AskPerson(Struct, frozen=True, kw_only=True):
     """The call ends at once: a person must answer these interrupts first."""
 
     interrupts: tuple[Interrupt, ...]
@@ -73,8 +74,7 @@ Policy: TypeAlias = Callable[[ToolUse], UnknownOutcome]
 """What to do with a tool use of unknown outcome. Idempotent tools get `retry`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tools:
+class _Tools(Struct, frozen=True, kw_only=True):
     """The tool uses of the last message and what is known of them."""
 
     pending: PendingTools
@@ -269,15 +269,13 @@ def asked_again(turn: UnansweredTurn, at: float) -> tuple[Message, tuple[ToolSta
 _BOUND = "limits['prompt_bytes']"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserMessages:
+class UserMessages(Struct, frozen=True, kw_only=True):
     """New messages, in order; empty for the prompt None, which goes on without a new message."""
 
     messages: tuple[Message, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InterruptResponses:
+class InterruptResponses(Struct, frozen=True, kw_only=True):
     """Interrupt id to response."""
 
     responses: Mapping[str, Json]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import anyio
+from msgspec import Struct
 
 from repertory.runtime.lifecycle import ActorInfo, ExitReason, LifecycleEvent, Shutdown, State, advance
 from repertory.runtime.mailbox import DeadLetters, Mailbox
@@ -112,8 +112,7 @@ class Child:
             settled(error)
 
 
-@dataclass(frozen=True, slots=True)
-class Exited:
+class Exited(Struct, frozen=True):
     """System message to a supervisor: a child ended without having been told to."""
 
     child: Child
@@ -153,8 +152,7 @@ class Keeper(Protocol):
 # What all actors of one system share.
 
 
-@dataclass(slots=True)
-class Totals:
+class Totals(Struct):
     """Counts that outlive the actors that they come from."""
 
     processed: int = 0
@@ -162,8 +160,7 @@ class Totals:
     restarts: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
+class Services(Struct, frozen=True, kw_only=True):
     """Given to every actor's cell; actors see parts of it through their context."""
 
     transport: Transport

@@ -9,11 +9,11 @@ between.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 import anyio
+from msgspec import Struct
 
 from repertory.errors import ActorDead, AlreadyExists, NotFound, RestartLimitReached, StartFailed
 from repertory.runtime.child import Child, Exited, Services
@@ -351,8 +351,7 @@ def _gave_up(child: Child, reason: ExitReason, why: str) -> RestartLimitReached:
 # with no healthy run in between have their own count, because backoff can stretch them past any period.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Ending(Struct, frozen=True, kw_only=True):
     """How a child's incarnation ended."""
 
     restart: Restart
@@ -363,13 +362,11 @@ class Ending:
     """How long it ran since its start was acknowledged; 0 if it never was."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(Struct, frozen=True):
     """Do not start the child again."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestartWithin:
+class RestartWithin(Struct, frozen=True):
     """Start the child again after a random part of `ceiling_s`. `failures` and `restarts` are for the next decision."""
 
     ceiling_s: float
@@ -377,8 +374,7 @@ class RestartWithin:
     restarts: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FailUpward:
+class FailUpward(Struct, frozen=True):
     """Stop all children and fail upward."""
 
     why: str

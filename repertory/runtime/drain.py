@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import anyio
+from msgspec import Struct
 
 from repertory.errors import Invalid
 from repertory.runtime.cell import attempt
@@ -143,8 +144,7 @@ def _name(hook: Hook) -> str:
     return getattr(hook, "__qualname__", repr(hook))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainPhase:
+class DrainPhase(Struct, frozen=True, kw_only=True):
     """One phase of a drain."""
 
     name: str

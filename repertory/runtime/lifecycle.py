@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
+from msgspec import Struct
+
 from repertory.errors import Invalid
 
 
@@ -135,33 +137,28 @@ class SystemStats:
 # The exit reasons of an actor: a closed set, the only input of supervision.
 
 
-@dataclass(frozen=True, slots=True)
-class Normal:
+class Normal(Struct, frozen=True):
     """The handler returned `stop()`: the work was done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shutdown:
+class Shutdown(Struct, frozen=True):
     """It was asked to stop, and did so in order."""
 
     why: str = ""
     """The reason given with the request; the actor's children are stopped with the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class Killed:
+class Killed(Struct, frozen=True):
     """It was cut short: `on_stop` did not run, or did not end in time."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExitFailed:
+class ExitFailed(Struct, frozen=True):
     """A handler, a job or a start raised, or the handler returned `fail(error)`."""
 
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class ExitLimitReached:
+class ExitLimitReached(Struct, frozen=True):
     """A supervisor gave up on a child that failed more often than its settings allow."""
 
     error: Exception

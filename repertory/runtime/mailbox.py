@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum, StrEnum
+
+from msgspec import Struct
 
 from repertory.errors import Invalid, MailboxFull
 from repertory.runtime.message import ORIGIN, Envelope, Reason, Waits, undelivered
@@ -30,8 +31,7 @@ class Overflow(StrEnum):
     """The new one becomes a dead letter."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MailboxSettings:
+class MailboxSettings(Struct, frozen=True, kw_only=True):
     """The size of a mailbox, and what happens when it is full."""
 
     capacity: int = 1000
@@ -254,8 +254,7 @@ _LOG = logging.getLogger("repertory.runtime")
 _LOG_EVERY_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(Struct, frozen=True):
     """One message that was not handled."""
 
     path: str

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
 import anyio
+from msgspec import Struct
 
 from repertory.errors import ActorDead, Deadlock, Invalid, MailboxFull
 from repertory.runtime.channel import EventStream, StreamCall
@@ -39,8 +39,7 @@ E_co = TypeVar("E_co", covariant=True)
 _FOREVER = math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transport:
+class Transport(Struct, frozen=True, kw_only=True):
     """What every ref of a system needs to carry messages."""
 
     waker: Waker
@@ -252,8 +251,7 @@ class ActorRef(Generic[M_contra]):
 # Watching: being told when another actor has ended for good. A restart is not an end.
 
 
-@dataclass(frozen=True, slots=True)
-class Down:
+class Down(Struct, frozen=True):
     """An actor that was watched has stopped and will not be restarted. Handled by `on_down`."""
 
     ref: ActorRef[object]

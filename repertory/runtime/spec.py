@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Never, Protocol
+
+from msgspec import Struct, field
 
 from repertory.errors import Invalid
 from repertory.runtime.mailbox import MailboxSettings
@@ -42,8 +43,7 @@ class Strategy(Enum):
     """The siblings that were started after it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildSpec:
+class ChildSpec(Struct, frozen=True, kw_only=True):
     """One child of a supervisor."""
 
     name: str
@@ -62,8 +62,7 @@ class ChildSpec:
             raise Invalid("a child's name is not empty and has no slash", name=self.name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
+class Backoff(Struct, frozen=True, kw_only=True):
     """How long to wait before a restart: full jitter, a random time up to `min(limit_s, base_s * 2 ** failures)`."""
 
     base_s: float = 0.1
@@ -72,8 +71,7 @@ class Backoff:
     """After running this long, a child's earlier failures no longer count."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisorSettings:
+class SupervisorSettings(Struct, frozen=True, kw_only=True):
     """How a supervisor treats its children."""
 
     strategy: Strategy = Strategy.ONE_FOR_ONE

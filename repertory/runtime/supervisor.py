@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias, assert_never
+
+from msgspec import Struct
 
 from repertory.errors import RepertoryError
 from repertory.runtime.actor import Actor
@@ -14,8 +15,7 @@ from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec, SupervisorSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartChild(Ask[ActorRef[object]]):
+class StartChild(Struct, Ask[ActorRef[object]], frozen=True, kw_only=True):
     """Start a child after the others; answers when it has started. Errors: `StartFailed`, `AlreadyExists`,
     `ActorDead`.
     """
@@ -23,8 +23,7 @@ class StartChild(Ask[ActorRef[object]]):
     spec: ChildSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopChild(Ask[None]):
+class StopChild(Struct, Ask[None], frozen=True, kw_only=True):
     """Stop a child in order and forget it; answers when it has ended. Errors: `NotFound`."""
 
     name: str

@@ -17,12 +17,13 @@ import contextvars
 import os
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Literal, TypeAlias
 
 import anyio
 from anyio.abc import TaskStatus
+from msgspec import Struct, field
 
 from repertory.errors import ActorDead, Invalid, NotFound, NotReady, RestartLimitReached
 from repertory.runtime.cell import Cell
@@ -40,8 +41,7 @@ from repertory.runtime.waker import parking_here
 OnFatal: TypeAlias = Literal["raise", "signal"] | Callable[[Exception], object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemSettings:
+class SystemSettings(Struct, frozen=True, kw_only=True):
     """Settings of a whole system."""
 
     phases: tuple[DrainPhase, ...] = (DrainPhase(name="stop actors", timeout_s=20.0, reserve_s=5.0, stops_actors=True),)

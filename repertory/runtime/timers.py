@@ -6,17 +6,16 @@ import heapq
 import math
 import random
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
 
 import anyio
+from msgspec import Struct
 
 from repertory.runtime.mailbox import Mailbox
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TimerFired:
+class TimerFired(Struct, frozen=True, eq=False):
     """System message to an actor: a timer of one of its incarnations has run out."""
 
     timers: Timers

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from repertory.core.journal.codec import decode, encode
 from repertory.core.orchestration.document import document_of, records_from

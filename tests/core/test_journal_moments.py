@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from repertory.core.journal.history.fork import fork, tells_enough
 from repertory.core.journal.history.prune import PrunePolicy, prune

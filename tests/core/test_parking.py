@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 from journal_driver import Driver, result_of
+from msgspec.structs import replace
 
 from repertory.core.interrupts import Interrupt, is_about_outcome, outcome_id
 from repertory.core.journal.pending_tools import PendingTools, Start, pending_tools_of, standing_records

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.history.redact import Texts

@@ -11,9 +11,10 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+from msgspec import Struct
 
 from repertory.actors.hooks.events import (
     AfterInvocationEvent,
@@ -139,8 +140,7 @@ class ToolChosen(NamedTuple):
     asked: tuple[Interrupt, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolEnded:
+class ToolEnded(Struct, frozen=True, kw_only=True):
     """One tool use and its result."""
 
     tool: Tool | None

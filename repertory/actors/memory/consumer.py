@@ -14,12 +14,13 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import anyio
 from anyio.lowlevel import current_token
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from repertory.actors.call import BUDGETS, KeepProgress, refusals
 from repertory.actors.memory.store import AddBatch, AddMemory, MemoryStoreClient, PrepareStore, ask_store
@@ -62,8 +63,7 @@ it doubles.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnEnded:
+class TurnEnded(Struct, frozen=True, kw_only=True):
     """Turns are over, and their messages are recorded."""
 
     turns: int
@@ -73,8 +73,7 @@ class TurnEnded:
     """The call's budgets; extraction because of these turns counts towards them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fire:
+class Fire(Struct, frozen=True, kw_only=True):
     """A trigger of this store asks for an extraction."""
 
     store: str
@@ -82,8 +81,7 @@ class Fire:
     """The budgets of the call that fired the trigger."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptMemories(Ask[int]):
+class AcceptMemories(Struct, Ask[int], frozen=True, kw_only=True):
     """Store these memories after the turn; answers how many were accepted, when the record is on its way to the
     journal.
 
@@ -92,30 +90,26 @@ class AcceptMemories(Ask[int]):
 
     stores: tuple[str, ...]
     contents: tuple[str, ...]
-    metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    metadata: Mapping[str, Json] = {}
     key: str
     """Identifies the call: the same call is accepted once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlushMemory(Ask[Mapping[str, StoreFlush]]):
+class FlushMemory(Struct, Ask[Mapping[str, StoreFlush]], frozen=True, kw_only=True):
     """Try all messages and accepted memories so far; answers, by store, when each has been tried."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishMemory(Ask[None]):
+class FinishMemory(Struct, Ask[None], frozen=True, kw_only=True):
     """Answered when all work that was begun has ended, with or without success."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkipTo:
+class SkipTo(Struct, frozen=True, kw_only=True):
     """Messages up to this sequence number came with a snapshot from another conversation; do not extract from them."""
 
     seq: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TryStoreAgain:
+class TryStoreAgain(Struct, frozen=True, kw_only=True):
     """The pause after a store's failure is over."""
 
     store: str
@@ -128,8 +122,7 @@ Extract: TypeAlias = "Callable[[str, Sequence[Message], Sequence[float]], Awaita
 """Extracts memories from the conversation of the agent with this id: its messages, and their times in epoch seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySource:
+class MemorySource(Struct, frozen=True, kw_only=True):
     """One agent's settings for one store."""
 
     client: MemoryStoreClient
@@ -212,8 +205,7 @@ class MemoryLink:
             return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryParts:
+class MemoryParts(Struct, frozen=True, kw_only=True):
     """The memory components of an agent."""
 
     sources: tuple[MemorySource, ...]
@@ -578,8 +570,7 @@ ATTEMPTS_MAX = 3
 """How often work is tried that fails for a lasting reason, before it is dropped."""
 
 
-@dataclass(slots=True)
-class StoreProgress:
+class StoreProgress(Struct):
     """The state of one store."""
 
     source: MemorySource
@@ -600,9 +591,9 @@ class StoreProgress:
     free: anyio.Semaphore = field(default_factory=partial(anyio.Semaphore, 1, max_value=1))
     """Held while a job works for the store, or is about to."""
     breaker: Breaker = field(default_factory=Breaker)
-    held: dict[str, RepertoryError] = field(default_factory=dict[str, RepertoryError])
+    held: dict[str, RepertoryError] = {}
     """By key of a write: why the store has just refused it, for a reason that may lie in the write itself."""
-    attempts: dict[str, int] = field(default_factory=dict[str, int])
+    attempts: dict[str, int] = {}
     """By key of a write: how often it was refused while other writes were not."""
     landed: int = 0
     error: str | None = None

@@ -17,13 +17,13 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar, assert_never, cast
 from weakref import WeakKeyDictionary
 
 import anyio
 from anyio.lowlevel import RunVar
+from msgspec import Struct, field
 
 from repertory.backends.worker_threads import run_foreign
 from repertory.core.memory.breaker import Breaker, TurnBreaker
@@ -46,8 +46,7 @@ _MAILBOX = MailboxSettings(capacity=10_000)
 """Messages here wait only to be handled; the work runs in jobs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchMemory(Ask[list[MemoryEntry]]):
+class SearchMemory(Struct, Ask[list[MemoryEntry]], frozen=True, kw_only=True):
     """The entries that match best, the best first, each with the store's name. It is cancelled with its asker.
 
     Errors: those of `MemoryStoreClient`; `Unavailable` while the store is not asked because it has failed.
@@ -60,8 +59,7 @@ class SearchMemory(Ask[list[MemoryEntry]]):
     """The context variables that the store sees; None: the actor's own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchForTurn:
+class SearchForTurn(Struct, frozen=True, kw_only=True):
     """Search the store for a turn. The result is put into the recall, which the turn reads when it needs it.
 
     The store is asked even after failures, unless it has failed five turns in a row: then one turn in four asks it.
@@ -70,8 +68,7 @@ class SearchForTurn:
     recall: Recall
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddMemory(Ask[None]):
+class AddMemory(Struct, Ask[None], frozen=True, kw_only=True):
     """Store one memory; answered when the store has it. Errors: those of `MemoryStoreClient`."""
 
     content: str
@@ -85,8 +82,7 @@ class AddMemory(Ask[None]):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddBatch(Ask[None]):
+class AddBatch(Struct, Ask[None], frozen=True, kw_only=True):
     """Hand over messages; answered when the store has them. Errors: those of `MemoryStoreClient`."""
 
     messages: tuple[Message, ...]
@@ -94,16 +90,14 @@ class AddBatch(Ask[None]):
     forced: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForgetMemories(Ask[int]):
+class ForgetMemories(Struct, Ask[int], frozen=True, kw_only=True):
     """Have the store forget, with the arguments of its `forget`; answers how many entries it says it has erased."""
 
     given: tuple[object, ...] = ()
-    named: Mapping[str, object] = field(default_factory=dict[str, object])
+    named: Mapping[str, object] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareStore:
+class PrepareStore(Struct, frozen=True, kw_only=True):
     """Have the store prepare itself ahead of need."""
 
 
@@ -216,16 +210,14 @@ async def ask_store(ref: ActorRef[MemoryStoreMessage], message: Ask[R]) -> R:
 # Calling the store itself: a user's object, synchronous or not, with all methods or only some.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryStoreSettings:
+class MemoryStoreSettings(Struct, frozen=True, kw_only=True):
     """Time limits for one store."""
 
     search_timeout_s: float = 10.0
     write_timeout_s: float = 30.0
 
 
-@dataclass(slots=True)
-class Health:
+class Health(Struct):
     """How a store has answered in this event loop."""
 
     preparing: anyio.Lock = field(default_factory=anyio.Lock)

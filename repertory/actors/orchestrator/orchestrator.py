@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias, assert_never
 
 import anyio
+from msgspec import Struct
 
 from repertory.actors.call import (
     BUDGETS,
@@ -46,13 +47,11 @@ from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.message import Ask, Next, ReplySlot, carry_on, refuse
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaveRun(Ask[Mapping[str, object]]):
+class SaveRun(Struct, Ask[Mapping[str, object]], frozen=True, kw_only=True):
     """Take a snapshot of the run and its nodes, all as of the moment when this is handled. Stops nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadRun(Ask[None]):
+class LoadRun(Struct, Ask[None], frozen=True, kw_only=True):
     """Go on from a snapshot; answered when that is durable. It waits for the running call, not for the queued ones."""
 
     wanted: RunFields
@@ -67,8 +66,7 @@ Finished = Callable[[Run, MultiAgentResult], MultiAgentResult]
 """Turns the general result of a run into the one that callers get."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrchestratorSettings:
+class OrchestratorSettings(Struct, frozen=True, kw_only=True):
     """What an orchestrator is, apart from its components."""
 
     orchestrator_id: str

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import anyio
+from msgspec import Struct
 
 from repertory.actors.call import BUDGET_OWNER
 from repertory.actors.hooks.calls import check_asked, fire
@@ -60,8 +61,7 @@ class NodePolicy:
     on_failure: OnFailure = "fail"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeCall:
+class NodeCall(Struct, frozen=True, kw_only=True):
     """One execution of a node."""
 
     node: str
@@ -80,15 +80,14 @@ class NodeCall:
     """Sends one event; None if no caller reads events."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeEnd:
+class NodeEnd(Struct, frozen=True, kw_only=True):
     """The end of one execution."""
 
     outcome: NodeOutcome | None
     """None: a shutdown or a budget cut it short, and it must run again."""
     stopped: str | None = None
     """The limit of the budget that cut it short."""
-    context: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
+    context: Mapping[str, Json] = {}
     """What it leaves for other nodes."""
     handed: tuple[str, str] | None = None
     """The node that gets control, and the message for it."""
@@ -144,15 +143,14 @@ _BACKOFF_S, _BACKOFF_MAX_S = 0.5, 30.0
 _NO_POLICY = NodePolicy()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrchestratorParts:
+class OrchestratorParts(Struct, frozen=True, kw_only=True):
     """The components of an orchestrator."""
 
     orchestrator_id: str
     plan: Plan
     runner: NodeRunner
     hooks: HookRegistry
-    policies: Mapping[str, NodePolicy] = field(default_factory=dict[str, NodePolicy])
+    policies: Mapping[str, NodePolicy] = {}
     """By node; a node without a policy fails the run when it fails."""
     owner: Any = None
     """The orchestrator that users know; hooks get it as `source`."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
+
+from msgspec import Struct
 
 from repertory.backends.ports import Model
 from repertory.errors import Invalid
@@ -21,8 +22,7 @@ Provider = Literal["anthropic", "bedrock", "offline", "openai"]
 _NAMES = {"anthropic": "Anthropic", "bedrock": "Amazon Bedrock", "openai": "OpenAI"}
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(Struct, frozen=True):
     """A model to use. `model_id` is None for the provider's default."""
 
     provider: Provider
@@ -54,8 +54,7 @@ class Chosen:
                 return OfflineModel()
 
 
-@dataclass(frozen=True, slots=True)
-class NothingChosen:
+class NothingChosen(Struct, frozen=True):
     """No model was found; `why` is the sentence to show."""
 
     why: str

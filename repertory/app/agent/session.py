@@ -9,10 +9,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, cast, runtime_checkable
 
 import anyio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.actors.call import Busy, Invocation
 from repertory.actors.leases import Durable
@@ -56,8 +57,7 @@ class MarkingPlace(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSessionSpec(SessionSpec):
+class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
     """One agent in one session."""
 
     calls: CallSettings
@@ -149,8 +149,7 @@ class AgentLife(SessionLife):
             loads.pop(0)
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(Struct):
     """The number of requests for one summary."""
 
     often: int = 0

@@ -16,11 +16,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 import anyio
+from msgspec import Struct
 
 from repertory.app.host.host import PAUSED_S, Host, HostSettings
 from repertory.errors import Invalid
@@ -180,8 +180,7 @@ is.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unfinished:
+class Unfinished(Struct, frozen=True, kw_only=True):
     """One piece of work to do before the process ends."""
 
     left: str

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 from anyio.lowlevel import RunVar
+from msgspec import Struct, field
 
 from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.in_memory_journal import InMemoryJournal
@@ -52,8 +52,7 @@ _HURRY_SHARE = 0.05
 ShutdownHook = Callable[[], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostSettings:
+class HostSettings(Struct, frozen=True, kw_only=True):
     """The settings of a host."""
 
     idle_timeout_s: float = 0.0
@@ -77,8 +76,7 @@ class HostSettings:
     """Whether the host closes the models that were used when it is left."""
 
 
-@dataclass(slots=True)
-class _Place:
+class _Place(Struct):
     """The state of one session on the host."""
 
     lock: anyio.Lock = field(default_factory=partial(anyio.Lock, fast_acquire=True))
@@ -94,7 +92,7 @@ class _Place:
     """The session spec that it was started from, whose lock is held."""
     remembers: MemoryParts | None = None
     """The memory stores that the session uses."""
-    servers: list[ServerUse] = field(default_factory=list[ServerUse])
+    servers: list[ServerUse] = []
     """The tool servers that the session uses."""
     users: int = 0
     memory: InMemoryJournal | None = None
@@ -523,8 +521,7 @@ def ambient_host() -> Host | None:
 # Supervised by the root.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookForIdle:
+class LookForIdle(Struct, frozen=True, kw_only=True):
     """A tick of the watch."""
 
 

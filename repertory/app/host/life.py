@@ -13,12 +13,12 @@ import math
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
 import anyio
 from anyio.lowlevel import RunVar, current_token
+from msgspec import Struct, field
 
 from repertory.app.host.host import PAUSED_S, Host, HostSettings, Key, ambient_host, check_stored
 from repertory.app.host.session import ActivationLock, ActiveSession
@@ -37,8 +37,7 @@ _IDLE_S = 3600.0
 """In a block around many calls of a graph or swarm, unused nodes with a stored conversation stay alive so long."""
 
 
-@dataclass(slots=True)
-class _SessionGate:
+class _SessionGate(Struct):
     """Lets one call at a time host a session in this event loop."""
 
     free: anyio.Semaphore = field(default_factory=partial(anyio.Semaphore, 1, max_value=1, fast_acquire=True))
@@ -154,8 +153,7 @@ class _AsyncioLoop(Protocol):
     def is_running(self) -> bool: ...
 
 
-@dataclass(slots=True)
-class _LoopHost:
+class _LoopHost(Struct):
     """The host of an event loop's calls."""
 
     lock: anyio.Lock = field(default_factory=anyio.Lock)

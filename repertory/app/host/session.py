@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import math
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import anyio
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from repertory.actors.call import (
     OPEN_TURNS,
@@ -136,8 +136,7 @@ class ActivationLock:
             return mine
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionSpec(ABC):
+class SessionSpec(Struct, frozen=True, kw_only=True):
     """How to start one agent, graph or swarm in one session."""
 
     working: ClassVar[str] = "a turn is running"
@@ -187,7 +186,6 @@ class SessionSpec(ABC):
         """Whether the actors that were started from the other spec serve calls of this one."""
         return False
 
-    @abstractmethod
     async def members(
         self,
         keeper: Durable | InMemoryJournal,
@@ -195,10 +193,10 @@ class SessionSpec(ABC):
         host: SessionHost,
     ) -> Sequence[ChildSpec]:
         """The specs of its actors in starting order, among them `persister` and `agent`."""
+        raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActiveSession:
+class ActiveSession(Struct, frozen=True, kw_only=True):
     """The refs of one active session, and its readable state."""
 
     watched: ActorRef[object]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count
 from typing import TYPE_CHECKING
 
 import anyio
 from anyio.lowlevel import RunVar
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from repertory.actors.leases import Durable, SessionLeases
 from repertory.actors.memory.store import memory_store_spec
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
     from repertory.runtime.system import ActorSystem
 
 
-@dataclass(slots=True, eq=False)
-class _Server:
+class _Server(Struct, eq=False):
     """The server of one source. Its users include those that wait for its start."""
 
     source: ToolSource
@@ -45,8 +45,7 @@ class _Server:
     users: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ServerUse:
+class ServerUse(Struct, frozen=True, eq=False):
     """One use of a server, from `enter` to `leave`."""
 
     link: ServerLink
@@ -168,8 +167,7 @@ _MAILBOX = MailboxSettings(capacity=100_000)
 """Each session has at most one write waiting, so this bounds the active sessions of one store."""
 
 
-@dataclass(slots=True)
-class _OpenStore:
+class _OpenStore(Struct):
     durable: Durable
     number: int
     writer: ActorRef[object]
@@ -268,8 +266,7 @@ _log = logging.getLogger("repertory.memory")
 # The memory store actors of one actor system: one for each store, for as long as a session or program uses it.
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     ref: ActorRef[object]
     users: int = 0
 

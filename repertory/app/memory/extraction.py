@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
+from msgspec import Struct
+
 from repertory.actors.turn import ModelRequest, call_until_answered
 from repertory.app.agent.model_choice import default_model
 from repertory.backends.worker_threads import run_foreign
@@ -73,8 +75,7 @@ class ExtractionConfig(Options):
     filter: MemoryMessageFilter | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extraction:
+class Extraction(Struct, frozen=True, kw_only=True):
     """An `ExtractionConfig` with the defaults filled in."""
 
     triggers: tuple[ExtractionTrigger, ...]

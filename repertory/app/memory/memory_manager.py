@@ -12,11 +12,11 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import copy_context
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from weakref import WeakKeyDictionary, ref
 
 import anyio
+from msgspec import Struct
 
 from repertory.actors.hooks.events import MessageAddedEvent
 from repertory.actors.memory.consumer import AcceptMemories, MemoryLink, MemoryParts, MemorySource
@@ -450,8 +450,7 @@ _ALONE = SystemSettings(on_fatal=lambda error: None)
 _FIELDS = ("name", "description", "max_search_results", "writable", "extraction")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagedStore:
+class ManagedStore(Struct, frozen=True, kw_only=True):
     """One store with its capabilities."""
 
     client: MemoryStoreClient

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from repertory.actors.memory.store import ForgetMemories, ask_store
 from repertory.app.operations.reading import agent_there, commit_rows, in_thread_when_many, info_of, load_journal, owned

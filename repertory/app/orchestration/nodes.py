@@ -11,11 +11,12 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, cast, runtime_checkable
 
 import anyio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.actors.call import Invocation
 from repertory.actors.orchestrator.orchestrator import OrchestratorActor, OrchestratorSettings
@@ -76,8 +77,7 @@ the others start. Nodes with a store all start at once, and wait for it in paral
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePlace:
+class NodePlace(Struct, frozen=True, kw_only=True):
     """The place of a node's journal: the orchestrator's session, under the node's own name."""
 
     session_id: str
@@ -95,8 +95,7 @@ class ChoosingPlace(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSessionSpec(SessionSpec):
+class RunSessionSpec(SessionSpec, frozen=True, kw_only=True):
     """One graph or swarm in one session."""
 
     working: ClassVar[str] = "another call works on the run"
@@ -180,8 +179,7 @@ class Askable(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class CustomNode:
+class CustomNode(Struct, frozen=True):
     """An object that keeps its conversation itself, or has none."""
 
     executor: Askable
@@ -193,8 +191,7 @@ EndOf: TypeAlias = "Callable[[Sequence[Message]], tuple[Mapping[str, Json], tupl
 """Reads the context that a node leaves for others, and its handoff, from all messages of an execution."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerSettings:
+class RunnerSettings(Struct, frozen=True, kw_only=True):
     """How nodes are run."""
 
     nodes: Mapping[str, Node]
@@ -208,8 +205,7 @@ class RunnerSettings:
     end_of: EndOf | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Alive:
+class _Alive(Struct, frozen=True):
     spec: SessionSpec
     session: ActiveSession
 

@@ -6,6 +6,7 @@ lasts, and pass the calls on to them.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 import secrets
@@ -13,8 +14,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast
+
+from msgspec.structs import replace
 
 from repertory.actors.call import Busy, Invocation
 from repertory.actors.context import AgentSettings
@@ -375,7 +377,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
 
     def _end(self, run: Run, result: MultiAgentResult) -> Result:
         self._watch(run, False)
-        return self._finished(run, replace(result, results=ReadResults(result.results, self)))
+        return self._finished(run, dataclasses.replace(result, results=ReadResults(result.results, self)))
 
     @abstractmethod
     def _finished(self, run: Run, result: MultiAgentResult) -> Result:
@@ -514,12 +516,12 @@ def _read_again(found: NodeResult, node: Node | None) -> NodeResult:
                 filled, _ = form.read(dict(output))
             except Invalid:  # The output schema has changed.
                 return found
-            return replace(found, result=replace(outcome, structured_output=filled))
+            return dataclasses.replace(found, result=dataclasses.replace(outcome, structured_output=filled))
         case MultiAgentResult(results=results) as outcome if not isinstance(results, ReadResults):
             if not isinstance(node, Orchestrator):
                 return found
             inner = cast("Orchestrator[Any]", node)
-            return replace(found, result=replace(outcome, results=ReadResults(results, inner)))
+            return dataclasses.replace(found, result=dataclasses.replace(outcome, results=ReadResults(results, inner)))
         case _:
             return found
 

@@ -11,6 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
+from msgspec import Struct
+
 from repertory.app.sessions.sessions import aws_settings, new_owner
 from repertory.core.ids import check_id
 from repertory.errors import Invalid
@@ -189,8 +191,7 @@ class AgentCoreMemorySessionManager:
         )
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class _Beside:
+class _Beside(Struct, frozen=True, eq=False, weakref=True):
     """The metadata for the messages of one session."""
 
     config: AgentCoreMemoryConfig

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import anyio
 import anyio.to_thread
+from msgspec import Struct
 
 from repertory.app.sessions.sessions import new_owner
 from repertory.backends.ports import Condition, Create, ObjectInfo, StoredObject, Update
@@ -259,13 +260,12 @@ _MESSAGE = re.compile(r"messages/message_([0-9]+)\.json")
 _FIELDS = ("agent_id", "state", "conversation_manager_state", "created_at", "updated_at")
 
 
-@dataclass(slots=True)
-class _Agent:
+class _Agent(Struct):
     """The cached records of one agent."""
 
     record: SessionAgent | None = None
     looked: bool = False
-    listed: dict[int, SessionMessage] = field(default_factory=dict[int, SessionMessage])
+    listed: dict[int, SessionMessage] = {}
     """The messages of the last listing, until the next write."""
 
 

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from msgspec import Struct
+
 from repertory.core.ids import check_id, owner_name
 from repertory.errors import Invalid
 
@@ -85,8 +87,7 @@ def check_placement(manager: SessionPlacement | None) -> SessionPlacement | None
     raise Invalid(text, got=type(given).__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedSession:
+class PlacedSession(Struct, frozen=True):
     """One session of a `Runtime`."""
 
     session_id: str

@@ -7,10 +7,11 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import anyio
+from msgspec.structs import replace
 
 from repertory.actors.leases import Durable
 from repertory.app.sessions.sessions import listed, new_owner

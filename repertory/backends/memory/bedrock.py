@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
+from msgspec import Struct
+
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
 from repertory.backends.aws_errors import (
     EXPIRED,
@@ -44,15 +46,13 @@ KnowledgeBaseKind = Literal["MANAGED", "VECTOR", "KENDRA", "SQL"]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CustomSource:
+class CustomSource(Struct, frozen=True, kw_only=True):
     """A data source that receives texts."""
 
     data_source_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class S3Source:
+class S3Source(Struct, frozen=True, kw_only=True):
     """A data source that receives the locations of objects."""
 
     data_source_id: str
@@ -62,8 +62,7 @@ class S3Source:
     """Opens that folder."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnowledgeBaseSettings:
+class KnowledgeBaseSettings(Struct, frozen=True, kw_only=True):
     """Which knowledge base, and its name and description for managers and users."""
 
     name: str
@@ -380,8 +379,7 @@ Attributes: TypeAlias = Mapping[str, Mapping[str, Any]]
 ServiceDocument: TypeAlias = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class AccessControlEntry:
+class AccessControlEntry(Struct, frozen=True):
     """Grants or denies access to an entry."""
 
     access: str
@@ -519,8 +517,7 @@ QUERY_CHARS_MAX = 20_000
 PAGE_RESULTS_MAX = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreBounds:
+class ScoreBounds(Struct, frozen=True, kw_only=True):
     """Bounds on scores; a result without a score passes."""
 
     min_score: float | None = None

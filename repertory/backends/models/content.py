@@ -8,8 +8,9 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
+
+from msgspec import Struct
 
 from repertory.errors import Invalid
 
@@ -20,16 +21,14 @@ _IMAGE_FORMATS = {"png": "png", "jpeg": "jpeg", "jpg": "jpeg", "gif": "gif", "we
 _TEXT_FORMATS = frozenset(("txt", "md", "csv", "html"))
 
 
-@dataclass(frozen=True, slots=True)
-class ImageBlock:
+class ImageBlock(Struct, frozen=True):
     """A picture: its media type and its bytes as base64."""
 
     media_type: str
     data: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentBlock:
+class DocumentBlock(Struct, frozen=True, kw_only=True):
     """A document: either a PDF as base64, or texts."""
 
     name: str

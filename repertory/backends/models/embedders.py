@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
+from msgspec.structs import replace
 
 from repertory.backends.aws_clients import AwsSettings, aws_clients
 from repertory.backends.models.bedrock import BEDROCK, bedrock_errors, from_bedrock_error

@@ -6,8 +6,9 @@ import hashlib
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import Struct
 
 from repertory.backends.ports import Model, StreamEvent
 from repertory.core.answer import message_events
@@ -106,26 +107,23 @@ def _words(text: str) -> Sequence[str]:
 # said.
 
 
-@dataclass(frozen=True, slots=True)
-class Say:
+class Say(Struct, frozen=True):
     """Answer with this text."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True):
     """Call this tool first."""
 
     name: str
-    arguments: dict[str, str] = field(default_factory=dict[str, str])
+    arguments: dict[str, str] = {}
 
 
 OfflineReply: TypeAlias = "Say | Use"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class Situation(Struct, frozen=True, kw_only=True):
     """The input of a rule."""
 
     text: str

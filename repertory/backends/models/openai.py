@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
+
+from msgspec import Struct
 
 from repertory.backends.models.content import (
     BLANK_TEXT,
@@ -403,8 +404,7 @@ def _number(value: object) -> int:
 # index, to the call of its id, and without that a name begins a new call.
 
 
-@dataclass(slots=True)
-class ToolCall:
+class ToolCall(Struct):
     """One call, as far as its pieces have arrived."""
 
     position: int

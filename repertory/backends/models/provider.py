@@ -10,12 +10,12 @@ import logging
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio
+from msgspec import Struct
 
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.content import text_in
@@ -35,8 +35,7 @@ _CALL_OPTIONS = ("tool_choice", "system_prompt_content", "invocation_state")
 """The options that every provider accepts. `invocation_state` is for hooks and tools; providers do not receive it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCall:
+class ModelCall(Struct, frozen=True, kw_only=True):
     """One call of a model, as the caller asked for it."""
 
     config: Any

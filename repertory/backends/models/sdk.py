@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import anyio
 import anyio.to_thread
+from msgspec import Struct
 
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.provider import NONSENSE, ProviderModel, is_overflow, release, retry_after_s
@@ -337,8 +338,7 @@ def with_params(arguments: Mapping[str, Any], params: Mapping[str, Any] | None) 
 _CREDENTIALS = frozenset(("api_key", "admin_api_key", "workload_identity", "provider"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class Service(Struct, frozen=True, kw_only=True):
     """What differs between the two SDKs."""
 
     name: str

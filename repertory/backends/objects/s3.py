@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from hashlib import blake2b
 from itertools import count
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
 from repertory.backends.aws_errors import (

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import anyio
 import anyio.to_thread
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
+from msgspec import Struct, field
 
 from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore
 from repertory.backends.sessions.requests import side_by_side
@@ -216,8 +216,7 @@ H = TypeVar("H", bound=Held)
 J = TypeVar("J")
 
 
-@dataclass(slots=True)
-class SessionEntry(Generic[H, J]):
+class SessionEntry(Struct, Generic[H, J]):
     """What a store knows about one session."""
 
     lock: anyio.Lock = field(default_factory=anyio.Lock)

@@ -12,13 +12,13 @@ import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
+from msgspec import Struct
 
 from repertory.backends.ports import ToolContext
 from repertory.core.interrupts import question_in
@@ -38,8 +38,7 @@ OnPartial = Callable[[object], Awaitable[None]]
 _log = logging.getLogger("repertory.tools")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolSettings:
+class ToolSettings(Struct, frozen=True, kw_only=True):
     """A tool's settings besides its signature."""
 
     name: str
@@ -228,8 +227,7 @@ _ARGS_HEADER = re.compile(r"(?i)(args|arguments|params|parameters):\s*")
 _ENTRY = re.compile(r"\*{0,2}(?P<name>\w+)\s*(?:\(.*?\))?\s*:(?:\s+|$)(?P<text>.*)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Docstring:
+class Docstring(Struct, frozen=True, kw_only=True):
     """A parsed docstring. `description` is everything but the `Args` section; either may be empty."""
 
     description: str
@@ -279,8 +277,7 @@ _UNSUPPORTED = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameters:
+class Parameters(Struct, frozen=True, kw_only=True):
     visible: tuple[inspect.Parameter, ...]
     """In signature order; annotations as written, perhaps strings."""
     injected: Mapping[str, InjectedParameter]
@@ -342,8 +339,7 @@ ABANDONED_MAX = 16
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadStatistics:
+class ThreadStatistics(Struct, frozen=True, kw_only=True):
     """Counts of one event loop's tool threads."""
 
     running_count: int

@@ -13,9 +13,10 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields
 from itertools import combinations
 from typing import NoReturn, TypeAlias, TypeVar, cast, get_args
+
+from msgspec import NODEFAULT, Struct
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.records import (
@@ -400,16 +401,17 @@ _READ: Mapping[int, Callable[[_Fields], _Fields]] = {
 }
 
 
-def _defaults(made: type[Record | View]) -> tuple[tuple[str, object], ...]:
-    found: list[tuple[str, object]] = []
-    for each in fields(made):
-        factory = each.default_factory
-        found.append((each.name, each.default if factory is MISSING else cast("object", factory())))
-    return tuple(found)
+def defaults_of(made: type[Struct]) -> Mapping[str, object]:
+    """The default of each field, in order; for one that has none, what no value is equal to."""
+    named = made.__struct_fields__
+    given = (NODEFAULT,) * (len(named) - len(made.__struct_defaults__)) + made.__struct_defaults__
+    missing = {name: NODEFAULT for name, default in zip(named, given, strict=True) if default is NODEFAULT}
+    bare = made(**missing)
+    return {name: cast("object", getattr(bare, name)) for name in named}
 
 
 _DEFAULTS: Mapping[type, tuple[tuple[str, object], ...]] = {
-    made: _defaults(made) for made in (*_CLASSES.values(), View)
+    made: tuple(defaults_of(made).items()) for made in (*_CLASSES.values(), View)
 }
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.records import MessageAdded, Record
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
     from repertory.core.window.decision import WindowPlan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MessagesEdit:
+class MessagesEdit(Struct, frozen=True, kw_only=True, eq=False):
     """An edit, and the messages that were shown when it was made. Made by `edit_of`."""
 
     shown: Sequence[Message]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from repertory.core.journal.records import SnapshotTaken
 from repertory.core.journal.restore import Appender, Entropy, restore
@@ -14,8 +15,7 @@ REPAIRED_LABEL = "repaired"
 """The label of the snapshot that a repair appends where it set the remaining rows aside."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Examined:
+class Examined(Struct, frozen=True, kw_only=True):
     """The usable rows of one agent's journal, and where they end."""
 
     agent_id: str

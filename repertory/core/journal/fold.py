@@ -11,9 +11,10 @@ is an anchor (`Anchors`), and `needed` never passes an anchor. `restatements` ke
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar, assert_never
+
+from msgspec.structs import force_setattr, replace
 
 from repertory.core.interrupts import Interrupt, outcome_id
 from repertory.core.journal.image import Anchors, FinishedTurn, Image, UnansweredTurn, UnsettledTool
@@ -364,12 +365,19 @@ _FIELDS = tuple(Fold.__annotations__)
 
 
 def _copy_fields(source: Fold | Image, target: Fold | Image) -> None:
-    """Give a new fold or image the fields of the other. An image is frozen, hence `object.__setattr__`."""
+    """Give a new fold or image the fields of the other."""
     for name in _FIELDS:
-        object.__setattr__(target, name, getattr(source, name))
-    object.__setattr__(target, "state", dict(source.state))
-    object.__setattr__(target, "nodes", dict(source.nodes))
-    object.__setattr__(target, "anchors", replace(source.anchors))
+        _assign(target, name, getattr(source, name))
+    _assign(target, "state", dict(source.state))
+    _assign(target, "nodes", dict(source.nodes))
+    _assign(target, "anchors", replace(source.anchors))
+
+
+def _assign(target: Fold | Image, name: str, value: object) -> None:
+    if isinstance(target, Image):
+        force_setattr(target, name, value)  # It is new, and frozen from now on.
+    else:
+        setattr(target, name, value)
 
 
 def _without(values: Mapping[str, V], *keys: str) -> Mapping[str, V]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.records import NodeChanged, ToolStarted, View
@@ -12,8 +14,7 @@ from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.messages import Json, Message, ToolResult, ToolUse
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedTurn:
+class FinishedTurn(Struct, frozen=True, kw_only=True):
     """An answered turn with an idempotency token: calling it again returns this answer."""
 
     token: str
@@ -31,8 +32,7 @@ class UnsettledTool(NamedTuple):
     started: ToolStarted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnansweredTurn:
+class UnansweredTurn(Struct, frozen=True, kw_only=True):
     """A turn with an idempotency token that has no answer, and after which another turn began. Calling it again goes on
     with it, and does not repeat its prompt.
     """
@@ -44,8 +44,7 @@ class UnansweredTurn:
     """Its tools whose outcome was unknown when the next turn began."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Anchors:
+class Anchors(Struct, kw_only=True):
     """Sequence numbers of the rows that opening the agent here depends on; 0 where there is none."""
 
     message: int = 0
@@ -68,8 +67,7 @@ class Anchors:
     """The first record of the orchestrator's current run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class Image(Struct, frozen=True, kw_only=True):
     """An agent at rest. A restart restores an image that equals the one before it, field by field.
 
     Its values are shared with the fold that made it and must not be edited. A fold has the fields up to `anchors` too.
@@ -85,34 +83,34 @@ class Image:
     """The last message of the conversation, shown or not."""
     last_message_seq: int = 0
     """The sequence number of the last message; 0 when there is none."""
-    state: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    open_tools: Mapping[str, ToolStarted] = field(default_factory=dict[str, ToolStarted])
+    state: Mapping[str, Json] = {}
+    open_tools: Mapping[str, ToolStarted] = {}
     """Tool use id to its start, for tools started since the last message that have not ended."""
-    finished_tools: Mapping[str, ToolResult] = field(default_factory=dict[str, ToolResult])
+    finished_tools: Mapping[str, ToolResult] = {}
     """Tool use id to a result that no message holds yet."""
-    parked: Mapping[str, ToolStarted] = field(default_factory=dict[str, ToolStarted])
+    parked: Mapping[str, ToolStarted] = {}
     """Tool use id to its last start, for tools that stopped to ask a person and have not run since."""
     questions: tuple[Interrupt, ...] = ()
     """The interrupts of the running turn, answered or not, in order."""
-    responses: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    responses: Mapping[str, Json] = {}
     """Interrupt id to response, for the running turn."""
     run: int = 0
     """The orchestrator's current run; 0 before the first one."""
-    nodes: Mapping[str, NodeChanged] = field(default_factory=dict[str, NodeChanged])
+    nodes: Mapping[str, NodeChanged] = {}
     """The latest record of each node of the orchestrator's current run, in order of first mention."""
     frontier: tuple[str, ...] = ()
     """The orchestrator's nodes that are to run next."""
-    cursors: Mapping[str, int] = field(default_factory=dict[str, int])
+    cursors: Mapping[str, int] = {}
     """How far each memory store has got in this journal."""
-    kept: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    kept: Mapping[str, Json] = {}
     """Memory store name to its state in the last cursor record (`core/memory/progress.py`)."""
     anchors: Anchors = field(default_factory=Anchors)
     view: View = field(default_factory=View)
     recent: tuple[tuple[int, Message], ...] = ()
     """Sequence number and message, as shown, from `view.first_shown` on."""
-    finished_turns: Mapping[str, FinishedTurn] = field(default_factory=dict[str, FinishedTurn])
+    finished_turns: Mapping[str, FinishedTurn] = {}
     """By idempotency token, for turns no older than `Fold.needed`."""
-    unanswered: Mapping[str, UnansweredTurn] = field(default_factory=dict[str, UnansweredTurn])
+    unanswered: Mapping[str, UnansweredTurn] = {}
     """By idempotency token, for turns no older than `Fold.needed`, which those of the last `UNANSWERED_ROWS` bound."""
     token: tuple[str, int] | None = None
     """The idempotency token of the current turn and the sequence number of the message that carried it."""

@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.core.interrupts import Interrupt, is_about_outcome, outcome_id
 from repertory.core.journal.records import WHOLE, Interrupted, NodeChanged, Record, Resumed, ToolFinished
@@ -96,20 +98,19 @@ class Start(NamedTuple):
     """The idempotency key of all its attempts; empty when unknown: the next attempt then makes one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingTools:
+class PendingTools(Struct, frozen=True, kw_only=True):
     """What a conversation waits for. Every field but `last` is about the tool uses of the last message."""
 
     last: Message | None
     started: frozenset[str] = frozenset()
     """Tool use ids that were started and have no recorded end: unless they run now, their outcome is unknown."""
-    finished: Mapping[str, ToolResult] = field(default_factory=dict["str", "ToolResult"])
+    finished: Mapping[str, ToolResult] = {}
     """Recorded results by tool use id."""
-    starts: Mapping[str, Start] = field(default_factory=dict["str", "Start"])
+    starts: Mapping[str, Start] = {}
     """Tool use id to its last start, for uses without a result."""
     questions: tuple[Interrupt, ...] = ()
     """Interrupts asked, answered or not, in order."""
-    responses: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
+    responses: Mapping[str, Json] = {}
     """Interrupt id to response."""
 
     @property

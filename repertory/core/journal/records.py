@@ -7,8 +7,9 @@ afterwards. Where a value is typed `Json`, raw `bytes` are kept exactly as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.messages import Json, Message, ToolResult
@@ -20,8 +21,7 @@ records no longer count.
 NodeStatus = Literal["started", "completed", "failed", "interrupted"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class View(Struct, frozen=True, kw_only=True):
     """What the model is shown: the summary, then the pinned messages, then every message from `first_shown` on.
 
     Pinned and replaced messages are stored here by value, so that showing them needs no old row.
@@ -29,20 +29,19 @@ class View:
 
     first_shown: int = 0
     """Messages with a lower sequence number are not shown, unless pinned."""
-    pinned: Mapping[int, Message] = field(default_factory=dict[int, Message])
+    pinned: Mapping[int, Message] = {}
     """Sequence number to message, in order; each is below `first_shown`."""
-    replaced: Mapping[int, Message] = field(default_factory=dict[int, Message])
+    replaced: Mapping[int, Message] = {}
     """Sequence number of a shown message to the message shown in its place."""
     summary: Message | None = None
     hidden: tuple[tuple[int, int], ...] = ()
     """First and last sequence numbers of ranges after `first_shown` that a `Branched` left behind."""
     manager: str = ""
     """The class name of the conversation manager that decided this view."""
-    manager_state: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    manager_state: Mapping[str, Json] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageAdded:
+class MessageAdded(Struct, frozen=True, kw_only=True):
     """A message was added, and is shown to the model from now on."""
 
     at: float
@@ -62,8 +61,7 @@ class MessageAdded:
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolStarted:
+class ToolStarted(Struct, frozen=True, kw_only=True):
     """A tool is about to run. Without a `ToolFinished` after it, its outcome is unknown."""
 
     at: float
@@ -74,8 +72,7 @@ class ToolStarted:
     attempt: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolFinished:
+class ToolFinished(Struct, frozen=True, kw_only=True):
     """A tool ended with this result, which no message holds yet."""
 
     at: float
@@ -83,8 +80,7 @@ class ToolFinished:
     result: ToolResult
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewChanged:
+class ViewChanged(Struct, frozen=True, kw_only=True):
     """What the model is shown changed.
 
     A full value states everything. In a patch (`patch=True`), which is enough for most turns, `first_shown`, `manager`
@@ -97,18 +93,16 @@ class ViewChanged:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateChanged:
+class StateChanged(Struct, frozen=True, kw_only=True):
     """Agent state changed: a patch, or the whole state when `full` is not None (then the patch is empty)."""
 
     at: float
-    set: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    set: Mapping[str, Json] = {}
     delete: tuple[str, ...] = ()
     full: Mapping[str, Json] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Redacted:
+class Redacted(Struct, frozen=True, kw_only=True):
     """The message at `target` is this one, and always was: the commit that stores this record erases the original.
 
     It repeats what the fold needs of the erased record.
@@ -123,8 +117,7 @@ class Redacted:
     view: View | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interrupted:
+class Interrupted(Struct, frozen=True, kw_only=True):
     """The turn waits for a person. Adds to waiting interrupts; a repeated id replaces one and drops its response."""
 
     at: float
@@ -133,16 +126,14 @@ class Interrupted:
     """Ids of tool uses that started and stopped to ask: they run again after the answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed:
+class Resumed(Struct, frozen=True, kw_only=True):
     """Responses came: interrupt id to response."""
 
     at: float
     responses: Mapping[str, Json]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeChanged:
+class NodeChanged(Struct, frozen=True, kw_only=True):
     """An orchestrator's node started or ended. A higher `run` is a new run and drops the nodes of the one before."""
 
     at: float
@@ -152,17 +143,16 @@ class NodeChanged:
     frontier: tuple[str, ...] = ()
     """The nodes to run next, as of this record."""
     result: Json = None
-    data: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    data: Mapping[str, Json] = {}
     """What else the orchestrator needs to go on: counters, shared context, handed-over tasks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotTaken:
+class SnapshotTaken(Struct, frozen=True, kw_only=True):
     """A label for a position. Costs only this record. Of several with one label, the latest counts."""
 
     at: float
     label: str
-    metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    metadata: Mapping[str, Json] = {}
     digest: str = ""
     """The proof of the position, in hexadecimal: the link of its row, or SHA-256 of a snapshot's content; empty when it
     was not asked for.
@@ -171,8 +161,7 @@ class SnapshotTaken:
     """The position that is named; None: the one right before this record."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Branched:
+class Branched(Struct, frozen=True, kw_only=True):
     """The conversation goes on from an earlier position. The records after that position stay in the journal, hidden.
 
     View and state are those of that position, in full: going on needs no row before the ones that the view shows. Open
@@ -191,7 +180,7 @@ class Branched:
     run: int = 0
     """The orchestrator's last run, hidden ones included."""
     view: View = field(default_factory=View)
-    state: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    state: Mapping[str, Json] = {}
     name: str = ""
     source: str | None = None
     """In the first record of a fork: the journal it was made from, as `session/agent`."""
@@ -203,18 +192,16 @@ class Branched:
     """The sequence numbers, in the source, of the copied messages that follow this record, in order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CursorMoved:
+class CursorMoved(Struct, frozen=True, kw_only=True):
     """How far each memory store has got in this journal: store name to sequence number. A full value."""
 
     at: float
     positions: Mapping[str, int]
-    kept: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    kept: Mapping[str, Json] = {}
     """Store name to its pending and rejected work; `core/memory/progress.py` defines the format."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerChanged:
+class OwnerChanged(Struct, frozen=True, kw_only=True):
     """A new owner took the session over. Kept for readers; the fold ignores it."""
 
     at: float

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from hashlib import sha256
+
+from msgspec import Struct
 
 from repertory.core.journal.codec import MENDED, decode, decode_all, decode_messages, encode
 from repertory.core.journal.fold import Fold
@@ -24,14 +25,13 @@ from repertory.core.messages import Message
 from repertory.errors import CorruptJournal, Invalid
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class Restored(Struct, frozen=True, kw_only=True):
     """An agent read back. `Appender(agent_id, restored.fold, restored.link, entropy)` goes on from here."""
 
     fold: Fold
     link: bytes | None
     """The link of the last row; None when there are no rows."""
-    repaired: Mapping[int, Message] = field(default_factory=dict[int, Message])
+    repaired: Mapping[int, Message] = {}
     """Messages that providers would refuse as stored: sequence number to the repaired message, which is shown."""
 
 

@@ -6,9 +6,10 @@ Adding costs constant time; dropping costs, on average, what is dropped. No oper
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from repertory.core.journal.records import MessageAdded, View, ViewChanged
 from repertory.core.messages import Message, tool_results, tool_uses

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import (
@@ -38,8 +40,7 @@ _ERASED: Mapping[int, str] = {
 """What is unknown after an erased row of this kind."""
 
 
-@dataclass(frozen=True, slots=True)
-class WholeJournal:
+class WholeJournal(Struct, frozen=True):
     """Every row of one agent, verified, with its records. A redacted message appears as its redaction says."""
 
     session_id: str

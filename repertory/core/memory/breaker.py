@@ -6,7 +6,8 @@ call as a probe. `TurnBreaker` counts turns, for turns that would wait for the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 FAILURES_MAX = 3
 """This many failures in a row open the breaker."""
@@ -18,8 +19,7 @@ PROBE_EVERY = 4
 """While it is open, one of this many turns asks the store as a probe."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Breaker:
+class Breaker(Struct, frozen=True, kw_only=True):
     """Times are seconds on a monotonic clock."""
 
     failures: int = 0
@@ -46,8 +46,7 @@ class Breaker:
         return replace(self, failures=failures, retry_at=now + rest_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnBreaker:
+class TurnBreaker(Struct, frozen=True, kw_only=True):
     """Decides whether a turn asks a store and waits for it."""
 
     missed: int = 0

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TypeAlias, TypeVar, cast
 
+from msgspec import Struct
+
 from repertory.core.messages import ContentBlock, Json, Message
 from repertory.errors import Invalid
 
@@ -157,8 +159,7 @@ class MemoryMessageFilter(Options):
             raise Invalid("there are no such content blocks", unknown=unknown, known=KINDS)
 
 
-@dataclass(frozen=True, slots=True)
-class Filtered:
+class Filtered(Struct, frozen=True):
     """Messages after filtering."""
 
     messages: tuple[Message, ...]

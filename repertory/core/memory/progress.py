@@ -6,8 +6,11 @@ Each change writes the whole progress to the journal, so the next process finish
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.paths import paths_to, within
@@ -60,8 +63,7 @@ class MemoryDeadLetter:
     """The messages concerned."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Struct, frozen=True, kw_only=True):
     """The progress of one store in one conversation."""
 
     position: int = 0

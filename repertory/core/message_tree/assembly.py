@@ -9,8 +9,9 @@ acknowledged, and is left out.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.message_tree.documents import Read, redactions_in
@@ -40,8 +41,7 @@ class DamagedContent(NamedTuple):
     """True if a redaction states another message than the document."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assembled:
+class Assembled(Struct, frozen=True, kw_only=True):
     """The rows in the documents, and what is wrong with them."""
 
     rows: Sequence[Row] = ()
@@ -55,7 +55,7 @@ class Assembled:
     """The documents of a commit that was cut off, in the order of writing."""
     added: Sequence[tuple[int, Read]] = ()
     """Documents at the end that other programs added or that cannot be read: number and document, in order."""
-    numbers: Mapping[int, int] = field(default_factory=dict[int, int])
+    numbers: Mapping[int, int] = {}
     """Sequence number of a message's row to the number of its document."""
     tail: Sequence[Line] = ()
     """The rows of the last document."""

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.core.interrupt_state import documented_state
 from repertory.core.journal.codec import decode, dump
@@ -43,8 +45,7 @@ FORMAT = 1
 ERASED_TEXT = "[erased]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordGroup:
+class RecordGroup(Struct, frozen=True, kw_only=True):
     """The rows of one document, and what a reader needs to know of other documents."""
 
     rows: Sequence[Row]
@@ -61,8 +62,7 @@ class RecordGroup:
     """One more than the last foreign document that these rows adopt, where they hold its message repaired."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class Read(Struct, frozen=True, kw_only=True):
     """A document of rows or of a message, as read."""
 
     kept: Sequence[KeptRow] = ()
@@ -86,14 +86,13 @@ class Read:
 ALTERED = "it is not as it was written"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentFile:
+class AgentFile(Struct, frozen=True, kw_only=True):
     """An agent's document, as read."""
 
     state: Mapping[str, Json]
     manager: Mapping[str, Json]
     model_state: Mapping[str, Json]
-    interrupts: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
+    interrupts: Mapping[str, Json] = {}
     """The state of a turn that waits for a person; see `core/interrupt_state.py`."""
     created_at: str
     foreign: bool
@@ -410,8 +409,7 @@ def shown_instead(rows: Sequence[Row], wanted: Collection[int]) -> dict[int, Mes
 # the digest does not match, or the key is missing, another program has written it.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFile:
+class RunFile(Struct, frozen=True, kw_only=True):
     """The document, as read."""
 
     said: Mapping[str, Json]

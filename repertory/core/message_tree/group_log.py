@@ -7,8 +7,9 @@ the agent's document, and its content are the same in every layout with document
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from repertory.core.interrupt_state import asks_somebody
 from repertory.core.journal.codec import at_of, decode
@@ -42,8 +43,7 @@ class Part(NamedTuple):
         return next((at for at in made if at), now)
 
 
-@dataclass(slots=True, kw_only=True)
-class GroupLog:
+class GroupLog(Struct, kw_only=True):
     """What the owner of a journal knows without reading."""
 
     agent_id: str
@@ -53,7 +53,7 @@ class GroupLog:
     """The number of the next message."""
     messages: int = 0
     """The number of stored messages."""
-    numbers: dict[int, int] = field(default_factory=dict[int, int])
+    numbers: dict[int, int] = {}
     """Sequence number of a message's row to the message's number, for messages that may still be shown."""
     tail: Sequence[Line] = ()
     """The rows of the last group."""

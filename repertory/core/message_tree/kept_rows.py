@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple, cast
+
+from msgspec import Struct
 
 from repertory.core.journal.codec import dump, load
 from repertory.core.journal.rows import DIGEST_BYTES, LINK_BYTES, SALT_BYTES, RecordKind, Row, digest_of
@@ -182,8 +183,7 @@ def _beside(row: Row, shown: Message) -> dict[str, object] | None:
 # document has the version it names, and no document follows the last message.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentHead:
+class AgentHead(Struct, frozen=True, kw_only=True):
     """The rows and numbers of an agent at rest."""
 
     rows: Sequence[Row]

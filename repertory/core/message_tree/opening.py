@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.core.interrupt_state import asks_somebody, read_state, records_between
 from repertory.core.journal.codec import encode, load
@@ -48,8 +50,7 @@ from repertory.core.window.decision import own_state
 from repertory.errors import Invalid, UnpairedTools
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedTree:
+class OpenedTree(Struct, frozen=True, kw_only=True):
     """An opened journal, and the rows to add to it."""
 
     found: Sequence[Row]
@@ -182,8 +183,7 @@ def _shown_from(agent: AgentFile, numbers: Sequence[int], places: Mapping[int, i
 # stays as it is.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adopted:
+class Adopted(Struct, frozen=True, kw_only=True):
     """New rows for what other programs wrote."""
 
     rows: Sequence[Row]

@@ -18,9 +18,11 @@ So no task is dropped in silence, and no run is continued by mistake.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from repertory.core.interrupts import is_about_node, node_scope
 from repertory.core.orchestration.results import MultiAgentResult, Status
@@ -34,18 +36,16 @@ if TYPE_CHECKING:
     from repertory.core.orchestration.run import Run, Task
 
 
-@dataclass(frozen=True, slots=True)
-class BeginRun:
+class BeginRun(Struct, frozen=True):
     """Begin a new run."""
 
     task: Task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoOn:
+class GoOn(Struct, frozen=True, kw_only=True):
     """Go on with the current run."""
 
-    answers: Mapping[str, Mapping[str, Json]] = field(default_factory=dict[str, "Mapping[str, Json]"])
+    answers: Mapping[str, Mapping[str, Json]] = {}
     """Node to its new responses, by interrupt id."""
     expired: frozenset[str] = frozenset()
     """Nodes whose interrupts have all expired."""
@@ -53,8 +53,7 @@ class GoOn:
     """A token that the run does not have yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """Return the result of a run that is over."""
 
     run: int

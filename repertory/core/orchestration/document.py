@@ -20,8 +20,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.core.interrupt_state import NO_INTERRUPTS, questions_in, read_state
 from repertory.core.messages import check_message, repair_stored_message, tool_results
@@ -83,8 +85,7 @@ def records_from(document: Mapping[str, Json], before: Run, *, at: float) -> lis
         raise Corrupt("not the document of a graph or swarm", cause=repr(error)) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ParsedDocument:
+class _ParsedDocument(Struct, frozen=True, kw_only=True):
     """A parsed document."""
 
     kind: OrchestratorKind
@@ -335,8 +336,7 @@ def _words(run: Run) -> str | None:
     return None if handed is None else handed[1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftWaiting:
+class LeftWaiting(Struct, frozen=True, kw_only=True):
     """A waiting node of another program's document."""
 
     interrupts: tuple[Interrupt, ...]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+
+from msgspec import Struct
 
 from repertory.core.ids import check_id
 from repertory.core.messages import ContentBlock, Json, tool_results, tool_uses
@@ -67,12 +68,11 @@ again when the input of its target is built.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphPlan:
+class GraphPlan(Struct, frozen=True, kw_only=True):
     """A graph's shape with its conditions and limits."""
 
     shape: GraphShape
-    conditions: Mapping[int, EdgePredicate] = field(default_factory=dict[int, "EdgePredicate"])
+    conditions: Mapping[int, EdgePredicate] = {}
     """By the edge's index in the shape; edges without a condition are always followed."""
     executions_max: int | None = None
     time_max_s: float = math.inf
@@ -119,8 +119,7 @@ class GraphPlan:
         return condition is None or bool(condition(run, state))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwarmPlan:
+class SwarmPlan(Struct, frozen=True, kw_only=True):
     """A swarm's agents and limits."""
 
     agents: Mapping[str, str | None]
@@ -225,8 +224,7 @@ class Edge(NamedTuple):
     target: str
 
 
-@dataclass(frozen=True, slots=True)
-class GraphShape:
+class GraphShape(Struct, frozen=True):
     """A valid graph, made by `shape_of`."""
 
     nodes: tuple[str, ...]

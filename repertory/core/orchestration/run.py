@@ -12,8 +12,10 @@ journal knows how far it got. A node's latest record has the sums over the whole
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, cast
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from repertory.core.journal.paths import paths_to, within
 from repertory.core.journal.records import NodeChanged
@@ -57,8 +59,7 @@ class _Progression(NamedTuple):
         return self.first + self.step * (self.times - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(Struct, frozen=True):
     """Increasing numbers, from 1."""
 
     _progressions: tuple[_Progression, ...] = ()
@@ -132,14 +133,13 @@ RUN = ""
 """Stands for the node's id in records of the run itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(Struct, frozen=True, kw_only=True):
     """The end of one execution of a node."""
 
     result: NodeResult
     done: bool = True
     """True if its work is done, with success or failure; False if it is still pending."""
-    context: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
+    context: Mapping[str, Json] = {}
     """Values that it leaves for other nodes."""
     handed: tuple[str, str] | None = None
     """The agent it hands over to, and the message."""
@@ -167,8 +167,7 @@ class StoredResult:
         return self._said if self._said is not None else self.read().to_record()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeNote:
+class NodeNote(Struct, frozen=True, kw_only=True):
     """What a run knows of a node that has ended at least once."""
 
     stored_result: StoredResult
@@ -184,7 +183,7 @@ class NodeNote:
     latency_ms: float = 0.0
     executions: int = 0
     """Turns of the agents below it, over all executions."""
-    context: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
+    context: Mapping[str, Json] = {}
     """Values that it has left for other nodes."""
     handed: tuple[str, str] | None = None
     """The agent it handed over to, and the message."""

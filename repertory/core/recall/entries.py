@@ -6,9 +6,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, cast
+
+from msgspec import Struct
 
 from repertory.core.memory.options import AddMessagesContext, EntryMetadata
 from repertory.core.messages import Json, Message
@@ -26,8 +27,7 @@ _MONTHS = "January February March April May June July August September October N
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saying:
+class Saying(Struct, frozen=True, kw_only=True):
     """An entry as a store keeps it."""
 
     kind: RecalledKind

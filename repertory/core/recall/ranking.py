@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 RARITY_MIN = 1e-3
 """The rarity of a word that half of all texts or more have."""
@@ -26,8 +27,7 @@ _CONVERSATION_HALF = 1.0
 _HEADING_AGAIN = 0.3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankingWeights:
+class RankingWeights(Struct, frozen=True, kw_only=True):
     """The weight of each signal, relative to a turn's own words."""
 
     heading: float = 0.8

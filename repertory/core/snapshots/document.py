@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, cast
+
+from msgspec import Struct, field
 
 from repertory.core.interrupt_state import NO_INTERRUPTS, documented_state
 from repertory.core.journal.pending_tools import pending_tools_of
@@ -39,22 +40,20 @@ FORMAT = 1
 _DIGEST = "sha256"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotContent:
+class SnapshotContent(Struct, frozen=True, kw_only=True):
     """An agent at rest, as a snapshot shows it."""
 
     messages: Sequence[Message]
     """The messages shown to the model, a summary included."""
-    state: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
-    manager: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
+    state: Mapping[str, Json] = {}
+    manager: Mapping[str, Json] = {}
     """The conversation manager's class as `__name__`, and its counters."""
-    model_state: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
+    model_state: Mapping[str, Json] = {}
     interrupt_state: Mapping[str, Json] = field(default_factory=lambda: dict(NO_INTERRUPTS))
-    app_data: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
+    app_data: Mapping[str, Json] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalPosition:
+class JournalPosition(Struct, frozen=True, kw_only=True):
     """The position of a snapshot in our journal."""
 
     seq: int
@@ -63,12 +62,11 @@ class JournalPosition:
     """That record's link, in hexadecimal: it proves that the journal is the same one."""
     generation: int
     """That of the owner who wrote it."""
-    more: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
+    more: Mapping[str, Json] = {}
     """Further data of the writer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadSnapshot:
+class ReadSnapshot(Struct, frozen=True, kw_only=True):
     """A snapshot, as read."""
 
     content: SnapshotContent
@@ -133,8 +131,7 @@ def read_snapshot(document: object) -> ReadSnapshot:
     return ReadSnapshot(content=content, created_at=opened.created_at, position=opened.position)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotHeader:
+class SnapshotHeader(Struct, frozen=True, kw_only=True):
     """The fields of every snapshot, of any scope."""
 
     data: Mapping[str, object]
@@ -258,8 +255,7 @@ def _messages(found: object) -> list[Message]:
 # The state is that of `core/orchestration/document.py`. Source: as strands-agents 1.62.0 writes it.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundRun:
+class FoundRun(Struct, frozen=True, kw_only=True):
     """The snapshot of a run, as read."""
 
     said: Mapping[str, Json]

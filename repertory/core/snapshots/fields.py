@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.core.interrupt_state import read_state, records_between
 from repertory.core.journal.editing import said_by_hand
@@ -33,8 +35,7 @@ class NamedTurn(NamedTuple):
     """The number of last messages that belong to it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotFields:
+class SnapshotFields(Struct, frozen=True, kw_only=True):
     """The content of a snapshot. A field that it does not hold is None."""
 
     messages: Sequence[Message] | None = None
@@ -48,7 +49,7 @@ class SnapshotFields:
     """The state of a turn that was cut off among its tools."""
     system_prompt: SystemPrompt = None
     enabled_tools: Sequence[str] | None = None
-    components: Mapping[str, Json] = field(default_factory=dict[str, "Json"])
+    components: Mapping[str, Json] = {}
     names: frozenset[str] = frozenset()
     """The names of the fields that it holds."""
     created_at: float = 0.0

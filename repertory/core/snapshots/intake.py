@@ -8,9 +8,10 @@ hidden and all of theirs added. Nothing is removed from the history.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple, cast
+
+from msgspec import Struct
 
 from repertory.core.journal.codec import decode, dump
 from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted, StateChanged, View, ViewChanged
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
 _REASON = "shown elsewhere"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class Published(Struct, frozen=True, kw_only=True):
     """What other programs last saw of the journal: their changes are relative to it."""
 
     messages: Sequence[bytes]
@@ -164,8 +164,7 @@ def _hiding(appender: Appender, plan: WindowPlan, found: SnapshotContent, at: fl
 # Removing erased messages, states and summaries from snapshots, of our own and of other programs.
 
 
-@dataclass(frozen=True, slots=True)
-class Replacements:
+class Replacements(Struct, frozen=True):
     """What to remove from snapshots."""
 
     messages: Mapping[bytes, Message]

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from msgspec import Struct
+
 from repertory.core.ids import check_id
 from repertory.core.message_tree.documents import ALTERED, DIGEST, OURS, digest_of_document, is_altered
 from repertory.core.message_tree.json_files import epoch, zulu
@@ -104,8 +106,7 @@ def in_order(snapshot_ids: Iterable[str]) -> list[str]:
 # The manifest: the number of the next snapshot, and our key in it.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numbering:
+class Numbering(Struct, frozen=True, kw_only=True):
     """The counters of an agent's numbered snapshots."""
 
     next_number: int = 1

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.core.interrupt_state import snapshot_state
 from repertory.core.journal.codec import dump, load
@@ -248,8 +250,7 @@ OURS = "repertory"
 _STATUSES = ("started", "completed", "failed", "interrupted")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentInRun:
+class AgentInRun(Struct, frozen=True, kw_only=True):
     """An agent that is a node."""
 
     fields: SnapshotFields
@@ -264,15 +265,13 @@ class AgentInRun:
         return replace(self.fields, turn=turn)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherInRun:
+class OtherInRun(Struct, frozen=True, kw_only=True):
     """A node that saves and restores itself."""
 
     state: Json
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFields:
+class RunFields(Struct, frozen=True, kw_only=True):
     """An orchestrator, checked."""
 
     orchestrator_id: str
@@ -280,7 +279,7 @@ class RunFields:
     records: Sequence[NodeChanged] = ()
     """The latest record of each node; empty without a run."""
     frontier: tuple[str, ...] = ()
-    nodes: Mapping[str, NodeFields] = field(default_factory=dict[str, "NodeFields"])
+    nodes: Mapping[str, NodeFields] = {}
     """The nodes that had done anything."""
     visit: int | None = None
     """As a node: the execution that the run is."""
@@ -300,8 +299,7 @@ class RunFields:
 NodeFields: TypeAlias = AgentInRun | RunFields | OtherInRun
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunShape:
+class RunShape(Struct, frozen=True, kw_only=True):
     """The kinds of an orchestrator and of each of its nodes."""
 
     kind: OrchestratorKind

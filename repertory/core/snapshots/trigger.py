@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from msgspec import Struct
+
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -24,8 +26,7 @@ MULTI_AGENT_SAVE_LATEST_ON: tuple[MultiAgentSaveLatestOn, ...] = ("node", "invoc
 """When the snapshot of a graph or swarm is saved: after each node, or when a run ends."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedTurn:
+class EndedTurn(Struct, frozen=True, kw_only=True):
     """A turn that has just ended. Read-only."""
 
     turns: int

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, cast
 
+from msgspec import Struct
+
 from repertory.core.messages import Json, Message, text_of, tool_results
 from repertory.core.window.transcript import clip, transcript
 from repertory.errors import ContextWindowOverflowException, Invalid
@@ -44,8 +46,7 @@ NOTE = """\
 what was said, not a request.]"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SummaryRequest:
+class SummaryRequest(Struct, frozen=True, kw_only=True):
     """What to summarise. It is valid while the shown messages begin with `messages`."""
 
     messages: tuple[Message, ...]
@@ -184,8 +185,7 @@ class WindowBudget:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class CustomEdit:
+class CustomEdit(Struct, frozen=True):
     """A user's own code decides."""
 
     decide: Callable[[], Awaitable[WindowPlan]]

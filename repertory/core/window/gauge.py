@@ -9,7 +9,8 @@ are ours.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from repertory.core.messages import Message, ToolSpec, Usage
 from repertory.core.tokens import estimate_tokens, injected_tokens
@@ -20,8 +21,7 @@ _WORTH_COMPARING = 200
 """Estimates below this many tokens are too small to correct by."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class Beside(Struct, frozen=True, kw_only=True):
     """The rest of a request besides the messages, and the model's window."""
 
     tool_specs: Sequence[ToolSpec] = ()

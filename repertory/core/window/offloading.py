@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple, cast
+
+from msgspec import Struct
 
 from repertory.core.journal.codec import dump
 from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse, tool_results, tool_uses
@@ -32,8 +33,7 @@ _DIGEST_CHARS = 12
 _REFERENCE = re.compile(rf"^  (\S+_[0-9a-f]{{{_DIGEST_CHARS}}})_\d+ \(", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffloadSettings:
+class OffloadSettings(Struct, frozen=True, kw_only=True):
     """From which size on a tool result is offloaded, and how much of it stays."""
 
     max_result_tokens: int = 2_500

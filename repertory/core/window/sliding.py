@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
+
+from msgspec import Struct
 
 from repertory.core.messages import ContentBlock, Message, ToolResult, tool_results, tool_uses
 from repertory.core.tokens import estimate_tokens
@@ -26,8 +27,7 @@ from repertory.core.window.decision import (
 from repertory.errors import ContextWindowOverflowException, Invalid
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlidingWindow:
+class SlidingWindow(Struct, frozen=True, kw_only=True):
     """Shows at most `window_size` messages (messages, not pairs), as far as a cut allows.
 
     `should_truncate_results`: on overflow, first shorten the oldest long tool result, before hiding messages.
@@ -255,8 +255,7 @@ RATIOS = (0.1, 0.8)
 """`summary_ratio` is clamped to this range."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summarizing:
+class Summarizing(Struct, frozen=True, kw_only=True):
     """Settings; `SummarizingConversationManager` explains them.
 
     Errors: `Invalid` (a ValueError) for a setting out of range, and for an agent and a prompt together.

@@ -7,9 +7,10 @@ import json
 import re
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from repertory.backends.memory.sqlite.entries import scope_token
 from repertory.core.recall.entries import heading_word, speaker_of, terms_of
@@ -44,8 +45,7 @@ _BY_PLACE = (
 _WORD = re.compile(r"[^\W_]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sought:
+class Sought(Struct, frozen=True, kw_only=True):
     """A query, its scope and its bounds."""
 
     scope: str
@@ -190,15 +190,14 @@ def read_max(size: int) -> int:
     return max(READ_LEAST, min(READ_MOST, _READ_SHARE // max(size, 1)))
 
 
-@dataclass(slots=True)
-class Postings:
+class Postings(Struct):
     """The entries found. Bit n of a mask stands for word n."""
 
-    body: dict[int, int] = field(default_factory=dict[int, int])
+    body: dict[int, int] = {}
     """Entry to the words of its text."""
-    heading: dict[int, int] = field(default_factory=dict[int, int])
+    heading: dict[int, int] = {}
     """Entry to the words of its heading."""
-    rarities: list[float] = field(default_factory=list[float])
+    rarities: list[float] = []
     """The weight of each word."""
 
 

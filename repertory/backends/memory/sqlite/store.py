@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint
+from msgspec import Struct
 
 from repertory.backends.owning_thread import OwningThread
 from repertory.core.memory.options import AddMessagesContext, SearchOptions, read_options
@@ -167,8 +168,7 @@ class MemoryPage:
     """Pass it as `after` for the entries that follow; None when there are none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySettings:
+class MemorySettings(Struct, frozen=True, kw_only=True):
     """A store's name, description and options for managers and users."""
 
     name: str

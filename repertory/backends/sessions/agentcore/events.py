@@ -6,11 +6,13 @@ Source: the service model of `bedrock-agentcore` (CreateEvent, ListEvents, Delet
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from itertools import count
 from typing import Any, Protocol, TypeVar, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
 from repertory.backends.aws_errors import (
@@ -47,8 +49,7 @@ PayloadItem = Mapping[str, Any]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewEvent:
+class NewEvent(Struct, frozen=True, kw_only=True):
     at_ms: int
     """Epoch milliseconds; the service lists events by it."""
     payload: Sequence[PayloadItem]
@@ -57,8 +58,7 @@ class NewEvent:
     """The same for every attempt at this event, and unique to it: the service keeps the first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedEvent:
+class ListedEvent(Struct, frozen=True, kw_only=True):
     """An event as it was listed."""
 
     event_id: str
@@ -68,8 +68,7 @@ class ListedEvent:
     """Empty when it was not requested."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Page(Struct, frozen=True, kw_only=True):
     """One page of a listing, newest first."""
 
     events: Sequence[ListedEvent]

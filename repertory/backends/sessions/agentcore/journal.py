@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from repertory.backends.sessions.agentcore.events import PayloadItem
 from repertory.backends.sessions.agentcore.layout import (

@@ -18,9 +18,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from hashlib import blake2b, sha256
 from typing import NamedTuple, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.backends.sessions.agentcore.events import ListedEvent, PayloadItem
 from repertory.core.message_tree.assembly import DocumentSource
@@ -75,8 +77,7 @@ class EventMark(NamedTuple):
         return f"{self.kind}.{self.generation:x}.{max(0, int(self.wall * 1000)):x}.{self.owner}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundGroup:
+class FoundGroup(Struct, frozen=True, kw_only=True):
     """One of our record groups in an event."""
 
     agent_id: str
@@ -88,7 +89,7 @@ class FoundGroup:
     """When the agent's first row was made."""
     edition: int = 0
     """How often it was rewritten."""
-    events: Mapping[int, str] = field(default_factory=dict[int, str])
+    events: Mapping[int, str] = {}
     """Number of a message that another program added, to its place."""
 
 
@@ -100,8 +101,7 @@ class ForeignMessage(NamedTuple):
     read: Read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """An event after parsing."""
 
     event: ListedEvent

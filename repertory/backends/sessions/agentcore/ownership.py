@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 
 import anyio
+from msgspec import Struct, field
 
 from repertory.backends.aws_errors import PageTokens
 from repertory.backends.ports import Lease
@@ -39,8 +39,7 @@ _OF_LEASES = ("held", "free", "asked")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentCoreSettings:
+class AgentCoreSettings(Struct, frozen=True, kw_only=True):
     """Timing and size limits of ownership and commits."""
 
     lease_s: float = 30.0
@@ -57,8 +56,7 @@ class AgentCoreSettings:
     """The largest commit that is written as one event, unless a single message is larger."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerFound:
+class OwnerFound(Struct, frozen=True, kw_only=True):
     generation: int = 0
     """The highest one; 0 when none of our owners had it yet."""
     owner: str | None = None
@@ -83,8 +81,7 @@ def owner_in(events: Sequence[ListedEvent]) -> OwnerFound:
     return OwnerFound(generation=top, owner=None if free else newest[0].owner, proved_at=proved_at)
 
 
-@dataclass(slots=True, kw_only=True)
-class SharedParts:
+class SharedParts(Struct, kw_only=True):
     """What the owned sessions of one store share."""
 
     events: MemoryEvents
@@ -102,8 +99,7 @@ class _Pending(NamedTuple):
     done: Callable[[], None]
 
 
-@dataclass(slots=True, kw_only=True)
-class OwnedSession:
+class OwnedSession(Struct, kw_only=True):
     """An owned session, and what its owner has seen and written."""
 
     shared: SharedParts
@@ -122,13 +118,13 @@ class OwnedSession:
     """An event that another writer has added since an agent was opened."""
     opened: bool = False
     """True if an agent was opened, so that events listed later may be news to it."""
-    tails: dict[str, int] = field(default_factory=dict[str, int])
+    tails: dict[str, int] = {}
     """Agent id to the last sequence number that must exist."""
     committed_at: float = 0.0
     """When the last of these rows was stored; 0.0 when unknown."""
     session_known: bool = True
     """True if the session's record exists."""
-    superseded: list[str] = field(default_factory=list[str])
+    superseded: list[str] = []
     """Our events that are no longer needed."""
     written_at: float = 0.0
     held_event: str = ""

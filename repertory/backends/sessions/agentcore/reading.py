@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
 from anyio.lowlevel import checkpoint
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.backends.aws_errors import PageTokens
 from repertory.backends.ports import Corruption
@@ -86,14 +87,13 @@ class EventLog:
         return sorted(set(named))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventReading:
+class EventReading(Struct, frozen=True, kw_only=True):
     assembled: Assembled
     documents: Mapping[DocumentSource, Read]
     first_number: int = 0
     """The number of the first message, as far as was read."""
     next_number: int = 0
-    refs: Mapping[int, str] = field(default_factory=dict[int, str])
+    refs: Mapping[int, str] = {}
     """The places of messages, by number."""
     agent: AgentFile | None = None
     """The agent's record; None when it was not met."""
@@ -238,8 +238,7 @@ class _Place(NamedTuple):
     seen: Seen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatheredEvents:
+class GatheredEvents(Struct, frozen=True, kw_only=True):
     mine: Mapping[DocumentSource, _Place]
     said: Sequence[ForeignMessage]
     """Messages of other programs and of fenced owners, oldest first."""

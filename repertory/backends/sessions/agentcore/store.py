@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from itertools import count
@@ -17,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 import anyio
 from anyio.lowlevel import checkpoint
+from msgspec.structs import replace
 
 from repertory.backends.ports import (
     Batch,

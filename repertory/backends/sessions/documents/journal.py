@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.backends.ports import Corruption, Create, Overwrite, Update
 from repertory.backends.sessions.documents.reading import (
@@ -56,8 +58,7 @@ HEAD_BYTES_MAX = 1_000_000
 _log = logging.getLogger("repertory.sessions")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeSettings:
+class TreeSettings(Struct, frozen=True, kw_only=True):
     """The differences between a folder and a bucket."""
 
     prove_s: float = 0.0
@@ -127,8 +128,7 @@ def _numbers(reading: DocumentReading) -> list[int]:
     return [number for number in reading.messages if number not in torn]
 
 
-@dataclass(slots=True)
-class _Behind:
+class _Behind(Struct):
     """What other programs may have written since a head was made."""
 
     written: bool = False

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
+
+from msgspec import Struct
 
 from repertory.backends.ports import Create, Lease, Update
 from repertory.backends.sessions.documents.reading import SessionNames
@@ -28,30 +29,28 @@ _TRIES = 5
 _FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseFile:
+class LeaseFile(Struct, frozen=True, kw_only=True):
     generation: int = 0
     owner: str | None = None
     proved_at: float = 0.0
     version: str | None = None
     """None when there is no such object."""
-    heads: Mapping[str, object] = field(default_factory=dict[str, object])
+    heads: Mapping[str, object] = {}
     """Agent id to head."""
-    tails: Mapping[str, int] = field(default_factory=dict[str, int])
+    tails: Mapping[str, int] = {}
     """Journal to its last row at the last release: no reader may find less."""
     wanted: bool = False
     """True if another process asks the owner for the session."""
 
 
-@dataclass(slots=True)
-class HeldLease:
+class HeldLease(Struct):
     """A lease of this owner, and what is known of its object."""
 
     lease: Lease
     version: str
     proved_at: float
     heads: dict[str, object]
-    tails: dict[str, int] = field(default_factory=dict[str, int])
+    tails: dict[str, int] = {}
     """Journal to the last row that must exist."""
     wanted: bool = False
     """True if another process has asked for the session."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, TypedDict
+
+from msgspec import Struct, field
 
 from repertory.backends.ports import Corruption
 from repertory.backends.sessions.journal.format import QUARANTINE
@@ -35,12 +36,11 @@ _FIRST_READ = 48
 """Messages in the first read: the default window and some more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentReading:
+class DocumentReading(Struct, frozen=True, kw_only=True):
     """What was found of an agent."""
 
     assembled: Assembled = field(default_factory=Assembled)
-    documents: Mapping[DocumentSource, Read] = field(default_factory=dict[DocumentSource, Read])
+    documents: Mapping[DocumentSource, Read] = {}
     messages: Sequence[int] = ()
     """The numbers of all message documents, in order."""
     damages: Sequence[Corruption] = ()
@@ -63,8 +63,7 @@ class _Told(TypedDict):
     agent: AgentFile | None
 
 
-@dataclass(frozen=True, slots=True)
-class JournalPlace:
+class JournalPlace(Struct, frozen=True):
     """Where one agent's journal is."""
 
     objects: ObjectStore
@@ -274,8 +273,7 @@ def id_of_folder(folder: str, prefix: str) -> str | None:
     return None if re.search(r"~[0-9a-f]{32}$", folder) else folder.removeprefix(prefix)
 
 
-@dataclass(frozen=True, slots=True)
-class AgentNames:
+class AgentNames(Struct, frozen=True):
     """The keys of one agent, or of one orchestrator."""
 
     folder: str
@@ -330,8 +328,7 @@ class AgentNames:
         return sorted(found, key=lambda source: (source.number is None, source.number or source.first or 0))
 
 
-@dataclass(frozen=True, slots=True)
-class SessionNames:
+class SessionNames(Struct, frozen=True):
     """The keys of one session."""
 
     session_id: str

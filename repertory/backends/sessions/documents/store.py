@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
 import anyio
 from anyio.lowlevel import checkpoint
+from msgspec.structs import replace
 
 from repertory.backends.ports import (
     Batch,

@@ -12,14 +12,16 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from struct import Struct, error
 from typing import Literal, NamedTuple, TypedDict, cast
 
+import msgspec
+
 from repertory.backends.ports import ObjectStore
 from repertory.backends.sessions.requests import delete_all, find_all
 from repertory.core.ids import RESERVED, check_id
+from repertory.core.journal.codec import defaults_of
 from repertory.core.journal.rows import LINK_BYTES, SALT_BYTES, Row
 from repertory.errors import CorruptJournal, Invalid
 
@@ -130,8 +132,7 @@ def _read(plain: bytes, proofs: bytes) -> Packed:
 ObjectKind = Literal["head", "segment", "chunk", "window"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadObject:
+class HeadObject(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a head, without the rows that it may hold."""
 
     session: str
@@ -153,7 +154,7 @@ class HeadObject:
     """Commits up to this one are in chunks."""
     tidied: int = 0
     """Segments up to this one were merged and then removed."""
-    seqs: Mapping[str, int] = field(default_factory=dict[str, int])
+    seqs: Mapping[str, int] = {}
     """Agent id to its last sequence number."""
     erasing: tuple[tuple[str, int], ...] = ()
     """Rows (agent id, sequence number) whose content must be destroyed and may still be stored."""
@@ -184,7 +185,7 @@ class HeadChanges(TypedDict, total=False):
     moved_to: str | None
 
 
-_DEFAULTS = {item.name: item.default for item in fields(HeadObject) if item.name != "seqs"}
+_DEFAULTS = {name: default for name, default in defaults_of(HeadObject).items() if name != "seqs"}
 
 
 def pack_head(head: HeadObject, rows: Sequence[Row]) -> bytes:

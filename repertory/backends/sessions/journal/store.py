@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 import anyio
+from msgspec.structs import replace
 
 from repertory.backends.ports import (
     Batch,

@@ -18,11 +18,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
+from msgspec.structs import replace
 
 from repertory.backends.ports import Condition, Create, Inspection, SessionInfo, Update
 from repertory.backends.sessions.journal.format import (

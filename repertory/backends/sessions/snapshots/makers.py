@@ -6,10 +6,11 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
+
+from msgspec.structs import replace
 
 from repertory.backends.sessions.table import in_thread_when_large
 from repertory.core.journal.codec import at_of, decode

@@ -6,8 +6,9 @@ Source: the documented interface for custom storage, in Python spelling.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from repertory.core.snapshots.trigger import MultiAgentSaveLatestOn, SaveLatestOn
 
@@ -69,8 +70,7 @@ class LoadOnce:
         self._done.add(agent_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotChoices:
+class SnapshotChoices(Struct, frozen=True, kw_only=True):
     """When the latest snapshot is saved, and from which snapshot to start."""
 
     save_latest_on: SaveLatestOn = "message"

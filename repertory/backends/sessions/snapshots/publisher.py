@@ -14,11 +14,11 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import anyio
+from msgspec import Struct
 
 from repertory.backends.ports import Batch, Position
 from repertory.backends.sessions.requests import side_by_side
@@ -62,8 +62,7 @@ _AT_ONCE = 8
 _TRIES_MAX = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnedPlace:
+class OwnedPlace(Struct, frozen=True, kw_only=True):
     """A journal and its snapshots, as their owner reaches them."""
 
     journal: SessionStore

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
+from msgspec.structs import replace
 
 from repertory.backends.ports import Batch, Position, SessionInfo, SessionStore, StoreCapabilities, UntilFree
 from repertory.backends.sessions.requests import side_by_side

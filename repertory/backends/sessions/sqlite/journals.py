@@ -10,9 +10,11 @@ import os
 import sqlite3
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.backends.ports import (
     Batch,
@@ -498,12 +500,11 @@ _LINE = f"SELECT {_SANE}, CAST(owner AS TEXT) FROM sessions WHERE name = ?"
 """A session's generation and owner, with the types that we write."""
 
 
-@dataclass(slots=True)
-class OwnedLease:
+class OwnedLease(Struct):
     """A lease of this store, and what is known while it is current."""
 
     lease: Lease
-    journals: dict[str, int] = field(default_factory=dict[str, int])
+    journals: dict[str, int] = {}
     """Agent id to the key of its journal."""
     scope: str | None = None
     """The session's name in the tables alongside; None: it has none."""

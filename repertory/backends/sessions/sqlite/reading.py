@@ -11,9 +11,10 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row, first_link, link_of
@@ -66,9 +67,8 @@ ENTRIES_OF_ALL = _ENTRIES
 """The same from the index, which lies on other pages."""
 
 
-@dataclass(slots=True)
-class Listed:
-    agents: dict[str, int] = field(default_factory=dict[str, int])
+class Listed(Struct):
+    agents: dict[str, int] = {}
     """Agent id to its last sequence number."""
     created_at: float = 0.0
     updated_at: float = 0.0

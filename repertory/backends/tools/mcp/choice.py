@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+
+from msgspec import Struct, field
 
 from repertory.backends.ports import OfferedTool
 from repertory.errors import Invalid
@@ -32,8 +33,7 @@ class ToolFilters(TypedDict, total=False):
     rejected: Sequence[ToolMatcher]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolChoice:
+class ToolChoice(Struct, frozen=True, kw_only=True):
     """How a server's tools become ours."""
 
     filters: ToolFilters = field(default_factory=ToolFilters)

@@ -8,8 +8,10 @@ conversation reads on in the source (`conversation_at`). The fork itself needs n
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.pending_tools import standing_records
@@ -25,8 +27,7 @@ if TYPE_CHECKING:
     from repertory.core.journal.whole_journal import PointInTime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fork:
+class Fork(Struct, frozen=True, kw_only=True):
     """The rows of the new journal, all of them."""
 
     rows: Sequence[Row]
@@ -152,8 +153,7 @@ Lineage = Sequence[WholeJournal]
 """A journal, its source, the source's source, and so on, as far as they exist."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpokenMessage:
+class SpokenMessage(Struct, frozen=True, kw_only=True):
     """A message of a conversation, and its journal."""
 
     seq: int

@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from msgspec import Struct
+
 from repertory.core.journal.codec import at_of, dump
 from repertory.core.journal.pending_tools import standing_records
 from repertory.core.journal.records import (
@@ -38,8 +40,7 @@ if TYPE_CHECKING:
     from repertory.core.journal.restore import Appender
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Redaction:
+class Redaction(Struct, frozen=True, kw_only=True):
     """Rows to append and rows to erase, in one commit."""
 
     rows: tuple[Row, ...]

@@ -8,9 +8,11 @@ stay, and are reported in `Redaction.left`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias, cast
+
+from msgspec.structs import replace
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.history.redact import Redaction, Texts, as_branch, copies_in
@@ -125,7 +127,7 @@ class Words:
         )
 
     def question(self, asked: Interrupt) -> Interrupt:
-        return replace(asked, reason=self.value(asked.reason))
+        return dataclasses.replace(asked, reason=self.value(asked.reason))
 
     def node(self, record: NodeChanged) -> NodeChanged:
         data = dict(record.data)
