@@ -1,4 +1,4 @@
-"""What `import repertory` costs, and `from repertory import Agent`, beside a bare interpreter."""
+"""What `import repertory` costs, and `from repertory import Agent`, beside an interpreter with anyio and sqlite3."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ def process(statement: str) -> tuple[float, float]:
 
 
 def main() -> int:
-    statements = {"bare": "pass", "package": "import repertory", "Agent": "from repertory import Agent, Runtime, tool"}
+    statements = {
+        "bare": "pass",
+        "base": "import anyio, sqlite3",
+        "package": "import repertory",
+        "Agent": "from repertory import Agent, Runtime, tool",
+        "made": "from repertory import Agent, OfflineModel; Agent(OfflineModel())",
+    }
     times = interleaved({name: (lambda s=statement: process(s)[0]) for name, statement in statements.items()}, rounds=9)
     memory = interleaved(
         {name: (lambda s=statement: process(s)[1]) for name, statement in statements.items()}, rounds=3
@@ -32,9 +38,12 @@ def main() -> int:
         [
             Figure("bare interpreter, whole process", times["bare"], 1.0, None, "ms"),
             Figure("import repertory, whole process", times["package"], 1.0, 120.0, "ms"),
-            Figure("import Agent, Runtime, tool, whole process", times["Agent"], 1.0, 120.0, "ms"),
+            Figure("import anyio and sqlite3, whole process", times["base"], times["bare"], None, "ms"),
+            Figure("import Agent, Runtime, tool / anyio and sqlite3", times["Agent"], times["base"], 1.8, "ms"),
+            Figure("make the first agent / anyio and sqlite3", times["made"], times["base"], None, "ms"),
             Figure("import repertory, peak memory", memory["package"], 1.0, 32.0, "MB"),
-            Figure("import Agent, Runtime, tool, peak memory", memory["Agent"], 1.0, 32.0, "MB"),
+            Figure("import Agent, Runtime, tool, peak memory", memory["Agent"], 1.0, 26.0, "MB"),
+            Figure("make the first agent, peak memory", memory["made"], 1.0, 32.0, "MB"),
         ]
     )
 

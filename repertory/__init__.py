@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from repertory.actors.hooks.events import BeforeToolCallEvent as BeforeToolCallEvent
     from repertory.actors.hooks.events import BeforeToolsEvent as BeforeToolsEvent
     from repertory.actors.hooks.events import HookEvent as HookEvent
-    from repertory.actors.hooks.events import HookOrder as HookOrder
     from repertory.actors.hooks.events import HookProvider as HookProvider
     from repertory.actors.hooks.events import HookRegistry as HookRegistry
     from repertory.actors.hooks.events import MessageAddedEvent as MessageAddedEvent
     from repertory.actors.hooks.injections import InjectionContext as InjectionContext
+    from repertory.actors.hooks.order import HookOrder as HookOrder
     from repertory.actors.orchestrator.events import AfterMultiAgentInvocationEvent as AfterMultiAgentInvocationEvent
     from repertory.actors.orchestrator.events import AfterNodeCallEvent as AfterNodeCallEvent
     from repertory.actors.orchestrator.events import BeforeMultiAgentInvocationEvent as BeforeMultiAgentInvocationEvent
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from repertory.app.agent.plugins import hook as hook
     from repertory.app.agent.snapshots import SnapshotLoaded as SnapshotLoaded
     from repertory.app.agent.snapshots import Snapshottable as Snapshottable
+    from repertory.app.host.reports import DrainReport as DrainReport
     from repertory.app.host.runtime import AgentSpec as AgentSpec
-    from repertory.app.host.runtime import DrainReport as DrainReport
     from repertory.app.host.runtime import HostedAgent as HostedAgent
     from repertory.app.host.runtime import HostedSession as HostedSession
     from repertory.app.host.runtime import Runtime as Runtime
@@ -127,7 +127,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import Tool as Tool
     from repertory.backends.ports import ToolContext as ToolContext
     from repertory.backends.sessions.snapshots.port import SnapshotStorage as SnapshotStorage
-    from repertory.backends.tools.function_tool import tool as tool
+    from repertory.backends.tools.decorator import tool as tool
     from repertory.core.budget import Budget as Budget
     from repertory.core.budget import Spent as Spent
     from repertory.core.interrupts import Interrupt as Interrupt
@@ -213,7 +213,7 @@ _HOMES = {
     "ContextOffloader": "repertory.app.agent.context_plugins",
     "ContextWindowOverflowException": "repertory.errors",
     "ConversationManager": "repertory.app.agent.conversation_managers",
-    "DrainReport": "repertory.app.host.runtime",
+    "DrainReport": "repertory.app.host.reports",
     "EdgeCondition": "repertory.app.orchestration.graph",
     "Embedder": "repertory.backends.memory_ports",
     "ExtractionConfig": "repertory.app.memory.extraction",
@@ -235,7 +235,7 @@ _HOMES = {
     "GraphState": "repertory.app.orchestration.graph",
     "HookEvent": "repertory.actors.hooks.events",
     "HookFailed": "repertory.errors",
-    "HookOrder": "repertory.actors.hooks.events",
+    "HookOrder": "repertory.actors.hooks.order",
     "HookProvider": "repertory.actors.hooks.events",
     "HookRegistry": "repertory.actors.hooks.events",
     "HostedAgent": "repertory.app.host.runtime",
@@ -335,7 +335,7 @@ _HOMES = {
     "calculator": "repertory.app.toolbox.calculator",
     "current_time": "repertory.app.toolbox.clock",
     "hook": "repertory.app.agent.plugins",
-    "tool": "repertory.backends.tools.function_tool",
+    "tool": "repertory.backends.tools.decorator",
 }
 
 __all__ = [

@@ -4,7 +4,8 @@ Printed as JSON; with `--note` written to `path_of_a_turn.txt`, which says to wh
 files it has become so.
 
 A process of its own, so that nothing is warm that a new program would find cold, and nothing else runs. All modules
-are imported before, and what runs while a module or a class is defined does not count: only functions do.
+are imported before, with what they load late, and what runs while a module or a class is defined does not count: only
+functions do.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from types import FrameType
 
 import repertory
 from repertory import Agent, ScriptedModel, SQLiteSessionManager, tool
+from repertory.app import lazy_names
 
 NOTED = Path(__file__).with_name("path_of_a_turn.txt")
 _TIMES = 3
@@ -93,6 +95,8 @@ def _main() -> None:
     for module in pkgutil.walk_packages(repertory.__path__, "repertory."):
         if not module.name.endswith("__main__"):
             import_module(module.name)
+    for name in lazy_names.HOMES:
+        getattr(lazy_names, name)
     with tempfile.TemporaryDirectory() as folder, _tracing():
         paths = asyncio.run(_paths(folder))
     if "--note" in sys.argv:

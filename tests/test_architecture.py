@@ -81,7 +81,7 @@ BROAD_EXCEPTS: dict[str, str] = {
 KEYWORDS_FOR_LATER: dict[str, str] = {
     "repertory/app/agent/conversation_managers.py": "the documented methods take whatever a later version adds",
     "repertory/app/agent/tools.py": "calling a tool by name passes the tool's own arguments",
-    "repertory/app/agent/session.py": "a callback handler is given the fields of an event as keywords",
+    "repertory/app/agent/printer.py": "a callback handler is given the fields of an event as keywords",
     "repertory/backends/tools/function_tool.py": "calling a tool as a function passes the function's own arguments",
     "repertory/errors.py": "the fields of an error are its own",
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import subprocess
 import sys
 import tarfile
@@ -12,6 +14,7 @@ import pytest
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
+from repertory.app import lazy_names
 from tests.source_tree import PACKAGE, ROOT, read
 
 pytestmark = pytest.mark.real_time
@@ -23,6 +26,7 @@ LOADED_WHEN_NEEDED = [
     "anthropic",
     "anyio._backends._asyncio",
     "anyio._backends._trio",
+    "anyio._core._eventloop",
     "asyncio",
     "botocore",
     "httpx",
@@ -49,6 +53,27 @@ def test_import_repertory_loads_no_heavy_library() -> None:
     done = _run(program, *LOADED_WHEN_NEEDED)
     assert done.returncode == 0, done.stderr
     assert not done.stdout.split(), f"loaded by `import repertory`: {done.stdout}"
+
+
+def test_the_first_line_of_a_program_loads_neither_the_actors_nor_the_runtime() -> None:
+    program = "import sys; from repertory import Agent, Runtime, tool; print(*sys.modules)"
+    done = _run(program)
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    rooms = ("repertory.actors.", "repertory.runtime.", "repertory.app.host.host", "repertory.backends.sessions.")
+    light = {"repertory.actors.hooks", "repertory.actors.hooks.order"}
+    assert {name for name in loaded if name.startswith(rooms)} == light
+    assert not loaded.intersection(LOADED_WHEN_NEEDED)
+
+
+def test_every_name_that_is_loaded_late_is_where_type_checkers_find_it() -> None:
+    text = (PACKAGE / "app/lazy_names.py").read_text()
+    declared = {name: home for home, name in re.findall(r"^    from (\S+) import (\w+) as \2$", text, re.MULTILINE)}
+    assert declared == lazy_names.HOMES
+    for name, home in lazy_names.HOMES.items():
+        assert getattr(lazy_names, name) is getattr(importlib.import_module(home), name)
+    with pytest.raises(AttributeError, match="nobody"):
+        _ = lazy_names.nobody
 
 
 def test_every_public_name_can_be_had_and_is_listed_by_dir() -> None:

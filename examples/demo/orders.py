@@ -18,7 +18,8 @@ import anyio
 import anyio.to_thread
 
 from repertory.backends.ports import ToolContext
-from repertory.backends.tools.function_tool import FunctionTool, tool
+from repertory.backends.tools.decorator import tool
+from repertory.backends.tools.function_tool import FunctionTool
 
 ORDER_TOOL = "place_order"
 

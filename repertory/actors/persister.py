@@ -32,10 +32,10 @@ from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
 from repertory.core.journal.author import JournalAuthor
 from repertory.core.journal.image import Image
 from repertory.core.journal.restore import Appender, restore
-from repertory.core.journal.rows import Row, first_link, size_of
+from repertory.core.journal.rows import Row, first_link, following, size_of, stored_of
 from repertory.core.memory.progress import JournaledMessage
 from repertory.core.orchestration.run import Run
-from repertory.core.retry import OutageVerdict, StorePatience, backoff_s, following, stored_of, verdict_on
+from repertory.core.retry import OutageVerdict, StorePatience, backoff_s, verdict_on
 from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable, Unavailable
 from repertory.runtime.actor import Actor
 from repertory.runtime.lifecycle import ExitFailed, ExitReason

@@ -9,7 +9,6 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Protocol, cast
 
-from repertory.core.journal.rows import Row, link_of
 from repertory.errors import Failed, Invalid, RepertoryError, Retryable, SessionException, Throttled, Unwritable
 
 
@@ -141,30 +140,6 @@ def backoff_s(error: RepertoryError, failures: int, jitter: float) -> float:
     asked_s = error.retry_after_s if isinstance(error, Throttled) else None
     delay_s = min(_FIRST_S * 2.0 ** min(failures - 1, 16), _MAX_S)
     return max(asked_s or 0.0, delay_s * (1 - jitter / 2))
-
-
-def stored_of(sent: Sequence[Row], last: Row | None) -> int | None:
-    """How many of the sent rows are stored, when `last` is the journal's last row; None when that row is another
-    writer's. A row is recognised by its link, which is unique.
-    """
-    if last is None or last.seq < sent[0].seq:
-        return 0
-    place = last.seq - sent[0].seq
-    return place + 1 if place < len(sent) and sent[place].link == last.link else None
-
-
-def following(stored: Sequence[Row], kept: Sequence[Row], first: bytes) -> list[Row] | None:
-    """The rows of `kept` that are not stored yet and directly follow `stored`; None when another writer has appended
-    since. `first`: the link that the journal's first row follows.
-    """
-    last_seq, link = (stored[-1].seq, stored[-1].link) if stored else (0, first)
-    known = {row.seq: row.link for row in stored}
-    if any(known.get(row.seq, row.link) != row.link for row in kept):
-        return None
-    rest = [row for row in kept if row.seq > last_seq]
-    if not rest or (rest[0].seq == last_seq + 1 and link_of(link, rest[0]) == rest[0].link):
-        return rest
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ import anyio
 import pytest
 
 from repertory.actors.tool_registry import ToolRegistry
-from repertory.backends.tools.function_tool import schema_class, tool
+from repertory.backends.tools.decorator import tool
+from repertory.backends.tools.function_tool import schema_class
 from repertory.errors import Invalid
 
 schema_class()  # loaded here: it reads files, which no event loop may wait for

@@ -9,8 +9,8 @@ import pytest
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.restore import Appender
-from repertory.core.journal.rows import Row, first_link
-from repertory.core.retry import OutageVerdict, StorePatience, backoff_s, following, stored_of, verdict_on
+from repertory.core.journal.rows import Row, first_link, following, stored_of
+from repertory.core.retry import OutageVerdict, StorePatience, backoff_s, verdict_on
 from repertory.errors import (
     Corrupt,
     Failed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from repertory.backends.ports import Tool
-from repertory.backends.tools.function_tool import tool
+from repertory.backends.tools.decorator import tool
 
 
 @tool

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from typing import assert_type
 
 from repertory.backends.ports import Tool, ToolContext
-from repertory.backends.tools.function_tool import FunctionTool, tool
+from repertory.backends.tools.decorator import tool
+from repertory.backends.tools.function_tool import FunctionTool
 
 
 @tool

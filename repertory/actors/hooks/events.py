@@ -41,6 +41,7 @@ from typing import (
 )
 
 from repertory.actors.hooks.injections import Injection
+from repertory.actors.hooks.order import HookOrder
 from repertory.core.interrupts import STEP_SCOPE, hook_scope
 from repertory.core.window.decision import Shorten
 from repertory.errors import Invalid
@@ -297,17 +298,6 @@ HookCallback: TypeAlias = "Callable[[Any], Awaitable[None] | None]"
 """Takes one event; synchronous or not. A synchronous one runs on the event loop, so it must not block."""
 
 EventTypes: TypeAlias = "type[HookEvent] | Iterable[type[HookEvent]] | None"
-
-
-class HookOrder:
-    """Where a callback stands among those of one event: lower first; within one order, as registered."""
-
-    SDK_FIRST = -100
-    INTERVENTION_OUTPUT = -90
-    DEFAULT = 0
-    MODEL_ROUTING = 50
-    INTERVENTION_INPUT = 90
-    SDK_LAST = 100
 
 
 @runtime_checkable

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
@@ -17,67 +16,39 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 from weakref import ref
 
-from repertory.actors.agent import CallSettings
-from repertory.actors.call import Busy, Invocation
-from repertory.actors.context import AgentParts, AgentSettings, Durability, ToolExecution
-from repertory.actors.hooks.calls import fire_sync
-from repertory.actors.hooks.events import (
-    AgentInitializedEvent,
-    EventTypes,
-    HookCallback,
-    HookOrder,
-    HookProvider,
-    HookRegistry,
-    SameHooks,
-)
-from repertory.actors.in_memory_journal import InMemoryJournal
-from repertory.actors.journal import ReadModel
-from repertory.actors.tool_registry import ToolRegistry
-from repertory.actors.tools import call_unrecorded
-from repertory.app.agent.conversation_managers import ManagerChoice, another_manager, chosen_manager
-from repertory.app.agent.messages import EditableMessages, edit_made
-from repertory.app.agent.model_choice import default_model
-from repertory.app.agent.plugins import LatePlugins, Plugin, check_plugins
-from repertory.app.agent.session import (
-    AgentLife,
-    AgentSessionSpec,
-    CallbackHandler,
-    CallOptions,
-    call_handler,
-    print_events,
-    read_call,
-    request_state_of,
-)
-from repertory.app.agent.tools import AgentTool, DirectTools, as_tools, call_recorded, direct_use
-from repertory.app.host.blocking import Unfinished, blocking_host, hold_memory, watch_state
-from repertory.app.host.edge import inside_event_loop, short_errors
-from repertory.app.host.session import ActivationLock
-from repertory.app.sessions.sessions import PlacedSession, check_placement
-from repertory.core.ids import check_id
-from repertory.core.limits import Limits, read_limits
-from repertory.core.messages import SystemPrompt, check_messages, check_system_prompt, copy_message, repair
-from repertory.core.retry import DEFAULT_RETRY, RetryStrategy, check_retry
-from repertory.core.state import AgentState, agent_state
-from repertory.core.turn import StopReason
-from repertory.core.turn_start import DIRECT_WHILE_BUSY
+from repertory.actors.hooks.order import HookOrder
+from repertory.app import lazy_names as later
+from repertory.app.agent.printer import print_events
+from repertory.app.host.edge import short_errors
+from repertory.core.retry import DEFAULT_RETRY
 from repertory.errors import AgentBusy, Invalid, NotReady, StructuredOutputException
 
 if TYPE_CHECKING:
     from os import PathLike
 
+    from repertory.actors.call import Busy, Invocation
+    from repertory.actors.context import AgentSettings, Durability, ToolExecution
+    from repertory.actors.hooks.events import EventTypes, HookCallback, HookProvider
     from repertory.actors.memory.consumer import MemoryParts
+    from repertory.app.agent.conversation_managers import ManagerChoice
+    from repertory.app.agent.messages import EditableMessages
+    from repertory.app.agent.plugins import Plugin
+    from repertory.app.agent.session import AgentSessionSpec, CallbackHandler, CallOptions
     from repertory.app.agent.snapshots import SnapshotLoaded
+    from repertory.app.agent.tools import AgentTool, DirectTools
     from repertory.app.host.session import ActiveSession
     from repertory.app.memory.memory_manager import MemoryManager
     from repertory.app.sessions.sessions import SessionPlacement
     from repertory.backends.ports import Model
     from repertory.core.interrupts import Interrupt
+    from repertory.core.limits import Limits
     from repertory.core.memory.progress import StoreFlush
-    from repertory.core.messages import Message, Prompt, ToolResult
+    from repertory.core.messages import Message, Prompt, SystemPrompt, ToolResult
     from repertory.core.result import AgentResult, TurnEvent
-    from repertory.core.retry import StorePatience
+    from repertory.core.retry import RetryStrategy, StorePatience
     from repertory.core.snapshots.fields import Preset
     from repertory.core.snapshots.portable import Snapshot
+    from repertory.core.state import AgentState
     from repertory.core.turn_start import UnknownOutcome
 
 
@@ -145,56 +116,60 @@ class Agent:
     ) -> None:
         if isinstance(model, Mapping):
             raise TypeError("the first argument is the model; give a snapshot as snapshot=...")
-        self.agent_id = check_id(agent_id or "default", "agent_id")
+        self.agent_id = later.check_id(agent_id or "default", "agent_id")
         self.name = name or "Repertory Agent"
         self.description = description
         self.callback_handler = callback_handler
-        self.conversation_manager = chosen_manager(conversation_manager)
-        self.session_manager = check_placement(session_manager)
+        self.conversation_manager = later.chosen_manager(conversation_manager)
+        self.session_manager = later.check_placement(session_manager)
         self.record_direct_tool_call = record_direct_tool_call
         self.structured_output_model = structured_output_model
-        self.hooks = HookRegistry()
-        self._state = agent_state(state)
+        self.hooks = later.HookRegistry()
+        self._state = later.agent_state(state)
         self._first_state = self._state.get()
-        self._read_model = ReadModel()
-        self._initial = tuple(repair([copy_message(message) for message in check_messages(messages or ())]))
+        self._read_model = later.ReadModel()
+        self._initial = tuple(
+            later.repair([later.copy_message(message) for message in later.check_messages(messages or ())])
+        )
         self._memory_manager = given_manager(memory_manager)
         self._plugins = with_memory(plugins, self._memory_manager)
         added = [tool for plugin in self._plugins for tool in plugin.tools]
         self._tools = (
-            tools if isinstance(tools, ToolRegistry) and not added else ToolRegistry([*as_tools(tools or ()), *added])
+            tools
+            if isinstance(tools, later.ToolRegistry) and not added
+            else later.ToolRegistry([*later.as_tools(tools or ()), *added])
         )
         self._open_tools = self._tools
         self._enabled: tuple[str, ...] | None = None
-        self._parts = AgentParts(
-            model=default_model(model),
-            aux_model=None if aux_model is None else default_model(aux_model),
+        self._parts = later.AgentParts(
+            model=later.default_model(model),
+            aux_model=None if aux_model is None else later.default_model(aux_model),
             tools=self._tools,
-            system_prompt=check_system_prompt(system_prompt),
+            system_prompt=later.check_system_prompt(system_prompt),
             state=self._state,
             read_model=self._read_model,
             hooks=self.hooks,
-            retry=check_retry(retry_strategy),
+            retry=later.check_retry(retry_strategy),
             remembers=self._memory_manager is not None,
             owner=self,
         )
         self.enabled_tools = enabled_tools
         self._given_limits = limits
-        self._limits = read_limits(limits)
+        self._limits = later.read_limits(limits)
         self._execution = one_of("tool_execution", tool_execution, ("concurrent", "sequential"))
         self._durability = one_of("durability", durability, ("pipelined", "strict", "relaxed"))
         self._busy = one_of("busy", busy, ("queue", "reject", "interrupt", "steer"))
         self._unknown = one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
-        self._memory = InMemoryJournal()
+        self._memory = later.InMemoryJournal()
         self._patience = patience
-        self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
-        self._lock = ActivationLock()
-        self._life = AgentLife(self.agent_id, self.blueprint, self._joined)
+        self._unsaved_id = f"unsaved-{later.token_hex(8)}"
+        self._lock = later.ActivationLock()
+        self._life = later.AgentLife(self.agent_id, self.blueprint, self._joined)
         self._opened = session_manager is None
         self._initialized = False
         self._register(hooks or ())
         if session_manager is not None and session_manager.sessions is not None:
-            watch_state(self._state, self._store_state, (session_manager.session_id, self.agent_id))
+            later.watch_state(self._state, self._store_state, (session_manager.session_id, self.agent_id))
         self._flush_at_exit()
         if session_manager is None:
             self._read_model.show(messages=self._initial)
@@ -202,15 +177,19 @@ class Agent:
                 self._announce()
         if snapshot is not None:
             self._load_snapshot(snapshot, None)
-        if session_manager is not None and not isinstance(session_manager, PlacedSession) and not inside_event_loop():
-            blocking_host().run(self.ready)
+        if (
+            session_manager is not None
+            and not isinstance(session_manager, later.PlacedSession)
+            and not later.inside_event_loop()
+        ):
+            later.blocking_host().run(self.ready)
 
     def _register(self, hooks: Sequence[HookProvider]) -> None:
         """Order: the hooks as given, then those of plugins, then the plugins' own `init_agent`."""
         for provider in hooks:
             self.hooks.add_hook(provider)
         self.hooks.add_own(self.conversation_manager)
-        self._late_plugins = LatePlugins(self)
+        self._late_plugins = later.LatePlugins(self)
         for plugin in self._plugins:
             for callback in plugin.hooks:
                 self.hooks.add_callback(None, callback)
@@ -221,7 +200,7 @@ class Agent:
         self._opened = True
         if not self._initialized:
             self._initialized = True
-            fire_sync(self.hooks, AgentInitializedEvent(agent=self))
+            later.fire_sync(self.hooks, later.AgentInitializedEvent(agent=self))
 
     @property
     def model(self) -> Model:
@@ -230,7 +209,7 @@ class Agent:
 
     @model.setter
     def model(self, model: Model | str | None) -> None:
-        self._parts.model = default_model(model)
+        self._parts.model = later.default_model(model)
 
     @property
     def aux_model(self) -> Model:
@@ -244,7 +223,7 @@ class Agent:
 
     @system_prompt.setter
     def system_prompt(self, prompt: SystemPrompt) -> None:
-        self._parts.system_prompt = check_system_prompt(prompt)
+        self._parts.system_prompt = later.check_system_prompt(prompt)
 
     @property
     def enabled_tools(self) -> list[str] | None:
@@ -276,13 +255,13 @@ class Agent:
     @property
     def tool(self) -> DirectTools:
         """The tools, for calls by the program: `agent.tool.calculator(expression="2 + 2")`."""
-        return DirectTools(self._call_tool)
+        return later.DirectTools(self._call_tool)
 
     def as_tool(
         self, *, name: str | None = None, description: str | None = None, preserve_context: bool = False
     ) -> AgentTool:
         """This agent as a tool for another one; see `AgentTool`."""
-        return AgentTool(self, name=name, description=description, preserve_context=preserve_context)
+        return later.AgentTool(self, name=name, description=description, preserve_context=preserve_context)
 
     def fresh_copy(self) -> Agent:
         """An agent as this one was built, with a new conversation that is not stored."""
@@ -292,12 +271,12 @@ class Agent:
             tools=self._tools,
             system_prompt=self.system_prompt,
             callback_handler=self.callback_handler,
-            conversation_manager=another_manager(self.conversation_manager),
+            conversation_manager=later.another_manager(self.conversation_manager),
             agent_id=self.agent_id,
             name=self.name,
             description=self.description,
             state=cast("Mapping[str, object]", self._first_state),
-            hooks=[SameHooks(self.hooks)],
+            hooks=[later.SameHooks(self.hooks)],
             structured_output_model=self.structured_output_model,
             aux_model=self._parts.aux_model,
             retry_strategy=self._parts.retry,
@@ -343,13 +322,13 @@ class Agent:
         """
         self._check_open()
         drafted = self._read_model.drafted()
-        return EditableMessages(self._read_model.messages(), self._edit_messages) if drafted is None else drafted
+        return later.EditableMessages(self._read_model.messages(), self._edit_messages) if drafted is None else drafted
 
     @messages.setter
     def messages(self, messages: Sequence[Message]) -> None:
         self._check_open()
         if not self._read_model.assign(messages):
-            self._edit_messages(messages, messages if isinstance(messages, EditableMessages) else None)
+            self._edit_messages(messages, messages if isinstance(messages, later.EditableMessages) else None)
 
     def _edit_messages(self, wanted: Sequence[Message], read: EditableMessages | None) -> Sequence[Message]:
         """Make `wanted` the shown messages, between two turns; returns them."""
@@ -358,14 +337,14 @@ class Agent:
                 "a turn is running: edit agent.messages in one of its hooks, or when it is over", agent=self.agent_id
             )
         shown = self._read_model.messages()
-        edit = edit_made(wanted, shown, read)
+        edit = later.edit_made(wanted, shown, read)
         if edit is None:
             return shown
         shown = edit.messages()
         self._read_model.show_edited(shown, waits=edit.keeps_end)
         self._life.loads.append(edit)
-        if self.session_manager is not None and not inside_event_loop():
-            blocking_host().run(self.ready)
+        if self.session_manager is not None and not later.inside_event_loop():
+            later.blocking_host().run(self.ready)
         return shown
 
     @property
@@ -439,8 +418,8 @@ class Agent:
         version or kind; `Invalid` for bad overrides; `AgentBusy` from within a turn. Then nothing has changed.
         """
         loaded = self._load_snapshot(snapshot, overrides)
-        if self.session_manager is not None and not inside_event_loop():
-            blocking_host().run(self.ready)
+        if self.session_manager is not None and not later.inside_event_loop():
+            later.blocking_host().run(self.ready)
         return loaded
 
     async def load_snapshot_async(
@@ -485,7 +464,7 @@ class Agent:
     def _flush_at_exit(self) -> None:
         """Register a flush at the end of the process for conversations held in sync code, if nothing flushes before."""
         parts = self._memory_parts
-        if parts is None or inside_event_loop() or not any(source.extracts for source in parts.sources):
+        if parts is None or later.inside_event_loop() or not any(source.extracts for source in parts.sources):
             return
         here, kept = ref(self), self.session_id is not None
 
@@ -495,7 +474,7 @@ class Agent:
 
         stores = [source.client.name for source in parts.sources if source.extracts]
         then = "it stands in the journal" if kept else "it is kept nowhere else, and lost"
-        unfinished = Unfinished(
+        unfinished = later.Unfinished(
             left=f"memory stores have not taken in what was said; {then} stores={stores!r}",
             session_id=self.session_id,
             agent_id=self.agent_id,
@@ -503,7 +482,7 @@ class Agent:
             finish=flush_if_there if kept else self._flush_before_exit,
             of_memory=True,
         )
-        parts.link.watch = partial(hold_memory, id(parts.link), unfinished)
+        parts.link.watch = partial(later.hold_memory, id(parts.link), unfinished)
 
     async def _flush_before_exit(self, by: float) -> str | None:
         flushed = await self._flush_by(by)
@@ -513,7 +492,7 @@ class Agent:
         """Run a turn from sync code; takes the arguments of `invoke_async`. Blocks the calling thread until the turn is
         durable.
         """
-        return blocking_host().run(self.invoke_async, prompt, **options)
+        return later.blocking_host().run(self.invoke_async, prompt, **options)
 
     async def invoke_async(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
         """Run a turn; `CallOptions` lists the options beside the prompt.
@@ -521,7 +500,7 @@ class Agent:
         Errors: what the model, the store, guards and the policies raise (`repertory.errors`). Cancelled, the turn ends
         with the messages until then; the history stays valid.
         """
-        invocation = read_call(prompt, options, self.structured_output_model)
+        invocation = later.read_call(prompt, options, self.structured_output_model)
         if self.callback_handler is None:
             held = self._life.held_here()
             if held is not None:
@@ -530,7 +509,9 @@ class Agent:
                 return await session.invoke(invocation)
         async with aclosing(self._stream(invocation)) as events:
             async for event in events:
-                await call_handler(self.callback_handler, event, request_state_of(invocation.invocation_state))
+                await later.call_handler(
+                    self.callback_handler, event, later.request_state_of(invocation.invocation_state)
+                )
                 if "result" in event:
                     return cast("AgentResult", event["result"])
         raise AssertionError("a turn's stream ends with its result or an error")
@@ -540,16 +521,18 @@ class Agent:
 
         Leaving the loop early, by `break` inside `contextlib.aclosing`, cancels the turn.
         """
-        invocation = read_call(prompt, options, self.structured_output_model)
+        invocation = later.read_call(prompt, options, self.structured_output_model)
         async with aclosing(self._stream(invocation, moves=True)) as events:
             async for event in events:
                 if self.callback_handler is not None:
-                    await call_handler(self.callback_handler, event, request_state_of(invocation.invocation_state))
+                    await later.call_handler(
+                        self.callback_handler, event, later.request_state_of(invocation.invocation_state)
+                    )
                 yield event
 
     def structured_output(self, output_model: type[T], prompt: Prompt = None) -> T:
         """`structured_output_async` from sync code."""
-        return blocking_host().run(self.structured_output_async, output_model, prompt)
+        return later.blocking_host().run(self.structured_output_async, output_model, prompt)
 
     async def structured_output_async(self, output_model: type[T], prompt: Prompt = None) -> T:
         """An object of that type, filled in by the model. Errors: `StructuredOutputException` when there is none."""
@@ -584,7 +567,7 @@ class Agent:
         """
         current = self._life.current
         if current is not None and current.alive:
-            current.cancel(StopReason(text=message), after_tools=after_current_tools)
+            current.cancel(later.StopReason(text=message), after_tools=after_current_tools)
 
     async def ready(self) -> None:
         """Open the session, so that `messages` and `state` are the stored ones."""
@@ -602,11 +585,11 @@ class Agent:
 
     def __enter__(self) -> Agent:
         """Keep the session open from sync code, until the end of the block or `shutdown()`."""
-        blocking_host().run(self.__aenter__)
+        later.blocking_host().run(self.__aenter__)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        blocking_host().run(self.__aexit__, *exc_info)
+        later.blocking_host().run(self.__aexit__, *exc_info)
 
     def shutdown(self) -> None:
         """Close what `with agent` opened, and what calls have left open. The messages and the state are durable then,
@@ -615,7 +598,7 @@ class Agent:
         current = self._life.current
         lives = current is not None and current.alive
         if lives or self._life.is_held or self._state.changed or self._life.edited or self._memory_manager is not None:
-            blocking_host().run(self.shutdown_async)
+            later.blocking_host().run(self.shutdown_async)
 
     async def shutdown_async(self) -> None:
         """`shutdown` for `async with agent`, and for calls outside a block, from the same event loop."""
@@ -658,18 +641,18 @@ class Agent:
         self, name: str, arguments: dict[str, Any], override: str | None, record: bool | None
     ) -> ToolResult:
         """See `DirectTool.invoke_async`. It may also call a tool that `enabled_tools` hides from the model."""
-        use = direct_use(self._open_tools, name, arguments)
+        use = later.direct_use(self._open_tools, name, arguments)
         if not (self.record_direct_tool_call if record is None else record):
-            return await call_unrecorded(self._settings(), self._parts, use)
+            return await later.call_unrecorded(self._settings(), self._parts, use)
         try:
             async with self._session("reject") as session:
-                return await call_recorded(session, use, override)
+                return await later.call_recorded(session, use, override)
         except AgentBusy as error:
-            raise AgentBusy(DIRECT_WHILE_BUSY, agent=self.agent_id) from error
+            raise AgentBusy(later.DIRECT_WHILE_BUSY, agent=self.agent_id) from error
 
     def _settings(self) -> AgentSettings:
         manager = self.session_manager
-        return AgentSettings(
+        return later.AgentSettings(
             session_id=manager.session_id if manager is not None else self._unsaved_id,
             agent_id=self.agent_id,
             durability=self._durability,
@@ -685,9 +668,9 @@ class Agent:
         Built anew for each call, so that attributes may be changed between calls.
         """
         manager = self.session_manager
-        return AgentSessionSpec(
+        return later.AgentSessionSpec(
             agent=self._settings(),
-            calls=CallSettings(busy=self._busy, unknown_outcome=self._unknown),
+            calls=later.CallSettings(busy=self._busy, unknown_outcome=self._unknown),
             parts=self._parts,
             manager=self.conversation_manager,
             sessions=manager.sessions if manager is not None else None,
@@ -703,7 +686,9 @@ class Agent:
 
 
 def with_memory(plugins: Sequence[Plugin] | None, manager: MemoryManager | None) -> Sequence[Plugin]:
-    return check_plugins([*check_plugins(plugins or (), Plugin), *([manager] if manager is not None else ())], Plugin)
+    return later.check_plugins(
+        [*later.check_plugins(plugins or (), later.Plugin), *([manager] if manager is not None else ())], later.Plugin
+    )
 
 
 def given_manager(given: object) -> MemoryManager | None:

@@ -24,7 +24,8 @@ from repertory.actors.hooks.injections import Injection, InjectionPredicate, Ren
 from repertory.app.agent.plugins import Plugin
 from repertory.app.host.edge import tell_left_out
 from repertory.backends.ports import Overwrite
-from repertory.backends.tools.function_tool import FunctionTool, tool
+from repertory.backends.tools.decorator import tool
+from repertory.backends.tools.function_tool import FunctionTool
 from repertory.backends.tools.line_search import is_plain, search_lines
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id

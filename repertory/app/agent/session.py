@@ -6,7 +6,6 @@ import inspect
 import logging
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, cast, runtime_checkable
@@ -324,17 +323,3 @@ async def call_handler(handler: CallbackHandler, event: Mapping[str, object], re
             await outcome
     except Exception as error:  # noqa: BLE001 - a handler is the user's code, and only watches
         _log.error("callback handler failed", exc_info=error)
-
-
-def print_events(**event: object) -> None:
-    """Print the answer's text as it streams, and a line for each tool that starts."""
-    match event:
-        case {"data": str(text)}:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        case {"tool_started": {"name": str(name)}}:
-            sys.stdout.write(f"\n[{name}]\n")
-        case {"result": _}:
-            sys.stdout.write("\n")
-        case _:
-            pass

@@ -16,35 +16,24 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
 from weakref import WeakValueDictionary
 
 import anyio
-from anyio.abc import TaskStatus
 
-from repertory.actors.tool_registry import ToolRegistry
-from repertory.actors.writer import CommitBuffers, NotStored
+from repertory.app import lazy_names as later
 from repertory.app.agent.agent import Agent, given_manager, with_memory
-from repertory.app.agent.conversation_managers import another_manager, chosen_manager
-from repertory.app.agent.model_choice import default_model
-from repertory.app.agent.plugins import Plugin, check_plugins
-from repertory.app.agent.session import CallOptions, read_call
-from repertory.app.agent.tools import as_tools, check_forgetful
 from repertory.app.host.edge import short_errors
-from repertory.app.host.host import Host, HostSettings
-from repertory.app.sessions.sessions import PlacedSession, check_place
-from repertory.core.ids import check_id
-from repertory.core.memory.progress import FlushReport, together
-from repertory.core.messages import copy_message
-from repertory.core.retry import DEFAULT_PATIENCE, DEFAULT_RETRY, StorePatience
-from repertory.core.state import agent_state
+from repertory.core.retry import DEFAULT_PATIENCE, DEFAULT_RETRY
 from repertory.errors import Invalid
-from repertory.runtime.drain import ActorsReport
-from repertory.runtime.host_task import HostTask
-from repertory.runtime.lifecycle import SystemStats
 
 if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+
     from repertory.actors.call import Busy, Invocation
     from repertory.actors.context import Durability, ToolExecution
     from repertory.actors.hooks.events import HookProvider
     from repertory.app.agent.conversation_managers import ManagerChoice
-    from repertory.app.host.host import SessionUse, ShutdownHook
+    from repertory.app.agent.plugins import Plugin
+    from repertory.app.agent.session import CallOptions
+    from repertory.app.host.host import Host, SessionUse, ShutdownHook
+    from repertory.app.host.reports import DrainReport, RuntimeStats
     from repertory.app.memory.memory_manager import MemoryManager
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.ports import Model
@@ -52,8 +41,9 @@ if TYPE_CHECKING:
     from repertory.core.limits import Limits
     from repertory.core.messages import Message, Prompt, SystemPrompt
     from repertory.core.result import AgentResult, TurnEvent
-    from repertory.core.retry import RetryStrategy
+    from repertory.core.retry import RetryStrategy, StorePatience
     from repertory.core.turn_start import UnknownOutcome
+    from repertory.runtime.drain import ActorsReport
     from repertory.runtime.lifecycle import ActorInfo
     from repertory.runtime.system import OnFatal
 
@@ -87,13 +77,13 @@ class Runtime:
         on_fatal: OnFatal = "raise",
         patience: StorePatience = DEFAULT_PATIENCE,
     ) -> None:
-        self._sessions = check_place(sessions, "sessions")
+        self._sessions = later.check_place(sessions, "sessions")
         self._memory = given_manager({"stores": memory} if isinstance(memory, list | tuple) else memory)
-        settings = HostSettings(
+        settings = later.HostSettings(
             idle_timeout_s=idle_timeout_s, drain_timeout_s=drain_timeout_s, on_fatal=on_fatal, patience=patience
         )
-        self._host = Host(settings)
-        self._task = HostTask(self._host, name="repertory runtime")
+        self._host = later.Host(settings)
+        self._task = later.HostTask(self._host, name="repertory runtime")
         self._report: DrainReport | None = None
 
     async def __aenter__(self) -> Runtime:
@@ -118,7 +108,7 @@ class Runtime:
         self._host.system.on_shutdown(phase, hook)
 
     async def serve_signals(
-        self, *, cancel: Cancellable | None = None, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+        self, *, cancel: Cancellable | None = None, task_status: TaskStatus[None] | None = None
     ) -> DrainReport:
         """Drain on SIGTERM or SIGINT; a second one cuts the drain short, a third ends the process. Returns after the
         drain, also if other code began it.
@@ -131,7 +121,9 @@ class Runtime:
         drain that has begun goes on. `await group.start(runtime.serve_signals)` returns once the signal handlers are
         installed. Errors: `Invalid` outside the main thread.
         """
-        report = self._whole(await self._host.system.serve_signals(task_status=task_status))
+        # As the parameter's default it would load half of anyio with this module.
+        told = anyio.TASK_STATUS_IGNORED if task_status is None else task_status
+        report = self._whole(await self._host.system.serve_signals(task_status=told))
         if cancel is not None:
             cancel.cancel()
         return report
@@ -149,8 +141,8 @@ class Runtime:
 
     def _whole(self, actors: ActorsReport) -> DrainReport:
         if self._report is None:
-            memory = together((), self._host.flushed)
-            self._report = drain_report(actors, self._host.buffers.not_stored(), memory)
+            memory = later.together((), self._host.flushed)
+            self._report = later.drain_report(actors, self._host.buffers.not_stored(), memory)
         return self._report
 
     @property
@@ -164,7 +156,7 @@ class Runtime:
 
     def stats(self) -> RuntimeStats:
         """Counters of the whole process: messages, failures, restarts, dead letters, and records not stored yet."""
-        return runtime_stats(self._host.system.stats(), self._host.buffers)
+        return later.runtime_stats(self._host.system.stats(), self._host.buffers)
 
 
 @short_errors
@@ -173,25 +165,27 @@ class HostedAgent:
 
     def __init__(self, host: Host, spec: AgentSpec, sessions: SessionPlace | None) -> None:
         self._host = host
-        tools, plugins = as_tools(spec.tools), check_plugins(spec.plugins, Plugin)
+        tools, plugins = later.as_tools(spec.tools), later.check_plugins(spec.plugins, later.Plugin)
         memory = given_manager(spec.memory_manager)
         added = [tool for plugin in with_memory(plugins, memory) for tool in plugin.tools]
-        with_plugins = ToolRegistry([*tools, *added])
-        check_forgetful(with_plugins)
+        with_plugins = later.ToolRegistry([*tools, *added])
+        later.check_forgetful(with_plugins)
         self._sessions = sessions
-        self._manager = None if spec.conversation_manager is None else chosen_manager(spec.conversation_manager)
+        self._manager = None if spec.conversation_manager is None else later.chosen_manager(spec.conversation_manager)
         """The manager to copy, or to ask its factory, for each session."""
         self._agents: WeakValueDictionary[str, Agent] = WeakValueDictionary()
         # A bad spec is refused here; the agent built for that needs no plugins.
-        self._spec = replace(spec, model=default_model(spec.model), tools=with_plugins, plugins=(), memory_manager=None)
+        self._spec = replace(
+            spec, model=later.default_model(spec.model), tools=with_plugins, plugins=(), memory_manager=None
+        )
         self._agent("unsaved", takeover=False)
-        self._spec = replace(self._spec, tools=ToolRegistry(tools), plugins=plugins, memory_manager=memory)
+        self._spec = replace(self._spec, tools=later.ToolRegistry(tools), plugins=plugins, memory_manager=memory)
 
     def session(self, session_id: str, *, takeover: bool = False) -> HostedSession:
         """One conversation with this agent. The same id is the same conversation, also after a restart."""
         agent = self._agents.get(session_id)
         if agent is None or takeover:
-            agent = self._agents[session_id] = self._agent(check_id(session_id, "session_id"), takeover=takeover)
+            agent = self._agents[session_id] = self._agent(later.check_id(session_id, "session_id"), takeover=takeover)
         return HostedSession(self._host, agent)
 
     def _agent(self, session_id: str, *, takeover: bool) -> Agent:
@@ -200,9 +194,9 @@ class HostedAgent:
         own: dict[str, Any] = {
             "agent_id": spec.name,
             "callback_handler": None,
-            "conversation_manager": spec.conversation_manager if manager is None else another_manager(manager),
-            "state": agent_state(spec.state).get(),
-            "session_manager": PlacedSession(session_id, self._sessions, takeover),
+            "conversation_manager": spec.conversation_manager if manager is None else later.another_manager(manager),
+            "state": later.agent_state(spec.state).get(),
+            "session_manager": later.PlacedSession(session_id, self._sessions, takeover),
         }
         return Agent(**{**same, **own})
 
@@ -223,13 +217,13 @@ class HostedSession:
 
     async def invoke(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
         """Run a turn; see `Agent.invoke_async`."""
-        invocation = read_call(prompt, options, self._agent.structured_output_model)
+        invocation = later.read_call(prompt, options, self._agent.structured_output_model)
         async with self._use(invocation) as session:
             return await session.invoke(invocation)
 
     async def stream(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AsyncGenerator[TurnEvent]:
         """Run a turn and yield its events; see `Agent.stream_async`."""
-        invocation = read_call(prompt, options, self._agent.structured_output_model)
+        invocation = later.read_call(prompt, options, self._agent.structured_output_model)
         async with self._use(invocation) as session, session.stream(invocation) as events:
             async for event in events:
                 yield event
@@ -247,7 +241,7 @@ class HostedSession:
     async def messages(self) -> list[Message]:
         """A copy of the messages that the model sees, oldest first."""
         async with self._host.session(self._spec) as session:
-            return [copy_message(message) for message in session.messages()]
+            return [later.copy_message(message) for message in session.messages()]
 
     async def interrupts(self) -> list[Interrupt]:
         """The questions to a person that have no answer; see `Agent.interrupts`."""
@@ -260,46 +254,6 @@ class HostedSession:
 
         async with self._host.session(self._spec) as session:
             return await whole_history(session, self._spec)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RuntimeStats(SystemStats):
-    """The sums over all actors and sessions of a runtime."""
-
-    records_waiting: int
-    """Records that were accepted and are not stored yet."""
-    sessions_behind: int
-    """Agents in sessions whose store does not take their records at the moment."""
-
-
-def runtime_stats(actors: SystemStats, buffers: CommitBuffers) -> RuntimeStats:
-    counters = {field.name: getattr(actors, field.name) for field in fields(SystemStats)}
-    counts = [(buffer.count, buffer.error is not None) for buffer in buffers]
-    waiting, behind = sum(count for count, _ in counts), sum(late for _, late in counts)
-    return RuntimeStats(**counters, records_waiting=waiting, sessions_behind=behind)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DrainReport(ActorsReport):
-    """The report of a drain: its actors, and the records and memories that were not stored."""
-
-    not_stored: tuple[NotStored, ...] = ()
-    """By session and agent: records that the store did not take until the end, and answered turns
-    (`durability="relaxed"`) that were lost without an error for any call."""
-
-    memory: FlushReport = field(default_factory=lambda: FlushReport(stores={}))
-    """By memory store: what it stored of the sessions that were active, and what not. The rest is in their journals,
-    and is tried again when the sessions are open again."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether every phase completed, no actor was lost for good, and every record is stored."""
-        return super().ok and not self.not_stored
-
-
-def drain_report(actors: ActorsReport, not_stored: tuple[NotStored, ...], memory: FlushReport) -> DrainReport:
-    known = {each.name: getattr(actors, each.name) for each in fields(ActorsReport)}
-    return DrainReport(**known, not_stored=not_stored, memory=memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,4 +292,4 @@ class AgentSpec:
 
     def __post_init__(self) -> None:
         """Errors: `Invalid` (a ValueError) for a name that is not an id."""
-        check_id(self.name, "name")
+        later.check_id(self.name, "name")

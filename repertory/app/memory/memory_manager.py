@@ -35,7 +35,7 @@ from repertory.app.memory.extraction import (
 )
 from repertory.app.memory.injection import MemoryInjection, MemoryInjectionConfig, read_injection
 from repertory.backends.ports import ToolContext
-from repertory.backends.tools.function_tool import tool
+from repertory.backends.tools.decorator import tool
 from repertory.core.ids import check_id
 from repertory.core.memory.merging import merged
 from repertory.core.memory.options import (

@@ -11,7 +11,7 @@ from repertory.actors.orchestrator.run_driver import NodePolicy
 from repertory.app.agent.agent import Agent
 from repertory.app.orchestration.nodes import AgentNode, RunnerSettings, check_no_calls_of_its_own
 from repertory.app.orchestration.orchestrator import Orchestrator, RunState, checked_count, list_of, seconds
-from repertory.backends.tools.function_tool import tool
+from repertory.backends.tools.decorator import tool
 from repertory.core.messages import error_result
 from repertory.core.orchestration.plan import HANDOFF, SwarmPlan, handoff_in
 from repertory.core.orchestration.results import MultiAgentResult

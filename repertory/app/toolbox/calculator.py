@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from repertory.backends.tools.function_tool import tool
+from repertory.backends.tools.decorator import tool
 from repertory.errors import Invalid
 
 EXPRESSION_CHARACTERS_MAX = 1_000

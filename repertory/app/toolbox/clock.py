@@ -7,7 +7,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
-from repertory.backends.tools.function_tool import FunctionTool, tool
+from repertory.backends.tools.decorator import tool
+from repertory.backends.tools.function_tool import FunctionTool
 from repertory.errors import Invalid
 
 

@@ -11,7 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from repertory.backends.tools.function_tool import FunctionTool, tool
+from repertory.backends.tools.decorator import tool
+from repertory.backends.tools.function_tool import FunctionTool
 from repertory.errors import Invalid, LimitReached, NotFound
 
 

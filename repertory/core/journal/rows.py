@@ -168,3 +168,27 @@ def fault(row: Row, agent_id: str, seq: int, previous: bytes | None) -> str | No
     if previous is not None and link_of(previous, row) != row.link:
         return "the row does not match its checksum"
     return None
+
+
+def stored_of(sent: Sequence[Row], last: Row | None) -> int | None:
+    """How many of the sent rows are stored, when `last` is the journal's last row; None when that row is another
+    writer's. A row is recognised by its link, which is unique.
+    """
+    if last is None or last.seq < sent[0].seq:
+        return 0
+    place = last.seq - sent[0].seq
+    return place + 1 if place < len(sent) and sent[place].link == last.link else None
+
+
+def following(stored: Sequence[Row], kept: Sequence[Row], first: bytes) -> list[Row] | None:
+    """The rows of `kept` that are not stored yet and directly follow `stored`; None when another writer has appended
+    since. `first`: the link that the journal's first row follows.
+    """
+    last_seq, link = (stored[-1].seq, stored[-1].link) if stored else (0, first)
+    known = {row.seq: row.link for row in stored}
+    if any(known.get(row.seq, row.link) != row.link for row in kept):
+        return None
+    rest = [row for row in kept if row.seq > last_seq]
+    if not rest or (rest[0].seq == last_seq + 1 and link_of(link, rest[0]) == rest[0].link):
+        return rest
+    return None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from repertory.backends.ports import ToolContext
-from repertory.backends.tools.function_tool import tool
+from repertory.backends.tools.decorator import tool
 from repertory.errors import Invalid
 
 
@@ -78,7 +78,7 @@ def test_importing_and_decorating_leaves_pydantic_alone_until_a_spec_is_needed()
     """Our decision: `import repertory` stays light, so the schema library comes with the first schema."""
     program = (
         "import sys\n"
-        "from repertory.backends.tools.function_tool import tool\n"
+        "from repertory.backends.tools.decorator import tool\n"
         "add = tool(lambda: None) if False else tool(name='add')(lambda a: a)\n"
         "add.name, add.effects\n"
         "assert 'pydantic' not in sys.modules\n"

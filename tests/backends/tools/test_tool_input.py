@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from repertory.backends.tools.function_tool import FunctionTool, tool
+from repertory.backends.tools.decorator import tool
+from repertory.backends.tools.function_tool import FunctionTool
 from repertory.errors import Invalid
 
 

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from repertory.backends.ports import Tool, ToolContext
-from repertory.backends.tools.function_tool import tool
+from repertory.backends.tools.decorator import tool
 
 pytestmark = pytest.mark.anyio
 
@@ -242,7 +242,7 @@ import os
 import anyio
 from blockbuster import blockbuster_ctx
 from repertory.backends.ports import ToolContext
-from repertory.backends.tools.function_tool import tool
+from repertory.backends.tools.decorator import tool
 from repertory.core.state import AgentState
 
 @tool

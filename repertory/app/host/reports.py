@@ -1,0 +1,52 @@
+"""What a runtime says about itself: its sums, and the report of its drain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from repertory.actors.writer import CommitBuffers, NotStored
+from repertory.core.memory.progress import FlushReport
+from repertory.runtime.drain import ActorsReport
+from repertory.runtime.lifecycle import SystemStats
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeStats(SystemStats):
+    """The sums over all actors and sessions of a runtime."""
+
+    records_waiting: int
+    """Records that were accepted and are not stored yet."""
+    sessions_behind: int
+    """Agents in sessions whose store does not take their records at the moment."""
+
+
+def runtime_stats(actors: SystemStats, buffers: CommitBuffers) -> RuntimeStats:
+    """The counters of the actors, and the sums of what waits to be stored."""
+    counters = {field.name: getattr(actors, field.name) for field in fields(SystemStats)}
+    counts = [(buffer.count, buffer.error is not None) for buffer in buffers]
+    waiting, behind = sum(count for count, _ in counts), sum(late for _, late in counts)
+    return RuntimeStats(**counters, records_waiting=waiting, sessions_behind=behind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainReport(ActorsReport):
+    """The report of a drain: its actors, and the records and memories that were not stored."""
+
+    not_stored: tuple[NotStored, ...] = ()
+    """By session and agent: records that the store did not take until the end, and answered turns
+    (`durability="relaxed"`) that were lost without an error for any call."""
+
+    memory: FlushReport = field(default_factory=lambda: FlushReport(stores={}))
+    """By memory store: what it stored of the sessions that were active, and what not. The rest is in their journals,
+    and is tried again when the sessions are open again."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every phase completed, no actor was lost for good, and every record is stored."""
+        return super().ok and not self.not_stored
+
+
+def drain_report(actors: ActorsReport, not_stored: tuple[NotStored, ...], memory: FlushReport) -> DrainReport:
+    """The report of the actors' drain, with what was not stored."""
+    known = {each.name: getattr(actors, each.name) for each in fields(ActorsReport)}
+    return DrainReport(**known, not_stored=not_stored, memory=memory)

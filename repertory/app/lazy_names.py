@@ -1,0 +1,138 @@
+"""Names that `Agent` and `Runtime` need when one is made, loaded when they are first used.
+
+A program that imports what it calls does not pay for what runs it: the first agent does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from secrets import token_hex as token_hex
+
+    from repertory.actors.agent import CallSettings as CallSettings
+    from repertory.actors.context import AgentParts as AgentParts
+    from repertory.actors.context import AgentSettings as AgentSettings
+    from repertory.actors.hooks.calls import fire_sync as fire_sync
+    from repertory.actors.hooks.events import AgentInitializedEvent as AgentInitializedEvent
+    from repertory.actors.hooks.events import HookRegistry as HookRegistry
+    from repertory.actors.hooks.events import SameHooks as SameHooks
+    from repertory.actors.in_memory_journal import InMemoryJournal as InMemoryJournal
+    from repertory.actors.journal import ReadModel as ReadModel
+    from repertory.actors.tool_registry import ToolRegistry as ToolRegistry
+    from repertory.actors.tools import call_unrecorded as call_unrecorded
+    from repertory.app.agent.conversation_managers import another_manager as another_manager
+    from repertory.app.agent.conversation_managers import chosen_manager as chosen_manager
+    from repertory.app.agent.messages import EditableMessages as EditableMessages
+    from repertory.app.agent.messages import edit_made as edit_made
+    from repertory.app.agent.model_choice import default_model as default_model
+    from repertory.app.agent.plugins import LatePlugins as LatePlugins
+    from repertory.app.agent.plugins import Plugin as Plugin
+    from repertory.app.agent.plugins import check_plugins as check_plugins
+    from repertory.app.agent.session import AgentLife as AgentLife
+    from repertory.app.agent.session import AgentSessionSpec as AgentSessionSpec
+    from repertory.app.agent.session import call_handler as call_handler
+    from repertory.app.agent.session import read_call as read_call
+    from repertory.app.agent.session import request_state_of as request_state_of
+    from repertory.app.agent.tools import AgentTool as AgentTool
+    from repertory.app.agent.tools import DirectTools as DirectTools
+    from repertory.app.agent.tools import as_tools as as_tools
+    from repertory.app.agent.tools import call_recorded as call_recorded
+    from repertory.app.agent.tools import check_forgetful as check_forgetful
+    from repertory.app.agent.tools import direct_use as direct_use
+    from repertory.app.host.blocking import Unfinished as Unfinished
+    from repertory.app.host.blocking import blocking_host as blocking_host
+    from repertory.app.host.blocking import hold_memory as hold_memory
+    from repertory.app.host.blocking import watch_state as watch_state
+    from repertory.app.host.edge import inside_event_loop as inside_event_loop
+    from repertory.app.host.host import Host as Host
+    from repertory.app.host.host import HostSettings as HostSettings
+    from repertory.app.host.reports import drain_report as drain_report
+    from repertory.app.host.reports import runtime_stats as runtime_stats
+    from repertory.app.host.session import ActivationLock as ActivationLock
+    from repertory.app.sessions.sessions import PlacedSession as PlacedSession
+    from repertory.app.sessions.sessions import check_place as check_place
+    from repertory.app.sessions.sessions import check_placement as check_placement
+    from repertory.core.ids import check_id as check_id
+    from repertory.core.limits import read_limits as read_limits
+    from repertory.core.memory.progress import together as together
+    from repertory.core.messages import check_messages as check_messages
+    from repertory.core.messages import check_system_prompt as check_system_prompt
+    from repertory.core.messages import copy_message as copy_message
+    from repertory.core.messages import repair as repair
+    from repertory.core.retry import check_retry as check_retry
+    from repertory.core.state import agent_state as agent_state
+    from repertory.core.turn import StopReason as StopReason
+    from repertory.core.turn_start import DIRECT_WHILE_BUSY as DIRECT_WHILE_BUSY
+    from repertory.runtime.host_task import HostTask as HostTask
+
+HOMES = {
+    "ActivationLock": "repertory.app.host.session",
+    "AgentInitializedEvent": "repertory.actors.hooks.events",
+    "AgentLife": "repertory.app.agent.session",
+    "AgentParts": "repertory.actors.context",
+    "AgentSessionSpec": "repertory.app.agent.session",
+    "AgentSettings": "repertory.actors.context",
+    "AgentTool": "repertory.app.agent.tools",
+    "CallSettings": "repertory.actors.agent",
+    "DIRECT_WHILE_BUSY": "repertory.core.turn_start",
+    "DirectTools": "repertory.app.agent.tools",
+    "EditableMessages": "repertory.app.agent.messages",
+    "HookRegistry": "repertory.actors.hooks.events",
+    "Host": "repertory.app.host.host",
+    "HostSettings": "repertory.app.host.host",
+    "HostTask": "repertory.runtime.host_task",
+    "InMemoryJournal": "repertory.actors.in_memory_journal",
+    "LatePlugins": "repertory.app.agent.plugins",
+    "PlacedSession": "repertory.app.sessions.sessions",
+    "Plugin": "repertory.app.agent.plugins",
+    "ReadModel": "repertory.actors.journal",
+    "SameHooks": "repertory.actors.hooks.events",
+    "StopReason": "repertory.core.turn",
+    "ToolRegistry": "repertory.actors.tool_registry",
+    "Unfinished": "repertory.app.host.blocking",
+    "agent_state": "repertory.core.state",
+    "another_manager": "repertory.app.agent.conversation_managers",
+    "as_tools": "repertory.app.agent.tools",
+    "blocking_host": "repertory.app.host.blocking",
+    "call_handler": "repertory.app.agent.session",
+    "call_recorded": "repertory.app.agent.tools",
+    "call_unrecorded": "repertory.actors.tools",
+    "check_forgetful": "repertory.app.agent.tools",
+    "check_id": "repertory.core.ids",
+    "check_messages": "repertory.core.messages",
+    "check_place": "repertory.app.sessions.sessions",
+    "check_placement": "repertory.app.sessions.sessions",
+    "check_plugins": "repertory.app.agent.plugins",
+    "check_retry": "repertory.core.retry",
+    "check_system_prompt": "repertory.core.messages",
+    "chosen_manager": "repertory.app.agent.conversation_managers",
+    "copy_message": "repertory.core.messages",
+    "default_model": "repertory.app.agent.model_choice",
+    "direct_use": "repertory.app.agent.tools",
+    "drain_report": "repertory.app.host.reports",
+    "edit_made": "repertory.app.agent.messages",
+    "fire_sync": "repertory.actors.hooks.calls",
+    "hold_memory": "repertory.app.host.blocking",
+    "inside_event_loop": "repertory.app.host.edge",
+    "read_call": "repertory.app.agent.session",
+    "read_limits": "repertory.core.limits",
+    "repair": "repertory.core.messages",
+    "request_state_of": "repertory.app.agent.session",
+    "runtime_stats": "repertory.app.host.reports",
+    "together": "repertory.core.memory.progress",
+    "token_hex": "secrets",
+    "watch_state": "repertory.app.host.blocking",
+}
+"""Name to the module that has it."""
+
+
+def __getattr__(name: str) -> object:
+    home = HOMES.get(name)
+    if home is None:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value

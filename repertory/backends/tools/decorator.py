@@ -1,0 +1,74 @@
+"""`@tool`: make a function callable by a model. Python can still call it as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+
+if TYPE_CHECKING:
+    from repertory.backends.tools.function_tool import FunctionTool
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ToolDecorator(Protocol):
+    """`tool(...)` with arguments: takes the function."""
+
+    def __call__(self, function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+
+
+@overload
+def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    inputSchema: Mapping[str, object] | None = None,  # noqa: N803 - spelled as in a tool spec
+    context: bool | str = False,
+    timeout_s: float | None = None,
+    idempotent: bool = False,
+    effects: bool = True,
+) -> ToolDecorator: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    inputSchema: Mapping[str, object] | None = None,  # noqa: N803 - spelled as in a tool spec
+    context: bool | str = False,
+    timeout_s: float | None = None,
+    idempotent: bool = False,
+    effects: bool = True,
+) -> FunctionTool[..., Any] | Callable[[Callable[..., Any]], FunctionTool[..., Any]]:
+    """Make a tool of a function or method, synchronous or not. An asynchronous generator's last value is the result.
+
+    Types and docstring become the JSON schema when it is first needed. Parameters named `agent` or `tool_context`, and
+    those annotated `ToolContext`, are filled in by the runtime and hidden from the model; `context="name"` names one
+    more, `context=True` none (`tool_context` is filled in anyway). `timeout_s`: seconds one attempt may take.
+    `effects=False`: running it changes nothing, so its start need not be durable first. `idempotent=True`: after a
+    crash it may simply run again. `inputSchema` replaces the schema that the model sees (with or without its outer
+    `{"json": ...}`); the input is still checked against the signature.
+
+    Errors: `TypeError` for other objects and for parameters that a model cannot name; `Invalid` for bad settings.
+    """
+
+    def decorate(target: Callable[..., Any], /) -> FunctionTool[..., Any]:
+        from repertory.backends.tools import function_tool as made  # loaded with the first tool
+
+        made.check_function(target)
+        settings = made.ToolSettings(
+            name=made.checked_name(name if name is not None else getattr(target, "__name__", "")),
+            description=description,
+            input_schema=made.bare_schema(inputSchema),
+            timeout_s=made.checked_timeout(timeout_s),
+            idempotent=idempotent,
+            effects=effects,
+        )
+        context_name = context if isinstance(context, str) else None
+        made.warn_of_silence(target, settings)
+        return made.FunctionTool(target, made.ToolDeclaration(target, settings, context_name))
+
+    return decorate if function is None else decorate(function)
