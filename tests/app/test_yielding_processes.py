@@ -9,13 +9,13 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
+from msgspec.structs import replace
 
 from repertory import Agent, AgentSpec, Runtime, ScriptedModel
 from repertory.app.sessions.sessions import PlacedSession
