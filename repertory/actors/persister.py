@@ -351,6 +351,8 @@ class SessionPersister(Actor[PersisterMessage]):
                 return self._wait(message.within_s, seq=seq, write=self._writes + 1, before=before)
             case VerifyLease():
                 return self._wait(message.within_s, write=self._writes + 1)
+            case Pause() | Resume() if isinstance(self._keeper, InMemoryJournal):
+                return reply(True)
             case WriteRefused() | ReadHistory() | ReadSaid() | ReadRun() | Pause() | Resume():
                 return None
             case TailRead(refused=refused):
@@ -397,7 +399,7 @@ class SessionPersister(Actor[PersisterMessage]):
                 return await read_run(keeper, session_id, buffer, number)
 
     def _pause(self) -> Next:
-        if isinstance(self._keeper, InMemoryJournal) or self._lease is None:
+        if self._lease is None:
             return reply(True)
         if self._buffer.error is not None or self._waiters or self._pausing is not None:
             return reply(False)
