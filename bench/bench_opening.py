@@ -11,6 +11,7 @@ import json
 import random
 import sqlite3
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -36,6 +37,7 @@ from repertory.app.sessions.sessions import SessionPlace
 
 SHORT, LONG, WINDOW = 100, 10_000, 40
 ROUNDS = 15
+COLD, COLD_ROUNDS = 1_000, 7
 
 _JOURNAL = "SELECT id FROM journals WHERE session = 's'"
 _SHOWN = (
@@ -47,6 +49,41 @@ _SHOWN = (
 )
 """The rows that opening reads."""
 _SAID = "SELECT body FROM rows WHERE journal = ? AND kind = 1 ORDER BY position"
+
+_PEER = Path(__file__).parents[1] / "tests/peers/strands/bin/python"
+_OURS = """
+import os, sys
+from repertory import Agent, ScriptedModel, SQLiteSessionManager
+session = SQLiteSessionManager("s", path=sys.argv[1])
+Agent(ScriptedModel([lambda *request: os._exit(0)]), session_manager=session, callback_handler=None)("and?")
+"""
+"""Ends when the model is asked."""
+_THEIRS = """
+import os, sys
+from strands import Agent
+from strands.models import Model
+from strands.session.file_session_manager import FileSessionManager
+
+class Scripted(Model):
+    def update_config(self, **config): ...
+    def get_config(self): return {}
+    async def structured_output(self, *args, **options): yield {}
+    async def stream(self, *args, **options):
+        if not turns:
+            os._exit(0)
+        yield {"messageStart": {"role": "assistant"}}
+        yield {"contentBlockStart": {"start": {}}}
+        yield {"contentBlockDelta": {"delta": {"text": "word " * 100}}}
+        yield {"contentBlockStop": {}}
+        yield {"messageStop": {"stopReason": "end_turn"}}
+
+turns = int(sys.argv[2])
+session = FileSessionManager(session_id="s", storage_dir=sys.argv[1])
+agent = Agent(model=Scripted(), session_manager=session, callback_handler=None)
+for _ in range(turns or 1):
+    agent("word " * 100)
+"""
+"""The same with strands-agents and files; with a number of turns, it has those."""
 
 
 def agent(answer: object) -> AgentSpec:
@@ -164,6 +201,29 @@ def in_sqlite(folder: Path) -> list[Figure]:
     ]
 
 
+def run_ms(python: Path | str, program: str, *arguments: str) -> float:
+    """Milliseconds of a whole process."""
+    began = time.perf_counter()
+    subprocess.run([str(python), "-c", program, *arguments], cwd=Path(__file__).parents[1], check=True)
+    return (time.perf_counter() - began) * 1e3
+
+
+def cold(folder: Path) -> list[Figure]:
+    """A new process until its model is asked, beside strands-agents, if that is installed (`make peers`)."""
+    database, files = folder / "cold.db", folder / "files"
+    anyio.run(fill, SQLiteSessions(database), COLD)
+    if not _PEER.exists():
+        return []
+    run_ms(_PEER, _THEIRS, str(files), str(COLD // 2))
+    ours: list[float] = []
+    theirs: list[float] = []
+    for _ in range(COLD_ROUNDS):
+        ours.append(run_ms(sys.executable, _OURS, str(database)))
+        theirs.append(run_ms(_PEER, _THEIRS, str(files), "0"))
+    name = f"cold process, {COLD:,} messages, against strands"
+    return [Figure(name, statistics.median(ours), statistics.median(theirs), 0.6, "ms")]
+
+
 def main() -> int:
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as folder:
@@ -173,7 +233,7 @@ def main() -> int:
         }.items():
             long_ms, short_ms = compared(make)
             figures.append(Figure(f"{LONG:,} messages against {SHORT}, {name}", long_ms, short_ms, 1.3, "ms"))
-        figures += in_sqlite(Path(folder))
+        figures += [*in_sqlite(Path(folder)), *cold(Path(folder))]
     storages = {messages: Counted() for messages in (SHORT, LONG)}
 
     def slow_down() -> None:

@@ -229,7 +229,8 @@ class Journals:
         scope = self._scope_of(session_id)
         packed = pack_rows(rows)
         with self._transaction("synced"):
-            if self._leases.line(session_id) is not None and self._reading.listed(session_id):
+            known = self._leases.line(session_id) is not None or self._reading.has_entry(session_id)
+            if known and self._reading.listed(session_id):
                 raise taken(session_id)
             held = self._leases.acquire(session_id, takeover=False)
             try:

@@ -148,6 +148,11 @@ class JournalReader:
             rows.append(row)
         return rows
 
+    def has_entry(self, session_id: str) -> bool:
+        """True if the index of journals names the session. It costs the same however many sessions there are."""
+        statement = f"SELECT 1 FROM journals INDEXED BY {_INDEX} WHERE session = ? LIMIT 1"
+        return self._connection.execute(statement, (session_id,)).fetchone() is not None
+
     def listed(self, session_id: str | None) -> dict[str, Listed]:
         """Every session that has a journal, or that one alone; in the order in which they began."""
         found: dict[str, Listed] = {}
