@@ -7,10 +7,8 @@ in one session write under one lease, and the last of them releases it.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from functools import partial
-from typing import TypeVar
 
 import anyio
 from msgspec import Struct, field
@@ -18,11 +16,10 @@ from msgspec import Struct, field
 from repertory.actors.writer import CommitBuffer, CommitBuffers, WriterMessage
 from repertory.backends.ports import Batch, Lease, OwnedRows, SessionStore, UntilFree
 from repertory.core.ids import whereabouts
+from repertory.core.journal.rows import Row
 from repertory.core.retry import StorePatience
 from repertory.errors import LeaseLost, RepertoryError, SessionBusy
 from repertory.runtime.ref import ActorRef
-
-T = TypeVar("T", Lease, OwnedRows)
 
 _TRIES = 5
 """How often to try again within the time that an idle owner needs to give a session up."""
@@ -57,13 +54,7 @@ class SessionLeases:
         `patience`: the default) and no longer than until `by`, on the event loop's clock. Errors: as
         `SessionStore.acquire`; `SessionBusy` names the owner.
         """
-        async with self._locked(session_id) as session:
-            if not await self._holds(session):
-                acquire = partial(self._store.acquire, session_id, takeover=takeover)
-                session.lease = await self._waiting(session_id, acquire, patience, by)
-            assert session.lease is not None
-            session.users += 1
-            return session.lease
+        return (await self._join(session_id, None, takeover=takeover, patience=patience, by=by)).lease
 
     async def acquire_again(self, lease: Lease) -> bool:
         """Use the session again under a lease that was released. False if that cannot be, or somebody else has had the
@@ -85,13 +76,21 @@ class SessionLeases:
         """`acquire`, and the rows from which an agent of the session is opened: in one call of the store, unless the
         lease is held already.
         """
+        return await self._join(session_id, agent_id, takeover=takeover, patience=patience, by=by)
+
+    async def _join(
+        self, session_id: str, agent_id: str | None, *, takeover: bool, patience: StorePatience | None, by: float
+    ) -> OwnedRows:
         async with self._locked(session_id) as session:
-            if await self._holds(session) and session.lease is not None:
-                owned = OwnedRows(session.lease, await self._store.load(session_id, agent_id))
-            else:
-                own_and_load = partial(self._store.own_and_load, session_id, agent_id, takeover=takeover)
-                owned = await self._waiting(session_id, own_and_load, patience, by)
+            if session.doubted and session.lease is not None and not await self._is_current(session.lease):
+                session.lease, session.users = None, 0
+            session.doubted = False
+            if session.lease is None or not session.users:
+                wait_s = self._busy_s if patience is None else patience.busy_s
+                owned = await self._acquire(session_id, agent_id, wait_s, by, takeover=takeover)
                 session.lease = owned.lease
+            else:
+                owned = OwnedRows(session.lease, await self._load(session_id, agent_id))
             session.users += 1
             return owned
 
@@ -124,13 +123,6 @@ class SessionLeases:
         if not session.doubted:
             session.lease = None
 
-    async def _holds(self, session: _Session) -> bool:
-        """True if the lease is in use and good. Errors: as `SessionStore.append`."""
-        if session.doubted and session.lease is not None and not await self._is_current(session.lease):
-            session.lease, session.users = None, 0
-        session.doubted = False
-        return session.lease is not None and session.users > 0
-
     async def _is_current(self, lease: Lease) -> bool:
         """Ask the store. Errors: as `SessionStore.append`."""
         (outcome,) = await self._store.append([Batch(lease=lease, rows=())])
@@ -138,21 +130,27 @@ class SessionLeases:
             raise outcome
         return not isinstance(outcome, LeaseLost)
 
-    async def _waiting(
-        self, session_id: str, own: Callable[[], Awaitable[T]], patience: StorePatience | None, by: float
-    ) -> T:
-        """What `own` returns once no other process has the session."""
+    async def _own(self, session_id: str, agent_id: str | None, *, takeover: bool) -> OwnedRows:
+        if agent_id is None:
+            return OwnedRows(await self._store.acquire(session_id, takeover=takeover), ())
+        return await self._store.own_and_load(session_id, agent_id, takeover=takeover)
+
+    async def _load(self, session_id: str, agent_id: str | None) -> Sequence[Row]:
+        return () if agent_id is None else await self._store.load(session_id, agent_id)
+
+    async def _acquire(
+        self, session_id: str, agent_id: str | None, wait_s: float, by: float, *, takeover: bool
+    ) -> OwnedRows:
         store = self._store
-        wait_s = self._busy_s if patience is None else patience.busy_s
         yields_s = store.capabilities.yields_within_s
         began = anyio.current_time()
-        owned: T | None = None
+        owned: OwnedRows | None = None
         try:
             async with AsyncExitStack() as stack:
                 until_free: UntilFree | None = None
                 while owned is None:
                     try:
-                        owned = await own()
+                        owned = await self._own(session_id, agent_id, takeover=takeover)
                     except SessionBusy as error:
                         now = anyio.current_time()
                         left_s = min(began + wait_s, by) - now
@@ -163,7 +161,7 @@ class SessionLeases:
         except BaseException:
             if owned is not None:  # Cancelled behind the end.
                 with anyio.CancelScope(shield=True), suppress(RepertoryError):
-                    await store.release(owned.lease if isinstance(owned, OwnedRows) else owned)
+                    await store.release(owned.lease)
             raise
         return owned
 
