@@ -508,35 +508,35 @@ class SessionPersister(Actor[PersisterMessage]):
         """
         if self._lease is None:
             return
-        now = self.context.clock()
         if self._waiters:
-            self._give_up_waiting(now + _EARLY_S)
-        due_at = self._write_due_at()
-        if due_at <= now + _EARLY_S:
+            self._give_up_waiting(self.context.clock() + _EARLY_S)
+        due_at = math.inf if self._busy else self._write_due_at()
+        if due_at < math.inf and due_at <= self.context.clock() + _EARLY_S:
             self._begin_write(self._lease)
             due_at = math.inf
         if due_at != self._wakes_at:
-            self._wakes_at = due_at
-            self._set_write_timer(due_at, max(due_at - now, 0.0))
+            self._set_write_timer(due_at)
         for waiter in self._waiters:
             look_at = waiter.until(self._patience_s)
             if look_at < self._looks_at:  # One timer for all askers; it may outlast them.
                 self._looks_at = look_at
-                self.context.after(max(look_at - now, 0.0), _TIME_TO_LOOK, key="look")
+                self.context.after(self._seconds_until(look_at), _TIME_TO_LOOK, key="look")
 
-    def _set_write_timer(self, due_at: float, delay_s: float) -> None:
+    def _set_write_timer(self, due_at: float) -> None:
         """Rows that wait for others are usually written before their time."""
+        self._wakes_at = due_at
         if due_at == math.inf:
             self.context.cancel_timer("write")
         elif due_at == self._due_at:
-            self.context.soon_after(delay_s, _TIME_TO_LOOK, key="write")
+            self.context.soon_after(self._seconds_until(due_at), _TIME_TO_LOOK, key="write")
         else:
-            self.context.after(delay_s, _TIME_TO_LOOK, key="write")
+            self.context.after(self._seconds_until(due_at), _TIME_TO_LOOK, key="write")
+
+    def _seconds_until(self, at: float) -> float:
+        return max(at - self.context.clock(), 0.0)
 
     def _write_due_at(self) -> float:
-        """When the next write is to begin; infinity while one runs or there is nothing to do."""
-        if self._busy:
-            return math.inf
+        """When the next write is to begin; infinity if there is nothing to do."""
         if self._buffer.waits:
             due_at = -math.inf if self._waiters else self._due_at
         else:
