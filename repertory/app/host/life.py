@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -210,6 +211,18 @@ def _at_exit() -> None:
         thread.join(max(0.0, until - time.monotonic()))
 
 
+def _stop_threads() -> None:
+    """Stop the worker threads of loops that were left without being closed, such as a notebook's. anyio stops those of
+    a loop with the task that stands above all others, which is a host's own there; before a process ends, it waits for
+    its threads.
+    """
+    left = [loop for loop, _ in _started if not loop.is_running()]
+    for thread in threading.enumerate():
+        stop = getattr(thread, "stop", None)
+        if thread.name == "AnyIO worker thread" and stop is not None and getattr(thread, "loop", None) in left:
+            stop()
+
+
 def _forget_parent() -> None:
     """In a forked child: the hosts are the parent's."""
     never_collect(*_started)
@@ -217,6 +230,10 @@ def _forget_parent() -> None:
 
 
 atexit.register(_at_exit)
+# Functions of `atexit` are called after the threads have ended. This is what `concurrent.futures` uses.
+_before_threads_end = getattr(threading, "_register_atexit", None)
+if _before_threads_end is not None:
+    _before_threads_end(_stop_threads)
 call_in_children(_forget_parent)
 
 
