@@ -178,9 +178,9 @@ class PersisterSettings(Struct, frozen=True, kw_only=True):
     agent_id: str
     takeover: bool = False
     """Fence a live owner instead of refusing to start."""
-    linger_s: float = 0.02
-    """How long rows wait for others before they are written unasked, unless the store asks for longer; up to 50 ms more
-    may pass. A turn that ends earlier is one commit, even if the event loop is busy with the turns of other sessions.
+    linger_s: float = 0.05
+    """How long rows wait for others before they are written unasked, unless the store asks for longer. A turn that ends
+    earlier is one commit, even if the event loop is busy with the turns of other sessions.
     """
     patience: StorePatience | None = None
     """The agent's own retry policy, instead of the host's."""
@@ -527,8 +527,6 @@ class SessionPersister(Actor[PersisterMessage]):
         self._wakes_at = due_at
         if due_at == math.inf:
             self.context.cancel_timer("write")
-        elif due_at == self._due_at:
-            self.context.soon_after(self._seconds_until(due_at), _TIME_TO_LOOK, key="write")
         else:
             self.context.after(self._seconds_until(due_at), _TIME_TO_LOOK, key="write")
 

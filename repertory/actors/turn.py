@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import aclosing, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never, cast
+from weakref import ref
 
 import anyio
 from msgspec import Struct
@@ -89,7 +90,7 @@ class TurnDriver:
         self._machine = Turn(limits=turn.limits, wants_output=turn.invocation.output_schema is not None)
         if before is not None:
             self._machine = before.spent_by(self._machine)
-        turn.stop.after_tools = self._stop_after_tools
+        turn.stop.after_tools = _without_holding(self)
         self._direct = turn.invocation.direct is not None
         self._over = True
         """True unless hooks have been told that the call began, and not yet that it ended."""
@@ -264,6 +265,20 @@ class TurnDriver:
         if not self._over:
             self._over = True
             self.resume = await self._turn.hooks.after_invocation(result)
+
+
+def _without_holding(driver: TurnDriver) -> Callable[[StopReason], None]:
+    """`driver.stop(..., after_tools=True)`. Held by what the driver holds, it would make the whole turn a cycle, which
+    only the garbage collector frees.
+    """
+    held = ref(driver)
+
+    def stop(reason: StopReason) -> None:
+        driver = held()
+        if driver is not None:
+            driver.stop(reason, after_tools=True)
+
+    return stop
 
 
 # Calls the model: for one step of a turn (`ModelCalls`), or beside turns (`call_until_answered`).

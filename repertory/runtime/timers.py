@@ -25,23 +25,6 @@ class TimerFired(Struct, frozen=True, eq=False):
     period_s: float | None
 
 
-class RoughTimer:
-    """A timer on the wheel of deadlines: setting and cancelling it costs next to nothing."""
-
-    __slots__ = ("_bucket", "_expire")
-
-    def __init__(self, alarms: Alarms, when: float, expire: Callable[[], object]) -> None:
-        self._expire = expire
-        self._bucket = alarms.expire_at(when, self)
-
-    def expire(self) -> None:
-        self._expire()
-
-    def cancel(self) -> None:
-        """Never run it. Allowed at any time, more than once."""
-        self._bucket.discard(self)
-
-
 class Timers:
     """The timers of one incarnation."""
 
@@ -51,7 +34,7 @@ class Timers:
         self._mailbox = mailbox
         self._alarms = alarms
         self._now = now
-        self._set: dict[Hashable, Alarm | RoughTimer | TimerFired] = {}
+        self._set: dict[Hashable, Alarm | TimerFired] = {}
 
     def __len__(self) -> int:
         return len(self._set)
@@ -61,12 +44,6 @@ class Timers:
         self.cancel(key)
         self._arm(key, message, self._now() + delay_s, None)
 
-    def soon_after(self, delay_s: float, message: object, key: Hashable) -> None:
-        """As `after`, and up to 50 ms later."""
-        self.cancel(key)
-        when = self._now() + delay_s
-        self._set[key] = RoughTimer(self._alarms, when, self._firing(key, message, when, None))
-
     def every(self, period_s: float, message: object, key: Hashable) -> None:
         """Deliver `message` again and again; a period that ends before the last delivery was handled is skipped."""
         self.cancel(key)
@@ -75,7 +52,7 @@ class Timers:
     def cancel(self, key: Hashable) -> None:
         """Void the timer of that key, even one that has run out and waits to be handled. Unknown keys are fine."""
         entry = self._set.pop(key, None)
-        if entry is not None and not isinstance(entry, TimerFired):
+        if isinstance(entry, Alarm):
             entry.cancel()
 
     def close(self) -> None:
@@ -93,15 +70,12 @@ class Timers:
         return True
 
     def _arm(self, key: Hashable, message: object, when: float, period_s: float | None) -> None:
-        self._set[key] = self._alarms.at(when, self._firing(key, message, when, period_s))
-
-    def _firing(self, key: Hashable, message: object, when: float, period_s: float | None) -> Callable[[], None]:
         def fire() -> None:
             fired = TimerFired(self, key, message, when, period_s)
             self._set[key] = fired
             self._mailbox.offer_system(fired)
 
-        return fire
+        self._set[key] = self._alarms.at(when, fire)
 
 
 # Everything in a system that happens later: exact timers in a heap, and ask deadlines on a wheel of 50 ms slots.

@@ -61,22 +61,6 @@ async def test_timer_of_the_same_key_is_replaced() -> None:
     assert await run(set_twice, 5) == [(1.0, "other"), (2.0, "new")]
 
 
-async def test_a_rough_timer_fires_within_a_slot_and_can_be_replaced_and_cancelled() -> None:
-    async def set_them(actor: Scripted, message: object) -> Next:
-        actor.context.soon_after(0.02, "rough", key="a")
-        actor.context.soon_after(1, "cancelled", key="b")
-        actor.context.cancel_timer("b")
-        actor.context.after(1, "replaced", key="c")
-        actor.context.soon_after(2, "replaced again", key="c")
-        actor.context.after(3, "exact", key="c")
-        return reply(None)
-
-    (rough_at, rough), exact = await run(set_them, 5)
-    assert rough == "rough"
-    assert 0.02 <= rough_at <= 0.02 + SLOT_S
-    assert exact == (3.0, "exact")
-
-
 async def test_cancelled_timer_never_fires_even_when_it_has_run_out_already() -> None:
     async def set_and_cancel(actor: Scripted, message: object) -> Next:
         actor.context.after(1, "cancelled", key="a")
