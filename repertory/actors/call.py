@@ -328,12 +328,14 @@ def in_context(
     No other task may use `context` meanwhile. The runtime's own variables of the running task stay as they are; only
     the trace is the caller's, if it has one.
     """
+    before = context.get(OPEN_TURNS, ())
     context.run(_speak_for, ORIGIN.get(), turn)
     step: Callable[[], object] = partial(work.send, None)
     while True:
         try:
             waits_for = context.run(step)
         except StopIteration as done:
+            context.run(OPEN_TURNS.set, before)  # The turn holds the context: otherwise they would be a cycle.
             return done.value
         try:
             step = partial(work.send, (yield waits_for))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,15 +12,21 @@ import pytest
 
 from repertory import (
     Agent,
+    AgentSpec,
     FileSessionManager,
     GraphBuilder,
     GraphResult,
     NodeFailed,
+    Runtime,
     ScriptedModel,
+    SQLiteSessions,
     Status,
     Swarm,
     SwarmResult,
+    tool,
 )
+from repertory.actors.call import Invocation
+from repertory.actors.turn import TurnDriver
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message
 
@@ -41,6 +48,30 @@ async def test_a_swarm_that_hands_over_for_ever_is_stopped_by_its_limit_however_
     assert isinstance(result, SwarmResult)
     assert (result.status, result.reason) == (Status.FAILED, "Max handoffs reached: 150")
     assert [str(each) for each in result.node_history] == ["a", "b"] * 75
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("kept", [False, True], ids=["memory", "sqlite"])
+async def test_turns_that_are_over_are_freed_without_the_garbage_collector(kept: bool, tmp_path: Path) -> None:
+    @tool(effects=False)
+    def add(a: int, b: int) -> int:
+        """Add."""
+        return a + b
+
+    replies: list[Any] = [{"toolUse": {"name": "add", "input": {"a": 1, "b": 2}}}, "3"]
+    spec = AgentSpec(model=ScriptedModel(replies, loop=True), tools=[add])
+    async with Runtime(sessions=SQLiteSessions(tmp_path / "sessions.db") if kept else None) as runtime:
+        session = runtime.agent(spec).session("s")
+        await session.invoke("warm up")
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(10):
+                await session.invoke("go on")
+            left = [each for each in gc.get_objects() if isinstance(each, TurnDriver | Invocation)]
+        finally:
+            gc.enable()
+    assert len(left) <= 1, "at most those of the call that was answered just now"
 
 
 def written_anew(folder: Path) -> dict[str, Any]:
