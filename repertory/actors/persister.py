@@ -415,8 +415,13 @@ class SessionPersister(Actor[PersisterMessage]):
         self._pausing = None
         if paused:
             self._lease, self._released = None, lease
-            with suppress(Retryable):  # It is released when another process asks for it, or when the store is closed.
+            try:
                 await keeper.leases.release(lease)
+            except Retryable:  # It is released when another process asks for it, or when the store is closed.
+                pass
+            except RepertoryError as error:  # The session ends, and its store with it.
+                self.context.logger.error("a session could not be released cause=%r", str(error))
+                paused = False
         slot.reply(paused)
 
     async def _resume(self) -> Next:

@@ -235,7 +235,7 @@ def test_a_loop_that_ends_without_leaving_gives_everything_up_in_order(
     threads = threading.active_count()
     anyio.run(forgetful, backend=anyio_backend)
     anyio.run(careless, backend=anyio_backend)
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     assert not [record for record in caplog.records if record.name == "asyncio" and record.levelno > logging.INFO]
     histories = anyio.run(read_histories, tmp_path / "a.db", "default", ["r", "s"], backend=anyio_backend)
     assert histories == [["hello", "fine"]] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import os
 import signal
@@ -43,6 +44,12 @@ def kept(path: Path, *answers: str, session: str = "s", **options: object) -> Ag
 
 def texts(agent: Agent) -> list[str]:
     return [block["text"] for message in agent.messages for block in message["content"] if "text" in block]
+
+
+def owner_of(path: Path) -> str | None:
+    with closing(sqlite3.connect(path)) as database:
+        (owner,) = database.execute("SELECT owner FROM sessions").fetchone()
+    return owner
 
 
 # Who else wants the session.
@@ -172,6 +179,29 @@ async def test_a_call_that_was_cancelled_leaves_a_session_for_the_next(path: Pat
     for after_s in (0.0, 0.001, 0.02):
         with anyio.move_on_after(after_s):
             await agent.invoke_async("cut short")
+    assert str(await agent.invoke_async("two")) == "ok"
+    assert texts(agent)[-2:] == ["two", "ok"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+@pytest.mark.parametrize("times", [1, 2, 3])
+async def test_a_call_that_asyncio_cancels_at_any_moment_leaves_the_session_to_others(times: int, path: Path) -> None:
+    """No shield stops such a cancellation, and it may come again while the call still ends."""
+    agent = kept(path)
+    await agent.invoke_async("one")
+    for moment in range(40):
+        call = asyncio.create_task(agent.invoke_async("cut short"))
+        for _ in range(moment):
+            await asyncio.sleep(0.0002 * (moment % 2))
+        for _ in range(times):
+            call.cancel()
+            await asyncio.sleep(0)
+        await asyncio.wait([call])
+        for _ in range(1000):
+            if owner_of(path) is None:
+                break
+            await asyncio.sleep(0.005)
+        assert owner_of(path) is None, moment
     assert str(await agent.invoke_async("two")) == "ok"
     assert texts(agent)[-2:] == ["two", "ok"]
 

@@ -82,7 +82,11 @@ class _Place(Struct):
     lock: anyio.Lock = field(default_factory=partial(anyio.Lock, fast_acquire=True))
     active: ActiveSession | None = None
     paused: bool = False
-    """Whether the active session is released: it must be resumed before it is used."""
+    """Whether the active session may be released: it must be resumed before it is used."""
+    ending: bool = False
+    """Whether it is being stopped: that must be finished before it is started again."""
+    cut: bool = False
+    """Whether a caller was cancelled by asyncio itself, which no shield stops, while it entered or left."""
     name: str = ""
     """The name of its supervisor, while it is active."""
     store_key: str | None = None
@@ -135,6 +139,7 @@ class Host:
         self._remembers = False
         """Whether any session has used a memory store."""
         self._places: dict[Key, _Place] = {}
+        self._watch: ActorRef[LookForIdle] | None = None
         self._paused: dict[Key, _Place] = {}
         """The paused sessions, in the order in which they were used."""
         self._wanted: set[tuple[str, str]] = set()
@@ -158,7 +163,8 @@ class Host:
             self._outer = _ambient.get()
             _ambient.set(self)
         if self._settings.idle_timeout_s > 0:
-            await self.system.start(idle_watch_spec(self._settings.idle_timeout_s / 4, self._passivate_idle))
+            watch = idle_watch_spec(self._settings.idle_timeout_s / 4, self._passivate_idle)
+            self._watch = await self.system.start(watch)
         return self
 
     async def __aexit__(self, *exc_info: Any) -> bool | None:
@@ -219,10 +225,13 @@ class Host:
         place.users += 1
         place.by = max(place.by, min(deadline, caller_deadline()))
         active = place.active
-        if active is not None and active.alive and not place.paused and not place.lock.locked():
+        ready = active is not None and active.alive and not place.paused and not place.ending
+        if active is not None and ready and not place.lock.locked():
             return active
         try:
             async with place.lock:
+                if place.ending:
+                    await self._rest(spec.key, place)
                 if place.paused and not await self._resume(place, spec):
                     await self._stop(spec.key, place)
                 if place.active is not None and not place.active.alive:
@@ -230,6 +239,7 @@ class Host:
                 return place.active or await self._activate(place, spec)
         except BaseException:
             place.users -= 1
+            self._note_cut(place)
             if not place.lock.locked():  # Otherwise the task that stops the session drops the place.
                 self._drop_empty(spec.key, place)
             raise
@@ -245,21 +255,35 @@ class Host:
         wanted = spec.key[:2] in self._wanted
         if place.users or (self._keeps and not spec.own and not wanted):
             return None
-        with anyio.CancelScope(shield=True):
-            if wanted:
-                await self._yield(*spec.key[:2])
+        try:
+            with anyio.CancelScope(shield=True):
+                return await self._leave_last(spec.key, place, wanted=wanted)
+        except BaseException:
+            self._note_cut(place)
+            raise
+        raise AssertionError
+
+    async def _leave_last(self, key: Key, place: _Place, *, wanted: bool) -> NotStored | None:
+        if wanted:
+            await self._yield(*key[:2])
+            return None
+        async with place.lock:
+            if place.users:
                 return None
-            async with place.lock:
-                if place.users:
-                    return None
-                by, place.by = place.by, -math.inf
-                if not await self._pause(spec.key, place):
-                    buffer = place.buffer
-                    await self._rest(spec.key, place, by=by)
-                    if buffer is not None and self._settings.pauses and not self._settings.ambient:
-                        return self.buffers.drop(buffer)
-            await self._stop_oldest()
+            by, place.by = place.by, -math.inf
+            if not await self._pause(key, place):
+                buffer = place.buffer
+                await self._rest(key, place, by=by)
+                if buffer is not None and self._settings.pauses and not self._settings.ambient:
+                    return self.buffers.drop(buffer)
+        await self._stop_oldest()
         return None
+
+    def _note_cut(self, place: _Place) -> None:
+        """Have the session released, or its end finished, after its last user was cut short."""
+        if self._watch is not None and not place.users and (place.ending or place.paused or self._settings.pauses):
+            place.cut = True
+            self._watch.tell(LookForIdle())
 
     async def _activate(self, place: _Place, spec: SessionSpec) -> ActiveSession:
         spec.lock.acquire(spec.agent.agent_id)
@@ -323,9 +347,11 @@ class Host:
         active = place.active
         if not self._settings.pauses or active is None or not place.may_pause or place.servers:
             return False
+        place.paused = True
         if not await active.pause():
+            place.paused = False
             return False
-        place.paused, self._paused[key] = True, place
+        self._paused[key] = place
         if place.spec is not None:
             place.spec.lock.pause(active)
         return True
@@ -336,12 +362,13 @@ class Host:
         if active is None or before is None or not spec.continues(before) or not before.lock.resume(active):
             return False
         if await active.resume():
-            del self._paused[spec.key]
+            self._paused.pop(spec.key, None)
             place.paused = False
         return not place.paused
 
     async def _stop(self, key: Key, place: _Place) -> None:
         """Stop a paused session, which has nothing to store, and must not write."""
+        place.ending = True
         if place.active is not None:
             await self.system.stop(place.active.watched)
         self._paused.pop(key, None)
@@ -371,6 +398,7 @@ class Host:
         if place.paused:
             await self._stop(key, place)
             return
+        place.ending = True
         if active is not None and active.alive:
             if at_once:
                 active.hurry(self._settings.drain_timeout_s * _HURRY_SHARE)
@@ -386,11 +414,12 @@ class Host:
     def _drop_empty(self, key: Key, place: _Place) -> None:
         """Drop the place of a session without users that needs nothing kept here."""
         unused = place.active is None and place.memory is None and not place.users and place.spec is None
-        if unused and self._places.get(key) is place:
+        if unused and not place.ending and self._places.get(key) is place:
             del self._places[key]
 
     async def _forget(self, place: _Place) -> None:
         """Called after the session's actors have ended: release everything that it used."""
+        place.ending = True
         self._release(place)
         place.active, place.paused, place.buffer = None, False, None
         self._names.discard(place.name)
@@ -401,6 +430,7 @@ class Host:
         store_key, place.store_key = place.store_key, None
         if store_key is not None:
             await self._stores.leave(store_key, keep=self._keeps)
+        place.ending = False
 
     def _release(self, place: _Place) -> None:
         """From now on the session may start elsewhere."""
@@ -412,6 +442,10 @@ class Host:
         """Stop every session that was idle for `idle_timeout_s` and has no records waiting for its store."""
         for key, place in list(self._places.items()):
             async with place.lock:
+                if place.cut and not place.users:
+                    place.cut = False
+                    if place.ending or not await self._pause(key, place):
+                        await self._rest(key, place)
                 idle_s = anyio.current_time() - place.idle_since
                 idle = not place.users and not place.waits and idle_s >= self._settings.idle_timeout_s
                 if idle and place.active is not None:

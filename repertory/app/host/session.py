@@ -42,7 +42,7 @@ from repertory.actors.persister import (
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.core.state import AgentState
 from repertory.core.turn import CANCELLED, StopReason
-from repertory.errors import ActorDead, AgentBusy, Unavailable
+from repertory.errors import ActorDead, ActorFailed, AgentBusy, RepertoryError
 from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
@@ -259,14 +259,16 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
         try:
             await self.agent.ask(FinishTurns(more_may_come=True), timeout_s=math.inf)
             return await self.persister.ask(Pause(), timeout_s=math.inf)
-        except ActorDead:
+        except (ActorDead, ActorFailed):
             return False
 
     async def resume(self) -> bool:
-        """Acquire the session again. False if its actors have ended, or others may have changed the session."""
+        """Acquire the session again. False if its actors have ended, others may have changed the session, or the store
+        refuses; it says why when the session is opened anew.
+        """
         try:
             return self.alive and await self.persister.ask(Resume(), timeout_s=math.inf)
-        except (ActorDead, Unavailable):
+        except RepertoryError:
             return False
 
     async def finish(self, by: float) -> None:
