@@ -279,3 +279,12 @@ def test_many_bytes_are_read_in_parts_and_are_the_same(lengths: list[int]) -> No
     values = ["x" * length for length in lengths]
     assert load_all([dump(value) for value in values]) == values
     assert load_all([*(dump(value) for value in values), b'{"a":[1', b"2]}"]) is None
+
+
+_ODD = ["1e400", "-1e400", "1E5", "-0", "-0.0", '"\\ud800"', '{"a":1,"a":2}', "1e-400", "5e-324"]
+_PLAIN = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**40), 10**40) | st.text(st.characters())
+
+
+@given(st.lists(_PLAIN.map(dump) | st.sampled_from([body.encode() for body in _ODD])))
+def test_many_bodies_are_loaded_as_each_alone_to_the_last_digit(bodies: list[bytes]) -> None:
+    assert repr(load_all(bodies)) == repr([load(body) for body in bodies])

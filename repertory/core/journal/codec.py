@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import NoReturn, TypeAlias, TypeVar, cast, get_args
 
-from msgspec import NODEFAULT, Struct
+from msgspec import NODEFAULT, MsgspecError, Struct
+from msgspec.json import Decoder as JSONDecoder
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.records import (
@@ -502,6 +503,9 @@ def dump(value: object) -> bytes:
         raise Invalid("a record holds JSON values and bytes only", cause=str(error)) from error
 
 
+_PARSER = JSONDecoder()
+
+
 def load(body: bytes) -> Json:
     """The value that was dumped; tuples come back as lists.
 
@@ -544,10 +548,20 @@ def _load_at_once(bodies: Sequence[bytes]) -> list[Json] | None:
     if _MARK in joined:
         return None
     try:
-        values = load(joined)
+        values = _parsed(joined)
     except ValueError:
         return None
     return values if isinstance(values, list) and len(values) == len(bodies) else None
+
+
+def _parsed(body: bytes) -> Json:
+    """`load` of bytes without marks, faster. What this parser refuses, such as half a surrogate pair, is left to
+    `load`, which takes it or says why not.
+    """
+    try:
+        return cast("Json", _PARSER.decode(body))
+    except (MsgspecError, ValueError, RecursionError):
+        return load(body)
 
 
 def _refuse_constant(name: str) -> NoReturn:
