@@ -179,6 +179,11 @@ class ServerLink:
         for scope in self._waiting:
             scope.cancel()
 
+    @property
+    def is_there(self) -> bool:
+        """Whether requests reach the server now, as far as is known."""
+        return self._away is None
+
     def explain(self, error: RepertoryError) -> None:
         """Set the reason why the server is away."""
         self._away = str(error)

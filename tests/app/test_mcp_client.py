@@ -14,9 +14,10 @@ import pytest
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from repertory import Agent, AgentSpec, MCPClient, Runtime, ScriptedModel, tool
+from repertory.app.host.host import SERVED_PAUSED_MAX
 from repertory.core.messages import Message, text_of, tool_results
 from repertory.errors import Invalid, NotReady, RepertoryError, Unavailable
-from tests.backends.tools.mcp_servers import ROUGH, TOYS, http_server, sigkill, wait_for_end, wait_for_note
+from tests.backends.tools.mcp_servers import ROUGH, TOYS, http_server, is_running, sigkill, wait_for_end, wait_for_note
 
 pytestmark = pytest.mark.real_time
 on_both_loops = pytest.mark.anyio
@@ -74,6 +75,7 @@ async def test_an_agent_uses_a_servers_tools_beside_its_own(tmp_path: Path) -> N
         assert str(await agent.invoke_async("compute")) == "ten"
         results = [result for message in agent.messages for result in tool_results(message)]
         assert [result["content"] for result in results[:2]] == [[{"text": "5"}], [{"text": "10"}]]
+        await agent.shutdown_async()
         await wait_for_end(str(results[2]["content"][0]["text"]))
     assert agent.tool_names[:3] == ["double", "add", "pid"]
     assert {"double", "add"} < {spec["name"] for spec in model.calls[0].tool_specs or ()}
@@ -89,6 +91,80 @@ async def test_a_held_agent_holds_its_server() -> None:
             await agent.invoke_async("2")
             assert last_result(agent.messages) == first
         await wait_for_end(first[1])
+
+
+@on_both_loops
+async def test_a_server_stays_between_calls_and_is_started_again_if_it_has_died() -> None:
+    """A call that begins before the end of the server was heard of gets an error result, as within a block."""
+    agent = agent_with(rough(), replies=[trying("pid")], loop=True)
+    with anyio.fail_after(30):
+        await agent.invoke_async("1")
+        first = last_result(agent.messages)
+        await agent.invoke_async("2")
+        assert last_result(agent.messages) == first
+        sigkill(first[1])
+        await wait_for_end(first[1])
+        status = "error"
+        while status == "error":
+            await agent.invoke_async("3")
+            status, then = last_result(agent.messages)
+        assert then != first[1]
+        await agent.shutdown_async()
+        await wait_for_end(then)
+
+
+@on_both_loops
+async def test_the_servers_of_few_agents_stay_between_calls() -> None:
+    """A service that makes an agent for every request must not collect processes."""
+    pids: list[str] = []
+    agents: list[Agent] = []
+    with anyio.fail_after(50):
+        for _ in range(SERVED_PAUSED_MAX + 2):
+            agents.append(agent_with(rough(), replies=[use("pid"), "one"]))
+            await agents[-1].invoke_async("1")
+            pids.append(last_result(agents[-1].messages)[1])
+        await wait_for_end(pids[0])
+        await wait_for_end(pids[1])
+        assert all(is_running(pid) for pid in pids[2:])
+        for agent in agents:
+            await agent.shutdown_async()
+        for pid in pids:
+            await wait_for_end(pid)
+
+
+@on_both_loops
+async def test_a_server_ends_with_its_loop() -> None:
+    """The next test's loop is another one; this one looks from a thread, when the first loop has ended."""
+    pids: list[str] = []
+
+    def in_a_loop_of_its_own() -> None:
+        async def call() -> None:
+            agent = agent_with(rough(), replies=[use("pid"), "one"])
+            await agent.invoke_async("1")
+            pids.append(last_result(agent.messages)[1])
+
+        anyio.run(call)
+
+    with anyio.fail_after(30):
+        await anyio.to_thread.run_sync(in_a_loop_of_its_own)
+        await wait_for_end(pids[0])
+
+
+@on_both_loops
+async def test_a_client_opened_by_hand_between_two_calls_is_used_by_the_second() -> None:
+    client = rough()
+    agent = agent_with(client, replies=[use("pid"), "one", use("pid"), "two", use("pid"), "three"])
+    with anyio.fail_after(30):
+        await agent.invoke_async("1")
+        first = last_result(agent.messages)
+        async with client:
+            by_hand = str((await client.call_tool_async("use", "pid", {}))["content"][0].get("text"))
+            await agent.invoke_async("2")
+            assert last_result(agent.messages) == ("success", by_hand) != first
+        await agent.invoke_async("3")
+        status, then = last_result(agent.messages)
+        assert (status, then != by_hand) == ("success", True)
+        await agent.shutdown_async()
 
 
 @on_both_loops

@@ -197,11 +197,13 @@ async def test_a_call_that_asyncio_cancels_at_any_moment_leaves_the_session_to_o
             call.cancel()
             await asyncio.sleep(0)
         await asyncio.wait([call])
+        await asyncio.sleep(0.02)  # What was cut short may still be about to own the session.
         for _ in range(1000):
             if owner_of(path) is None:
                 break
             await asyncio.sleep(0.005)
-        assert owner_of(path) is None, moment
+        else:
+            pytest.fail(f"the session was not given up after {moment} steps")
     assert str(await agent.invoke_async("two")) == "ok"
     assert texts(agent)[-2:] == ["two", "ok"]
 

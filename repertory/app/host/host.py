@@ -47,6 +47,8 @@ PAUSED_S = 60.0
 """How long the actors of a session outlive its last call, outside a `Runtime`."""
 PAUSED_MAX = 256
 """How many sessions may be paused; beyond that the one that was unused for the longest time is stopped."""
+SERVED_PAUSED_MAX = 8
+"""The same of sessions with tool servers, each of which may be a process."""
 _HURRY_SHARE = 0.05
 """Share of the drain timeout: how long a call that is cut short still waits for its store."""
 ShutdownHook = Callable[[], Awaitable[None]]
@@ -276,7 +278,10 @@ class Host:
                 await self._rest(key, place, by=by)
                 if buffer is not None and self._settings.pauses and not self._settings.ambient:
                     return self.buffers.drop(buffer)
-        await self._stop_oldest()
+        if place.servers:
+            await self._stop_oldest(served=True)
+        if len(self._paused) > PAUSED_MAX:
+            await self._stop_oldest(served=False)
         return None
 
     def _note_cut(self, place: _Place) -> None:
@@ -345,7 +350,9 @@ class Host:
     async def _pause(self, key: Key, place: _Place) -> bool:
         """Release the session, and keep its actors. False where that cannot be."""
         active = place.active
-        if not self._settings.pauses or active is None or not place.may_pause or place.servers:
+        if not self._settings.pauses or active is None or not place.may_pause:
+            return False
+        if not self.servers.may_stay(place.servers):
             return False
         place.paused = True
         if not await active.pause():
@@ -359,7 +366,14 @@ class Host:
     async def _resume(self, place: _Place, spec: SessionSpec) -> bool:
         """Use a paused session again. False if its actors cannot serve this call."""
         active, before = place.active, place.spec
-        if active is None or before is None or not spec.continues(before) or not before.lock.resume(active):
+        if (
+            active is None
+            or before is None
+            or not spec.continues(before)
+            or not self.servers.still_serve(place.servers)
+        ):
+            return False
+        if not before.lock.resume(active):
             return False
         if await active.resume():
             self._paused.pop(spec.key, None)
@@ -383,10 +397,14 @@ class Host:
                 if place.paused and place.spec is not None and place.spec.lock is spec.lock:
                     await self._stop(spec.key, place)
 
-    async def _stop_oldest(self) -> None:
-        """Bound the number of paused sessions."""
-        while len(self._paused) > PAUSED_MAX:
-            key, place = next(iter(self._paused.items()))
+    async def _stop_oldest(self, *, served: bool) -> None:
+        """Bound the number of paused sessions. `served`: look only at those with tool servers."""
+        most = SERVED_PAUSED_MAX if served else PAUSED_MAX
+        while len(self._paused) > most:
+            paused = [(key, place) for key, place in self._paused.items() if place.servers or not served]
+            if len(paused) <= most:
+                return
+            key, place = paused[0]
             del self._paused[key]
             async with place.lock:
                 if place.paused:

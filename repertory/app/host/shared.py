@@ -44,6 +44,10 @@ class _Server(Struct, eq=False):
     supervisor: ActorRef[object] | None = None
     users: int = 0
 
+    @property
+    def runs(self) -> bool:
+        return self.supervisor is not None and self.supervisor.ended is None
+
 
 class ServerUse(Struct, frozen=True, eq=False):
     """One use of a server, from `enter` to `leave`."""
@@ -68,7 +72,7 @@ class ToolServers:
         """
         server = next((server for server in self._servers if server.source is source), None)
         if server is None:
-            by_hand = next((link for other, link in _open_by_hand.get(()) if other is source), None)
+            by_hand = _by_hand(source)
             if by_hand is not None:
                 return ServerUse(by_hand, None)
             server = _Server(source)
@@ -76,7 +80,7 @@ class ToolServers:
         server.users += 1
         try:
             async with server.lock:
-                if server.link is None or server.supervisor is None or server.supervisor.ended is not None:
+                if server.link is None or not server.runs:
                     server.link = await self._start(server)
                 return ServerUse(server.link, server)
         except BaseException:
@@ -111,6 +115,17 @@ class ToolServers:
             raise errors[0]
         return [links[index] for index in range(len(sources))]
 
+    def may_stay(self, uses: Sequence[ServerUse]) -> bool:
+        """Whether these servers run for as long as they are used: none was opened by hand, to end with a block."""
+        return all(use.server is not None for use in uses)
+
+    def still_serve(self, uses: Sequence[ServerUse]) -> bool:
+        """Whether these servers answer, and are those that `enter` would use here and now."""
+        return all(
+            use.link.is_there and use.server is not None and use.server.runs and _by_hand(use.server.source) is None
+            for use in uses
+        )
+
     async def leave(self, use: ServerUse, *, keep: bool = False) -> None:
         """End a use. The last one stops the server and waits for the end of its process, unless `keep`."""
         if use.server is not None:
@@ -135,6 +150,11 @@ class ToolServers:
         except StartFailed as error:
             raise (failure := reason_of(error)) from failure.__cause__
         return link
+
+
+def _by_hand(source: ToolSource) -> ServerLink | None:
+    """The link to the source's server, if that was opened by hand."""
+    return next((link for other, link in _open_by_hand.get(()) if other is source), None)
 
 
 @asynccontextmanager

@@ -68,15 +68,16 @@ def sigkill(pid: str) -> None:
 
 async def wait_for_end(pid: str) -> None:
     """Wait until there is no such process."""
-    await _until(lambda: _is_gone(int(pid)))
+    await _until(lambda: not is_running(pid))
 
 
-def _is_gone(pid: int) -> bool:
+def is_running(pid: str) -> bool:
+    """True if there is such a process."""
     try:
-        os.kill(pid, 0)
+        os.kill(int(pid), 0)
     except ProcessLookupError:
-        return True
-    return False
+        return False
+    return True
 
 
 async def _until(condition: Callable[[], bool]) -> None:
