@@ -87,9 +87,11 @@ async def hosted(
             return
         waiting = gate.free.statistics().tasks_waiting
         if gate.of is not spec.lock or waiting:
-            if not gate.free.value:
+            if gate.free.value:
+                gate.free.acquire_nowait()
+            else:
                 _make_way(gate, spec, busy)
-            await _pass(gate, spec, deadline)
+                await _pass(gate, spec, deadline)
         if spec.parts is None or stays:
             try:
                 own = _host_for(spec, stays)
