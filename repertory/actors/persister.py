@@ -324,7 +324,9 @@ class SessionPersister(Actor[PersisterMessage]):
         return then
 
     async def handle(self, message: PersisterMessage) -> Next:
-        then = self._handled(message) or await self._handled_by_store(message)
+        then = self._handled(message)
+        if then is None:
+            then = await self._handled_by_store(message)
         self._go_on()
         if self._pausing is not None and self._lease is not None and isinstance(self._keeper, Durable):
             await self._end_pausing(self._keeper, self._lease, self._pausing)

@@ -252,6 +252,16 @@ def read_agent(body: bytes) -> AgentFile | None:
     )
 
 
+def generation_of(body: bytes) -> int:
+    """The generation of the owner who wrote a document; 0 when another program did. Errors: `ValueError` when the
+    document cannot be read.
+    """
+    fields = read(body)
+    ours = fields.get(OURS) if "message" in fields else fields
+    found = cast("dict[str, object]", ours).get("generation") if isinstance(ours, dict) else 0
+    return found if isinstance(found, int) else 0
+
+
 def without_contents(body: bytes, wanted: Collection[int], shown: Message | None, at: float) -> bytes:
     """A document without the contents of these rows, and with `shown` as its message, if given. Its list of rows to
     erase is dropped. Errors: `ValueError` when the document cannot be read.

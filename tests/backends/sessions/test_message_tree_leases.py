@@ -9,10 +9,13 @@ import anyio
 import pytest
 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.ports import Batch, Position
+from repertory.backends.ports import Batch, Overwrite, Position, StoredObject
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.liveness import TimeToLive
+from repertory.core.journal.records import StateChanged
+from repertory.core.journal.restore import Appender, restore
+from repertory.core.message_tree.json_files import read, to_file
 from repertory.errors import Corrupt, LeaseLost, SessionBusy
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.session_contract import grow
@@ -23,10 +26,15 @@ LEASE_S = 10.0
 
 
 def opened(
-    shelf: ObjectShelf, owner: str, *, prove_s: float = 5.0, wall: Callable[[], float] = anyio.current_time
+    shelf: ObjectShelf,
+    owner: str,
+    *,
+    prove_s: float = 5.0,
+    wall: Callable[[], float] = anyio.current_time,
+    objects: MemoryObjectStore | None = None,
 ) -> MessageTreeStore:
     return MessageTreeStore(
-        MemoryObjectStore(shelf),
+        objects or MemoryObjectStore(shelf),
         owner=owner,
         life=TimeToLive(wall, LEASE_S),
         wall=wall,
@@ -127,3 +135,54 @@ async def test_a_lease_that_cannot_be_read_is_named() -> None:
 class _Never:
     def random(self) -> float:
         return 0.5
+
+
+async def test_a_former_owner_erases_nothing_in_a_new_session_of_the_same_name() -> None:
+    """For a while it does not ask whether it is fenced."""
+    shelf = ObjectShelf()
+    one, two = opened(shelf, "one"), opened(shelf, "two")
+    late = await one.acquire("session")
+    await one.append([Batch(lease=late, rows=grow(2))])
+    await two.release(await two.acquire("session", takeover=True))
+    await two.delete("session")
+    lease = await two.acquire("session")
+    await two.append([Batch(lease=lease, rows=grow(3))])
+    await two.release(lease)
+    (outcome,) = await one.append([Batch(lease=late, rows=(), erase=[("default", 1)])])
+    assert isinstance(outcome, LeaseLost)
+    assert list(await two.load("session", "default", whole=True)) == grow(3)
+
+
+class Interrupted(MemoryObjectStore):
+    """After the second get of the document with the secret, another program adds a field to it: the first is that of
+    the whole journal, and what the second reads is to be replaced.
+    """
+
+    gets_left = -1
+
+    async def get(self, key: str) -> StoredObject:
+        found = await super().get(key)
+        if "/messages/" in key and b"secret" in found.body:
+            self.gets_left -= 1
+            if self.gets_left == 0:
+                await super().put(key, to_file({**read(found.body), "theirs": 1}), Overwrite())
+        return found
+
+
+async def test_what_another_program_writes_while_contents_are_destroyed_stays() -> None:
+    shelf = ObjectShelf()
+    objects = Interrupted(shelf)
+    store = opened(shelf, "one", objects=objects)
+    lease = await store.acquire("session")
+    rows = grow(1)
+    appender = Appender("default", restore(rows).fold, rows[-1].link, os.urandom)
+    rows.append(appender.append(StateChanged(at=1.0, set={"key": "secret"})))
+    await store.append([Batch(lease=lease, rows=[*rows, *grow(1, after=rows)])])
+    objects.gets_left = 2
+    (outcome,) = await store.append([Batch(lease=lease, rows=(), erase=[("default", 2)])])
+    assert isinstance(outcome, Position)
+    assert objects.gets_left <= 0
+    # The agent's own document goes on showing its state.
+    bodies = [(await objects.get(info.key)).body for info in await objects.list("") if "/messages/" in info.key]
+    assert sum(b'"theirs"' in body for body in bodies) == 1
+    assert not any(b"secret" in body for body in bodies)

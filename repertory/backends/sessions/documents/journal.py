@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,6 +30,7 @@ from repertory.core.message_tree.documents import (
     AgentFile,
     RecordGroup,
     RunFile,
+    generation_of,
     manager_named,
     message_document,
     read_run_file,
@@ -54,6 +56,8 @@ from repertory.errors import (
 
 HEAD_BYTES_MAX = 1_000_000
 """The largest window that is also kept in one object."""
+_TRIES_MAX = 5
+"""How often a document is replaced anew after somebody else has replaced it."""
 
 _log = logging.getLogger("repertory.sessions")
 
@@ -291,7 +295,10 @@ class TreeJournal:
             if self._settings.keep_heads:
                 self._rows = needed_of([*self._rows, *part.group.rows])
         if erase:
-            await self._erase(erase)
+            try:
+                await self._erase(erase)
+            except LeaseLost as error:
+                return error
         if log.state_due:
             await self.put_agent()
         return None
@@ -330,7 +337,9 @@ class TreeJournal:
         _log.warning("a damaged document was put aside, and is written anew file=%r", self._names.agent)
 
     async def _erase(self, seqs: Sequence[int]) -> None:
-        """Destroy the contents of rows in every document that holds them; last in the one that asks for it."""
+        """Destroy the contents of rows in every document that holds them; last in the one that asks for it. Errors:
+        `LeaseLost`.
+        """
         wanted = {seq for seq in seqs if 0 < seq <= self._log.last_seq}
         reading = await read_journal(self._place, whole=False)
         check_documents(self._place, reading)
@@ -347,10 +356,9 @@ class TreeJournal:
             if source.number in shown or any(kept.line.seq in wanted for kept in read.kept)
         ]
         for source in [*(source for source in holding if source not in asking), *asking]:
-            key = self._names.key(source)
-            body = (await self._objects.get(key)).body
             message = shown.get(source.number) if source.number is not None else None
-            await self._objects.put(key, without_contents(body, wanted, message, self._wall()), Overwrite())
+            without = partial(without_contents, wanted=wanted, shown=message, at=self._wall())
+            await _rewrite(self._place, source, self._log.generation, without)
         self._rows = [row.without_content() if row.seq in wanted else row for row in self._rows]
         self._log.view_due = True
 
@@ -371,13 +379,29 @@ class TreeJournal:
         await self._objects.put(self._names.key(key), body, Create())
 
 
+async def _rewrite(
+    place: JournalPlace, source: DocumentSource, generation: int, without: Callable[[bytes], bytes]
+) -> None:
+    """Replace a document that is there. A later owner's is left alone: it may be of a new session of that name.
+
+    Errors: `LeaseLost` when it is a later owner's, or gone; `StoreUnavailable`, and the object store's.
+    """
+    fields = {"session": place.session_id, "agent": place.agent_id, "file": place.names.key(source)}
+    for _ in range(_TRIES_MAX):
+        found = await find(place.objects, place.names.key(source))
+        if found is None or generation_of(found.body) > generation:
+            raise LeaseLost("another owner has the session", **fields)
+        with suppress(PreconditionFailed):
+            await place.objects.put(place.names.key(source), without(found.body), Update(found.version))
+            return
+    raise StoreUnavailable("the document could not be replaced", **fields)
+
+
 # One orchestrator's journal in the tree, for its owner: `multi_agent.json` for other programs, rows beside it for us.
 #
 # Each commit first puts the document, under the known version, and then the rows. So no other program's document is
 # overwritten. After a crash in between, the document shows the end of a node that we run again, which its own journal
 # answers.
-
-_TRIES_MAX = 5
 
 
 async def salvaged_run_rows(place: JournalPlace, wall: Callable[[], float], entropy: Entropy) -> Sequence[Row]:
@@ -444,7 +468,10 @@ class OrchestratorJournal:
             if refusal is not None:
                 return refusal
         if erase:
-            await self._erase(erase)
+            try:
+                await self._erase(erase)
+            except LeaseLost as error:
+                return error
         return None
 
     async def close(self) -> None:
@@ -538,14 +565,15 @@ class OrchestratorJournal:
         _log.warning("a run that cannot be read was put aside file=%r", self._names.agent)
 
     async def _erase(self, seqs: Sequence[int]) -> None:
-        """Destroy the contents of rows in every document that holds them, then put the document again."""
+        """Destroy the contents of rows in every document that holds them, then put the document again. Errors:
+        `LeaseLost`.
+        """
         wanted = frozenset(seqs)
         reading = await read_journal(self._place, whole=True)
         for source, read in reading.documents.items():
             if read.erase or any(kept.line.seq in wanted for kept in read.kept):
-                key = self._names.key(source)
-                body = (await self._objects.get(key)).body
-                await self._objects.put(key, without_contents(body, wanted, None, self._wall()), Overwrite())
+                without = partial(without_contents, wanted=wanted, shown=None, at=self._wall())
+                await _rewrite(self._place, source, self._generation, without)
         rows = [row.without_content() if row.seq in wanted else row for row in self._rows]
         self._stand_at(restore(rows).fold, rows, self._version, self._tail)
         await self._tell()
