@@ -12,17 +12,16 @@ import asyncio
 import gc
 import sqlite3
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import anyio
 
+from bench.bench_session import folder, turns_in
 from bench.harness import Figure, report
-from repertory import AgentSpec, Runtime, ScriptedModel, SlidingWindowConversationManager, SQLiteSessions
+from repertory import Runtime, SQLiteSessions
 from repertory.backends.sessions.sqlite.journals import Journals
 from repertory.core.journal.rows import Row
 
@@ -30,32 +29,13 @@ ROUNDS = 7
 SHAPES = ((1, 300, 0.5), (50, 30, 0.25))
 """Sessions, turns of each, and the least ratio."""
 WARM_UP = 2
-ANSWER = "A plain answer of the usual length, such as an agent gives many times a day. " * 3
-QUESTION = "A question of the usual length, such as users ask many times a day?"
-
-
-def spec() -> AgentSpec:
-    manager = SlidingWindowConversationManager(window_size=40)
-    return AgentSpec(model=ScriptedModel([ANSWER], loop=True), conversation_manager=manager)
-
-
-@contextmanager
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as path:
-        yield Path(path)
-
-
-async def take_turns(runtime: Runtime, session_id: str, turns: int) -> None:
-    session = runtime.agent(spec()).session(session_id)
-    for _ in range(turns):
-        await session.invoke(QUESTION)
 
 
 async def all_turns(runtime: Runtime, sessions: int, turns: int) -> None:
     """Turns of all sessions at the same time."""
     async with anyio.create_task_group() as group:
         for number in range(sessions):
-            group.start_soon(take_turns, runtime, f"s{number}", turns)
+            group.start_soon(turns_in, runtime, f"s{number}", turns)
 
 
 async def our_rate(database: Path, sessions: int, turns: int) -> float:

@@ -69,7 +69,7 @@ async def held(agent: Agent, turns: int = TURNS) -> float:
 
 
 async def bare(agent: Agent, turns: int = 50) -> float:
-    """A call outside any block: it brings its actors to life and puts them to rest."""
+    """A call outside any block, after the first one: its actors stay alive in between."""
     await agent.invoke_async("warm up")
     return await fastest_us(lambda: agent.invoke_async("hello"), turns)
 

@@ -133,20 +133,17 @@ async def test_the_servers_of_few_agents_stay_between_calls() -> None:
 
 
 @on_both_loops
-async def test_a_server_ends_with_its_loop() -> None:
-    """The next test's loop is another one; this one looks from a thread, when the first loop has ended."""
+async def test_a_server_ends_with_its_loop(anyio_backend_name: str) -> None:
+    """The loop ends in a thread, and the test looks from another one."""
     pids: list[str] = []
 
-    def in_a_loop_of_its_own() -> None:
-        async def call() -> None:
-            agent = agent_with(rough(), replies=[use("pid"), "one"])
-            await agent.invoke_async("1")
-            pids.append(last_result(agent.messages)[1])
-
-        anyio.run(call)
+    async def call() -> None:
+        agent = agent_with(rough(), replies=[use("pid"), "one"])
+        await agent.invoke_async("1")
+        pids.append(last_result(agent.messages)[1])
 
     with anyio.fail_after(30):
-        await anyio.to_thread.run_sync(in_a_loop_of_its_own)
+        await anyio.to_thread.run_sync(lambda: anyio.run(call, backend=anyio_backend_name))
         await wait_for_end(pids[0])
 
 
