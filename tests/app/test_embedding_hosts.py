@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
@@ -22,6 +20,7 @@ from repertory.app.host.runtime import HostedAgent
 from repertory.errors import SessionBusy
 from repertory.runtime.drain import ActorsReport
 from tests.app.histories import read_histories
+from tests.app.living import Living
 from tests.app.obedient_model import ObedientModel
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
@@ -77,12 +76,6 @@ def group(request: pytest.FixtureRequest) -> Hosts:
 
 def agent_of(runtime: Runtime) -> HostedAgent:
     return runtime.agent(AgentSpec(name="helper", model=ObedientModel()))
-
-
-def alive() -> tuple[int, int, int]:
-    """Tasks, threads and open files of this process."""
-    tasks = trio.lowlevel.current_statistics().tasks_living if on_trio() else len(asyncio.all_tasks())
-    return tasks, threading.active_count(), len(os.listdir("/proc/self/fd"))
 
 
 async def until_said(capfd: pytest.CaptureFixture[str], text: str, times: int) -> None:
@@ -146,9 +139,10 @@ async def test_a_host_that_ends_badly_leaves_valid_journals_and_nothing_else(
 
     ready = anyio.Event()
     await life(tmp_path / "first.db")  # whatever is made once per process has been made now
-    before = alive()
+    before = Living.now()
     await life(tmp_path / "second.db")
-    assert alive() == before
+    after = Living.now()
+    assert after.has_not_grown_since(before), (before, after)
     for history, session in zip(
         await read_histories(tmp_path / "second.db", "helper", SESSIONS), SESSIONS, strict=True
     ):

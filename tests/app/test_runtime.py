@@ -7,33 +7,21 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
-import trio
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from repertory import AgentResult, AgentSpec, Runtime, ScriptedModel, SQLiteSessions, tool
 from repertory.app.host.host import CLOSE, COMMIT, MEMORY, REFUSE, TURNS
 from repertory.core.messages import check_next, text_of, tool_results
 from repertory.errors import RepertoryError
+from tests.app.living import Living
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
-
-
-def tasks_alive() -> int:
-    """Tasks of the running event loop."""
-    if "asyncio" in str(type(anyio.lowlevel.current_token().native_token)):
-        return len(asyncio.all_tasks())
-    return trio.lowlevel.current_statistics().tasks_living
-
-
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts file descriptors in /proc")
@@ -46,9 +34,10 @@ async def test_no_task_thread_or_file_outlives_a_runtime(tmp_path: Path) -> None
                     group.start_soon(agent.session(f"s{number}").invoke, "hello")
 
     await life()  # Whatever is made once per process has been made now.
-    tasks, threads, files = tasks_alive(), threading.active_count(), open_files()
+    before = Living.now()
     await life()
-    assert (tasks_alive(), threading.active_count(), open_files()) == (tasks, threads, files)
+    after = Living.now()
+    assert after.has_not_grown_since(before), (before, after)
 
 
 async def test_sessions_without_a_store_live_as_long_as_the_runtime() -> None:
