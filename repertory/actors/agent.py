@@ -35,7 +35,7 @@ from repertory.actors.call import (
 from repertory.actors.context import AgentParts, AgentSettings, PublishTurnEvent, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView
 from repertory.actors.journal import ActorJournal
-from repertory.actors.memory.consumer import SkipTo, TurnEnded
+from repertory.actors.memory.consumer import SaidByHand, SkipTo, TurnEnded
 from repertory.actors.turn import TurnDriver
 from repertory.actors.writer import CommitBuffer
 from repertory.backends.ports import OutputSchema
@@ -316,8 +316,9 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
                 self._keep_state()  # State that was set since the snapshot was loaded.
             self._journal.hand_over(soon=True)
             await self._stand_on_journal()
-            if self._parts.remembers and not edits:
-                self.context.sibling("memory").tell(SkipTo(seq=self._journal.fold.last_message_seq))
+            if self._parts.remembers:
+                told = SaidByHand() if edits else SkipTo(seq=self._journal.fold.last_message_seq)
+                self.context.sibling("memory").tell(told)
             await self._journal.commit()
         except RepertoryError as error:
             slot.fail(error)

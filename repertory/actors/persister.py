@@ -427,6 +427,9 @@ class SessionPersister(Actor[PersisterMessage]):
         slot.reply(paused)
 
     async def _resume(self) -> Next:
+        if self._pausing is not None:  # Its asker has gone, and the next one is here already.
+            self._pausing.reply(False)
+            self._pausing = None
         if isinstance(self._keeper, InMemoryJournal) or self._lease is not None:
             return reply(True)
         if self._released is None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from repertory.actors.call import BUDGETS, KeepProgress, refusals
 from repertory.actors.memory.store import AddBatch, AddMemory, MemoryStoreClient, PrepareStore, ask_store
 from repertory.actors.persister import ReadImage, ReadSaid, VerifyLease
+from repertory.core.journal.fold import is_answer
 from repertory.core.memory.breaker import Breaker
 from repertory.core.memory.options import AddMessagesContext, Filtered, MemoryMessageFilter, filtered
 from repertory.core.memory.progress import (
@@ -39,7 +40,7 @@ from repertory.core.memory.progress import (
     whole_turns,
 )
 from repertory.core.messages import Json
-from repertory.errors import Invalid, LimitReached, MailboxFull, RepertoryError, Retryable
+from repertory.errors import Invalid, LimitReached, MailboxFull, RepertoryError, Retryable, Unavailable
 from repertory.forking import forget_in_children
 from repertory.runtime.actor import Actor
 from repertory.runtime.lifecycle import ExitReason
@@ -103,10 +104,24 @@ class FinishMemory(Struct, Ask[None], frozen=True, kw_only=True):
     """Answered when all work that was begun has ended, with or without success."""
 
 
+class PauseMemory(Struct, Ask[None], frozen=True, kw_only=True):
+    """Answered when all work that was begun has ended; no other begins until `ResumeMemory`. What triggers ask for
+    meanwhile is kept.
+    """
+
+
+class ResumeMemory(Struct, Ask[None], frozen=True, kw_only=True):
+    """The session is in use again: go on as if it had just been opened."""
+
+
 class SkipTo(Struct, frozen=True, kw_only=True):
     """Messages up to this sequence number came with a snapshot from another conversation; do not extract from them."""
 
     seq: int
+
+
+class SaidByHand(Struct, frozen=True, kw_only=True):
+    """Messages were added without a turn."""
 
 
 class TryStoreAgain(Struct, frozen=True, kw_only=True):
@@ -115,7 +130,9 @@ class TryStoreAgain(Struct, frozen=True, kw_only=True):
     store: str
 
 
-MemoryMessage: TypeAlias = TurnEnded | Fire | AcceptMemories | FlushMemory | FinishMemory | SkipTo | TryStoreAgain
+MemoryMessage: TypeAlias = (
+    TurnEnded | Fire | AcceptMemories | FlushMemory | FinishMemory | PauseMemory | ResumeMemory
+) | (SkipTo | SaidByHand | TryStoreAgain)
 
 
 Extract: TypeAlias = "Callable[[str, Sequence[Message], Sequence[float]], Awaitable[Sequence[ExtractionResult]]]"
@@ -228,6 +245,16 @@ class MemoryConsumer(Actor[MemoryMessage]):
         self._refs = refs
         self._wall = wall
         self._stores: dict[str, StoreProgress] = {}
+        self._paused = False
+        """Whether the session may belong to others: no work begins, and nothing is recorded."""
+        self._looks = anyio.Event()
+        """Set when the work for a store has ended, and then replaced."""
+        self._turns: int = 0
+        """The journal's number of turns, as far as `TurnEnded` has told it."""
+        self._counts = False
+        """Whether what `TurnEnded` has told counts all answers that the journal has."""
+        self._pausing = 0
+        """The number of the last `PauseMemory` or `ResumeMemory`; an earlier one that still waits has no effect."""
 
     def summary(self) -> object:
         return {
@@ -238,22 +265,39 @@ class MemoryConsumer(Actor[MemoryMessage]):
     async def on_start(self) -> None:
         self._persister = self.context.sibling("persister")
         self._agent = self.context.sibling("agent")
+        await self._begin()
+
+    async def _begin(self) -> None:
+        """Read how far each store has got; what is only known of an earlier use of the session does not count."""
         self._parts.link.use(self._refs)
         image = await self._persister.ask(ReadImage(), timeout_s=math.inf)
+        before, self._stores = self._stores, {}
+        counted = self._counts and image.turns == self._turns
+        self._turns = image.turns
+        self._counts = image.last_message is None or is_answer(image.last_message)
         for source in self._parts.sources:
             name = source.client.name
             progress = read_progress(image.cursors.get(name, 0), image.kept.get(name))
             self._stores[name] = StoreProgress(source, self._parts.link, self._refs[name], progress, progress, progress)
         extracting = [store for store in self._stores.values() if store.source.extracts]
         lowest = min((store.progress.position for store in extracting), default=math.inf)
-        if image.last_message_seq > lowest:
-            messages = whole_turns(await self._read_messages(int(lowest)))
+        if image.last_message_seq <= lowest:
+            return
+        if counted and all(before[store.name].last == image.last_message_seq for store in extracting):
             for store in extracting:
-                store.last = messages[-1].seq if messages else 0
-                store.turns = turns_in(each for each in messages if each.seq > store.progress.position)
+                store.last, store.turns = before[store.name].last, before[store.name].turns
+            return
+        messages = whole_turns(await self._read_messages(int(lowest)))
+        for store in extracting:
+            store.last = messages[-1].seq if messages else 0
+            store.turns = turns_in(each for each in messages if each.seq > store.progress.position)
 
     async def on_ready(self) -> None:
-        for name in self._parts.link.join(self.context.self_ref):
+        self._join(())
+
+    def _join(self, fired: Iterable[str]) -> None:
+        """Others find the session's memory from now on; stores that lack something get it."""
+        for name in {*self._parts.link.join(self.context.self_ref), *fired}:
             self._stores[name].fired = True
         self._work_on(self._stores.values())
         for store in self._stores.values():
@@ -262,18 +306,23 @@ class MemoryConsumer(Actor[MemoryMessage]):
 
     async def on_stop(self, reason: ExitReason) -> None:
         del reason
+        if not self._paused:
+            self._part()
+
+    def _part(self) -> None:
         self._parts.link.part(unread=any(store.unread for store in self._stores.values()))
 
     async def handle(self, message: MemoryMessage) -> Next:
         match message:
             case TurnEnded(turns=turns, last=last, budgets=budgets):
+                self._turns += turns
                 for store in self._stores.values():
                     store.turns, store.last = store.turns + turns, last
                     if store.due or not store.may_extract:
                         store.wanted(budgets)
                 self._work_on(self._stores.values())
             case Fire(store=name, budgets=budgets):
-                self._stores[name].fired = True
+                self._stores[name].fired, self._stores[name].fired_late = True, self._paused
                 self._stores[name].wanted(budgets)
                 self._work_on([self._stores[name]])
             case AcceptMemories():
@@ -282,7 +331,16 @@ class MemoryConsumer(Actor[MemoryMessage]):
                 self.context.job(self._flush, self.context.defer(), name="flush")
             case FinishMemory():
                 self.context.job(self._finish, self.context.defer(), name="finish")
+            case PauseMemory():
+                self._pausing += 1
+                self.context.job(self._pause, self._pausing, self.context.defer(), name="pause")
+            case ResumeMemory():
+                await self._resume()
+                return reply(None)
+            case SaidByHand():
+                self._counts = False
             case SkipTo(seq=seq):
+                self._counts = False
                 await self._skip(seq)
             case TryStoreAgain(store=name):
                 self._work_on([self._stores[name]])
@@ -292,6 +350,8 @@ class MemoryConsumer(Actor[MemoryMessage]):
 
     async def _accept(self, message: AcceptMemories) -> Next:
         session_id, agent_id = self._of
+        if self._paused:
+            return refuse(Unavailable("the session is at rest: call the tool again", session=session_id))
         stores = [self._stores[name] for name in message.stores]
         full = [store.name for store in stores if store.progress.room < len(message.contents)]
         if full:
@@ -313,6 +373,9 @@ class MemoryConsumer(Actor[MemoryMessage]):
 
     async def _flush(self, slot: ReplySlot[Mapping[str, StoreFlush]]) -> None:
         stores = list(self._stores.values())
+        if self._paused:
+            slot.reply({})
+            return
         before = {store.name: store.landed for store in stores}
         async with anyio.create_task_group() as group:
             for store in stores:
@@ -320,7 +383,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         slot.reply({store.name: await self._flushed(store, before[store.name]) for store in stores})
 
     async def _flush_to(self, store: StoreProgress) -> None:
-        async with store.free:
+        async with self._worked_on(store):
             await self._work(store, forced=True)
 
     async def _flushed(self, store: StoreProgress, before: int) -> StoreFlush:
@@ -343,17 +406,50 @@ class MemoryConsumer(Actor[MemoryMessage]):
                 await self._keep(store)
         self._work_on(self._stores.values())
 
+    async def _pause(self, number: int, slot: ReplySlot[None]) -> None:
+        while number == self._pausing and not all(store.free.value for store in self._stores.values()):
+            await self._looks.wait()
+        if number == self._pausing and not self._paused:  # Otherwise the session is in use again.
+            self._paused = True
+            self._part()
+        slot.reply(None)
+
+    async def _resume(self) -> None:
+        self._pausing += 1
+        self._look_again()
+        if self._paused:
+            fired = [store.name for store in self._stores.values() if store.fired_late]
+            await self._begin()
+            self._paused = False
+            self._join(fired)
+
     async def _finish(self, slot: ReplySlot[None]) -> None:
         for store in self._stores.values():
-            async with store.free:
+            async with self._worked_on(store):
                 pass
         slot.reply(None)
+
+    @asynccontextmanager
+    async def _worked_on(self, store: StoreProgress) -> AsyncGenerator[None]:
+        await store.free.acquire()
+        try:
+            yield
+        finally:
+            self._free(store)
+
+    def _free(self, store: StoreProgress) -> None:
+        store.free.release()
+        self._look_again()
+
+    def _look_again(self) -> None:
+        looks, self._looks = self._looks, anyio.Event()
+        looks.set()
 
     # Working for a store.
 
     def _work_on(self, stores: Iterable[StoreProgress]) -> None:
         """Start a job for each store that has work, unless one runs already or the store has just failed."""
-        for store in stores:
+        for store in () if self._paused else stores:
             rests = not store.breaker.allows(anyio.current_time())
             if store.has_work(forced=False) and not rests and store.free.value:
                 store.free.acquire_nowait()  # Here, so that `FinishMemory` waits for a job that has not run yet.
@@ -363,7 +459,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         try:
             await self._work(store)
         finally:
-            store.free.release()
+            self._free(store)
 
     async def _work(self, store: StoreProgress, *, forced: bool = False) -> None:
         """Do all work of a store, step by step, until a step fails. After each step the journal tells how to go on."""
@@ -586,6 +682,8 @@ class StoreProgress(Struct):
     turns: int = 0
     """Turns that have ended since `progress.position`."""
     fired: bool = False
+    fired_late: bool = False
+    """Whether that was after the session's pause."""
     put_off: bool = False
     """True if a budget of the last call that wanted an extraction refused the extractor its model."""
     free: anyio.Semaphore = field(default_factory=partial(anyio.Semaphore, 1, max_value=1))

@@ -273,7 +273,7 @@ class Host:
             if place.users:
                 return None
             by, place.by = place.by, -math.inf
-            if not await self._pause(key, place):
+            if not await self._pause(key, place, by):
                 buffer = place.buffer
                 await self._rest(key, place, by=by)
                 if buffer is not None and self._settings.pauses and not self._settings.ambient:
@@ -347,15 +347,15 @@ class Host:
             await spec.prepare()
         return await spec.members(keeper, memories, self)
 
-    async def _pause(self, key: Key, place: _Place) -> bool:
-        """Release the session, and keep its actors. False where that cannot be."""
+    async def _pause(self, key: Key, place: _Place, by: float = math.inf) -> bool:
+        """Release the session, and keep its actors. False where that cannot be. `by`: see `ActiveSession.pause`."""
         active = place.active
         if not self._settings.pauses or active is None or not place.may_pause:
             return False
         if not self.servers.may_stay(place.servers):
             return False
         place.paused = True
-        if not await active.pause():
+        if not await active.pause(by):
             place.paused = False
             return False
         self._paused[key] = place
@@ -501,7 +501,7 @@ class Host:
 
     async def _flush_memories(self) -> None:
         """Flush the memories of all active sessions."""
-        active = [place.active for place in self._places.values() if place.active is not None]
+        active = [place.active for place in self._places.values() if place.active is not None and not place.paused]
         async with anyio.create_task_group() as group:
             for session in active:
                 group.start_soon(self._flush_memory, session)

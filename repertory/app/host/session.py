@@ -29,7 +29,7 @@ from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.context import StopRequest
 from repertory.actors.history import History
 from repertory.actors.journal import LATE_S, ReadModel
-from repertory.actors.memory.consumer import FinishMemory, FlushMemory, MemoryMessage
+from repertory.actors.memory.consumer import FinishMemory, FlushMemory, MemoryMessage, PauseMemory, ResumeMemory
 from repertory.actors.persister import (
     Pause,
     PersisterMessage,
@@ -250,14 +250,20 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
         with suppress(ActorDead):
             await self.agent.ask(FinishTurns(at_once=at_once), timeout_s=math.inf)
 
-    async def pause(self) -> bool:
-        """Finish the turns, have everything stored, and release the session. It takes no part in anything then, until
-        `resume`. False when that cannot be now.
+    async def pause(self, by: float = math.inf) -> bool:
+        """Finish the turns and the work begun for memory stores, have everything stored, and release the session. It
+        takes no part in anything then, until `resume`. False when that cannot be now, or when memory stores still work
+        at the deadline `by`, of the event loop's clock.
         """
-        if self.memory is not None or self.orchestrator is not None:
+        if self.orchestrator is not None:
             return False
         try:
             await self.agent.ask(FinishTurns(more_may_come=True), timeout_s=math.inf)
+            if self.memory is not None:
+                with anyio.move_on_after(_left_s(by)) as waiting:
+                    await self.memory.ask(PauseMemory(), timeout_s=math.inf)
+                if waiting.cancelled_caught:
+                    return False
             return await self.persister.ask(Pause(), timeout_s=math.inf)
         except (ActorDead, ActorFailed):
             return False
@@ -267,7 +273,10 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
         refuses; it says why when the session is opened anew.
         """
         try:
-            return self.alive and await self.persister.ask(Resume(), timeout_s=math.inf)
+            resumed = self.alive and await self.persister.ask(Resume(), timeout_s=math.inf)
+            if resumed and self.memory is not None:
+                await self.memory.ask(ResumeMemory(), timeout_s=math.inf)
+            return resumed
         except RepertoryError:
             return False
 
