@@ -189,7 +189,12 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         elif self._driver is not None:
             self._driver.halt()
         slot = self.context.defer()
-        self._queue.when_idle(lambda: slot.reply(None))
+
+        def end() -> None:
+            self._journal.hand_over(soon=True)
+            slot.reply(None)
+
+        self._queue.when_idle(end)
         return carry_on()
 
     def _cancel(self, reason: str = "cancelled") -> None:

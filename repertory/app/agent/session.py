@@ -68,6 +68,7 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
         return (
             isinstance(other, AgentSessionSpec)
             and self.lock is other.lock
+            and self.parts is other.parts
             and self.manager is other.manager
             and self.remembers is other.remembers
             and (self.agent, self.calls, self.patience) == (other.agent, other.calls, other.patience)

@@ -21,7 +21,7 @@ from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.leases import Durable
 from repertory.actors.session import session_spec
 from repertory.actors.writer import CommitBuffer, CommitBuffers, NotStored
-from repertory.app.host.session import ActiveSession, active_session
+from repertory.app.host.session import ActivationLock, ActiveSession, active_session
 from repertory.app.host.shared import OpenMemories, OpenStores, ServerUse, ToolServers, reason_of, take_name
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience
 from repertory.errors import StartFailed, StoreUnavailable, Unavailable
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("repertory.app")
 
 Key: TypeAlias = tuple[str, str, str]
+PlaceKey: TypeAlias = tuple[str, str, str, int]
+"""The key of a session spec, and whose node it is, if only that orchestrator may use it so; otherwise 0."""
 PAUSED_S = 60.0
 """How long the actors of a session outlive its last call, outside a `Runtime`."""
 PAUSED_MAX = 256
@@ -83,6 +85,8 @@ class _Place(Struct):
 
     lock: anyio.Lock = field(default_factory=partial(anyio.Lock, fast_acquire=True))
     active: ActiveSession | None = None
+    within: ActivationLock | None = None
+    """For a node: the lock of the orchestrator that is called."""
     paused: bool = False
     """Whether the active session may be released: it must be resumed before it is used."""
     ending: bool = False
@@ -91,6 +95,8 @@ class _Place(Struct):
     """Whether a caller was cancelled by asyncio itself, which no shield stops, while it entered or left."""
     name: str = ""
     """The name of its supervisor, while it is active."""
+    supervisor: ActorRef[object] | None = None
+    """Its supervisor, if it has one, also while it starts."""
     store_key: str | None = None
     may_pause: bool = False
     """Whether its store lets it pause between calls."""
@@ -113,6 +119,10 @@ class _Place(Struct):
     def waits(self) -> bool:
         """Whether records wait for a store that does not take them."""
         return self.buffer is not None and self.buffer.error is not None and self.buffer.count > 0
+
+    def is_paused_by(self, lock: ActivationLock) -> bool:
+        """Whether it is the paused session of the agent, graph or swarm with this lock."""
+        return self.paused and self.spec is not None and self.spec.lock is lock
 
 
 class Host:
@@ -140,12 +150,14 @@ class Host:
         """The memory store actors of sessions, and of programs that ask a store."""
         self._remembers = False
         """Whether any session has used a memory store."""
-        self._places: dict[Key, _Place] = {}
+        self._places: dict[PlaceKey, _Place] = {}
         self._watch: ActorRef[LookForIdle] | None = None
-        self._paused: dict[Key, _Place] = {}
+        self._paused: dict[PlaceKey, _Place] = {}
         """The paused sessions, in the order in which they were used."""
         self._wanted: set[tuple[str, str]] = set()
         """Sessions in use that other processes have asked for, each by its store's key and its id."""
+        self._unstored: list[tuple[ActivationLock, CommitBuffer]] = []
+        """What the stopped nodes of calls that still run could not store, by the orchestrator that is called."""
         self._names: set[str] = set()
         self._refusing = False
         self.flushed: list[Mapping[str, StoreFlush]] = []
@@ -178,10 +190,7 @@ class Host:
             if self._settings.alone:
                 with anyio.CancelScope(shield=True):
                     await self._close()
-            for report in () if self._settings.alone else self.buffers.not_stored():
-                _LOG.error(
-                    "records of a session were not stored session=%r records=%d", report.session_id, report.records
-                )
+            _log_not_stored(() if self._settings.alone else self.buffers.not_stored())
 
     def abandon(self) -> list[Thread]:
         """Close the stores without the event loop, which was closed. Returns the threads that still do so."""
@@ -216,14 +225,19 @@ class Host:
         """Whether the host shuts down: it takes no new users, and cuts turns short."""
         return self._refusing
 
-    async def enter(self, spec: SessionSpec, deadline: float = math.inf) -> ActiveSession:
+    async def enter(
+        self, spec: SessionSpec, deadline: float = math.inf, *, within: ActivationLock | None = None
+    ) -> ActiveSession:
         """Adds a user to the session, which is started if necessary. Each `enter` needs one `leave`.
 
-        `deadline`: as for `session`. The deadline of an enclosing call holds as well.
+        `deadline`: as for `session`. The deadline of an enclosing call holds as well. `within`: see `NodeHost`.
         """
         if self._refusing:
             raise Unavailable("the runtime is shutting down", session=spec.agent.session_id)
-        place = self._places.setdefault(spec.key, _Place())
+        key = _key(spec, within)
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = _Place(within=within)
         place.users += 1
         place.by = max(place.by, min(deadline, caller_deadline()))
         active = place.active
@@ -233,9 +247,9 @@ class Host:
         try:
             async with place.lock:
                 if place.ending:
-                    await self._rest(spec.key, place)
-                if place.paused and not await self._resume(place, spec):
-                    await self._stop(spec.key, place)
+                    await self._rest(key, place)
+                if place.paused and not await self._resume(key, place, spec):
+                    await self._stop(key, place)
                 if place.active is not None and not place.active.alive:
                     await self._forget(place)
                 return place.active or await self._activate(place, spec)
@@ -243,15 +257,16 @@ class Host:
             place.users -= 1
             self._note_cut(place)
             if not place.lock.locked():  # Otherwise the task that stops the session drops the place.
-                self._drop_empty(spec.key, place)
+                self._drop_empty(key, place)
             raise
 
-    async def leave(self, spec: SessionSpec) -> NotStored | None:
+    async def leave(self, spec: SessionSpec, *, within: ActivationLock | None = None) -> NotStored | None:
         """Removes a user; the last one stops or pauses the session, unless it may idle and no other process asks for
-        it. Cancellation waits for that. Returns what could not be stored, and is lost, where sessions end with their
-        calls.
+        it. Cancellation waits for that. Returns what an agent could not store, and is lost, where sessions end with
+        their calls.
         """
-        place = self._places[spec.key]
+        key = _key(spec, within)
+        place = self._places[key]
         place.users -= 1
         place.idle_since = anyio.current_time()
         wanted = spec.key[:2] in self._wanted
@@ -259,13 +274,14 @@ class Host:
             return None
         try:
             with anyio.CancelScope(shield=True):
-                return await self._leave_last(spec.key, place, wanted=wanted)
+                lost = await self._leave_last(key, place, wanted=wanted)
+                return lost if spec.parts is not None else self._log_lost(spec.lock, lost)
         except BaseException:
             self._note_cut(place)
             raise
         raise AssertionError
 
-    async def _leave_last(self, key: Key, place: _Place, *, wanted: bool) -> NotStored | None:
+    async def _leave_last(self, key: PlaceKey, place: _Place, *, wanted: bool) -> NotStored | None:
         if wanted:
             await self._yield(*key[:2])
             return None
@@ -277,12 +293,20 @@ class Host:
                 buffer = place.buffer
                 await self._rest(key, place, by=by)
                 if buffer is not None and self._settings.pauses and not self._settings.ambient:
-                    return self.buffers.drop(buffer)
+                    if place.within is None:
+                        return self.buffers.drop(buffer)
+                    self._unstored.append((place.within, buffer))  # The node may work again in the same call.
         if place.servers:
             await self._stop_oldest(served=True)
         if len(self._paused) > PAUSED_MAX:
             await self._stop_oldest(served=False)
         return None
+
+    def _log_lost(self, root: ActivationLock, lost: NotStored | None) -> None:
+        """The call of a graph or swarm has ended: drop what it and its nodes could not store."""
+        left = [buffer for lock, buffer in self._unstored if lock is root and buffer.not_stored() is not None]
+        self._unstored = [each for each in self._unstored if each[0] is not root]
+        _log_not_stored(report for report in (lost, *map(self.buffers.drop, left)) if report is not None)
 
     def _note_cut(self, place: _Place) -> None:
         """Have the session released, or its end finished, after its last user was cut short."""
@@ -310,7 +334,7 @@ class Host:
                 place.memory = None if spec.own else keeper
             members = await self._members(place, spec, keeper)
             if not self._settings.alone:
-                supervisor = await self.system.start(session_spec(name))
+                supervisor = place.supervisor = await self.system.start(session_spec(name))
             for member in members:
                 refs[member.name] = await self.system.start(member, under=supervisor)
             if place.store_key is not None:
@@ -321,8 +345,6 @@ class Host:
         finally:
             if place.active is None and not self._settings.alone:
                 with anyio.CancelScope(shield=True):
-                    if supervisor is not None:
-                        await self.system.stop(supervisor)
                     await self._forget(place)
         spec.lock.activated(active)
         if spec.opened is not None:
@@ -345,9 +367,10 @@ class Host:
         place.remembers = spec.remembers
         if spec.prepare is not None:
             await spec.prepare()
-        return await spec.members(keeper, memories, self)
+        apart = self._settings.pauses and not self._settings.ambient
+        return await spec.members(keeper, memories, NodeHost(self, place.within or spec.lock) if apart else self)
 
-    async def _pause(self, key: Key, place: _Place, by: float = math.inf) -> bool:
+    async def _pause(self, key: PlaceKey, place: _Place, by: float = math.inf) -> bool:
         """Release the session, and keep its actors. False where that cannot be. `by`: see `ActiveSession.pause`."""
         active = place.active
         if not self._settings.pauses or active is None or not place.may_pause:
@@ -363,7 +386,7 @@ class Host:
             place.spec.lock.pause(active)
         return True
 
-    async def _resume(self, place: _Place, spec: SessionSpec) -> bool:
+    async def _resume(self, key: PlaceKey, place: _Place, spec: SessionSpec) -> bool:
         """Use a paused session again. False if its actors cannot serve this call."""
         active, before = place.active, place.spec
         if (
@@ -376,11 +399,11 @@ class Host:
         if not before.lock.resume(active):
             return False
         if await active.resume():
-            self._paused.pop(spec.key, None)
+            self._paused.pop(key, None)
             place.paused = False
         return not place.paused
 
-    async def _stop(self, key: Key, place: _Place) -> None:
+    async def _stop(self, key: PlaceKey, place: _Place) -> None:
         """Stop a paused session, which has nothing to store, and must not write."""
         place.ending = True
         if place.active is not None:
@@ -390,12 +413,12 @@ class Host:
         self._drop_empty(key, place)
 
     async def stop_paused(self, spec: SessionSpec) -> None:
-        """Stop the session of this very agent, if it is paused."""
-        place = self._places.get(spec.key)
-        if place is not None and place.paused:
-            async with place.lock:
-                if place.paused and place.spec is not None and place.spec.lock is spec.lock:
-                    await self._stop(spec.key, place)
+        """Stop the sessions of this very agent that are paused: its own, and those of a node."""
+        for key, place in list(self._paused.items()):
+            if place.is_paused_by(spec.lock):
+                async with place.lock:
+                    if place.is_paused_by(spec.lock):
+                        await self._stop(key, place)
 
     async def _stop_oldest(self, *, served: bool) -> None:
         """Bound the number of paused sessions. `served`: look only at those with tool servers."""
@@ -410,7 +433,7 @@ class Host:
                 if place.paused:
                     await self._stop(key, place)
 
-    async def _rest(self, key: Key, place: _Place, *, at_once: bool = False, by: float = math.inf) -> None:
+    async def _rest(self, key: PlaceKey, place: _Place, *, at_once: bool = False, by: float = math.inf) -> None:
         """Stop the session's actors, which commits its records and releases its lease, and leave its store."""
         active = place.active
         if place.paused:
@@ -429,15 +452,18 @@ class Host:
         await self._forget(place)
         self._drop_empty(key, place)
 
-    def _drop_empty(self, key: Key, place: _Place) -> None:
+    def _drop_empty(self, key: PlaceKey, place: _Place) -> None:
         """Drop the place of a session without users that needs nothing kept here."""
         unused = place.active is None and place.memory is None and not place.users and place.spec is None
         if unused and not place.ending and self._places.get(key) is place:
             del self._places[key]
 
     async def _forget(self, place: _Place) -> None:
-        """Called after the session's actors have ended: release everything that it used."""
+        """Release everything that the session used, after the last of its actors has ended."""
         place.ending = True
+        if place.supervisor is not None:  # Its start may have been cut short.
+            await self.system.stop(place.supervisor)
+            place.supervisor = None
         self._release(place)
         place.active, place.paused, place.buffer = None, False, None
         self._names.discard(place.name)
@@ -515,7 +541,7 @@ class Host:
             for key, place in list(self._places.items()):
                 group.start_soon(self._rest_one, key, place)
 
-    async def _rest_one(self, key: Key, place: _Place) -> None:
+    async def _rest_one(self, key: PlaceKey, place: _Place) -> None:
         """A turn that still runs now is cancelled, which leaves a valid history."""
         async with place.lock:
             await self._rest(key, place, at_once=True)
@@ -529,6 +555,36 @@ class Host:
         await self._stores.close_all()
         for model in self._models.values() if self._settings.closes_models else ():
             await model.aclose()
+
+
+def _key(spec: SessionSpec, within: ActivationLock | None) -> PlaceKey:
+    return (*spec.key, id(within) if within is not None and spec.own else 0)
+
+
+def _log_not_stored(reports: Iterable[NotStored]) -> None:
+    for report in reports:
+        _LOG.error("records of a session were not stored session=%r records=%d", report.session_id, report.records)
+
+
+class NodeHost:
+    """The host of a loop's calls, as the nodes of one of these calls know it. An agent without a store that is a node
+    there is not the agent that others call meanwhile: they are refused.
+    """
+
+    def __init__(self, host: Host, root: ActivationLock) -> None:
+        """`root`: the lock of the graph or swarm that is called."""
+        self._host = host
+        self._root = root
+
+    @property
+    def refusing(self) -> bool:
+        return self._host.refusing
+
+    async def enter(self, spec: SessionSpec) -> ActiveSession:
+        return await self._host.enter(spec, within=self._root)
+
+    async def leave(self, spec: SessionSpec) -> None:
+        await self._host.leave(spec, within=self._root)
 
 
 def check_stored(reports: Iterable[NotStored]) -> None:

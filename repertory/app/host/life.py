@@ -2,8 +2,8 @@
 
 In a `Runtime`, and in the loop of sync code, one `Host` starts every session, and calls share it. Elsewhere the first
 call of an agent starts a host for its event loop, which keeps the actors of sessions between calls and ends with the
-loop. A block around many calls, and a call of a graph or swarm, bring their own host. One of them at a time uses a
-session in an event loop: other callers wait at its gate, or join.
+loop. A block around many calls brings its own host. One of them at a time uses a session in an event loop: other
+callers wait at its gate, or join.
 """
 
 from __future__ import annotations
@@ -92,20 +92,20 @@ async def hosted(
             else:
                 _make_way(gate, spec, busy)
                 await _pass(gate, spec, deadline)
-        if spec.parts is None or stays:
+        if stays:
             try:
-                own = _host_for(spec, stays)
+                own = _host_for(spec)
                 async with own, own.session(spec, deadline) as session:
-                    gate.active, gate.shared = session, stays
+                    gate.active, gate.shared = session, True
                     try:
                         yield session
                     finally:
                         gate.active, gate.shared = None, False
-                check_stored(own.buffers.not_stored() if own.alone else ())
+                check_stored(own.buffers.not_stored())
             finally:
                 gate.free.release()
             return
-        gate.of = spec.lock
+        gate.of = spec.lock if spec.parts is not None else None
         gate.calls += 1
         try:
             async with (await _loop_host()).session(spec, deadline) as session:
@@ -136,14 +136,11 @@ async def _pass(gate: _SessionGate, spec: SessionSpec, deadline: float) -> None:
         raise AgentBusy(spec.no_time, **spec.named)
 
 
-def _host_for(spec: SessionSpec, stays: bool) -> Host:
-    if spec.parts is None:
-        return Host(HostSettings(ambient=False))
+def _host_for(spec: SessionSpec) -> Host:
     return Host(
         HostSettings(
             ambient=False,
             alone=True,
-            closes_models=stays,
             on_fatal=lambda error: None,  # Callers learn of it from their asks, and own the block around them.
             patience=spec.patience or DEFAULT_PATIENCE,
         )
@@ -277,10 +274,11 @@ class SessionLife:
 
     @property
     def current_here(self) -> ActiveSession | None:
-        """The session, if it is alive in this event loop."""
+        """The session, if it is in use in this event loop."""
         current = self._current
-        here = current is not None and current.alive and self._current_in is current_token().native_token
-        return current if here else None
+        if current is None or not current.alive or self._current_in is not current_token().native_token:
+            return None
+        return current if self._spec().lock.in_use(current) else None
 
     @property
     def is_held(self) -> bool:

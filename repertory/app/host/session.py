@@ -128,6 +128,11 @@ class ActivationLock:
             if self._session is session:
                 self._paused = True
 
+    def in_use(self, session: ActiveSession) -> bool:
+        """Whether this session holds the lock: it has started, and is not paused."""
+        with self._lock:
+            return self._session is session and not self._paused
+
     def resume(self, session: ActiveSession) -> bool:
         """Hold the lock for a paused session again. False if another one has started since, or is starting."""
         with self._lock:
@@ -255,8 +260,6 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
         takes no part in anything then, until `resume`. False when that cannot be now, or when memory stores still work
         at the deadline `by`, of the event loop's clock.
         """
-        if self.orchestrator is not None:
-            return False
         try:
             await self.agent.ask(FinishTurns(more_may_come=True), timeout_s=math.inf)
             if self.memory is not None:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from repertory.actors.call import Invocation
+from repertory.actors.context import AgentParts
 from repertory.actors.orchestrator.orchestrator import OrchestratorActor, OrchestratorSettings
 from repertory.actors.orchestrator.run_driver import NodeCall, NodeEnd
 from repertory.actors.persister import PersisterSettings, persister_spec
@@ -55,7 +56,6 @@ from repertory.errors import (
 from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
-    from repertory.actors.context import AgentParts
     from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.actors.leases import Durable
     from repertory.actors.memory.store import MemoryStoreMessage
@@ -107,6 +107,16 @@ class RunSessionSpec(SessionSpec, frozen=True, kw_only=True):
     finished: Finished
     reject: bool = False
     """Whether a call is refused while another one works."""
+    given: tuple[object, ...] = ()
+    """What `parts_on` makes the components from, as far as a program may change it between two calls."""
+
+    def continues(self, other: SessionSpec) -> bool:
+        """Whether both are of the same orchestrator object, with the same attributes."""
+        return (
+            isinstance(other, RunSessionSpec)
+            and self.lock is other.lock
+            and (self.agent, self.reject, self.given) == (other.agent, other.reject, other.given)
+        )
 
     @property
     def named(self) -> Mapping[str, str]:
@@ -130,9 +140,14 @@ class RunSessionSpec(SessionSpec, frozen=True, kw_only=True):
         parts = self.parts_on(host)
 
         def orchestrator() -> OrchestratorActor:
-            return OrchestratorActor(own, parts, self.finished, keeper.buffer_of(session_id, journal), time.time)
+            return OrchestratorActor(own, parts, self.finished, keeper.buffer_of(session_id, journal), _wall)
 
         return [persister_spec(settings, keeper, os.urandom), ChildSpec(name="agent", factory=orchestrator)]
+
+
+def _wall() -> float:
+    """Epoch seconds, by the clock that the program has now: it may be another one than when the session started."""
+    return time.time()
 
 
 class SessionNode(Protocol):
@@ -498,6 +513,10 @@ def check_no_calls_of_its_own(agent: Agent) -> None:
             raise Invalid(f"{what}: {instead}", agent=agent.name)
 
 
+_OF_AGENT = tuple(name for name in AgentParts.__struct_fields__ if name not in ("mark", "lived_in"))
+"""The components that belong to an agent; the others belong to the session that it is in."""
+
+
 class AgentNode:
     kind = "agent"
 
@@ -505,12 +524,14 @@ class AgentNode:
         """`tool`: makes an additional tool for the agent."""
         self.agent = agent
         self._tool = tool
+        self._with_tool: tuple[tuple[object, ...], AgentParts] | None = None
+        """The agent's components with the tool, and what they were made of."""
         self._first_state = cast("Mapping[str, Json]", agent.state.get())
 
     def blueprint(self, place: NodePlace | None) -> AgentSessionSpec:
         own = self.agent.blueprint()
         if self._tool is not None:
-            own = replace(own, parts=replace(own.parts, tools=own.parts.tools.also(self._tool())))
+            own = replace(own, parts=self._parts(own.parts, self._tool))
         if place is None:
             return own
         settings = replace(
@@ -523,6 +544,14 @@ class AgentNode:
         return replace(
             own, agent=settings, sessions=place.sessions, own=False, takeover=place.takeover, prepare=prepare
         )
+
+    def _parts(self, parts: AgentParts, tool: Callable[[], Tool]) -> AgentParts:
+        """The components with the tool: the same object as before, unless the agent has got another component."""
+        made_of = tuple(getattr(parts, name) for name in _OF_AGENT)
+        known = self._with_tool
+        if known is None or any(then is not now for then, now in zip(known[0], made_of, strict=True)):
+            known = self._with_tool = made_of, replace(parts, tools=parts.tools.also(tool()))
+        return known[1]
 
     async def _move_in(
         self, place: NodePlace, parts: AgentParts, prepare: Callable[[], Awaitable[None]] | None

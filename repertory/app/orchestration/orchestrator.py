@@ -311,6 +311,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         def place_of(node: str) -> NodePlace | None:
             return None if place is None else _beneath(place, node)
 
+        given = self._runner(place_of)
         return RunSessionSpec(
             agent=AgentSettings(
                 session_id=where.session_id,
@@ -319,6 +320,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
             parts_on=lambda host: self._parts(where.agent_id, SessionNodeRunner(host, self._runner(place_of))),
             finished=self._end,
             reject=self.busy == "reject",
+            given=(self._policies(), given.anew, given.anew_again, given.once),
             sessions=where.sessions,
             memory=self._memory,
             own=place is None,
