@@ -1,8 +1,9 @@
 """What a turn costs in the way that most programs call an agent: outside any block, asynchronously and from sync code.
 
 Each figure is the CPU time of a turn with a model that answers at once: beside the same turn within `async with agent`,
-and beside strands-agents, which stores files without fsync (ours are on stable storage). How many rounds of the event
-loop a held turn takes is counted, on asyncio.
+and beside strands-agents, which stores files without fsync (ours are on stable storage). Agents with a memory manager,
+graphs and swarms stand beside the same within `async with`. How many rounds of the event loop a held turn takes is
+counted, on asyncio.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,10 +24,23 @@ import anyio
 
 from bench.harness import Figure, report
 from bench.strands_turns import AROUND
-from repertory import Agent, FileSessionManager, ScriptedModel, SQLiteSessionManager
+from repertory import (
+    Agent,
+    ExtractionConfig,
+    FileSessionManager,
+    Graph,
+    IntervalTrigger,
+    MemoryManager,
+    ModelExtractor,
+    ScriptedModel,
+    SQLiteMemoryStore,
+    SQLiteSessionManager,
+    Swarm,
+)
 
 TURNS = (10, 200)
 ROUNDS = 3
+CALLS = 45
 STRANDS = Path(__file__).parents[1] / "tests/peers/strands/bin/python"
 HELD_BAR = 1.15
 STRANDS_BARS = {("memory", 10): 0.35, ("memory", 200): 0.35, ("SQLite", 10): 1.0, ("SQLite", 200): 0.2} | {
@@ -90,6 +104,76 @@ def milliseconds(sessions: Sessions, way: str) -> dict[int, float]:
     with tempfile.TemporaryDirectory() as folder:
         spent = WAYS[way](sessions, folder)
     return {turn: statistics.mean(spent[turn - AROUND : turn + AROUND]) * 1000 for turn in TURNS}
+
+
+Manager: TypeAlias = SQLiteSessionManager | None
+
+
+def remembering(folder: Path, manager: Manager) -> Agent:
+    """An agent with a memory on disk, which takes in every fifth turn."""
+    extractor = ModelExtractor(model=ScriptedModel(["[]"], loop=True))
+    extraction = ExtractionConfig(trigger=IntervalTrigger(5), extractor=extractor)
+    memory = MemoryManager(stores=[SQLiteMemoryStore(folder / "memory.db", extraction=extraction)])
+    model = ScriptedModel(["ok"], loop=True)
+    return Agent(model, callback_handler=None, session_manager=manager, memory_manager=memory)
+
+
+def clerk(name: str, reply: object = "ok") -> Agent:
+    return Agent(ScriptedModel([reply], loop=True), callback_handler=None, name=name)
+
+
+def graph(folder: Path, manager: Manager) -> Graph:
+    """Three agents that work at the same time."""
+    return Graph({f"n{number}": clerk(f"n{number}") for number in range(3)}, session_manager=manager)
+
+
+def swarm(folder: Path, manager: Manager) -> Swarm:
+    """Two agents, of whom the first hands over."""
+
+    def reply(messages: Sequence[Any], *_: object) -> Any:
+        handed = any("toolResult" in block for block in messages[-1]["content"])
+        use = {"name": "handoff_to_agent", "input": {"agent_name": "b", "message": "go on"}}
+        return "done" if handed else {"toolUse": use}
+
+    return Swarm([clerk("a", reply), clerk("b")], session_manager=manager)
+
+
+Made: TypeAlias = Callable[[Path, Manager], Any]
+MANY: Mapping[str, Made] = {
+    "agent with a memory manager": remembering,
+    "graph of 3 nodes": graph,
+    "swarm of 2": swarm,
+}
+
+
+async def many_ms(make: Made, store: str, folder: Path) -> tuple[float, float]:
+    """CPU milliseconds of a bare call, and of one within a block: medians, call by call in turns."""
+
+    def made(name: str) -> Any:
+        (folder / name).mkdir()
+        manager = SQLiteSessionManager("s", path=folder / name / "s.db") if store == "SQLite" else None
+        return make(folder / name, manager)
+
+    bare, held = made("bare"), made("held")
+    spent: tuple[list[float], list[float]] = [], []
+    gc.collect()
+    async with held:
+        for _ in range(CALLS):
+            for each, times in zip((bare, held), spent, strict=True):
+                began = time.process_time()
+                await each.invoke_async("hello")
+                times.append(time.process_time() - began)
+    return statistics.median(spent[0][5:]) * 1000, statistics.median(spent[1][5:]) * 1000
+
+
+def calls_of_many() -> list[Figure]:
+    figures: list[Figure] = []
+    for name, make in MANY.items():
+        for store in ("memory", "SQLite"):
+            with tempfile.TemporaryDirectory() as folder:
+                value, least = anyio.run(many_ms, make, store, Path(folder))
+            figures.append(Figure(f"{name}, {store}, async call / held", value, least, None, "ms"))
+    return figures
 
 
 def best(rounds: list[dict[int, float]]) -> dict[int, float]:
@@ -158,7 +242,7 @@ def main() -> int:
                 if other is not None:
                     bar = STRANDS_BARS[store, turn]
                     figures.append(Figure(f"{name} / strands", values[turn], best(other)[turn], bar, "ms"))
-    return report([*figures, rounds("memory", 3), rounds("SQLite", 5)])
+    return report([*figures, *calls_of_many(), rounds("memory", 3), rounds("SQLite", 5)])
 
 
 if __name__ == "__main__":

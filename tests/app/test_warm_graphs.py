@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,8 +14,11 @@ import pytest
 
 from repertory import (
     Agent,
+    ExtractionConfig,
     Graph,
     GraphBuilder,
+    IntervalTrigger,
+    MemoryManager,
     NodeFailed,
     Runtime,
     ScriptedModel,
@@ -24,6 +28,7 @@ from repertory import (
     Status,
     Swarm,
     ToolContext,
+    Unavailable,
     tool,
 )
 from repertory.app.host.host import PAUSED_MAX
@@ -33,6 +38,7 @@ from tests.app.embedding_process import started
 from tests.app.living import Living
 from tests.app.test_outside_turns import run_to_its_end
 from tests.app.test_warm_sessions import owner_of, texts
+from tests.app.toy_memories import Transcripts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 WHERE = pytest.mark.parametrize("where", ["memory", "sqlite"])
@@ -530,3 +536,52 @@ async def test_a_session_that_was_deleted_between_two_calls_begins_anew(path: Pa
     await Sessions(SQLiteSessions(path)).delete("s")
     assert done(await graph.invoke_async("two")) == ["ann"]
     assert texts(ann)[0::2] == ["two"]
+
+
+# What nodes bring with them.
+
+
+async def test_a_tool_of_a_node_sees_the_context_variables_of_its_own_call() -> None:
+    request = contextvars.ContextVar("request", default="none")
+    seen: list[str] = []
+
+    @tool(name="look")
+    async def look() -> str:
+        """Look at the request."""
+        seen.append(request.get())
+        return "seen"
+
+    use = {"toolUse": {"name": "look", "input": {}}}
+    ann = clerk("ann", use, "ok", use, "ok", use, "ok", tools=[look])
+    graph = line(ann, clerk("ben"))
+    for name in ("one", "two", "three"):
+        request.set(name)
+        await graph.invoke_async(name)
+    assert seen == ["one", "two", "three"]
+
+
+@WHERE
+async def test_a_node_with_a_memory_is_counted_over_the_calls_of_its_graph(where: str, path: Path) -> None:
+    store = Transcripts(extraction=ExtractionConfig(trigger=IntervalTrigger(2)))
+    memory = MemoryManager(stores=[store], injection=False)
+    ann = clerk("ann", memory_manager=memory)
+    graph = line(ann, clerk("ben"), path=at(where, path))
+    for number in range(1, 6):
+        await graph.invoke_async(f"q{number}", resume=False)
+        assert len(store.batches) == number // 2
+        if where == "sqlite":
+            assert owner_of(path) is None
+    assert [batch[::2] for batch in store.batches] == [["q1", "q2"], ["q3", "q4"]]
+
+
+@WHERE
+async def test_a_store_that_is_away_for_a_node_gets_all_when_it_is_back(where: str, path: Path) -> None:
+    store = Transcripts(extraction=ExtractionConfig(trigger=IntervalTrigger(1)))
+    memory = MemoryManager(stores=[store], injection=False)
+    graph = line(clerk("ann", memory_manager=memory), path=at(where, path))
+    store.down = Unavailable("away")
+    await graph.invoke_async("q1")
+    store.down = None
+    await graph.invoke_async("q2")
+    await graph.invoke_async("q3")
+    assert [text for batch in store.batches for text in batch[::2]] == ["q1", "q2", "q3"]

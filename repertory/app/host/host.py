@@ -86,7 +86,7 @@ class _Place(Struct):
     lock: anyio.Lock = field(default_factory=partial(anyio.Lock, fast_acquire=True))
     active: ActiveSession | None = None
     within: ActivationLock | None = None
-    """For a node: the lock of the orchestrator that is called."""
+    """For a node: the lock of the orchestrator that is called (see `NodeHost`)."""
     paused: bool = False
     """Whether the active session may be released: it must be resumed before it is used."""
     ending: bool = False
@@ -235,9 +235,7 @@ class Host:
         if self._refusing:
             raise Unavailable("the runtime is shutting down", session=spec.agent.session_id)
         key = _key(spec, within)
-        place = self._places.get(key)
-        if place is None:
-            place = self._places[key] = _Place(within=within)
+        place = self._places.setdefault(key, _Place())
         place.users += 1
         place.by = max(place.by, min(deadline, caller_deadline()))
         active = place.active
@@ -252,6 +250,7 @@ class Host:
                     await self._stop(key, place)
                 if place.active is not None and not place.active.alive:
                     await self._forget(place)
+                place.within = within
                 return place.active or await self._activate(place, spec)
         except BaseException:
             place.users -= 1
@@ -295,7 +294,8 @@ class Host:
                 if buffer is not None and self._settings.pauses and not self._settings.ambient:
                     if place.within is None:
                         return self.buffers.drop(buffer)
-                    self._unstored.append((place.within, buffer))  # The node may work again in the same call.
+                    if buffer.not_stored() is not None:  # The node may work again in the same call.
+                        self._unstored.append((place.within, buffer))
         if place.servers:
             await self._stop_oldest(served=True)
         if len(self._paused) > PAUSED_MAX:
@@ -304,9 +304,10 @@ class Host:
 
     def _log_lost(self, root: ActivationLock, lost: NotStored | None) -> None:
         """The call of a graph or swarm has ended: drop what it and its nodes could not store."""
-        left = [buffer for lock, buffer in self._unstored if lock is root and buffer.not_stored() is not None]
+        left = {id(buffer): buffer for lock, buffer in self._unstored if lock is root}
         self._unstored = [each for each in self._unstored if each[0] is not root]
-        _log_not_stored(report for report in (lost, *map(self.buffers.drop, left)) if report is not None)
+        reports = [self.buffers.drop(buffer) for buffer in left.values() if buffer.not_stored() is not None]
+        _log_not_stored(report for report in (lost, *reports) if report is not None)
 
     def _note_cut(self, place: _Place) -> None:
         """Have the session released, or its end finished, after its last user was cut short."""
