@@ -385,6 +385,16 @@ async def test_a_call_that_asyncio_cancels_at_any_moment_leaves_the_run_to_other
     assert done(await runs.invoke_async("two", resume=False)) == ["ann", "ben"]
 
 
+@WHERE
+async def test_cancelling_between_two_calls_cancels_nothing(where: str, path: Path) -> None:
+    ann = clerk("ann")
+    for runs in (line(ann, clerk("ben"), path=at(where, path)), handing(None)):
+        for number in range(3):
+            assert done(await runs.invoke_async(f"task {number}")) == ["ann", "ben"]
+            runs.cancel()
+            ann.cancel()
+
+
 async def test_a_stream_may_be_left_and_the_graph_called_again(path: Path) -> None:
     graph = line(clerk("ann", delay_s=0.01), clerk("ben"), path=path)
     await graph.invoke_async("one")

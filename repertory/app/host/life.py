@@ -278,7 +278,7 @@ class SessionLife:
         current = self._current
         if current is None or not current.alive or self._current_in is not current_token().native_token:
             return None
-        return current if self._spec().lock.in_use(current) else None
+        return None if current.rest.paused else current
 
     @property
     def is_held(self) -> bool:

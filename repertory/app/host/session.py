@@ -128,11 +128,6 @@ class ActivationLock:
             if self._session is session:
                 self._paused = True
 
-    def in_use(self, session: ActiveSession) -> bool:
-        """Whether this session holds the lock: it has started, and is not paused."""
-        with self._lock:
-            return self._session is session and not self._paused
-
     def resume(self, session: ActiveSession) -> bool:
         """Hold the lock for a paused session again. False if another one has started since, or is starting."""
         with self._lock:
@@ -201,6 +196,12 @@ class SessionSpec(Struct, frozen=True, kw_only=True):
         raise NotImplementedError
 
 
+class Rest(Struct):
+    """Whether a session rests between two calls. Any thread may read it."""
+
+    paused: bool = False
+
+
 class ActiveSession(Struct, frozen=True, kw_only=True):
     """The refs of one active session, and its readable state."""
 
@@ -217,6 +218,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
     tools: ToolRegistry = field(default_factory=ToolRegistry)
     """The agent's tools, with those of its tool servers."""
     stop_request: StopRequest = field(default_factory=StopRequest)
+    rest: Rest = field(default_factory=Rest)
 
     @property
     def in_a_turn(self) -> bool:
@@ -243,7 +245,9 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
             yield events
 
     def cancel(self, stop: StopReason = CANCELLED, *, after_tools: bool = False) -> None:
-        """End the running turn early, from any thread."""
+        """End the running turn early, from any thread. A paused session has none."""
+        if self.rest.paused:
+            return
         self.stop_request.ask(stop, after_tools=after_tools)
         self.agent.tell_threadsafe(CancelTurn())
 
@@ -267,9 +271,10 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
                     await self.memory.ask(PauseMemory(), timeout_s=math.inf)
                 if waiting.cancelled_caught:
                     return False
-            return await self.persister.ask(Pause(), timeout_s=math.inf)
+            self.rest.paused = await self.persister.ask(Pause(), timeout_s=math.inf)
         except (ActorDead, ActorFailed):
             return False
+        return self.rest.paused
 
     async def resume(self) -> bool:
         """Acquire the session again. False if its actors have ended, others may have changed the session, or the store
@@ -279,6 +284,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
             resumed = self.alive and await self.persister.ask(Resume(), timeout_s=math.inf)
             if resumed and self.memory is not None:
                 await self.memory.ask(ResumeMemory(), timeout_s=math.inf)
+            self.rest.paused = not resumed
             return resumed
         except RepertoryError:
             return False
