@@ -356,7 +356,7 @@ class StoreCapabilities(Struct, frozen=True, kw_only=True):
     yields_within_s: float = 1.0
     """How long an idle owner usually takes to free a session after it was asked."""
     acquires_again: bool = False
-    """True if releasing a session and owning it again (`acquire_again`) cost little beside a commit."""
+    """True if `acquire_again` costs less than opening the session anew: then it may be released after each call."""
     reads_positions: bool = False
     """True if `load_at` costs as much as opening at that position, however long the journal is."""
     finds_labels: bool = False

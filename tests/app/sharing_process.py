@@ -1,4 +1,5 @@
-"""A process with a runtime that does as it is told, line by line: run by `test_yielding_processes.py`.
+"""A process with a runtime that does as it is told, line by line: run by `test_yielding_processes.py`. With `bare` as
+its last argument it has no runtime: each turn is a call outside any block.
 
 `say SESSION TEXT`: a turn, answered by a line `NAME: TEXT` or the class of the error; `slow SESSION SECONDS`: the same
 with a model that takes so many seconds, which says `begun` when it is asked; `drain`: ends.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import anyio
 import anyio.to_thread
 
 from repertory import (
+    Agent,
     AgentSpec,
     FileSessions,
     FileStorage,
@@ -26,7 +29,7 @@ from repertory import (
     SQLiteSessions,
     StorePatience,
 )
-from repertory.app.sessions.sessions import SessionPlace
+from repertory.app.sessions.sessions import PlacedSession, SessionPlace
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError
 
@@ -61,15 +64,27 @@ class Echo(ScriptedModel):
             yield event
 
 
-async def main(name: str, kind: str, where: str) -> None:
-    patience = StorePatience(busy_s=4.5 if "#" in where else 1.0)
-    async with Runtime(sessions=place(kind, where), patience=patience) as runtime, anyio.create_task_group() as group:
-        model = Echo([lambda messages, *rest: f"{name}: {text_of(messages[-1])}"], loop=True)
-        agent = runtime.agent(AgentSpec(model=model))
+async def main(name: str, kind: str, where: str, way: str = "") -> None:
+    sessions, patience = place(kind, where), StorePatience(busy_s=4.5 if "#" in where else 1.0)
+    model = Echo([lambda messages, *rest: f"{name}: {text_of(messages[-1])}"], loop=True)
+    agents: dict[str, Agent] = {}
+    async with AsyncExitStack() as stack:
+        runtime = None
+        if way != "bare":
+            runtime = await stack.enter_async_context(Runtime(sessions=sessions, patience=patience))
+        group = await stack.enter_async_context(anyio.create_task_group())
+
+        def bare(session_id: str) -> Agent:
+            manager = PlacedSession(session_id, sessions)
+            return Agent(model, session_manager=manager, callback_handler=None, patience=patience)
 
         async def say(session_id: str, text: str) -> None:
             try:
-                print(await agent.session(session_id).invoke(text), flush=True)
+                if runtime is not None:
+                    print(await runtime.agent(AgentSpec(model=model)).session(session_id).invoke(text), flush=True)
+                else:
+                    agent = agents.setdefault(session_id, bare(session_id))
+                    print(await agent.invoke_async(text), flush=True)
             except RepertoryError as error:
                 print(type(error).__name__, flush=True)
 
@@ -83,8 +98,10 @@ async def main(name: str, kind: str, where: str) -> None:
                     group.start_soon(say, session_id, seconds)
                 case _:
                     break
-        print("drained" if (await runtime.drain()).ok else "not drained", flush=True)
+        for agent in agents.values():
+            await agent.shutdown_async()
+        print("drained" if runtime is None or (await runtime.drain()).ok else "not drained", flush=True)
 
 
 if __name__ == "__main__":
-    anyio.run(main, *sys.argv[1:4], backend=sys.argv[4])
+    anyio.run(main, *sys.argv[1:4], *sys.argv[5:], backend=sys.argv[4])

@@ -69,8 +69,8 @@ class Sharer:
 
 
 @contextmanager
-def sharer(name: str, kind: str, where: str, loop: str) -> Iterator[Sharer]:
-    program = [sys.executable, "-m", "tests.app.sharing_process", name, kind, where, loop]
+def sharer(name: str, kind: str, where: str, loop: str, *, bare: bool = False) -> Iterator[Sharer]:
+    program = [sys.executable, "-m", "tests.app.sharing_process", name, kind, where, loop, *(["bare"] if bare else [])]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
@@ -82,9 +82,12 @@ def sharer(name: str, kind: str, where: str, loop: str) -> Iterator[Sharer]:
 
 
 @contextmanager
-def two(kind: str, where: str) -> Iterator[tuple[Sharer, Sharer]]:
+def two(kind: str, where: str, *, bare: bool = False) -> Iterator[tuple[Sharer, Sharer]]:
     """One on asyncio and one on trio."""
-    with sharer("one", kind, where, "asyncio") as one, sharer("two", kind, where, "trio") as other:
+    with (
+        sharer("one", kind, where, "asyncio", bare=bare) as one,
+        sharer("two", kind, where, "trio", bare=bare) as other,
+    ):
         assert (one.hear(), other.hear()) == ("ready", "ready")
         yield one, other
 
@@ -138,6 +141,38 @@ def aws_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", IN_BUCKETS)
 def test_two_processes_share_a_session_in_a_bucket(kind: str, bucket: str) -> None:
     check_sharing(kind, f"{bucket}#{kind.replace(' ', '-')}", IN_BUCKETS[kind])
+
+
+def check_calls(kind: str, where: str) -> None:
+    """Between two calls outside any block nobody owns the session, also if the process is killed then."""
+    said: list[str] = []
+    with two(kind, where, bare=True) as (one, other):
+        for number in range(6):
+            for name, process in (("one", one), ("one", one), ("two", other)):
+                words = f"{number}-{len(said)}"
+                assert process.ask(f"say s {words}") == f"{name}: {words}"
+                said += [words, f"{name}: {words}"]
+        assert one.ask("say s last") == "one: last"
+        one.kill()
+        assert other.ask("say s behind") == "two: behind"
+        assert other.ask("drain") == "drained"
+    assert history(kind, where, "s") == [*said, "last", "one: last", "behind", "two: behind"]
+
+
+@pytest.mark.parametrize("kind", IN_FOLDERS)
+def test_two_processes_call_a_session_in_a_folder_in_turn_and_one_is_killed_between_calls(
+    kind: str, tmp_path: Path
+) -> None:
+    check_calls(kind, str(tmp_path))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("aws_keys")
+@pytest.mark.parametrize("kind", IN_BUCKETS)
+def test_two_processes_call_a_session_in_a_bucket_in_turn_and_one_is_killed_between_calls(
+    kind: str, bucket: str
+) -> None:
+    check_calls(kind, f"{bucket}#calls-{kind.replace(' ', '-')}")
 
 
 def test_an_owner_that_is_killed_while_it_is_asked_leaves_the_session_free(tmp_path: Path) -> None:

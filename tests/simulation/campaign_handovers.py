@@ -1,5 +1,6 @@
 """Two processes hand one session back and forth, in turn and at the same time, and owners are killed while they are
-asked: every acknowledged turn is there, once.
+asked, and between two calls: every acknowledged turn is there, once. Some have a runtime; the others call their agent
+outside any block.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def _one_session(rng: random.Random, kind: str, where: str, end: float, report: 
     with ExitStack() as stack:
 
         def start(name: str) -> Sharer:
-            process = stack.enter_context(sharer(name, kind, where, rng.choice(["asyncio", "trio"])))
+            bare = rng.random() < 0.5
+            process = stack.enter_context(sharer(name, kind, where, rng.choice(["asyncio", "trio"]), bare=bare))
+            report.counts["bare processes"] += bare
             report.check(process.hear() == "ready", f"{kind}: {name} did not start")
             return process
 
@@ -55,6 +58,11 @@ def _one_session(rng: random.Random, kind: str, where: str, end: float, report: 
                     processes[victim] = start(victim)
                     report.counts["kills"] += 1
                 continue
+            if rng.random() < KILLS:
+                victim = rng.choice(names)
+                processes[victim].kill()
+                processes[victim] = start(victim)
+                report.counts["kills between calls"] += 1
             together = rng.random() < 0.5
             for name in names:
                 processes[name].tell(f"say s {number}-{name}")

@@ -1,8 +1,8 @@
 """Random histories of several owners: whatever they do to a session, it is what a dictionary says.
 
 Three stores stand for three processes on one object store. Each step one of them opens, says, erases, tidies up, gives
-up, dies or deletes. With faults, requests fail and answers get lost: what nobody knows is looked up, and must be all of
-it or nothing.
+up, pauses, goes on, dies or deletes. With faults, requests fail and answers get lost: what nobody knows is looked up,
+and must be all of it or nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.session_contract import grow
 from tests.backends.sessions.object_places import on_objects, virtual_shelf
 from tests.simulation.campaigns import Report
+from tests.simulation.paused_trees import PausedTrees
 
 STEPS = 250
 AGENTS = ("first", "second")
@@ -45,32 +46,60 @@ def small_numbers(patch: pytest.MonkeyPatch) -> None:
 
 
 def histories(rng: random.Random, folder: Path, seconds: float) -> Report:
-    """One history over requests that fail. What was acknowledged is what the dictionary holds after each ten steps."""
+    """One history of journals and one of documents, over requests that fail. What was acknowledged is what the
+    dictionary holds after each ten steps, and what every owner of the documents finds.
+    """
     del folder, seconds
     history, report = History(rng, FAULTS), Report()
     backend, options = virtual_asyncio()
     with pytest.MonkeyPatch.context() as patch:
         small_numbers(patch)
+        patch.setattr(maintenance, "_AT_ONCE", 2)  # Merges give way when they have read a part.
         try:
             anyio.run(history.run, backend=backend, backend_options=options)
         except (AssertionError, RepertoryError) as error:
             report.check(False, f"after {history.done[-1]}: {error!r}"[:1000])
     report.counts["steps"] += len(history.done)
+    report.counts["resumed"] += history.resumed
     report.acknowledged, report.found = history.said, 0 if report.faults else history.said
+    report.add(_documents(rng))
+    return report
+
+
+def _documents(rng: random.Random) -> Report:
+    report = Report()
+    trees = PausedTrees(rng)
+    backend, options = virtual_asyncio()
+    try:
+        anyio.run(trees.run, backend=backend, backend_options=options)
+    except (AssertionError, RepertoryError) as error:
+        report.check(False, f"documents: {error!r}"[:1000])
+    report.counts["resumed documents"] += trees.resumed
+    report.acknowledged = len(trees.world.kept)
+    report.found = 0 if report.faults else report.acknowledged
     return report
 
 
 class History:
     """One random history, and what the session must be."""
 
-    def __init__(self, rng: random.Random, faults: ObjectFaults) -> None:
+    def __init__(self, rng: random.Random, faults: ObjectFaults, *, pauses: bool = True) -> None:
+        """Without `pauses`, the same seed gives the same history as before there were any."""
         self.rng = rng
         self.faults = faults
+        self.pauses = pauses
         self.shelf = virtual_shelf()
         self.reader = on_objects(MemoryObjectStore(self.shelf), "reader")
         self.born = 0
         self.stores: list[ObjectSessionStore] = []
         self.leases: dict[int, Lease] = {}
+        self.paused: dict[int, tuple[Lease, int]] = {}
+        """Released leases that may be taken back, and the number of each in `owners`."""
+        self.owners = 0
+        """How many owners the session is known to have had. Whoever deletes it counts as one."""
+        self.numbers: dict[int, int] = {}
+        """Which of them each store was last."""
+        self.resumed = 0
         self.model: dict[str, list[Row]] = {agent: [] for agent in AGENTS}
         self.exists = False
         self.said = 0
@@ -81,6 +110,8 @@ class History:
         for number in range(OWNERS):
             self.stores.append(self._store(number))
         steps = [self.acquire] * 3 + [self.say] * 10 + [self.tend] * 3 + [self.release, self.die, self.erase, self.wait]
+        if self.pauses:
+            steps += [self.call] * 8 + [self.pause, self.resume]
         for number in range(STEPS):
             who = self.rng.randrange(OWNERS)
             step = self.rng.choice(steps) if self.rng.random() > 0.01 else self.delete
@@ -101,6 +132,8 @@ class History:
     async def acquire(self, who: int) -> None:
         try:
             self.leases[who] = await self.stores[who].acquire("session", takeover=self.rng.random() < 0.5)
+            self.owners += 1
+            self.numbers[who] = self.owners
         except (SessionBusy, RepertoryError) as error:
             self._permitted(error, SessionBusy)
 
@@ -175,9 +208,43 @@ class History:
             except RepertoryError as error:
                 self._permitted(error)
 
+    async def call(self, who: int) -> None:
+        """As an agent outside any block: what it says is between a resume and a pause."""
+        await self.resume(who)
+        if who not in self.leases:
+            await self.acquire(who)
+        await self.say(who)
+        if self.rng.random() < 0.2:
+            await self.erase(who)
+        await self.pause(who)
+
+    async def pause(self, who: int) -> None:
+        """As between two calls: the session is released, and everything else is kept."""
+        lease = self.leases.get(who)
+        if lease is not None:
+            self.paused[who] = lease, self.numbers[who]
+            await self.release(who)
+
+    async def resume(self, who: int) -> None:
+        """The session is owned as before the pause if nobody has owned it since, and only then."""
+        lease, number = self.paused.pop(who, (None, 0))
+        if lease is None:
+            return
+        try:
+            again = await self.stores[who].acquire_again(lease)
+        except RepertoryError as error:
+            self._permitted(error)
+            return
+        assert not again or self.owners == number, "somebody has owned it since"
+        assert again or self.owners != number or self.faults.error_rate, "nobody has owned it since"
+        if again:
+            self.resumed += 1
+            self.leases[who] = lease
+
     async def die(self, who: int) -> None:
         """The process is gone, and tells nobody."""
         self.leases.pop(who, None)
+        self.paused.pop(who, None)
         self.stores[who] = self._store(who)
 
     async def wait(self, who: int) -> None:
@@ -187,6 +254,7 @@ class History:
     async def delete(self, who: int) -> None:
         try:
             await self.stores[who].delete("session")
+            self.owners += 1
         except (NotFound, SessionBusy) as error:
             if isinstance(error, NotFound) and not self.faults.error_rate:
                 assert not self.exists or not any(self.model.values())

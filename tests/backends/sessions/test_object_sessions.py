@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -274,6 +275,135 @@ async def test_a_clock_that_is_wrong_on_some_machine_changes_nothing() -> None:
 
 def _wrong(by_s: float) -> float:
     return anyio.current_time() + by_s
+
+
+@pytest.mark.parametrize("text_bytes", [1, 1000])
+async def test_a_released_session_is_taken_back_with_one_put_and_opened_without_any_request(text_bytes: int) -> None:
+    """Whether what opening needs is in the head or beside it."""
+    rows = talk(100, text="".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=text_bytes)))
+    async with place() as here:
+        one, two = here.store("one"), here.store("two")
+        lease = await fill(one, rows[:-2])
+        for _ in range(3):
+            await one.release(lease)
+            here.counts["one"].take()
+            assert await one.acquire_again(lease)
+            assert here.counts["one"].take() == {"put": 1}
+        opened = await one.load("session", "default")
+        assert here.counts["one"].take() == {}
+        assert opened == await two.load("session", "default")
+        await one.append([Batch(lease=lease, rows=rows[-2:])])
+        assert here.counts["one"].take() == {"put": 1}
+        await one.release(lease)
+        await two.acquire("session")
+        assert await two.load("session", "default", whole=True) == rows
+
+
+async def test_a_released_session_costs_nothing_until_it_is_taken_back_and_is_renewed_from_then_on() -> None:
+    async with place() as here:
+        one, two = here.store("one"), here.store("two")
+        async with tended(one):
+            lease = await fill(one, grow(2))
+            await anyio.sleep(100)
+            await one.release(lease)
+            here.counts["one"].take()
+            await anyio.sleep(1000)
+            assert here.counts["one"].take() == {}
+            assert await one.acquire_again(lease)
+            await anyio.sleep(100)
+            with pytest.raises(SessionBusy):
+                await two.acquire("session")
+        await anyio.sleep(11)
+        await two.acquire("session")
+
+
+async def test_an_owner_that_sleeps_after_it_took_a_session_back_is_fenced() -> None:
+    rows = grow(6)
+    async with place() as here:
+        one, two = here.store("one"), here.store("two")
+        lease = await fill(one, rows[:2])
+        await one.release(lease)
+        assert await one.acquire_again(lease)
+        await one.append([Batch(lease=lease, rows=rows[2:3])])
+        await anyio.sleep(11)
+        new = await two.acquire("session")
+        assert isinstance((await one.append([Batch(lease=lease, rows=rows[3:4])]))[0], LeaseLost)
+        await two.append([Batch(lease=new, rows=rows[3:])])
+        await two.release(new)
+        assert not await one.acquire_again(lease)
+        assert await one.load("session", "default", whole=True) == rows
+
+
+@pytest.mark.parametrize("carried_out", [False, True])
+async def test_a_session_of_which_the_taking_back_had_no_answer_is_acquired_anew(carried_out: bool) -> None:
+    rows = grow(4)
+    async with place() as here:
+        faulty = FaultyObjectStore(here.objects, random.Random(1), ObjectFaults())
+        one, two = on_objects(faulty, "one"), here.store("two")
+        lease = await fill(one, rows[:2])
+        await one.release(lease)
+        faulty.settings = ObjectFaults(lost_rate=float(carried_out), error_rate=float(not carried_out))
+        with pytest.raises(Unavailable):
+            await one.acquire_again(lease)
+        faulty.settings = ObjectFaults()
+        assert not await one.acquire_again(lease)
+        if carried_out:
+            with pytest.raises(SessionBusy):
+                await two.acquire("session")
+        new = await one.acquire("session")
+        assert new.generation > lease.generation
+        assert isinstance((await one.append([Batch(lease=lease, rows=rows[2:])]))[0], LeaseLost)
+        await one.append([Batch(lease=new, rows=rows[2:])])
+        await one.release(new)
+        await two.acquire("session")
+        assert await two.load("session", "default", whole=True) == rows
+        await one.aclose()
+
+
+async def test_a_session_is_not_taken_back_while_a_put_of_its_owner_may_still_arrive() -> None:
+    rows = grow(4)
+    async with place() as here:
+        faulty = FaultyObjectStore(here.objects, random.Random(1), ObjectFaults())
+        one = on_objects(faulty, "one")
+        lease = await fill(one, rows[:2])
+        faulty.settings = ObjectFaults(lost_rate=1.0)
+        with pytest.raises(Unavailable):
+            await one.append([Batch(lease=lease, rows=rows[2:])])
+        faulty.settings = ObjectFaults()
+        await one.release(lease)
+        assert not await one.acquire_again(lease)
+        await one.acquire("session")
+        assert await one.load("session", "default") == rows
+        await one.aclose()
+
+
+async def test_an_erasure_by_another_owner_ends_what_was_kept_of_a_released_session() -> None:
+    rows = talk(20, text="word")
+    async with place() as here:
+        one, two = here.store("one"), here.store("two")
+        lease = await fill(one, rows)
+        await one.release(lease)
+        other = await two.acquire("session")
+        await two.append([Batch(lease=other, rows=[], erase=[("default", 3)])])
+        await two.release(other)
+        assert not await one.acquire_again(lease)
+        await one.acquire("session")
+        assert (await one.load("session", "default", whole=True))[2] == rows[2].without_content()
+        assert not _holders(here, rows[2])
+
+
+async def test_what_is_kept_of_a_released_session_goes_with_its_lease() -> None:
+    async with place() as here:
+        one = here.store("one")
+        lease = await fill(one, grow(2))
+        for _ in range(2):
+            await one.release(lease)
+            assert await one.acquire_again(lease)
+        await one.release(lease)
+        assert len(one._released) == 1
+        del lease
+        gc.collect()
+        assert len(one._released) == 0
 
 
 class PausedObjects(MemoryObjectStore):
@@ -601,6 +731,28 @@ async def test_an_erased_content_stands_in_no_object_any_more(rng: random.Random
             assert not _holders(here, said)
         whole = await one.load("session", "default", whole=True)
         assert whole[said.seq - 1] == said.without_content()
+
+
+async def test_a_merge_that_had_to_give_way_goes_on_where_it_was_and_copies_nothing_that_was_erased() -> None:
+    rows = talk(128, window=4, text="word")
+    async with place() as here:
+        one = here.store("one", latency_s=1.0)
+        lease = await fill(one, rows, at_once=1)
+        calls = 0
+        async with tended(one):
+            while not any("/c/" in key for key in here.shelf.objects):
+                await one.release(lease)
+                assert await one.acquire_again(lease)
+                await anyio.sleep(4.5)  # A call: too short for a whole merge.
+                calls += 1
+                if calls == 3:
+                    await one.append([Batch(lease=lease, rows=[], erase=[("default", 3)])])
+                assert calls < 20
+            await anyio.sleep(100)
+        assert calls > 4
+        assert not _holders(here, rows[2])
+        expected = [row.without_content() if row.seq == 3 else row for row in rows]
+        assert await one.load("session", "default", whole=True) == expected
 
 
 async def test_an_erasure_that_was_cut_short_is_finished_by_the_next_owner() -> None:

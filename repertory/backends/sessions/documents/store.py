@@ -143,7 +143,7 @@ class MessageTreeStore(SessionStore):
         return StoreCapabilities(
             others_add=True,
             maintained=renew_s is not None,
-            acquires_again=renew_s is None,
+            acquires_again=True,
             flush_delay_s=0.005,  # Each message is one request, however long the store waits for more.
             look_every_s=0.25,
             yields_within_s=1.0 if renew_s is None else renew_s + 1.5,
@@ -385,9 +385,8 @@ class MessageTreeStore(SessionStore):
             if head is not None:
                 heads[agent_id] = head.spelled()
         await self._leases.release(names, held, heads)
-        if self.capabilities.acquires_again:
-            # A copy, since a value that held its own key would keep it alive.
-            self._released[held.lease] = replace(held, lease=replace(held.lease)), journals
+        # A copy, since a value that held its own key would keep it alive.
+        self._released[held.lease] = replace(held, lease=replace(held.lease)), journals
 
     async def _open(self, names: SessionNames, held: HeldLease, agent_id: str) -> tuple[_Journal, list[Row]]:
         """The agent's journal, with other programs' messages taken in, and the rows that opening it needs."""

@@ -156,6 +156,7 @@ async def finish_erasing(session: OwnedSegments) -> None:
     """
     erasing = session.erasing
     keys = session.keys
+    session.gathered = {}
     found = await session.objects.list(f"{keys.folder}/")
     holders = [info for info in found if commit_of_key(info.key) is not None]
     await side_by_side([partial(_erase_in, session, info, frozenset(erasing)) for info in holders])
@@ -222,14 +223,26 @@ async def merge(session: OwnedSegments) -> None:
     if session.head.commit < last:
         await session.refresh()
     try:
-        segments = await session.reader.segments(range(first, last + 1), at_once=_AT_ONCE)
+        await _gather(session, first, last)
     except Changed as change:
         fields = {"session": session.lease.session_id, "key": str(change)}
         raise CorruptJournal("a segment is missing", **fields) from change
-    await _put_chunk(session, segments)
+    await _put_chunk(session, [session.gathered[number] for number in range(first, last + 1)])
     async with session.head_lock:
         await session.write_head(fresh=session.head.window is None, merged=last)
+    session.gathered = {}
     await _remove_merged(session)
+
+
+async def _gather(session: OwnedSegments, first: int, last: int) -> None:
+    """Read the segments that become a chunk. Those that were read before the merge had to give way are not read again:
+    where calls are short, each would begin anew and none would end.
+    """
+    gathered = session.gathered
+    for start in range(first, last + 1, _AT_ONCE):
+        numbers = [number for number in range(start, min(start + _AT_ONCE, last + 1)) if number not in gathered]
+        for segment in await session.reader.segments(numbers):
+            gathered[segment.commit] = segment
 
 
 async def _put_chunk(session: OwnedSegments, segments: list[Segment]) -> None:

@@ -15,7 +15,15 @@ from msgspec.structs import replace
 
 from repertory.backends.ports import Batch, Condition, Create, Lease, ObjectStore, Overwrite, Position, Update
 from repertory.backends.sessions.journal.format import HeadChanges, HeadObject, SessionKeys, pack, pack_head
-from repertory.backends.sessions.journal.reading import Changed, SessionReader, StoredHead, Window, seqs_after, without
+from repertory.backends.sessions.journal.reading import (
+    Changed,
+    Segment,
+    SessionReader,
+    StoredHead,
+    Window,
+    seqs_after,
+    without,
+)
 from repertory.backends.sessions.requests import delete_all, find, side_by_side
 from repertory.backends.sessions.table import (
     in_thread_when_large,
@@ -46,7 +54,9 @@ _TRIES_MAX = 8
 
 
 class OwnedSegments:
-    """A session whose lease this process holds. After `LeaseLost` it must not be used any more."""
+    """A session whose lease this process holds. After `LeaseLost` it must not be used any more; after `release`, only
+    `acquire_again`.
+    """
 
     def __init__(self, objects: ObjectStore, keys: SessionKeys, lease: Lease, head: HeadObject) -> None:
         """`head` names this owner; `begin` puts it."""
@@ -74,6 +84,8 @@ class OwnedSegments:
         self._stale_windows: set[str] = set()
         self._windows = 0
         """How many windows were put beside the head."""
+        self.gathered: dict[int, Segment] = {}
+        """Segments that were read for the next chunk; none while contents are being destroyed."""
         self.tidy = True
         """True if heads and chunks can be made. False after damage, which is left unchanged."""
         self.committing = anyio.Lock()
@@ -228,6 +240,25 @@ class OwnedSegments:
                 await self.prove()
                 raise self._missing(change) from change
 
+    async def acquire_again(self, lease: Lease) -> bool:
+        """Put the head of the release again, with the owner. False if it was replaced since. The lease is that of the
+        release.
+
+        What is known of the session stays true while that head stands: every owner, erasure and deletion replaces it.
+        Errors: those of the object store.
+        """
+        async with self.committing, self.head_lock:
+            rows = self.window.rows() if self.head.window is None else ()
+            head = replace(self.head, owner=lease.owner, edition=self.head.edition + 1, orderly=False)
+            sent_at = anyio.current_time()
+            try:
+                version = await self.objects.put(self.keys.head, pack_head(head, rows), Update(self._version))
+            except PreconditionFailed:
+                return False
+            self.lease, self.lost = lease, None
+            self.head, self._version, self.signed_at = head, version, sent_at
+        return True
+
     async def _first_window(self) -> Sequence[Row]:
         try:
             return await self.reader.window(StoredHead(self.head, [], ""))
@@ -299,19 +330,24 @@ class OwnedSegments:
             await self.write_head(fresh=True)
         await self.forget_windows()
 
-    async def release(self) -> None:
+    async def release(self) -> bool:
         """Release the session with an up-to-date head, so that the next opening is cheap. Does nothing when the lease
-        is lost.
+        is lost. True if `acquire_again` may follow: the head is released, and no put of this owner can still arrive.
         """
         async with self.committing, self.head_lock:
-            if self.lost is None:
-                fresh = self.head.window is None or self._moved
-                with suppress(LeaseLost):
-                    await self.write_head(fresh=fresh, owner=None, orderly=not self._unsure)
-        if self.lost is None:
-            with suppress(RepertoryError):
-                await self.forget_windows()
-        self.lose()
+            if self.lost is not None:
+                return False
+            fresh = self.head.window is None or self._moved
+            orderly = not self._unsure
+            try:
+                await self.write_head(fresh=fresh, owner=None, orderly=orderly)
+            except LeaseLost:
+                return False
+            finally:
+                self.lose()  # Whatever waits here comes too late.
+        with suppress(RepertoryError):
+            await self.forget_windows()
+        return orderly
 
     async def write_tombstone(self) -> None:
         """Mark the session as deleted in its head. Errors: `LeaseLost`, and those of the object store."""
@@ -336,6 +372,8 @@ class OwnedSegments:
 
         Errors: `LeaseLost`, and those of the object store.
         """
+        if self.lost is not None:
+            raise self.lost
         rows: Sequence[Row] | None = None
         if fresh:
             await self._complete()

@@ -6,10 +6,11 @@ Start here, then read `ownership.py` (one owned session) and `reading.py`. Desig
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import anyio
 from msgspec.structs import replace
@@ -97,6 +98,8 @@ class ObjectSessionStore(SessionStore):
         self._owner = check_id(owner, "owner")
         self._life = life
         self._owned: dict[str, OwnedSegments] = {}
+        self._released: WeakKeyDictionary[Lease, OwnedSegments] = WeakKeyDictionary()
+        """What `acquire_again` goes on with, for as long as somebody keeps the lease."""
         self._acquiring: set[str] = set()
         """Sessions that others may ask for already, since the store names this owner."""
         self._maintenance = Maintenance(self._owned, life)
@@ -114,6 +117,7 @@ class ObjectSessionStore(SessionStore):
             flush_delay_s=FLUSH_DELAY_S,
             look_every_s=0.25,
             yields_within_s=1.0 if renew_s is None else renew_s + 1.5,
+            acquires_again=True,
             reads_positions=True,
             quarantines=True,
         )
@@ -143,13 +147,38 @@ class ObjectSessionStore(SessionStore):
     def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
         return self._life.waiting(session_id)
 
+    async def acquire_again(self, lease: Lease) -> bool:
+        """Own the session again with one put, which succeeds only if the head is the one of the release: so no owner
+        has changed anything since. Nothing is read.
+
+        If the answer to that put is lost, the session has this owner or none: `acquire` it.
+        """
+        self._check_open()
+        session_id, owned = lease.session_id, self._released.pop(lease, None)
+        if owned is None or session_id in self._owned or session_id in self._acquiring:
+            return False
+        await self._life.begin()
+        with anyio.CancelScope(shield=True), self._acquires(session_id):
+            if not await owned.acquire_again(lease):
+                return False
+            if session_id in self._owned:  # It was acquired anew meanwhile.
+                owned.lose()
+                return False
+            self._owned[session_id] = owned
+            self._maintenance.look_at(owned)
+            return True
+        raise AssertionError
+
     async def release(self, lease: Lease) -> None:
         self._check_open()
         owned = self._owned.get(lease.session_id)
         if owned is not None and owned.lease == lease:
             del self._owned[lease.session_id]
             await self._maintenance.stop(owned)
-            await owned.release()
+            if await owned.release():
+                # The kept value has a lease of its own: one that held its own key would never be collected.
+                key, owned.lease = owned.lease, replace(owned.lease)
+                self._released[key] = owned
             await self._life.freed(lease.session_id)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[CommitOutcome]:
@@ -264,13 +293,18 @@ class ObjectSessionStore(SessionStore):
         if before_us is not None:
             before_us.lose()
             await self._maintenance.stop(before_us)
-        self._acquiring.add(session_id)
-        try:
+        with self._acquires(session_id):
             owned = self._owned[session_id] = await self._own(session_id, keys, takeover)
-        finally:
-            self._acquiring.discard(session_id)
         self._maintenance.look_at(owned)
         return owned
+
+    @contextmanager
+    def _acquires(self, session_id: str) -> Generator[None]:
+        self._acquiring.add(session_id)
+        try:
+            yield
+        finally:
+            self._acquiring.discard(session_id)
 
     async def _own(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedSegments:
         """Become the owner of the session under these keys. Errors: `SessionBusy`, and see the class."""

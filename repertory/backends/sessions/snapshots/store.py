@@ -74,7 +74,7 @@ class SnapshotSessionStore(SessionStore):
     @property
     def capabilities(self) -> StoreCapabilities:
         # Other programs' changes have no position in the journal before they are taken in.
-        return replace(self._journal.capabilities, reads_positions=False)
+        return replace(self._journal.capabilities, reads_positions=False, acquires_again=False)
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
         self.snapshots.drop(session_id, given_up=False)
