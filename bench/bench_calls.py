@@ -28,8 +28,10 @@ from repertory import (
     Agent,
     ExtractionConfig,
     FileSessionManager,
+    FileStorage,
     Graph,
     IntervalTrigger,
+    JournalSessionManager,
     MemoryManager,
     ModelExtractor,
     ScriptedModel,
@@ -52,6 +54,7 @@ STORES: Mapping[str, Sessions] = {
     "memory": lambda folder: None,
     "SQLite": lambda folder: SQLiteSessionManager("s", path=f"{folder}/s.db"),
     "files": lambda folder: FileSessionManager("s", storage_dir=folder),
+    "journals": lambda folder: JournalSessionManager("s", storage=FileStorage(folder)),
 }
 
 
@@ -239,8 +242,8 @@ def main() -> int:
                 name = f"{store}, {way} call at turn {turn}"
                 figures.append(Figure(f"{name} / held", values[turn], least[turn], bar, "ms"))
                 other = theirs.get(f"{'memory' if store == 'memory' else 'files'}, {way}")
-                if other is not None:
-                    bar = STRANDS_BARS[store, turn]
+                bar = STRANDS_BARS.get((store, turn))
+                if other is not None and bar is not None:
                     figures.append(Figure(f"{name} / strands", values[turn], best(other)[turn], bar, "ms"))
     return report([*figures, *calls_of_many(), rounds("memory", 3), rounds("SQLite", 5)])
 

@@ -13,7 +13,9 @@ import anyio
 from bench.counted import Counted, said
 from bench.harness import Figure, report
 from repertory import (
+    Agent,
     AgentSpec,
+    JournalSessionManager,
     JournalSessions,
     Runtime,
     ScriptedModel,
@@ -51,6 +53,17 @@ async def requests_of(*replies: object) -> int:
         storage.count.take()
         await session.invoke("go")
         return sum(storage.count.take().values())
+
+
+async def requests_of_a_call() -> int:
+    """Requests of a call outside any block, of a session that was called before."""
+    storage = Counted()
+    manager = JournalSessionManager("s", storage=storage)
+    bare = Agent(ScriptedModel(["hello"], loop=True), session_manager=manager, callback_handler=None)
+    await bare.invoke_async("hi")
+    storage.count.take()
+    await bare.invoke_async("go")
+    return sum(storage.count.take().values())
 
 
 async def bytes_per_turn() -> tuple[float, float, float]:
@@ -115,6 +128,7 @@ def main() -> int:
     return report(
         [
             Figure("requests of a plain turn", plain, 1.0, 1.0, ""),
+            Figure("requests of a call outside any block", anyio.run(requests_of_a_call), 1.0, 3.0, ""),
             Figure("requests of a turn, one step with effects", one, 1.0, 2.0, ""),
             Figure("requests of a turn, three steps with effects", three, 1.0, 4.0, ""),
             Figure("requests of a turn, tools without effects", harmless, 1.0, 1.0, ""),
