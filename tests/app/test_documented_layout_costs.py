@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from repertory import Agent, NullConversationManager, ScriptedModel, SlidingWindowConversationManager, tool
-from repertory.backends.sessions.documents.journal import HEAD_BYTES_MAX
+from repertory.backends.sessions.documents.journal import HEAD_BYTES_MAX, TreeSettings
 from tests.app.tree_sessions import TreeSessions
 
 pytestmark = pytest.mark.anyio
@@ -79,6 +79,21 @@ async def test_opening_costs_four_requests_however_much_is_shown(turns: int) -> 
         assert sorted(asked[2:]) == ["get agent.json", f"get message_{2 * turns}.json"]
         assert asked[:2] == ["get repertory.json", "put repertory.json"]
         assert len(it.messages) == 2 * turns
+
+
+async def test_a_call_outside_any_block_looks_for_others_messages_and_puts_the_lease_twice() -> None:
+    """In a bucket: leases expire there."""
+    place = TreeSessions(settings=TreeSettings(prove_s=5.0, renew_every_s=3.0, keep_heads=True))
+    it = agent(place, "ok")
+    await it.invoke_async("the first")
+    for number in (2, 4):
+        place.take_requests()
+        await it.invoke_async("one more")
+        asked = place.take_requests()
+        assert sorted(asked[:2]) == ["get agent.json", f"get message_{number}.json"]
+        assert asked[2:] == ["put repertory.json", *puts(number, number + 1), "put repertory.json"]
+    await it.shutdown_async()
+    assert place.take_requests() == []
 
 
 async def test_a_moving_window_is_told_to_others_once_at_the_end() -> None:

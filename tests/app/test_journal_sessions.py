@@ -25,6 +25,7 @@ from repertory import (
 )
 from repertory.app.agent import session as agent_session
 from repertory.backends.ports import ObjectStore, StreamEvent
+from repertory.backends.sessions.journal.format import head_in, unpack
 from repertory.core.messages import Message, text_of
 from repertory.errors import CorruptJournal, Invalid, LeaseLost, SessionBusy
 from repertory.testing.counting_objects import CountingObjectStore
@@ -245,12 +246,22 @@ async def test_a_damaged_segment_is_named(tmp_path: Path) -> None:
         await agent_on(storage, "b").invoke_async("r")
 
 
-def test_sync_calls_work_and_hold_nothing_afterwards(tmp_path: Path) -> None:
+def test_sync_calls_work_and_own_nothing_afterwards(tmp_path: Path) -> None:
     agent = agent_on(FileStorage(tmp_path), "a", "b")
     assert str(agent("1")) == "a"
+    assert owner_of(tmp_path) is None
     assert str(agent("2")) == "b"
-    assert len(agent_on(FileStorage(tmp_path), "x").messages) == 4
+    assert owner_of(tmp_path) is None
+    other = agent_on(FileStorage(tmp_path), "x")
+    assert len(other.messages) == 4
+    for each in (agent, other):
+        each.shutdown()
     assert list((tmp_path / ".repertory-owners").iterdir()) == []
+
+
+def owner_of(folder: Path) -> str | None:
+    """The owner that the head of the session names."""
+    return head_in(unpack((folder / "journals" / "s1" / "head").read_bytes())).owner
 
 
 def test_nothing_is_created_before_the_first_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,12 +28,13 @@ def new_agent(folder, kind):
         "memory": lambda: None,
         "sqlite": lambda: SQLiteSessionManager("s", path=f"{folder}/s.db"),
         "files": lambda: FileSessionManager("s", storage_dir=f"{folder}/files"),
+        "journals": lambda: JournalSessionManager("s", storage=FileStorage(f"{folder}/journals")),
     }[kind]()
     model = ScriptedModel([{"toolUse": {"name": "add", "input": {"a": 1, "b": 2}}}, "ok"] * 100)
     manager = NullConversationManager()
     return Agent(model, tools=[add], session_manager=kept, conversation_manager=manager, callback_handler=None)
 """
-KINDS = pytest.mark.parametrize("kind", ["memory", "sqlite", "files"])
+KINDS = pytest.mark.parametrize("kind", ["memory", "sqlite", "files", "journals"])
 
 CELLS = """
 import sys
@@ -108,7 +109,7 @@ import gc, os, sys, tempfile, threading
 
 import anyio, pytest, pytest_asyncio
 
-KINDS = ["memory", "sqlite", "files"]
+KINDS = ["memory", "sqlite", "files", "journals"]
 folder = tempfile.mkdtemp()
 agents = {kind: new_agent(f"{folder}/{kind}", kind) for kind in KINDS}
 
