@@ -17,7 +17,7 @@ from msgspec import Struct
 from repertory.core.interrupts import tool_scope
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.tokens import estimate_tokens, window_of
-from repertory.errors import AlreadyExists, Invalid, RepertoryError
+from repertory.errors import AlreadyExists, Invalid, PreconditionFailed, RepertoryError
 
 if TYPE_CHECKING:
     from threading import Thread
@@ -602,6 +602,60 @@ class Overwrite(Struct, frozen=True):
 
 
 Condition = Create | Update | Overwrite
+
+
+class Expect(Struct, frozen=True):
+    """A step that changes nothing, and fails unless the object has this version."""
+
+    key: str
+    version: str | None
+    """None: there must be no such object."""
+
+    def check(self, found: str | None) -> str | None:
+        """The version that was found, if it is this one. Errors: `PreconditionFailed`."""
+        if found != self.version:
+            text = "the object is not the one that was seen before"
+            raise PreconditionFailed(text, key=self.key, wanted=self.version, found=found)
+        return found
+
+
+class Put(Struct, frozen=True):
+    """A step that puts an object."""
+
+    key: str
+    body: bytes
+    condition: Condition
+    lasting: bool = True
+    """False if after a crash of the machine the object before it would do as well. It is whole in any case, and killed
+    processes lose nothing.
+    """
+
+
+ObjectStep = Expect | Put
+
+
+class StepsDone(Struct, frozen=True, kw_only=True):
+    """How far a sequence of steps came."""
+
+    versions: Sequence[str | None]
+    """Of the object of each step that was done."""
+    error: RepertoryError | None = None
+    """Of the step after those, which stopped the rest: as of `ObjectStore.put`, and `PreconditionFailed` for an
+    expectation that does not hold.
+    """
+
+
+class StepwiseObjects(ABC):
+    """What an object store adds where several requests in one call cost less than one by one."""
+
+    @abstractmethod
+    async def carry_out(self, steps: Sequence[ObjectStep]) -> StepsDone:
+        """Carry out these steps in order, and stop at the first that fails. What one has put survives a crash of the
+        machine before the next begins, unless it need not. The error of a step is in the result.
+
+        Cancellation waits for the steps, or prevents the first.
+        """
+        ...
 
 
 class StoredObject(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from repertory.core.message_tree.json_files import decoded, encoded, json_file, parsed, read, to_file
+from repertory.core.message_tree.documents import is_altered, with_digest
+from repertory.core.message_tree.json_files import (
+    decoded,
+    digest_in_json,
+    digest_of_document,
+    encoded,
+    json_file,
+    parsed,
+    read,
+    to_file,
+)
 
 MARK = "__bytes_encoded__"
 
@@ -45,6 +55,30 @@ def test_whatever_is_written_comes_back_equal_here_and_elsewhere(rng: random.Ran
         assert read(body) == value
         assert theirs(json.loads(body)) == value
         assert json_file(parsed(body)) == body
+
+
+def laid_out(value: object) -> bytes:
+    """What `json` makes of it, indented."""
+    try:
+        return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=2, allow_nan=False).encode()
+
+
+def test_files_are_laid_out_as_json_does_it_byte_for_byte(rng: random.Random) -> None:
+    odd = [10**30, -0.0, 1e16, 5e-324, "\u2028", 'q"\\/\x00\x1f\x7f', "é😀", "{[,: ", {}, [], {"": {}}, [[], {}]]
+    for _ in range(500):
+        value = {"value": random_value(rng), "odd": rng.sample(odd, 3), rng.choice(["", "é\n", '"']): rng.choice(odd)}
+        assert to_file(value) == laid_out(encoded(value))
+
+
+def test_a_digest_is_that_of_the_documents_json_values(rng: random.Random) -> None:
+    for _ in range(500):
+        value = {"b": random_value(rng), "a": random_value(rng)}
+        assert digest_in_json(value) == (encoded(value), digest_of_document(encoded(value)))
+        body = with_digest({"message": value, "repertory": {"generation": 1, "digest": "of before", "rows": [value]}})
+        assert not is_altered(parsed(body))
+        assert is_altered(parsed(body.replace(b'"generation": 1', b'"generation": 2')))
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,25 @@ from hashlib import blake2b
 from io import FileIO
 from itertools import count
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, Self, TypeVar
 
 import anyio
 
 from repertory.backends.folders import NO_LINK, make_folders
 from repertory.backends.line_files import read_rest
-from repertory.backends.ports import Condition, Create, ObjectInfo, Overwrite, StoredObject, Update
+from repertory.backends.ports import (
+    Condition,
+    Create,
+    Expect,
+    ObjectInfo,
+    ObjectStep,
+    Overwrite,
+    Put,
+    StepsDone,
+    StepwiseObjects,
+    StoredObject,
+    Update,
+)
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import RESERVED, check_key, check_prefix, is_key
 from repertory.errors import (
@@ -41,7 +53,7 @@ _WAIT_MAX_S = 0.05
 T = TypeVar("T")
 
 
-class FileObjectStore:
+class FileObjectStore(StepwiseObjects):
     """An `ObjectStore` in a folder. May be used from several event loops and threads at once.
 
     Each call is one piece of work in a worker thread, which cancellation waits for; an object of `LARGE_BYTES` and more
@@ -87,6 +99,15 @@ class FileObjectStore:
         the class.
         """
         return await self._run(partial(self._tree.put, check_key(key), body, condition))
+
+    async def carry_out(self, steps: Sequence[ObjectStep]) -> StepsDone:
+        """As `StepwiseObjects.carry_out`, in one piece of work."""
+        versions: list[str | None] = []
+        try:
+            await self._run(partial(self._tree.carry_out, steps, versions))
+        except RepertoryError as error:
+            return StepsDone(versions=versions, error=error)
+        return StepsDone(versions=versions)
 
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
         """All objects whose key begins with `prefix` and follows `start_after`, in the order of their keys. Reads only
@@ -161,7 +182,8 @@ class FileTree:
         """Read an object: no writes, no locks. For a large one, a descriptor that `large` closes: it always reads one
         object, since files are replaced and never edited.
         """
-        with self.mapped(key), self._place(key) as place:
+        with self.mapped(key), _Folders(self._root) as folders:
+            place = folders.place(key)
             with opened_file(place.name, place.folder, os.O_RDONLY) as descriptor:
                 if os.fstat(descriptor).st_size >= LARGE_BYTES:
                     copy = os.dup(descriptor)
@@ -172,18 +194,37 @@ class FileTree:
 
     def put(self, key: str, body: bytes, condition: Condition) -> str:
         """Write an object. Two fsyncs, of the file and of its folder, and one more for each folder that is made."""
+        with _Folders(self._root) as folders:
+            return self._put(folders, Put(key, body, condition))
+
+    def carry_out(self, steps: Sequence[ObjectStep], versions: list[str | None]) -> None:
+        """Do the steps behind those that `versions` has already, and add their versions. Each folder is opened once."""
+        with _Folders(self._root) as folders:
+            for step in steps[len(versions) :]:
+                check_key(step.key)
+                versions.append(self._put(folders, step) if isinstance(step, Put) else self._look(folders, step))
+
+    def _look(self, folders: _Folders, look: Expect) -> str | None:
+        found: str | None = None
+        with suppress(NotFound), self.mapped(look.key):
+            place = folders.place(look.key)
+            with opened_file(place.name, place.folder, os.O_RDONLY) as descriptor:
+                found = _version(read_all(descriptor))
+        return look.check(found)
+
+    def _put(self, folders: _Folders, put: Put) -> str:
         try:
-            with self.mapped(key):
-                match condition:
+            with self.mapped(put.key):
+                match put.condition:
                     case Create():
-                        self._create(key, body)
+                        self._create(folders, put)
                     case Update(version=version):
-                        self._update(key, body, version)
+                        self._update(folders, put, version)
                     case Overwrite():
-                        self._overwrite(key, body)
+                        self._overwrite(folders, put)
         except NotFound as error:
-            raise WriterBusy("the folder was removed meanwhile", key=key) from error
-        return _version(body)
+            raise WriterBusy("the folder was removed meanwhile", key=put.key) from error
+        return _version(put.body)
 
     def list(self, prefix: str, start_after: str) -> Sequence[ObjectInfo]:
         """Every object whose key begins so. Also removes what killed processes left in the folders that it reads."""
@@ -204,40 +245,39 @@ class FileTree:
             os.fsync(chain[-1])
             remove_empty_folders(chain, names)
 
-    def _create(self, key: str, body: bytes) -> None:
-        with self._place(key, create=True) as place:
-            _refuse_what_is_there(place)
-            with write_new_file(body, place.folder) as new:
-                try:
-                    os.link(new, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder, follow_symlinks=False)
-                except FileExistsError:
-                    _refuse_what_is_there(place)
-                    raise WriterBusy("another writer is creating the object", key=key) from None
-                except OSError as error:
-                    if error.errno in _NO_LINKS:
-                        msg = "this file system has no hard links, which creating an object takes"
-                        raise StoreFailed(msg, path=str(self._root)) from error
-                    raise
-                os.unlink(new, dir_fd=place.folder)
+    def _create(self, folders: _Folders, put: Put) -> None:
+        place = folders.place(put.key, create=True)
+        _refuse_what_is_there(place)
+        with write_new_file(put.body, place.folder) as new:
+            try:
+                os.link(new, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder, follow_symlinks=False)
+            except FileExistsError:
+                _refuse_what_is_there(place)
+                raise WriterBusy("another writer is creating the object", key=put.key) from None
+            except OSError as error:
+                if error.errno in _NO_LINKS:
+                    msg = "this file system has no hard links, which creating an object takes"
+                    raise StoreFailed(msg, path=str(self._root)) from error
+                raise
+            os.unlink(new, dir_fd=place.folder)
+        if put.lasting:
             os.fsync(place.folder)
 
-    def _update(self, key: str, body: bytes, version: str) -> None:
+    def _update(self, folders: _Folders, put: Put, version: str) -> None:
         try:
-            with self._place(key) as place:
-                _replace(place, body, version)
+            _replace(folders.place(put.key), put, version)
         except FileNotFoundError as error:
             msg = "the object is not the one to update"
-            raise PreconditionFailed(msg, key=key, wanted=version, found=None) from error
+            raise PreconditionFailed(msg, key=put.key, wanted=version, found=None) from error
 
-    def _overwrite(self, key: str, body: bytes) -> None:
+    def _overwrite(self, folders: _Folders, put: Put) -> None:
         try:
-            with self._place(key) as place:
-                _replace(place, body, None)
+            _replace(folders.place(put.key), put, None)
         except FileNotFoundError:
             try:
-                self._create(key, body)
+                self._create(folders, put)
             except AlreadyExists as error:
-                raise WriterBusy("another writer was quicker", key=key) from error
+                raise WriterBusy("another writer was quicker", key=put.key) from error
 
     def _collect(self, folder: int, above: str, beginning: str, after: str, found: dict[str, ObjectInfo]) -> None:
         """Add the objects in a folder and below. `above` is the prefix of their keys."""
@@ -260,12 +300,6 @@ class FileTree:
                             found[key] = _info(key, status)
 
     @contextmanager
-    def _place(self, key: str, *, create: bool = False) -> Generator[_Place]:
-        *names, name = key.split("/")
-        with opened_folders(self._root, names, create=create) as chain:
-            yield _Place(key, name, chain[-1])
-
-    @contextmanager
     def mapped(self, key: str) -> Generator[None]:
         """Map errors of the operating system to ours."""
         try:
@@ -284,7 +318,7 @@ class FileTree:
         return StoreUnavailable("the files cannot be used now", **where)
 
 
-def _replace(place: _Place, body: bytes, expected: str | None) -> None:
+def _replace(place: _Place, put: Put, expected: str | None) -> None:
     """Replace an existing file with a new one. Raises `FileNotFoundError` when there is none."""
     with opened_file(place.name, place.folder, os.O_RDWR) as descriptor:
         lock_current(descriptor, place.name, place.folder)
@@ -292,9 +326,10 @@ def _replace(place: _Place, body: bytes, expected: str | None) -> None:
         if found != expected:
             msg = "the object is not the one to update"
             raise PreconditionFailed(msg, key=place.key, wanted=expected, found=found)
-        with write_new_file(body, place.folder) as new:
+        with write_new_file(put.body, place.folder) as new:
             os.rename(new, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
-    os.fsync(place.folder)
+    if put.lasting:
+        os.fsync(place.folder)
 
 
 def _refuse_what_is_there(place: _Place) -> None:
@@ -425,22 +460,59 @@ FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags for every opened file. A pipe or a device in its place does not block."""
 _FORMS: tuple[Literal["NFC"], Literal["NFD"]] = ("NFC", "NFD")
 """How an accented letter may be written: as one character, or as a letter and an accent."""
+_SPELLED_MAX = 4096
+_spelled: set[tuple[str, int, int]] = set()
+"""Folders that were found under their own names: name, device and number."""
 
 
 @contextmanager
-def opened_folders(root: Path, names: Sequence[str], *, create: bool = False) -> Generator[list[int]]:
-    """Descriptors of the root and of each folder below it in turn.
-
-    With `create`, missing folders are made (mode 0700, durable before the block begins). Otherwise a missing folder, or
-    a file in its place, is `FileNotFoundError`.
+def opened_folders(root: Path, names: Sequence[str]) -> Generator[list[int]]:
+    """Descriptors of the root and of each folder below it in turn. A missing folder, or a file in its place, is
+    `FileNotFoundError`.
     """
     with ExitStack() as stack:
-        chain = [_open_root(root, create=create)]
+        chain = [_open_root(root, create=False)]
         stack.callback(os.close, chain[0])
         for name in names:
-            chain.append(_open_folder(name, chain[-1], create=create))
+            chain.append(_open_folder(name, chain[-1], create=False))
             stack.callback(os.close, chain[-1])
         yield chain
+
+
+class _Folders:
+    """Folders below a root, each opened once, on the way to the first object in it or below it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._opened: dict[Sequence[str], int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        while self._opened:
+            os.close(self._opened.popitem()[1])
+
+    def place(self, key: str, *, create: bool = False) -> _Place:
+        """Where an object is. With `create`, missing folders are made (mode 0700) and durable. Otherwise a missing
+        folder, or a file in its place, is `FileNotFoundError`.
+        """
+        *names, name = key.split("/")
+        folder = self._opened.get(above := tuple(names))
+        if folder is None:
+            for depth in range(len(names) + 1):
+                folder = self._folder(above[:depth], folder, create=create)
+        assert folder is not None
+        return _Place(key, name, folder)
+
+    def _folder(self, path: Sequence[str], above: int | None, *, create: bool) -> int:
+        found = self._opened.get(path)
+        if found is None:
+            found = (
+                _open_root(self._root, create=create) if above is None else _open_folder(path[-1], above, create=create)
+            )
+            self._opened[path] = found
+        return found
 
 
 def remove_empty_folders(chain: Sequence[int], names: Sequence[str]) -> None:
@@ -515,7 +587,12 @@ def _open_folder(name: str, parent: int, *, create: bool) -> int:
             raise FileNotFoundError(name) from error
         raise Invalid("the key leads over a link or something that is no folder", part=name) from error
     try:
-        check_spelling(name, parent, os.fstat(descriptor))
+        status = os.fstat(descriptor)
+        if (known := (name, status.st_dev, status.st_ino)) not in _spelled:
+            check_spelling(name, parent, status)
+            if len(_spelled) >= _SPELLED_MAX:
+                _spelled.clear()
+            _spelled.add(known)
     except BaseException:
         os.close(descriptor)
         raise

@@ -72,6 +72,20 @@ class Requests:
             asked, self._asked = list(self._asked), {}
         return asked
 
+    def none(self) -> bool:
+        """True if nobody has asked for any session since the last call of `take`, and nobody waits for one. Returns at
+        once.
+        """
+        if not self._guard.acquire(blocking=False):
+            return False
+        try:
+            with suppress(OSError):
+                size = self._read_to if self._file is None else os.fstat(self._file).st_size
+                return size <= self._read_to and not self._asked and not self._waiting
+        finally:
+            self._guard.release()
+        return False
+
     def freed(self, session_id: str) -> None:
         """A session was given up: forget requests for it, and ring those that wait."""
         with self._guard:

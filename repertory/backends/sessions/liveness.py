@@ -150,7 +150,8 @@ class LockedFile(BetweenOwners):
         return await self._read(self._lock.asked_for, ())
 
     async def freed(self, session_id: str) -> None:
-        await self._read(lambda: self._lock.freed(session_id), None)
+        if not self._lock.nobody_waits():
+            await self._read(lambda: self._lock.freed(session_id), None)
 
     async def listen(self, asked: Callable[[], None]) -> None:
         await self._bells.listen(asked)
@@ -289,6 +290,10 @@ class OwnerLock:
         if requests is not None:
             with suppress(OSError):
                 requests.freed(session_id)
+
+    def nobody_waits(self) -> bool:
+        """True if `freed` has nothing to do, whatever the session. Asks for the size of an open file, no more."""
+        return self._requests is None or self._requests.none()
 
     def _clear_dead(self) -> None:
         for name in os.listdir(self._folder):

@@ -14,7 +14,6 @@ as strands-agents 1.62.0 writes it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, cast
@@ -27,7 +26,17 @@ from repertory.core.journal.codec import decode, dump
 from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.journal.records import Redacted
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.message_tree.json_files import decoded, encoded, epoch, iso, json_file, parsed, read, to_file
+from repertory.core.message_tree.json_files import (
+    decoded,
+    digest_in_json,
+    digest_of_document,
+    epoch,
+    iso,
+    json_file,
+    parsed,
+    read,
+    to_file,
+)
 from repertory.core.message_tree.kept_rows import KeptRow, Line, entry, message_in, read_entry, tracked
 from repertory.core.messages import Json, Message, check_shape
 from repertory.core.orchestration.document import document_of
@@ -117,7 +126,7 @@ def message_document(number: int, message: Message, at: float, group: RecordGrou
 
 def message_fields(number: int, message: Message, at: float, group: RecordGroup) -> dict[str, object]:
     """Its fields, before encoding."""
-    shown, redacted = message, False
+    shown, redacted, when = message, False, iso(at)
     for row in group.rows:
         if row.kind == 1:
             shown, redacted = tracked(message, row.link), row.erased
@@ -125,8 +134,8 @@ def message_fields(number: int, message: Message, at: float, group: RecordGroup)
         "message": shown,
         "message_id": number,
         "redact_message": shown if redacted else None,
-        "created_at": iso(at),
-        "updated_at": iso(at),
+        "created_at": when,
+        "updated_at": when,
         OURS: _group_fields(group, [entry(row, shown if row.kind == 1 else None) for row in group.rows]),
     }
 
@@ -181,7 +190,7 @@ def agent_document(agent_id: str, fold: Fold, removed: int, found: AgentFile | N
             },
             "created_at": found.created_at if found is not None else iso(at),
             "updated_at": iso(at),
-            OURS: {"format": FORMAT, "state": _digest(_mapping(read(to_file({"state": state}))["state"]))},
+            OURS: {"format": FORMAT, "state": _digest(_mapping(read(to_file({"state": state}, indent=None))["state"]))},
         }
     )
 
@@ -291,11 +300,14 @@ def without_content_fields(
 
 def with_digest(document: Mapping[str, object]) -> bytes:
     """The document as a file, with a digest of all else among our keys."""
-    made = encoded(document)
-    ours = cast("dict[str, object]", made.get(OURS, made))
+    made = dict(document)
+    ours = made
+    if OURS in made:
+        ours = made[OURS] = dict(cast("Mapping[str, object]", made[OURS]))
     ours.pop(DIGEST, None)
-    ours[DIGEST] = digest_of_document(made)
-    return json_file(made)
+    spelled, digest = digest_in_json(made)
+    cast("dict[str, object]", spelled.get(OURS, spelled))[DIGEST] = digest
+    return json_file(spelled)
 
 
 def is_altered(document: Mapping[str, object]) -> bool:
@@ -306,11 +318,6 @@ def is_altered(document: Mapping[str, object]) -> bool:
         return False
     bare = {name: value for name, value in group.items() if name != DIGEST}
     return group[DIGEST] != digest_of_document({**document, OURS: bare} if OURS in document else bare)
-
-
-def digest_of_document(document: Mapping[str, object]) -> str:
-    """The digest of JSON values; the order of keys does not matter."""
-    return sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _is_group(value: object) -> bool:

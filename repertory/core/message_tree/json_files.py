@@ -11,27 +11,56 @@ import base64
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import cast
 
+import msgspec
+
 _MARKER = "__bytes_encoded__"
+_MARK = _MARKER.encode()
 _DATA = "data"
 _ESCAPED = 1.0
 """Stands for `true` in a user's dictionary that is not bytes."""
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+"""What is the same in a file."""
 
 
 def to_file(document: Mapping[str, object], *, indent: int | None = 2) -> bytes:
     """The document as a file. Errors: `ValueError` or `TypeError` for values that are not JSON."""
-    return json_file(encoded(document), indent=indent)
+    try:
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+    except TypeError:  # There are bytes in it.
+        text = _MARKER
+    return json_file(encoded(document), indent=indent) if _MARKER in text else _laid_out(text, document, indent)
 
 
 def json_file(document: Mapping[str, object], *, indent: int | None = 2) -> bytes:
     """The same for JSON values, such as `encoded` or `parsed` return. Encoding them again would escape our
     own marks.
     """
+    return _laid_out(json.dumps(document, ensure_ascii=False, allow_nan=False), document, indent)
+
+
+def digest_in_json(document: Mapping[str, object]) -> tuple[Mapping[str, object], str]:
+    """The document in JSON values, and the digest of those; the order of keys does not matter."""
     try:
-        return json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False).encode()
-    except UnicodeEncodeError:  # A lone surrogate has no UTF-8 form.
-        return json.dumps(document, indent=indent, allow_nan=False).encode()
+        text = json.dumps(document, sort_keys=True)
+    except TypeError:  # There are bytes in it.
+        text = _MARKER
+    if _MARKER in text:
+        document = encoded(document)
+        text = json.dumps(document, sort_keys=True)
+    return document, digest_of_text(text)
+
+
+def digest_of_document(document: Mapping[str, object]) -> str:
+    """The digest of JSON values; the order of keys does not matter."""
+    return digest_of_text(json.dumps(document, sort_keys=True))
+
+
+def digest_of_text(text: str) -> str:
+    """The digest of a document whose keys are in order."""
+    return sha256(text.encode()).hexdigest()[:32]
 
 
 def read(body: bytes) -> dict[str, object]:
@@ -39,7 +68,8 @@ def read(body: bytes) -> dict[str, object]:
 
     Errors: `ValueError` when the bytes are not one JSON object.
     """
-    return decoded(parsed(body))
+    value = parsed(body)
+    return decoded(value) if _MARK in body or b"\\u" in body else value
 
 
 def parsed(body: bytes) -> dict[str, object]:
@@ -88,11 +118,22 @@ def epoch(text: object) -> float:
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 
 
+def _laid_out(text: str, document: Mapping[str, object], indent: int | None) -> bytes:
+    """The JSON of a document as `json` indents it, in a quarter of its time: it indents in Python."""
+    try:
+        body = text.encode()
+    except UnicodeEncodeError:  # A lone surrogate has no UTF-8 form.
+        return json.dumps(document, indent=indent, allow_nan=False).encode()
+    return body if indent is None else msgspec.json.format(body, indent=indent)
+
+
 def _no_number(name: str) -> None:
     del name
 
 
 def _encoded(value: object) -> object:
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, bytes | bytearray):
         return {_MARKER: True, _DATA: base64.b64encode(value).decode()}
     if isinstance(value, Mapping):
@@ -104,6 +145,8 @@ def _encoded(value: object) -> object:
 
 
 def _decoded(value: object) -> object:
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, list):
         return [_decoded(item) for item in cast("list[object]", value)]
     if not isinstance(value, dict):

@@ -172,7 +172,7 @@ def _beside(row: Row, shown: Message) -> dict[str, object] | None:
     if isinstance(message, dict) and _TRACKING not in message:
         beside["tracked"] = False
     # Tested through a file, as a reader will get it.
-    again = read(to_file({**beside, "row": str(Line.of(row)), "message": shown}))
+    again = read(to_file({**beside, "row": str(Line.of(row)), "message": shown}, indent=None))
     shown_again = cast("Message", again.pop("message"))
     return beside if content(read_entry(again), shown_again) == row.body else None
 

@@ -26,7 +26,7 @@ import pytest
 from repertory.backends.line_files import read_rest
 from repertory.backends.objects import files
 from repertory.backends.objects.files import LARGE_BYTES, FileObjectStore, check_spelling
-from repertory.backends.ports import Condition, Create, Overwrite, Update
+from repertory.backends.ports import Condition, Create, Expect, Overwrite, Put, Update
 from repertory.backends.worker_threads import _WorkItem
 from repertory.core.ids import RESERVED
 from repertory.errors import AlreadyExists, Failed, Invalid, NotFound, PreconditionFailed, Unavailable
@@ -81,29 +81,35 @@ async def test_a_key_is_a_path_and_a_body_the_content(store: FileObjectStore, ro
     assert [path for path in root.rglob("*") if path.is_file()] == [root / KEY]
 
 
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What changes files, noted and done."""
+    noted: list[str] = []
+
+    def noting(name: str, call: Callable[..., object]) -> Callable[..., object]:
+        def synced(*arguments: object, **keywords: object) -> object:
+            noted.append(name + (" folder" if stat.S_ISDIR(os.fstat(int(str(arguments[0]))).st_mode) else " file"))
+            return call(*arguments, **keywords)
+
+        def named(*arguments: object, **keywords: object) -> object:
+            noted.append(name)
+            return call(*arguments, **keywords)
+
+        return synced if name == "fsync" else named
+
+    for name in ("fsync", "link", "rename", "unlink"):
+        monkeypatch.setattr(os, name, noting(name, getattr(os, name)))
+    return noted
+
+
 @pytest.mark.parametrize("condition", [Create(), Overwrite(), Update], ids=["create", "overwrite", "update"])
 async def test_a_put_is_on_disk_before_it_has_its_name_and_its_name_before_it_returns(
-    store: FileObjectStore, monkeypatch: pytest.MonkeyPatch, condition: object
+    store: FileObjectStore, calls: list[str], condition: object
 ) -> None:
     """STYLE: files are written so that a crash is invisible. What is called is noted, and done."""
     await store.put("folder/other", b"", Create())
     version = "" if condition == Create() else await store.put("folder/key", b"one", Create())
-    calls: list[str] = []
-
-    def noting(name: str, call: Callable[..., object]) -> Callable[..., object]:
-        def noted(*arguments: object, **keywords: object) -> object:
-            synced = " folder" if stat.S_ISDIR(os.fstat(int(str(arguments[0]))).st_mode) else " file"
-            calls.append(name + synced)
-            return call(*arguments, **keywords)
-
-        def named(*arguments: object, **keywords: object) -> object:
-            calls.append(name)
-            return call(*arguments, **keywords)
-
-        return noted if name == "fsync" else named
-
-    for name in ("fsync", "link", "rename", "unlink"):
-        monkeypatch.setattr(os, name, noting(name, getattr(os, name)))
+    calls.clear()
     await store.put("folder/key", b"two", Update(version) if condition is Update else condition)  # type: ignore[arg-type]
     named = ["link", "unlink"] if condition == Create() else ["rename"]
     assert calls == ["fsync file", *named, "fsync folder"]
@@ -113,6 +119,74 @@ async def test_a_put_is_on_disk_before_it_has_its_name_and_its_name_before_it_re
     calls.clear()
     await store.delete("folder/key")
     assert calls == ["unlink", "fsync folder"]
+
+
+async def test_each_of_several_steps_is_on_disk_before_the_next_and_all_are_one_piece_of_work(
+    store: FileObjectStore, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, agent = await store.put("s/lease", b"1", Create()), await store.put("s/a/agent", b"1", Create())
+    await store.put("s/a/messages/0", b"", Create())
+    works: list[object] = []
+    run_sync = anyio.to_thread.run_sync
+
+    async def counted(*arguments: object, **keywords: object) -> object:
+        works.append(arguments)
+        return await run_sync(*arguments, **keywords)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", counted)
+    calls.clear()
+    steps = [
+        Expect("s/lease", lease),
+        Put("s/a/messages/1", b"", Create()),
+        Put("s/a/messages/2", b"", Create()),
+        Put("s/a/agent", b"2", Update(agent)),
+        Put("s/lease", b"2", Overwrite(), lasting=False),
+    ]
+    assert (await store.carry_out(steps)).error is None
+    created = ["fsync file", "link", "unlink", "fsync folder"]
+    assert calls == [*created, *created, "fsync file", "rename", "fsync folder", "fsync file", "rename"]
+    assert len(works) == 1
+
+
+async def test_a_step_that_waits_for_another_writer_repeats_none_of_those_before(
+    store: FileObjectStore, root: Path
+) -> None:
+    await store.put("held", b"one", Create())
+    steps = [Put("a/first", b"", Create()), Put("held", b"two", Overwrite()), Put("last", b"", Create())]
+    with (root / "held").open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = await store.carry_out(steps)
+    assert isinstance(done.error, Unavailable)
+    assert [info.key for info in await store.list("")] == ["a/first", "held"]
+    await store.delete("a/first")
+    patient = FileObjectStore(root, busy_timeout_s=10)
+    held = (root / "held").open("rb")
+    fcntl.flock(held, fcntl.LOCK_EX)
+
+    async def let_go() -> None:
+        await anyio.sleep(0.05)
+        held.close()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(let_go)
+        done = await patient.carry_out(steps)
+    assert done.error is None
+    assert len(done.versions) == 3
+    assert left_over(root) == []
+
+
+async def test_steps_follow_no_links_and_leave_nothing_open(
+    store: FileObjectStore, root: Path, elsewhere: Path
+) -> None:
+    await store.put("other/key", b"", Create())
+    lead_astray(root, elsewhere, "session/agents")
+    before = set(os.listdir("/proc/self/fd"))
+    for step in (Expect(KEY, None), Put(KEY, b"mine", Overwrite()), Put(KEY, b"mine", Create())):
+        done = await store.carry_out([Put("other/again", b"", Overwrite()), step])
+        assert isinstance(done.error, Invalid)
+        assert len(done.versions) == 1
+    assert (elsewhere / KEY).read_bytes() == b"untouched"
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 async def test_nothing_stays_open(store: FileObjectStore) -> None:

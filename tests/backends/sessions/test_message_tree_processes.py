@@ -86,3 +86,15 @@ async def test_acknowledged_rows_survive_every_kill(tmp_path: Path, rng: random.
             await store.aclose()
     left = await anyio.to_thread.run_sync(lambda: list(tmp_path.rglob(".repertory-*")))
     assert left == []
+
+
+@pytest.mark.timeout(180)
+async def test_a_kill_at_any_call_that_changes_files_loses_nothing_acknowledged(
+    tmp_path: Path, anyio_backend_name: str, rng: random.Random
+) -> None:
+    """DESIGN: kill -9 at any instant. Each child dies at another call, also while the session is taken back."""
+    points = Path(__file__).with_name("tree_points_child.py")
+    command = [sys.executable, str(points), str(tmp_path / "points"), str(rng.randrange(2**32)), anyio_backend_name]
+    done = await anyio.run_process(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, check=False, stderr=None)
+    assert done.returncode == 0
+    assert int(done.stdout.split()[-1]) > 50

@@ -10,7 +10,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.backends.ports import Corruption, Create, Overwrite, Update
+from repertory.backends.ports import Corruption, Create, Expect, ObjectStep, Overwrite, Put, StepsDone, Update
 from repertory.backends.sessions.documents.reading import (
     DocumentReading,
     JournalPlace,
@@ -19,7 +19,7 @@ from repertory.backends.sessions.documents.reading import (
     read_agent_file,
     read_journal,
 )
-from repertory.backends.sessions.requests import find, side_by_side
+from repertory.backends.sessions.requests import carry_out, find, side_by_side
 from repertory.core.journal.codec import decode
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import Branched, NodeChanged, View
@@ -140,6 +140,14 @@ class _Behind(Struct):
     version: str | None = None
 
 
+class LeaseChanged(Exception):
+    """The lease is not the one that was seen before: look at it. `stored`: whether the rows were stored before that."""
+
+    def __init__(self, *, stored: bool) -> None:
+        super().__init__(stored)
+        self.stored = stored
+
+
 class TreeJournal:
     """The journal of one agent, owned. After an error its position is unknown: open a new one."""
 
@@ -247,10 +255,10 @@ class TreeJournal:
             agent_version=self._agent_version,
         )
 
-    async def is_unchanged(self) -> bool:
-        """True if no program has added a message or replaced the agent's document since the last append."""
-        found = await self._look_behind(self._log.next_number)
-        return not found.written and found.version == self._agent_version
+    def unchanged(self) -> list[ObjectStep]:
+        """Steps that fail if a program has added a message or replaced the agent's document since the last append."""
+        following = self._names.key(DocumentSource(self._log.next_number))
+        return [Expect(following, None), Expect(self._names.agent, self._agent_version)]
 
     async def _look_behind(self, number: int) -> _Behind:
         """Look for a message of that number, and read the agent's document."""
@@ -270,30 +278,30 @@ class TreeJournal:
             self._rows = list(rows)
         return rows
 
-    async def append(self, rows: Sequence[Row], erase: Sequence[int]) -> LeaseLost | None:
+    async def append(
+        self, rows: Sequence[Row], erase: Sequence[int], before: Sequence[Expect] = (), after: Sequence[Expect] = ()
+    ) -> LeaseLost | None:
         """Store rows that follow the last one, then destroy the contents to be erased. None once all of that is on
         stable storage.
+
+        `before` and `after`: what must hold before and after the rows are stored. Errors: `LeaseChanged` if it does
+        not.
         """
-        log = self._log
-        if any(
-            row.kind == RecordKind.RESUME for row in rows
-        ):  # Tools run after these rows; another program may have run them meanwhile.
-            found = await self._look_behind(log.next_number)
-            if found.written or found.version != self._agent_version:
-                return self._others_added(self._names.agent)
+        log, first = self._log, list[ObjectStep](before)
+        if any(row.kind == RecordKind.RESUME for row in rows):
+            first += self.unchanged()  # Tools run after these rows; another program may have run them meanwhile.
         parts = log.parts(rows, erase)
         if len(parts) > 1 and self._settings.mark_batches:
             parts = log.parts(rows, erase, batch=True)
         if parts and not log.last_seq and not log.messages:
+            refusal = await self._store(first, (), ())
+            if refusal is not None:
+                return refusal
+            first = []
             await self._create(rows, parts)
-        for part in parts:
-            try:
-                await self._put_part(part)
-            except AlreadyExists as error:
-                return self._others_added(error.fields.get("key"))
-            log.stored(part)
-            if self._settings.keep_heads:
-                self._rows = needed_of([*self._rows, *part.group.rows])
+        refusal = await self._store(first, parts, after)
+        if refusal is not None:
+            return refusal
         if erase:
             try:
                 await self._erase(erase)
@@ -303,27 +311,51 @@ class TreeJournal:
             await self.put_agent()
         return None
 
+    async def _store(
+        self, first: Sequence[ObjectStep], parts: Sequence[Part], after: Sequence[Expect]
+    ) -> LeaseLost | None:
+        """Put the documents of these parts, if what is first holds, in one call."""
+        steps = [*first, *map(self._put_of, parts), *after]
+        done = await carry_out(self._objects, steps) if steps else StepsDone(versions=())
+        for part in parts[: max(0, len(done.versions) - len(first))]:
+            self._log.stored(part)
+            if self._settings.keep_heads:
+                self._rows = needed_of([*self._rows, *part.group.rows])
+        if done.error is None:
+            return None
+        refused = steps[len(done.versions)]
+        if isinstance(done.error, AlreadyExists | PreconditionFailed):
+            if not refused.key.startswith(self._names.folder):
+                raise LeaseChanged(stored=len(done.versions) >= len(first) + len(parts))
+            return self._others_added(refused.key)
+        raise done.error
+
     def _others_added(self, file: object) -> LeaseLost:
         msg = "another program has added to the session; open it again to take that in"
         return LeaseLost(msg, session=self._place.session_id, agent=self._place.agent_id, file=file)
 
     @property
     def due(self) -> bool:
-        """True if `close` has work to do."""
+        """True if the agent's document must be written before the session is released."""
         return self._log.due
-
-    async def close(self) -> None:
-        """Write the agent's document if the window has changed."""
-        if self.due:
-            await self.put_agent()
 
     async def put_agent(self) -> None:
         """Write the agent's current document."""
+        put = await self.agent_put()
+        self.agent_told(await self._objects.put(put.key, put.body, put.condition))
+
+    async def agent_put(self) -> Put:
+        """The step that writes the agent's current document; after it, `agent_told`. Opening the session writes how
+        much of the history is shown, if a crash of the machine has undone that.
+        """
         if self._log.fold is None:
             rows = await seen_rows(self._place, self._wall, self._entropy, owned=True)
             self._log.fold = restore(rows, session_id=self._place.session_id).fold
-        body = self._log.document(self._wall())
-        self._agent_version = await self._objects.put(self._names.agent, body, Overwrite())
+        return Put(self._names.agent, self._log.document(self._wall()), Overwrite(), lasting=self._log.state_due)
+
+    def agent_told(self, version: str | None) -> None:
+        """The agent's document was written."""
+        self._agent_version = version
         self._log.told()
 
     # Within.
@@ -370,13 +402,13 @@ class TreeJournal:
         if self._settings.keep_folders and not any(part.message is not None for part in parts):
             await self._objects.put(self._names.placeholder, b"", Overwrite())
 
-    async def _put_part(self, part: Part) -> None:
+    def _put_of(self, part: Part) -> Put:
         if part.message is None or part.number is None:
             key, body = DocumentSource(None, part.group.rows[0].seq), rows_document(part.group, {})
         else:
             said_at = part.said_at(self._wall())
             key, body = DocumentSource(part.number), message_document(part.number, part.message, said_at, part.group)
-        await self._objects.put(self._names.key(key), body, Create())
+        return Put(self._names.key(key), body, Create())
 
 
 async def _rewrite(
@@ -473,9 +505,6 @@ class OrchestratorJournal:
             except LeaseLost as error:
                 return error
         return None
-
-    async def close(self) -> None:
-        """Nothing to do: the document is current."""
 
     def head(self) -> AgentHead | None:
         """What the next opening needs; None when it is too large, or there is nothing."""

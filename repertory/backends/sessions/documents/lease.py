@@ -7,15 +7,15 @@ value, as of the last release.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
 
-from repertory.backends.ports import Create, Lease, Update
+from repertory.backends.ports import Create, Expect, Lease, ObjectStep, Put, Update
 from repertory.backends.sessions.documents.reading import SessionNames
-from repertory.backends.sessions.requests import find
+from repertory.backends.sessions.requests import carry_out, find
 from repertory.backends.sessions.table import busy, is_current, lost, rival
 from repertory.core.message_tree.documents import ALTERED, is_altered, session_document, with_digest
 from repertory.core.message_tree.json_files import parsed, read
@@ -93,16 +93,17 @@ class TreeLeases:
             return HeldLease(lease, version, now, heads, dict(found.tails))
         raise busy(names.session_id, found.owner)
 
-    async def acquire_again(self, names: SessionNames, held: HeldLease) -> bool:
-        """Own a session that was released. False if its lease has changed since."""
+    async def acquire_again(self, names: SessionNames, held: HeldLease, unchanged: Sequence[ObjectStep]) -> bool:
+        """Own a session that was released. False if its lease has changed since, or one of `unchanged` fails."""
         await self._life.begin()
         now = self._wall()
-        try:
-            held.version = await self._objects.put(
-                names.lease, _body(held.lease, now, {}, held.tails), Update(held.version)
-            )
-        except PreconditionFailed:
+        taken = self._again(names, _body(held.lease, now, {}, held.tails), held.version)
+        done = await carry_out(self._objects, [*unchanged, taken])
+        if isinstance(done.error, PreconditionFailed):
             return False
+        if done.error is not None:
+            raise done.error
+        held.version = str(done.versions[-1])
         held.proved_at, held.wanted = now, False
         return True
 
@@ -160,6 +161,10 @@ class TreeLeases:
     async def alive(self, found: LeaseFile) -> str | None:
         return found.owner if found.owner == self._owner or await self.in_other_hands(found) else None
 
+    def expected(self, names: SessionNames, held: HeldLease) -> list[Expect]:
+        """What a write may begin with instead of `check`, where the store is asked each time. When it fails, `look`."""
+        return [] if self._prove_s else [Expect(names.lease, held.version)]
+
     async def check(self, names: SessionNames, held: HeldLease) -> LeaseLost | None:
         """None if the lease is current. Asks the store when the last proof is too old."""
         if self._prove_s and 0 <= self._wall() - held.proved_at <= self._prove_s:  # Negative: the clock went back.
@@ -195,20 +200,36 @@ class TreeLeases:
                 return None
         return lost(held.lease)
 
-    async def release(self, names: SessionNames, held: HeldLease, heads: Mapping[str, object]) -> None:
-        """Release the session. A lease that is no longer current is ignored."""
+    async def release(
+        self, names: SessionNames, held: HeldLease, heads: Mapping[str, object], puts: Sequence[Put] = ()
+    ) -> Sequence[str | None] | None:
+        """Put these documents, and release the session. Returns their versions. A lease that is no longer current is
+        ignored: None.
+        """
         body = _body(held.lease, self._wall(), heads, held.tails, owner=None)
+        versions: list[str | None] = []
         for _ in range(_TRIES):
-            try:
-                held.version = await self._objects.put(names.lease, body, Update(held.version))
-            except PreconditionFailed:
-                found = await self.read(names)  # Another process may have asked for the session.
-                if not is_current(found, held.lease):
-                    return
-                held.version = found.version or held.version
-            else:
+            left = puts[len(versions) :]
+            first = self.expected(names, held) if left else []
+            done = await carry_out(self._objects, [*first, *left, self._again(names, body, held.version)])
+            versions += done.versions[len(first) : len(first) + len(left)]
+            if done.error is None:
+                held.version = str(done.versions[-1])
                 await self._life.freed(names.session_id)
-                return
+                return versions
+            if not isinstance(done.error, PreconditionFailed):
+                raise done.error
+            found = await self.read(names)  # Another process may have asked for the session.
+            if not is_current(found, held.lease):
+                break
+            held.version = found.version or held.version
+        return None
+
+    def _again(self, names: SessionNames, body: bytes, version: str) -> Put:
+        """Take or release a session under a lease whose generation is on stable storage already. Where the owner dies
+        with its machine, a crash of that machine frees the session, whatever the object says then.
+        """
+        return Put(names.lease, body, Update(version), lasting=self._life.renew_every_s is not None)
 
     def forget(self, session_id: str, generation: int) -> None:
         """Remember a deleted session's generation; the next one must be higher."""

@@ -22,8 +22,11 @@ from repertory.backends.ports import (
     Batch,
     Corruption,
     Create,
+    Expect,
     Inspection,
+    ObjectStep,
     Position,
+    Put,
     SalvagedRows,
     SessionInfo,
     SessionStore,
@@ -31,6 +34,7 @@ from repertory.backends.ports import (
     UntilFree,
 )
 from repertory.backends.sessions.documents.journal import (
+    LeaseChanged,
     OrchestratorJournal,
     TreeJournal,
     TreeSettings,
@@ -181,11 +185,13 @@ class MessageTreeStore(SessionStore):
             async with self._table.locked(lease.session_id) as session:
                 if session.held is not None:
                     return False
+                unchanged: list[ObjectStep] = []
                 for journal in journals.values():
-                    if isinstance(journal, OrchestratorJournal) or not await journal.is_unchanged():
+                    if isinstance(journal, OrchestratorJournal):
                         return False
+                    unchanged += journal.unchanged()
                 with self._acquires(lease.session_id):
-                    if not await self._leases.acquire_again(names, held):
+                    if not await self._leases.acquire_again(names, held, unchanged):
                         return False
                     # With the caller's own lease: what is kept after the next release is kept as long as that one.
                     session.held, session.journals = replace(held, lease=lease), journals
@@ -374,17 +380,27 @@ class MessageTreeStore(SessionStore):
         names = self._names(held.lease.session_id)
         session.drop()
         due = any(journal.due for journal in journals.values())
-        if due and await self._leases.check(names, held) is not None:
+        if due and not self._leases.expected(names, held) and await self._leases.check(names, held) is not None:
             return
         heads = dict(held.heads)
+        with_it: list[tuple[TreeJournal, Put]] = []
+        """Documents that are put in one call with the lease."""
         for agent_id, journal in journals.items():
-            await journal.close()
+            if isinstance(journal, TreeJournal) and journal.due:
+                if self._settings.keep_heads:  # A head names its document's version.
+                    await journal.put_agent()
+                else:
+                    with_it.append((journal, await journal.agent_put()))
             if journal.last_seq:
                 held.tails[agent_id] = journal.last_seq
             head = journal.head() if self._settings.keep_heads else None
             if head is not None:
                 heads[agent_id] = head.spelled()
-        await self._leases.release(names, held, heads)
+        versions = await self._leases.release(names, held, heads, [put for _, put in with_it])
+        if versions is None:
+            return
+        for (journal, _), version in zip(with_it, versions, strict=True):
+            journal.agent_told(version)
         # A copy, since a value that held its own key would keep it alive.
         self._released[held.lease] = replace(held, lease=replace(held.lease)), journals
 
@@ -402,28 +418,52 @@ class MessageTreeStore(SessionStore):
         return journal, rows
 
     async def _append(self, session: _Entry, batch: Batch) -> Position | LeaseLost:
-        held, names = session.held, self._names(batch.lease.session_id)
+        held, names, parts = session.held, self._names(batch.lease.session_id), parts_by_agent(batch)
         if held is None or held.lease != batch.lease:
             return lost(batch.lease)
-        refusal = await self._leases.check(names, held)
-        if refusal is not None:
-            session.held = None
-            return refusal
+        checks = self._leases.expected(names, held)
+        if not parts or any(not isinstance(session.journals.get(agent_id), TreeJournal) for agent_id in parts):
+            checks = []
+        starts = any(row.kind == RecordKind.TOOL_STARTED for row in batch.rows)
         try:
-            outcome = await self._append_owned(session, held, batch)
-            if isinstance(outcome, Position) and any(row.kind == RecordKind.TOOL_STARTED for row in batch.rows):
+            if not checks and (refusal := await self._checked(session, held)) is not None:
+                return refusal
+            after = checks if starts and not batch.erase else []
+            outcome = await self._append_owned(session, held, batch, checks, after)
+            if isinstance(outcome, Position) and starts and not after:
                 # A proof counts for a while, and the process may have stood still since it looked. So look again after
                 # storing the intents: a later owner finds them, and an owner that lost the session starts no tool.
-                refusal = await self._leases.look(names, held)
-                if refusal is not None:
-                    session.held = None
-                    return refusal
+                return await self._looked(session, held) or outcome
             return outcome
+        except LeaseChanged as changed:
+            refusal = await self._looked(session, held)
+            if refusal is not None:
+                return refusal
+            if changed.stored:
+                return position_after(batch, lambda agent_id: session.journals[agent_id].last_seq)
+            return await self._append(session, batch)  # It is another version of this owner's lease.
         except BaseException:
             session.journals = {}  # What is stored is unknown: read it again.
             raise
 
-    async def _append_owned(self, session: _Entry, held: HeldLease, batch: Batch) -> Position | LeaseLost:
+    async def _checked(self, session: _Entry, held: HeldLease) -> LeaseLost | None:
+        """None if the lease is current; otherwise the session is not owned any more."""
+        refusal = await self._leases.check(self._names(held.lease.session_id), held)
+        if refusal is not None:
+            session.held = None
+        return refusal
+
+    async def _looked(self, session: _Entry, held: HeldLease) -> LeaseLost | None:
+        """The same by the store alone."""
+        refusal = await self._leases.look(self._names(held.lease.session_id), held)
+        if refusal is not None:
+            session.held = None
+        return refusal
+
+    async def _append_owned(
+        self, session: _Entry, held: HeldLease, batch: Batch, before: Sequence[Expect], after: Sequence[Expect]
+    ) -> Position | LeaseLost:
+        """`before`, `after`: see `TreeJournal.append`. With none before, the lease was checked."""
         names = self._names(batch.lease.session_id)
         parts = parts_by_agent(batch)
         for agent_id, part in parts.items():
@@ -431,9 +471,14 @@ class MessageTreeStore(SessionStore):
                 session.journals[agent_id], _ = await self._open(names, held, agent_id)
             refusal = refuse_gaps(names.session_id, part.rows, session.journals[agent_id].last_seq)
             if refusal is not None:
-                return refusal
-        for agent_id, part in parts.items():
-            refusal = await session.journals[agent_id].append(part.rows, part.erase)
+                return (await self._checked(session, held) if before else None) or refusal
+        for place, (agent_id, part) in enumerate(parts.items(), 1):
+            journal = session.journals[agent_id]
+            if isinstance(journal, TreeJournal):
+                behind = after if place == len(parts) else ()
+                refusal = await journal.append(part.rows, part.erase, before if place == 1 else (), behind)
+            else:
+                refusal = await journal.append(part.rows, part.erase)
             if refusal is not None:  # Only this agent is affected; the next call asks the store who owns the session.
                 del session.journals[agent_id]
                 held.proved_at = -math.inf

@@ -1,0 +1,108 @@
+"""Children that die at each call by which a session in documents changes files, and a look at what each has left.
+
+Arguments: folder, seed, event loop. A child of this process opens a session, adds to it, releases it, takes it back and
+adds again; the first is killed at the first such call, the next at the second, until one survives. After each, another
+owner opens the session: every acknowledged row is there, nothing is left over, and it can be added to. The last line
+says how many children there were.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+from crash_child import Writer
+from tree_crash_child import open_tree
+
+from repertory.backends.ports import Batch, Position
+from repertory.core.journal.records import StateChanged
+from repertory.core.journal.restore import Appender, restore
+from repertory.core.journal.rows import verify
+from repertory.testing.crash_points import CrashPoints
+
+CALLS = ("mkdir", "write", "fsync", "link", "rename", "unlink")
+
+
+async def work(folder: str, rng: random.Random, told: Callable[[int], None]) -> None:
+    store = open_tree(folder, "child")
+    writer = await Writer.open(store, "session")
+
+    async def add(batch: Batch) -> None:
+        (outcome,) = await store.append([batch])
+        assert isinstance(outcome, Position), outcome
+        told(outcome.seq)
+
+    for _ in range(2):
+        await add(writer.next(rng))
+        first, second = writer.next(rng), writer.next(rng)
+        await add(Batch(lease=first.lease, rows=[*first.rows, *second.rows]))
+        await store.release(writer.lease)  # type: ignore[arg-type]
+        assert await store.acquire_again(writer.lease)  # type: ignore[arg-type]
+    await add(writer.next(rng))
+    await store.aclose()
+
+
+async def look(folder: str, acknowledged: int, number: int) -> None:
+    store = open_tree(folder, f"parent-{number}")
+    lease = await store.acquire("session")
+    rows, whole = await store.load("session", "default"), await store.load("session", "default", whole=True)
+    verify(whole, session_id="session")
+    assert len(whole) >= acknowledged, (number, len(whole), acknowledged)
+    restored = restore(rows, session_id="session")
+    row = Appender("default", restored.fold, restored.link, os.urandom).append(StateChanged(at=1.0, set={"n": number}))
+    assert await store.append([Batch(lease=lease, rows=[row])]) == [Position(agent_id="default", seq=row.seq)]
+    await store.release(lease)
+    await store.sessions()
+    await store.aclose()
+    assert not await anyio.to_thread.run_sync(lambda: list(Path(folder).rglob(".repertory-*"))), number
+
+
+def child(folder: str, seed: int, loop: str, crash_at: int, told: int) -> None:
+    points = CrashPoints(crash_at)
+    write = os.write
+
+    def dying(name: str) -> Callable[..., object]:
+        call = getattr(os, name)
+
+        def called(*arguments: object, **keywords: object) -> object:
+            points.reach(name)
+            return call(*arguments, **keywords)
+
+        return called
+
+    for name in CALLS:
+        setattr(os, name, dying(name))
+    anyio.run(work, folder, random.Random(seed), lambda seq: write(told, b"%d\n" % seq), backend=loop)
+
+
+def main(folder: str, seed: int, loop: str) -> None:
+    for number in range(1, 1000):
+        place = f"{folder}/{number}"
+        read, told = os.pipe()
+        process = os.fork()
+        if not process:
+            code = 1
+            try:
+                child(place, seed, loop, number, told)
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(told)
+        with open(read, "rb") as reports:
+            acknowledged = max(map(int, reports.read().split()), default=0)
+        _, status = os.waitpid(process, 0)
+        assert os.WIFSIGNALED(status) or not status, (number, status)
+        if Path(place).exists():
+            anyio.run(look, place, acknowledged, number, backend=loop)
+        if not status:
+            print(number)
+            return
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
