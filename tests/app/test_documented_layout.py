@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from repertory import (
     SlidingWindowConversationManager,
     tool,
 )
+from repertory.backends.objects import files
 from repertory.backends.ports import Batch, Position
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.reading import named
@@ -53,6 +55,36 @@ def add(a: int, b: int) -> str:
 def agent(folder: Path, *replies: Any, **options: Any) -> Agent:
     manager = FileSessionManager("s", folder)
     return Agent(ScriptedModel(list(replies)), tools=[add], callback_handler=None, session_manager=manager, **options)
+
+
+async def test_a_turn_outside_any_block_is_one_piece_of_work_for_each_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session is taken back, the prompt and the answer are stored, and it is released."""
+    done: list[str] = []
+    run_in_thread, fsync = files.run_in_thread, os.fsync
+
+    async def counted(work: Callable[[], object]) -> object:
+        done.append("work")
+        return await run_in_thread(work)
+
+    def synced(file: int) -> None:
+        done.append("fsync")
+        fsync(file)
+
+    it = Agent(
+        ScriptedModel(["yes"], loop=True), callback_handler=None, session_manager=FileSessionManager("s", tmp_path)
+    )
+    await it.invoke_async("hello")
+    monkeypatch.setattr(files, "run_in_thread", counted)
+    monkeypatch.setattr(os, "fsync", synced)
+    commit = ["work", "fsync", "fsync"]
+    for turn in range(2, 25):
+        done.clear()
+        await it.invoke_async("hello")
+        # When the window moves, other programs are told how much of the history is shown.
+        moved = ["fsync"] if turn > 20 else []
+        assert done == ["work", "fsync", *commit, *commit, "work", *moved, "fsync"]
 
 
 async def talk(folder: Path, *texts: str) -> None:

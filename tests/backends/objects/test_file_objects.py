@@ -127,13 +127,13 @@ async def test_each_of_several_steps_is_on_disk_before_the_next_and_all_are_one_
     lease, agent = await store.put("s/lease", b"1", Create()), await store.put("s/a/agent", b"1", Create())
     await store.put("s/a/messages/0", b"", Create())
     works: list[object] = []
-    run_sync = anyio.to_thread.run_sync
+    run_in_thread = files.run_in_thread
 
-    async def counted(*arguments: object, **keywords: object) -> object:
-        works.append(arguments)
-        return await run_sync(*arguments, **keywords)  # type: ignore[arg-type]
+    async def counted(work: Callable[[], object]) -> object:
+        works.append(work)
+        return await run_in_thread(work)
 
-    monkeypatch.setattr(anyio.to_thread, "run_sync", counted)
+    monkeypatch.setattr(files, "run_in_thread", counted)
     calls.clear()
     steps = [
         Expect("s/lease", lease),

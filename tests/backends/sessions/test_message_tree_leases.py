@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import anyio
 import pytest
 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
-from repertory.backends.ports import Batch, Overwrite, Position, StoredObject
+from repertory.backends.ports import Batch, Condition, Overwrite, Position, StoredObject
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.liveness import TimeToLive
-from repertory.core.journal.records import StateChanged
+from repertory.core.journal.records import StateChanged, ToolStarted
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.message_tree.json_files import read, to_file
 from repertory.errors import Corrupt, LeaseLost, SessionBusy
@@ -151,6 +152,64 @@ async def test_a_former_owner_erases_nothing_in_a_new_session_of_the_same_name()
     (outcome,) = await one.append([Batch(lease=late, rows=(), erase=[("default", 1)])])
     assert isinstance(outcome, LeaseLost)
     assert list(await two.load("session", "default", whole=True)) == grow(3)
+
+
+class Meddling(MemoryObjectStore):
+    """Once, another owner comes just before or just after a message is put."""
+
+    before: Callable[[], Awaitable[None]] | None = None
+    after: Callable[[], Awaitable[None]] | None = None
+
+    async def get(self, key: str) -> StoredObject:
+        meddle, self.before = (self.before, None) if key.endswith("repertory.json") else (None, self.before)
+        if meddle is not None:
+            await meddle()
+        return await super().get(key)
+
+    async def put(self, key: str, body: bytes, condition: Condition) -> str:
+        version = await super().put(key, body, condition)
+        meddle, self.after = (self.after, None) if "/messages/" in key else (None, self.after)
+        if meddle is not None:
+            await meddle()
+        return version
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("takeover", [False, True])
+@pytest.mark.parametrize("intents", [False, True])
+async def test_an_owner_that_looks_each_time_goes_on_when_it_was_asked_and_stops_when_it_was_fenced(
+    when: str, takeover: bool, intents: bool
+) -> None:
+    shelf = ObjectShelf()
+    objects = Meddling(shelf)
+    one, two = (opened(shelf, name, prove_s=0.0, objects=each) for name, each in (("one", objects), ("two", None)))
+
+    async def come() -> None:
+        """Who may not take the session over leaves its wish in the lease, which is another version then."""
+        with suppress(SessionBusy):
+            await two.acquire("session", takeover=takeover)
+
+    lease = await one.acquire("session")
+    assert not await one.load("session", "default")
+    first, rows = grow(1), grow(2)[1:]
+    assert await one.append([Batch(lease=lease, rows=first)]) == [Position(agent_id="default", seq=1)]
+    if intents:
+        appender = Appender("default", restore([*first, *rows]).fold, rows[-1].link, os.urandom)
+        rows.append(appender.append(ToolStarted(at=1.0, tool_use_id="u", name="pay", idempotency_key="k")))
+    setattr(objects, when, come)
+    (outcome,) = await one.append([Batch(lease=lease, rows=rows)])
+    stored = list(await opened(shelf, "three").load("session", "default"))
+    if not takeover:
+        assert outcome == Position(agent_id="default", seq=rows[-1].seq)
+        assert stored == [*first, *rows]
+        assert await one.asked_for() == (["session"] if when == "before" or intents else [])
+        following = grow(3)[2:] if not intents else []
+        assert isinstance((await one.append([Batch(lease=lease, rows=following)]))[0], Position)
+        return
+    seen = when == "before" or intents
+    assert isinstance(outcome, LeaseLost if seen else Position)
+    assert stored == (first if when == "before" else [*first, *rows])
+    assert isinstance((await one.append([Batch(lease=lease, rows=[])]))[0], LeaseLost)
 
 
 class Interrupted(MemoryObjectStore):
