@@ -340,7 +340,9 @@ class Host:
                 refs[member.name] = await self.system.start(member, under=supervisor)
             if place.store_key is not None:
                 await self._stores.maintain(place.store_key)
-            active = place.active = active_session(spec.parts, supervisor or refs["agent"], refs)
+            active = place.active = active_session(
+                spec.parts, supervisor or refs["agent"], refs, stored=spec.sessions is not None
+            )
         except StartFailed as error:
             raise (failure := reason_of(error)) from failure.__cause__
         finally:

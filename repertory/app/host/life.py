@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -341,22 +341,23 @@ class SessionLife:
         if host is not None and host.system.healthy:
             await host.stop_paused(self._spec())
 
-    @asynccontextmanager
-    async def session(
+    def session(
         self, busy: Busy = "queue", deadline: float = math.inf, *, moves: bool = False
-    ) -> AsyncGenerator[ActiveSession]:
+    ) -> AbstractAsyncContextManager[ActiveSession]:
         """The session that is held open, or one that lives as long as the block. `moves`: another task may leave the
-        block than the one that entered it.
+        block than the one that entered it. Errors: `Invalid` outside the event loop of a block that holds it.
         """
         held = self._here()
         if isinstance(held, ActiveSession):
-            await self._before_use(held)
-            yield held
-            return
+            return self._used(held)
         active = self._active(busy=busy, deadline=deadline)
         moves = moves and held is None and ambient_host() is None
-        async with apart(active, name=f"repertory {self._name}") if moves else active as session:
-            yield session
+        return apart(active, name=f"repertory {self._name}") if moves else active
+
+    @asynccontextmanager
+    async def _used(self, held: ActiveSession) -> AsyncGenerator[ActiveSession]:
+        await self._before_use(held)
+        yield held
 
     def _here(self) -> ActiveSession | Host | None:
         if self._held is not None and self._held_in is not current_token().native_token:

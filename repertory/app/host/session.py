@@ -205,6 +205,8 @@ class Rest(Struct):
 class ActiveSession(Struct, frozen=True, kw_only=True):
     """The refs of one active session, and its readable state."""
 
+    stored: bool
+    """Whether it has a store, whose lease must be given back."""
     watched: ActorRef[object]
     """Ends when the session has failed for good, or was stopped."""
     persister: ActorRef[PersisterMessage]
@@ -271,7 +273,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
                     await self.memory.ask(PauseMemory(), timeout_s=math.inf)
                 if waiting.cancelled_caught:
                     return False
-            self.rest.paused = await self.persister.ask(Pause(), timeout_s=math.inf)
+            self.rest.paused = not self.stored or await self.persister.ask(Pause(), timeout_s=math.inf)
         except (ActorDead, ActorFailed):
             return False
         return self.rest.paused
@@ -281,7 +283,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
         refuses; it says why when the session is opened anew.
         """
         try:
-            resumed = self.alive and await self.persister.ask(Resume(), timeout_s=math.inf)
+            resumed = self.alive and (not self.stored or await self.persister.ask(Resume(), timeout_s=math.inf))
             if resumed and self.memory is not None:
                 await self.memory.ask(ResumeMemory(), timeout_s=math.inf)
             self.rest.paused = not resumed
@@ -354,15 +356,16 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
 
 
 def active_session(
-    parts: AgentParts | None, watched: ActorRef[object], refs: Mapping[str, ActorRef[Any]]
+    parts: AgentParts | None, watched: ActorRef[object], refs: Mapping[str, ActorRef[Any]], *, stored: bool
 ) -> ActiveSession:
     """The session with these actors, by the names of their specs. `parts`: the agent's components; None for an
     orchestrator.
     """
     persister, agent, memory = refs["persister"], refs["agent"], refs.get("memory")
     if parts is None:
-        return ActiveSession(watched=watched, persister=persister, agent=agent, orchestrator=agent)
+        return ActiveSession(stored=stored, watched=watched, persister=persister, agent=agent, orchestrator=agent)
     return ActiveSession(
+        stored=stored,
         watched=watched,
         persister=persister,
         agent=agent,
