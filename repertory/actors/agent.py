@@ -277,6 +277,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
 
         def end() -> None:
             self._keep_state()
+            if self._named.known:  # Later calls know of them what the journal tells, as after a restart.
+                self._named = NamedTurns(self._journal.fold.image())
             slot.reply(None)
 
         self._queue.when_idle(end)
@@ -486,6 +488,11 @@ class NamedTurns:
             if is_whole(turn.answer) and token != self._open
         }
         """By token, the newest last."""
+
+    @property
+    def known(self) -> bool:
+        """Whether the result of any turn is known by its token."""
+        return bool(self._results)
 
     def answered_before(self, invocation: Invocation) -> AgentResult | None:
         """The result of the turn with the same token, if it is known."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import anyio
 
-from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore, StoreCapabilities
+from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore
 from repertory.core.journal.rows import Row
 from repertory.errors import RepertoryError, StoreUnavailable
 from repertory.runtime.testing.faults import Chance
@@ -45,15 +45,8 @@ class FaultySessionStore(SessionStore):
     def name(self) -> str:
         return self._store.name
 
-    @property
-    def capabilities(self) -> StoreCapabilities:
-        return StoreCapabilities(acquires_again=self._store.capabilities.acquires_again)
-
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
         return await self._call("acquire", lambda: self._store.acquire(session_id, takeover=takeover))
-
-    async def acquire_again(self, lease: Lease) -> bool:
-        return await self._call("acquire again", lambda: self._store.acquire_again(lease))
 
     async def release(self, lease: Lease) -> None:
         await self._call("release", lambda: self._store.release(lease))

@@ -54,7 +54,7 @@ class MemorySessionStore(SessionStore):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        return StoreCapabilities(look_every_s=0.25, acquires_again=True, reads_positions=True, finds_labels=True)
+        return StoreCapabilities(look_every_s=0.25, reads_positions=True, finds_labels=True)
 
     @property
     def name(self) -> str:
@@ -73,16 +73,6 @@ class MemorySessionStore(SessionStore):
         session.generation, session.owner = generation, self._owner
         self._shelf.alive.add(self._owner)
         return Lease(session_id=session_id, owner=self._owner, generation=generation)
-
-    async def acquire_again(self, lease: Lease) -> bool:
-        await self._enter()
-        session = self._shelf.sessions.get(lease.session_id)
-        released = session is not None and (session.generation, session.owner) == (lease.generation, None)
-        if session is None or not released or lease.owner != self._owner:
-            return False
-        session.owner = self._owner
-        self._shelf.alive.add(self._owner)
-        return True
 
     async def asked_for(self) -> Sequence[str]:
         await self._enter()
