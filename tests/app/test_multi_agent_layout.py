@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from repertory import Agent, BeforeNodeCallEvent, Graph, NodeFailed, ScriptedModel, Status, Swarm
+from repertory import Agent, BeforeNodeCallEvent, Graph, NodeFailed, Runtime, ScriptedModel, Status, Swarm
 from repertory.app.cli.listing import history_lines
 from repertory.app.operations.doctor import examine_place
 from repertory.app.operations.reading import RecordStamp
@@ -277,7 +277,8 @@ async def test_a_process_may_die_at_any_request(kind: int, rng: random.Random) -
         else:
             died = len(place.requests) > requests
         after = replace(place.after_death(), dies_at=None)
-        result = await orchestrators(after)[kind].invoke_async("Do it", idempotency_token="t")
+        async with Runtime():  # The store of the dead process may still be open in this loop.
+            result = await orchestrators(after)[kind].invoke_async("Do it", idempotency_token="t")
         assert (result.status, str(result)) == (Status.COMPLETED, "a: A\nb: B"), requests
         key = DOCUMENT if not kind else DOCUMENT.replace("graph", "swarm")
         assert (await document(after, key))["status"] == "completed"
