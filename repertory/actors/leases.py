@@ -34,6 +34,8 @@ class _Session(Struct):
     """0 with a lease: it was released, and the store is not told yet."""
     doubted: bool = False
     """True if one user has failed, so that the lease may have been lost."""
+    owed: bool = False
+    """Whether the store was told of the release and failed: it may name this owner still, and know no lease of it."""
 
 
 class SessionLeases:
@@ -88,7 +90,7 @@ class SessionLeases:
             if session.lease is None or not session.users:
                 wait_s = self._busy_s if patience is None else patience.busy_s
                 owned = await self._acquire(session_id, agent_id, wait_s, by, takeover=takeover)
-                session.lease = owned.lease
+                session.lease, session.owed = owned.lease, False
             else:
                 owned = OwnedRows(session.lease, await self._load(session_id, agent_id))
             session.users += 1
@@ -96,7 +98,7 @@ class SessionLeases:
 
     async def release(self, lease: Lease) -> None:
         """Remove one user, even if cancelled; the last one gives the session up. Errors: `Unavailable`: the session is
-        then given up when another process asks for it, or when the store is closed.
+        then given up by `give_up_owed`, or when the store is closed.
         """
         session = self._sessions.get(lease.session_id)
         if session is not None and session.lease == lease:
@@ -106,9 +108,20 @@ class SessionLeases:
     async def give_up_owed(self, session_id: str) -> None:
         """Tell the store of a release that it could not be told before. Errors: `Unavailable`."""
         async with self._locked(session_id) as session:
-            if session.lease is not None and not session.users:
+            if session.lease is None or session.users:
+                return
+            with suppress(SessionBusy):  # Somebody else owns it, who has taken it over.
+                if session.owed:
+                    session.lease = await self._store.acquire(session_id)
+                session.owed = True
                 await self._store.release(session.lease)
-                session.lease = None
+            session.lease, session.owed = None, False
+
+    async def give_up_all_owed(self) -> None:
+        """Tell the store of every such release. Those that fail are tried again the next time."""
+        for session_id in [name for name, session in self._sessions.items() if session.owed]:
+            with suppress(RepertoryError):
+                await self.give_up_owed(session_id)
 
     def forget(self, lease: Lease) -> None:
         """Remove a user that failed, so that the lease may be lost. The next `acquire` takes a new lease, which fences

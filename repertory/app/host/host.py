@@ -486,7 +486,9 @@ class Host:
             spec.lock.release(place.active)
 
     async def _passivate_idle(self) -> None:
-        """Stop every session that was idle for `idle_timeout_s` and has no records waiting for its store."""
+        """Stop every session that was idle for `idle_timeout_s` and has no records waiting for its store, and try again
+        to release those of which a store could not be told.
+        """
         for key, place in list(self._places.items()):
             async with place.lock:
                 if place.cut and not place.users:
@@ -498,6 +500,7 @@ class Host:
                 if idle and place.active is not None:
                     await self._rest(key, place)
             self._drop_empty(key, place)
+        await self._stores.give_up_all_owed()
 
     async def _yield(self, store_key: str, session_id: str) -> None:
         """Another process asks for a session: stop it, now or when its turns are over."""

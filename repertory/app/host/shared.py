@@ -247,6 +247,11 @@ class OpenStores:
             with suppress(Retryable):
                 await entry.durable.leases.give_up_owed(session_id)
 
+    async def give_up_all_owed(self) -> None:
+        """The same for every session."""
+        for entry in list(self._open.values()):
+            await entry.durable.leases.give_up_all_owed()
+
     def abandon_all(self) -> list[Thread]:
         """Close every store without the event loop, which was closed. Returns the threads that still do so."""
         threads = [entry.durable.store.abandon() for entry in self._open.values()]

@@ -1,0 +1,97 @@
+"""Releases of which the store could not be told: they are made up for, whatever the store knows by then."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from repertory.actors.leases import SessionLeases
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.ports import ObjectStore, SessionStore
+from repertory.backends.sessions.documents.journal import TreeSettings
+from repertory.backends.sessions.documents.store import MessageTreeStore
+from repertory.backends.sessions.journal.store import ObjectSessionStore
+from repertory.backends.sessions.liveness import TimeToLive
+from repertory.errors import SessionBusy, Unavailable
+from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
+
+pytestmark = pytest.mark.anyio
+
+Open = Callable[[ObjectStore, str], SessionStore]
+
+
+def wall() -> float:
+    return anyio.current_time()
+
+
+def journals(objects: ObjectStore, owner: str) -> SessionStore:
+    return ObjectSessionStore(objects, owner=owner, life=TimeToLive(wall, 1000.0))
+
+
+def documents(objects: ObjectStore, owner: str) -> SessionStore:
+    settings = TreeSettings(prove_s=5.0, keep_heads=True)
+    life = TimeToLive(wall, 1000.0)
+    return MessageTreeStore(objects, owner=owner, life=life, wall=wall, entropy=os.urandom, settings=settings)
+
+
+class World:
+    """A store whose objects may fail, and another process's store on the same objects."""
+
+    def __init__(self, store: Open) -> None:
+        shelf = ObjectShelf(wall)
+        self.objects = FaultyObjectStore(MemoryObjectStore(shelf), random.Random(1), ObjectFaults())
+        self.leases = SessionLeases(store(self.objects, "one"), busy_s=0.0)
+        self.other = store(MemoryObjectStore(shelf), "two")
+
+
+@pytest.fixture(params=[journals, documents])
+def world(request: pytest.FixtureRequest) -> World:
+    return World(request.param)
+
+
+@pytest.mark.parametrize("fault", ["nothing was done", "the answer got lost"])
+async def test_a_session_that_could_not_be_released_is_released_later(world: World, fault: str) -> None:
+    lease = await world.leases.acquire("s", takeover=False)
+    world.objects.settings = (
+        ObjectFaults(error_rate=1.0) if fault == "nothing was done" else ObjectFaults(lost_rate=1.0)
+    )
+    with pytest.raises(Unavailable):
+        await world.leases.release(lease)
+    await world.leases.give_up_all_owed()
+    world.objects.settings = ObjectFaults()
+    if fault == "nothing was done":
+        with pytest.raises(SessionBusy):
+            await world.other.acquire("s")
+    await world.leases.give_up_all_owed()
+    assert await world.other.acquire("s")
+
+
+async def test_a_session_that_somebody_took_over_meanwhile_is_left_alone(world: World) -> None:
+    lease = await world.leases.acquire("s", takeover=False)
+    world.objects.settings = ObjectFaults(error_rate=1.0)
+    with pytest.raises(Unavailable):
+        await world.leases.release(lease)
+    world.objects.settings = ObjectFaults()
+    theirs = await world.other.acquire("s", takeover=True)
+    await world.leases.give_up_all_owed()
+    await world.other.release(theirs)
+    again = await world.leases.acquire("s", takeover=False)
+    assert again.generation > theirs.generation
+
+
+async def test_a_session_that_is_in_use_again_is_not_released(world: World) -> None:
+    lease = await world.leases.acquire("s", takeover=False)
+    world.objects.settings = ObjectFaults(error_rate=1.0)
+    with pytest.raises(Unavailable):
+        await world.leases.release(lease)
+    world.objects.settings = ObjectFaults()
+    again = await world.leases.acquire("s", takeover=False)
+    await world.leases.give_up_all_owed()
+    with pytest.raises(SessionBusy):
+        await world.other.acquire("s")
+    await world.leases.release(again)
+    assert await world.other.acquire("s")
