@@ -384,3 +384,22 @@ try:
 except KeyboardInterrupt:
     print("ended", flush=True)
 """
+
+
+@pytest.mark.parametrize("steps", range(16))
+@pytest.mark.parametrize("stored", [False, True])
+async def test_a_first_call_that_is_cut_short_at_any_step_leaves_nothing_half_entered(
+    tmp_path: Path, stored: bool, steps: int
+) -> None:
+    """The loop's host starts with it: what of that has begun is ended again, and the next call starts it anew."""
+    manager = SQLiteSessionManager("s", path=tmp_path / "a.db") if stored else None
+    agent = Agent(ScriptedModel(["fine"], loop=True), session_manager=manager, callback_handler=None)
+    async with anyio.create_task_group() as group:
+        group.start_soon(agent.invoke_async, "first")
+        for _ in range(steps):
+            await anyio.lowlevel.checkpoint()
+        if stored and steps % 2:
+            await anyio.sleep(steps / 2000)
+        group.cancel_scope.cancel()
+    for _ in range(2):
+        assert str(await agent.invoke_async("again")) == "fine"

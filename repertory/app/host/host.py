@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -178,7 +179,11 @@ class Host:
             _ambient.set(self)
         if self._settings.idle_timeout_s > 0:
             watch = idle_watch_spec(self._settings.idle_timeout_s / 4, self._passivate_idle)
-            self._watch = await self.system.start(watch)
+            try:
+                self._watch = await self.system.start(watch)
+            except BaseException:
+                await self.__aexit__(*sys.exc_info())
+                raise
         return self
 
     async def __aexit__(self, *exc_info: Any) -> bool | None:
@@ -319,7 +324,7 @@ class Host:
         spec.lock.acquire(spec.agent.agent_id)
         place.spec = spec
         # A session in another store may have the same name.
-        name = place.name = take_name(f"session {spec.agent.session_id} {spec.agent.agent_id}", self._names)
+        place.name = take_name(f"session {spec.agent.session_id} {spec.agent.agent_id}", self._names)
         supervisor: ActorRef[object] | None = None
         refs: dict[str, ActorRef[Any]] = {}
         keeper: Durable | InMemoryJournal
@@ -335,7 +340,7 @@ class Host:
                 place.memory = None if spec.own else keeper
             members = await self._members(place, spec, keeper)
             if not self._settings.alone:
-                supervisor = place.supervisor = await self.system.start(session_spec(name))
+                supervisor = place.supervisor = await self._start_supervisor(place)
             for member in members:
                 refs[member.name] = await self.system.start(member, under=supervisor)
             if place.store_key is not None:
@@ -353,6 +358,13 @@ class Host:
         if spec.opened is not None:
             spec.opened(active)
         return active
+
+    async def _start_supervisor(self, place: _Place) -> ActorRef[object]:
+        try:
+            return await self.system.start(session_spec(place.name))
+        except BaseException:
+            place.name = ""  # The supervisor may just be ending: nobody gets its name again.
+            raise
 
     async def _members(
         self, place: _Place, spec: SessionSpec, keeper: Durable | InMemoryJournal
