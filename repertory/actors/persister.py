@@ -419,7 +419,7 @@ class SessionPersister(Actor[PersisterMessage]):
             self._lease, self._released = None, lease
             try:
                 await keeper.leases.release(lease)
-            except Retryable:  # It is released when another process asks for it, or when the store is closed.
+            except Retryable:  # The host tries again (`SessionLeases.give_up_all_owed`).
                 pass
             except RepertoryError as error:  # The session ends, and its store with it.
                 self.context.logger.error("a session could not be released cause=%r", str(error))

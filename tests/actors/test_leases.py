@@ -47,6 +47,13 @@ class World:
         self.leases = SessionLeases(store(self.objects, "one"), busy_s=0.0)
         self.other = store(MemoryObjectStore(shelf), "two")
 
+    async def fail_to_release(self, faults: ObjectFaults) -> None:
+        """Acquire the session, and release it while the objects have these faults; they stay so."""
+        lease = await self.leases.acquire("s", takeover=False)
+        self.objects.settings = faults
+        with pytest.raises(Unavailable):
+            await self.leases.release(lease)
+
 
 @pytest.fixture(params=[journals, documents])
 def world(request: pytest.FixtureRequest) -> World:
@@ -55,15 +62,11 @@ def world(request: pytest.FixtureRequest) -> World:
 
 @pytest.mark.parametrize("fault", ["nothing was done", "the answer got lost"])
 async def test_a_session_that_could_not_be_released_is_released_later(world: World, fault: str) -> None:
-    lease = await world.leases.acquire("s", takeover=False)
-    world.objects.settings = (
-        ObjectFaults(error_rate=1.0) if fault == "nothing was done" else ObjectFaults(lost_rate=1.0)
-    )
-    with pytest.raises(Unavailable):
-        await world.leases.release(lease)
+    nothing_done = fault == "nothing was done"
+    await world.fail_to_release(ObjectFaults(error_rate=1.0) if nothing_done else ObjectFaults(lost_rate=1.0))
     await world.leases.give_up_all_owed()
     world.objects.settings = ObjectFaults()
-    if fault == "nothing was done":
+    if nothing_done:
         with pytest.raises(SessionBusy):
             await world.other.acquire("s")
     await world.leases.give_up_all_owed()
@@ -71,10 +74,7 @@ async def test_a_session_that_could_not_be_released_is_released_later(world: Wor
 
 
 async def test_a_session_that_somebody_took_over_meanwhile_is_left_alone(world: World) -> None:
-    lease = await world.leases.acquire("s", takeover=False)
-    world.objects.settings = ObjectFaults(error_rate=1.0)
-    with pytest.raises(Unavailable):
-        await world.leases.release(lease)
+    await world.fail_to_release(ObjectFaults(error_rate=1.0))
     world.objects.settings = ObjectFaults()
     theirs = await world.other.acquire("s", takeover=True)
     await world.leases.give_up_all_owed()
@@ -84,10 +84,7 @@ async def test_a_session_that_somebody_took_over_meanwhile_is_left_alone(world: 
 
 
 async def test_a_session_that_is_in_use_again_is_not_released(world: World) -> None:
-    lease = await world.leases.acquire("s", takeover=False)
-    world.objects.settings = ObjectFaults(error_rate=1.0)
-    with pytest.raises(Unavailable):
-        await world.leases.release(lease)
+    await world.fail_to_release(ObjectFaults(error_rate=1.0))
     world.objects.settings = ObjectFaults()
     again = await world.leases.acquire("s", takeover=False)
     await world.leases.give_up_all_owed()

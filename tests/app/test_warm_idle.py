@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import gc
+import os
+import random
+import time
+from contextlib import suppress
 from weakref import ref
 
 import anyio
 import pytest
 
-from repertory import Agent, Graph, MemoryManager, Runtime, ScriptedModel
+from repertory import Agent, AgentSpec, Graph, MemoryManager, Runtime, ScriptedModel
 from repertory.app.host.host import PAUSED_S
+from repertory.backends.objects.in_memory import MemoryObjectStore
+from repertory.backends.ports import SessionStore
+from repertory.backends.sessions.documents.store import MessageTreeStore
+from repertory.backends.sessions.liveness import TimeToLive
+from repertory.errors import SessionBusy
+from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from tests.app.toy_memories import Transcripts
+from tests.app.tree_sessions import TreeSessions
 
 pytestmark = pytest.mark.anyio
 
@@ -68,3 +79,33 @@ async def test_an_agent_with_a_memory_that_nobody_uses_is_freed_after_its_idle_t
     await anyio.sleep(PAUSED_S * 1.4)
     gc.collect()
     assert gone() is None
+
+
+class FailingTree(TreeSessions):
+    """A place whose objects fail as long as they are told to."""
+
+    def open_store(self) -> SessionStore:
+        self.objects = FaultyObjectStore(MemoryObjectStore(self.shelf), random.Random(1), ObjectFaults())
+        life = TimeToLive(time.time, 300.0)
+        return MessageTreeStore(
+            self.objects, owner="one", life=life, wall=time.time, entropy=os.urandom, settings=self.settings
+        )
+
+
+async def test_an_idle_session_that_could_not_be_released_is_released_while_its_process_goes_on() -> None:
+    place = FailingTree()
+    other = TreeSessions(shelf=place.shelf).open_store()
+    async with Runtime(sessions=place, idle_timeout_s=0.2) as runtime:
+        await runtime.agent(AgentSpec(model=ScriptedModel(["ok"]))).session("s").invoke("hello")
+        place.objects.settings = ObjectFaults(error_rate=1.0)
+        await anyio.sleep(1)  # It has been idle for long enough.
+        assert place.objects.faults
+        place.objects.settings = ObjectFaults()
+        with anyio.fail_after(20):
+            while True:
+                with suppress(SessionBusy):
+                    lease = await other.acquire("s")
+                    break
+                await anyio.sleep(0.02)
+        await other.release(lease)
+    await other.aclose()
