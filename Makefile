@@ -66,7 +66,7 @@ format: $(VENV) ## Rewrite the files as ruff wants them
 bench: $(VENV) ## Run every benchmark and say which bars were missed (ARGS=--strict makes a miss an error)
 	@$(RUN) -m bench $(ARGS)
 
-soak: $(VENV) $(PEERS) ## Run the long fault campaigns (MINUTES=2 for each, and a quarter of an hour of many turns)
+soak: $(VENV) $(PEERS) ## Run the long fault campaigns (MINUTES=2 for each, a quarter of an hour of many turns, extras old and new, the SDK's own tests)
 	@$(RUN) -m bench.conservation --seeds 1000
 	@$(RUN) -m tests.simulation.damaged_documents --seeds 300
 	@$(RUN) -m tests.simulation.hostile_exports --seeds 5000
@@ -75,9 +75,11 @@ soak: $(VENV) $(PEERS) ## Run the long fault campaigns (MINUTES=2 for each, and 
 	@$(RUN) -m examples.demo --kills 30 --sessions 8
 	@$(RUN) -m tests.simulation.campaigns --minutes $(or $(MINUTES),2) --except soak
 	@$(RUN) -m tests.simulation.campaigns soak --minutes 15
+	@$(RUN) -m tests.simulation.extras
+	@$(RUN) -m tests.simulation.sdk_suite
 
 lock: ## Resolve pyproject.toml into requirements.lock again (needs uv)
-	@uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev --generate-hashes \
+	@uv pip compile pyproject.toml --universal --python-version 3.11 --extra all --group dev --generate-hashes \
 		--custom-compile-command "make lock" --quiet --output-file requirements.lock
 
 clean: ## Remove .venv, the installed peers and every cache

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from repertory.actors.hooks.events import HookRegistry as HookRegistry
     from repertory.actors.hooks.events import MessageAddedEvent as MessageAddedEvent
     from repertory.actors.hooks.injections import InjectionContext as InjectionContext
+    from repertory.actors.hooks.middleware import ExecuteToolContext as ExecuteToolContext
+    from repertory.actors.hooks.middleware import ExecuteToolResult as ExecuteToolResult
+    from repertory.actors.hooks.middleware import ExecuteToolStage as ExecuteToolStage
+    from repertory.actors.hooks.middleware import InvokeModelContext as InvokeModelContext
+    from repertory.actors.hooks.middleware import InvokeModelResult as InvokeModelResult
+    from repertory.actors.hooks.middleware import InvokeModelStage as InvokeModelStage
     from repertory.actors.hooks.order import HookOrder as HookOrder
     from repertory.actors.orchestrator.events import AfterMultiAgentInvocationEvent as AfterMultiAgentInvocationEvent
     from repertory.actors.orchestrator.events import AfterNodeCallEvent as AfterNodeCallEvent
@@ -46,6 +52,8 @@ if TYPE_CHECKING:
         SummarizingConversationManager as SummarizingConversationManager,
     )
     from repertory.app.agent.mcp_client import MCPClient as MCPClient
+    from repertory.app.agent.persisted import Snapshot as Snapshot
+    from repertory.app.agent.persisted import SnapshotSerializer as SnapshotSerializer
     from repertory.app.agent.plugins import Plugin as Plugin
     from repertory.app.agent.plugins import hook as hook
     from repertory.app.agent.snapshots import SnapshotLoaded as SnapshotLoaded
@@ -55,6 +63,8 @@ if TYPE_CHECKING:
     from repertory.app.host.runtime import HostedAgent as HostedAgent
     from repertory.app.host.runtime import HostedSession as HostedSession
     from repertory.app.host.runtime import Runtime as Runtime
+    from repertory.app.memory.agentcore import AgentCoreMemoryStore as AgentCoreMemoryStore
+    from repertory.app.memory.agentcore import RetrievalConfig as RetrievalConfig
     from repertory.app.memory.bedrock import BedrockKnowledgeBaseConfig as BedrockKnowledgeBaseConfig
     from repertory.app.memory.bedrock import BedrockKnowledgeBaseStore as BedrockKnowledgeBaseStore
     from repertory.app.memory.extraction import ExtractionConfig as ExtractionConfig
@@ -85,22 +95,47 @@ if TYPE_CHECKING:
     from repertory.app.orchestration.swarm import SwarmNode as SwarmNode
     from repertory.app.orchestration.swarm import SwarmResult as SwarmResult
     from repertory.app.orchestration.swarm import SwarmState as SwarmState
+    from repertory.app.plugins.authorization import CedarAuthorization as CedarAuthorization
+    from repertory.app.plugins.goal import GoalLoop as GoalLoop
+    from repertory.app.plugins.goal import JudgeConfig as JudgeConfig
+    from repertory.app.plugins.human_in_the_loop import ClassifierResult as ClassifierResult
+    from repertory.app.plugins.human_in_the_loop import HumanInTheLoop as HumanInTheLoop
+    from repertory.app.plugins.human_in_the_loop import LLMClassifierConfig as LLMClassifierConfig
+    from repertory.app.plugins.interventions import Confirm as Confirm
+    from repertory.app.plugins.interventions import Deny as Deny
+    from repertory.app.plugins.interventions import Guide as Guide
+    from repertory.app.plugins.interventions import InterventionHandler as InterventionHandler
+    from repertory.app.plugins.interventions import InterventionRegistry as InterventionRegistry
+    from repertory.app.plugins.interventions import Proceed as Proceed
+    from repertory.app.plugins.interventions import Transform as Transform
+    from repertory.app.plugins.routing import ClassifierStrategy as ClassifierStrategy
+    from repertory.app.plugins.routing import FallbackStrategy as FallbackStrategy
+    from repertory.app.plugins.routing import ModelRouter as ModelRouter
+    from repertory.app.plugins.routing import RoutingAttempt as RoutingAttempt
+    from repertory.app.plugins.routing import RoutingCandidate as RoutingCandidate
+    from repertory.app.plugins.routing import RoutingContext as RoutingContext
+    from repertory.app.plugins.routing import RoutingStrategy as RoutingStrategy
+    from repertory.app.plugins.skills import AgentSkills as AgentSkills
+    from repertory.app.plugins.skills import Skill as Skill
+    from repertory.app.plugins.steering import LedgerProvider as LedgerProvider
+    from repertory.app.plugins.steering import LLMSteeringHandler as LLMSteeringHandler
+    from repertory.app.plugins.steering import SteeringContextProvider as SteeringContextProvider
+    from repertory.app.plugins.steering import SteeringHandler as SteeringHandler
     from repertory.app.sessions.agentcore import AgentCoreMemoryConfig as AgentCoreMemoryConfig
     from repertory.app.sessions.agentcore import AgentCoreMemorySessionManager as AgentCoreMemorySessionManager
     from repertory.app.sessions.agentcore import AgentCoreMemorySessions as AgentCoreMemorySessions
-    from repertory.app.sessions.agentcore import RetrievalConfig as RetrievalConfig
     from repertory.app.sessions.documented import FileSessionManager as FileSessionManager
     from repertory.app.sessions.documented import FileSessions as FileSessions
     from repertory.app.sessions.documented import S3SessionManager as S3SessionManager
     from repertory.app.sessions.documented import S3Sessions as S3Sessions
+    from repertory.app.sessions.records import Session as Session
+    from repertory.app.sessions.records import SessionAgent as SessionAgent
+    from repertory.app.sessions.records import SessionMessage as SessionMessage
+    from repertory.app.sessions.records import SessionMultiAgent as SessionMultiAgent
+    from repertory.app.sessions.records import SessionRepository as SessionRepository
+    from repertory.app.sessions.records import SessionType as SessionType
     from repertory.app.sessions.repository import AgentSessionManager as AgentSessionManager
     from repertory.app.sessions.repository import RepositorySessionManager as RepositorySessionManager
-    from repertory.app.sessions.repository import Session as Session
-    from repertory.app.sessions.repository import SessionAgent as SessionAgent
-    from repertory.app.sessions.repository import SessionMessage as SessionMessage
-    from repertory.app.sessions.repository import SessionMultiAgent as SessionMultiAgent
-    from repertory.app.sessions.repository import SessionRepository as SessionRepository
-    from repertory.app.sessions.repository import SessionType as SessionType
     from repertory.app.sessions.sessions import SQLiteSessionManager as SQLiteSessionManager
     from repertory.app.sessions.sessions import SQLiteSessions as SQLiteSessions
     from repertory.app.sessions.snapshots import SessionManager as SessionManager
@@ -113,15 +148,30 @@ if TYPE_CHECKING:
     from repertory.app.sessions.storages import S3Storage as S3Storage
     from repertory.app.toolbox.calculator import calculator as calculator
     from repertory.app.toolbox.clock import current_time as current_time
+    from repertory.app.toolbox.sandbox import Sandbox as Sandbox
+    from repertory.app.toolbox.shell_sandboxes import DockerSandbox as DockerSandbox
+    from repertory.app.toolbox.shell_sandboxes import PosixShellSandbox as PosixShellSandbox
+    from repertory.app.toolbox.shell_sandboxes import SshSandbox as SshSandbox
     from repertory.backends.memory.minilm import MiniLMEmbedder as MiniLMEmbedder
     from repertory.backends.memory_ports import Embedder as Embedder
     from repertory.backends.memory_ports import MemoryStore as MemoryStore
     from repertory.backends.models.anthropic import AnthropicModel as AnthropicModel
     from repertory.backends.models.bedrock import BedrockModel as BedrockModel
+    from repertory.backends.models.caching import CacheConfig as CacheConfig
+    from repertory.backends.models.caching import CacheToolsConfig as CacheToolsConfig
+    from repertory.backends.models.compatible import LlamaAPIModel as LlamaAPIModel
+    from repertory.backends.models.compatible import LlamaCppModel as LlamaCppModel
+    from repertory.backends.models.compatible import MistralModel as MistralModel
+    from repertory.backends.models.compatible import WriterModel as WriterModel
     from repertory.backends.models.embedders import BedrockEmbedder as BedrockEmbedder
     from repertory.backends.models.embedders import OpenAIEmbedder as OpenAIEmbedder
+    from repertory.backends.models.gemini import GeminiModel as GeminiModel
+    from repertory.backends.models.litellm import LiteLLMModel as LiteLLMModel
     from repertory.backends.models.offline import OfflineModel as OfflineModel
+    from repertory.backends.models.ollama import OllamaModel as OllamaModel
     from repertory.backends.models.openai import OpenAIModel as OpenAIModel
+    from repertory.backends.models.responses import OpenAIResponsesModel as OpenAIResponsesModel
+    from repertory.backends.models.sagemaker import SageMakerAIModel as SageMakerAIModel
     from repertory.backends.models.scripted import ScriptedModel as ScriptedModel
     from repertory.backends.ports import Model as Model
     from repertory.backends.ports import Tool as Tool
@@ -130,6 +180,9 @@ if TYPE_CHECKING:
     from repertory.backends.tools.decorator import tool as tool
     from repertory.core.budget import Budget as Budget
     from repertory.core.budget import Spent as Spent
+    from repertory.core.call_events import ModelStopReason as ModelStopReason
+    from repertory.core.call_events import ToolResultEvent as ToolResultEvent
+    from repertory.core.converse import StreamEvent as StreamEvent
     from repertory.core.interrupts import Interrupt as Interrupt
     from repertory.core.interrupts import InterruptException as InterruptException
     from repertory.core.journal.history.timeline import Mark as Mark
@@ -145,6 +198,16 @@ if TYPE_CHECKING:
     from repertory.core.memory.options import SearchOptions as SearchOptions
     from repertory.core.memory.progress import FlushReport as FlushReport
     from repertory.core.memory.progress import StoreFlush as StoreFlush
+    from repertory.core.messages import AgentInput as AgentInput
+    from repertory.core.messages import ContentBlock as ContentBlock
+    from repertory.core.messages import InterruptResponseContent as InterruptResponseContent
+    from repertory.core.messages import Message as Message
+    from repertory.core.messages import Messages as Messages
+    from repertory.core.messages import SystemContentBlock as SystemContentBlock
+    from repertory.core.messages import ToolResult as ToolResult
+    from repertory.core.messages import ToolSpec as ToolSpec
+    from repertory.core.messages import ToolUse as ToolUse
+    from repertory.core.messages import Usage as Usage
     from repertory.core.orchestration.results import MultiAgentResult as MultiAgentResult
     from repertory.core.orchestration.results import NodeResult as NodeResult
     from repertory.core.orchestration.results import Status as Status
@@ -153,7 +216,6 @@ if TYPE_CHECKING:
     from repertory.core.retry import StorePatience as StorePatience
     from repertory.core.snapshots.location import SnapshotLocation as SnapshotLocation
     from repertory.core.snapshots.location import SnapshotManifest as SnapshotManifest
-    from repertory.core.snapshots.portable import Snapshot as Snapshot
     from repertory.core.snapshots.trigger import SnapshotEvery as SnapshotEvery
     from repertory.core.state import AgentState as AgentState
     from repertory.core.window.decision import WindowBudget as WindowBudget
@@ -189,9 +251,12 @@ _HOMES = {
     "AgentCoreMemoryConfig": "repertory.app.sessions.agentcore",
     "AgentCoreMemorySessionManager": "repertory.app.sessions.agentcore",
     "AgentCoreMemorySessions": "repertory.app.sessions.agentcore",
+    "AgentCoreMemoryStore": "repertory.app.memory.agentcore",
     "AgentInitializedEvent": "repertory.actors.hooks.events",
+    "AgentInput": "repertory.core.messages",
     "AgentResult": "repertory.core.result",
     "AgentSessionManager": "repertory.app.sessions.repository",
+    "AgentSkills": "repertory.app.plugins.skills",
     "AgentSpec": "repertory.app.host.runtime",
     "AgentState": "repertory.core.state",
     "AggregateMemoryError": "repertory.errors",
@@ -208,14 +273,26 @@ _HOMES = {
     "BeforeToolCallEvent": "repertory.actors.hooks.events",
     "BeforeToolsEvent": "repertory.actors.hooks.events",
     "Budget": "repertory.core.budget",
+    "CacheConfig": "repertory.backends.models.caching",
+    "CacheToolsConfig": "repertory.backends.models.caching",
+    "CedarAuthorization": "repertory.app.plugins.authorization",
+    "ClassifierResult": "repertory.app.plugins.human_in_the_loop",
+    "ClassifierStrategy": "repertory.app.plugins.routing",
     "ConcurrencyException": "repertory.errors",
+    "Confirm": "repertory.app.plugins.interventions",
+    "ContentBlock": "repertory.core.messages",
     "ContextInjector": "repertory.app.agent.context_plugins",
     "ContextOffloader": "repertory.app.agent.context_plugins",
     "ContextWindowOverflowException": "repertory.errors",
     "ConversationManager": "repertory.app.agent.conversation_managers",
+    "Deny": "repertory.app.plugins.interventions",
+    "DockerSandbox": "repertory.app.toolbox.shell_sandboxes",
     "DrainReport": "repertory.app.host.reports",
     "EdgeCondition": "repertory.app.orchestration.graph",
     "Embedder": "repertory.backends.memory_ports",
+    "ExecuteToolContext": "repertory.actors.hooks.middleware",
+    "ExecuteToolResult": "repertory.actors.hooks.middleware",
+    "ExecuteToolStage": "repertory.actors.hooks.middleware",
     "ExtractionConfig": "repertory.app.memory.extraction",
     "ExtractionContext": "repertory.app.memory.extraction",
     "ExtractionFailed": "repertory.errors",
@@ -223,16 +300,20 @@ _HOMES = {
     "ExtractionTrigger": "repertory.app.memory.extraction",
     "ExtractionTriggerContext": "repertory.app.memory.extraction",
     "Extractor": "repertory.app.memory.extraction",
+    "FallbackStrategy": "repertory.app.plugins.routing",
     "FileSessionManager": "repertory.app.sessions.documented",
     "FileSessions": "repertory.app.sessions.documented",
     "FileStorage": "repertory.app.sessions.storages",
     "FlushReport": "repertory.core.memory.progress",
+    "GeminiModel": "repertory.backends.models.gemini",
+    "GoalLoop": "repertory.app.plugins.goal",
     "Graph": "repertory.app.orchestration.graph",
     "GraphBuilder": "repertory.app.orchestration.graph",
     "GraphEdge": "repertory.app.orchestration.graph",
     "GraphNode": "repertory.app.orchestration.graph",
     "GraphResult": "repertory.app.orchestration.graph",
     "GraphState": "repertory.app.orchestration.graph",
+    "Guide": "repertory.app.plugins.interventions",
     "HookEvent": "repertory.actors.hooks.events",
     "HookFailed": "repertory.errors",
     "HookOrder": "repertory.actors.hooks.order",
@@ -240,16 +321,30 @@ _HOMES = {
     "HookRegistry": "repertory.actors.hooks.events",
     "HostedAgent": "repertory.app.host.runtime",
     "HostedSession": "repertory.app.host.runtime",
+    "HumanInTheLoop": "repertory.app.plugins.human_in_the_loop",
     "InMemoryStorage": "repertory.app.sessions.storages",
     "InjectionContext": "repertory.actors.hooks.injections",
     "InjectionFormatContext": "repertory.app.memory.injection",
     "Interrupt": "repertory.core.interrupts",
     "InterruptException": "repertory.core.interrupts",
+    "InterruptResponseContent": "repertory.core.messages",
     "IntervalTrigger": "repertory.app.memory.extraction",
+    "InterventionHandler": "repertory.app.plugins.interventions",
+    "InterventionRegistry": "repertory.app.plugins.interventions",
     "InvocationTrigger": "repertory.app.memory.extraction",
+    "InvokeModelContext": "repertory.actors.hooks.middleware",
+    "InvokeModelResult": "repertory.actors.hooks.middleware",
+    "InvokeModelStage": "repertory.actors.hooks.middleware",
     "JournalSessionManager": "repertory.app.sessions.storages",
     "JournalSessions": "repertory.app.sessions.storages",
+    "JudgeConfig": "repertory.app.plugins.goal",
+    "LLMClassifierConfig": "repertory.app.plugins.human_in_the_loop",
+    "LLMSteeringHandler": "repertory.app.plugins.steering",
+    "LedgerProvider": "repertory.app.plugins.steering",
     "Limits": "repertory.core.limits",
+    "LiteLLMModel": "repertory.backends.models.litellm",
+    "LlamaAPIModel": "repertory.backends.models.compatible",
+    "LlamaCppModel": "repertory.backends.models.compatible",
     "MCPClient": "repertory.app.agent.mcp_client",
     "Mark": "repertory.core.journal.history.timeline",
     "MaxTokensReachedException": "repertory.errors",
@@ -262,12 +357,17 @@ _HOMES = {
     "MemorySearchOptions": "repertory.core.memory.options",
     "MemoryStore": "repertory.backends.memory_ports",
     "MemoryToolConfig": "repertory.core.memory.options",
+    "Message": "repertory.core.messages",
     "MessageAddedEvent": "repertory.actors.hooks.events",
+    "Messages": "repertory.core.messages",
     "MiniLMEmbedder": "repertory.backends.memory.minilm",
+    "MistralModel": "repertory.backends.models.compatible",
     "Model": "repertory.backends.ports",
     "ModelExtractor": "repertory.app.memory.extraction",
     "ModelRefused": "repertory.errors",
     "ModelRetryStrategy": "repertory.core.retry",
+    "ModelRouter": "repertory.app.plugins.routing",
+    "ModelStopReason": "repertory.core.call_events",
     "MultiAgentBase": "repertory.app.orchestration.orchestrator",
     "MultiAgentInitializedEvent": "repertory.actors.orchestrator.events",
     "MultiAgentPlugin": "repertory.app.orchestration.orchestrator",
@@ -278,12 +378,20 @@ _HOMES = {
     "NotStored": "repertory.actors.writer",
     "NullConversationManager": "repertory.app.agent.conversation_managers",
     "OfflineModel": "repertory.backends.models.offline",
+    "OllamaModel": "repertory.backends.models.ollama",
     "OpenAIEmbedder": "repertory.backends.models.embedders",
     "OpenAIModel": "repertory.backends.models.openai",
+    "OpenAIResponsesModel": "repertory.backends.models.responses",
     "Plugin": "repertory.app.agent.plugins",
+    "PosixShellSandbox": "repertory.app.toolbox.shell_sandboxes",
+    "Proceed": "repertory.app.plugins.interventions",
     "RepertoryError": "repertory.errors",
     "RepositorySessionManager": "repertory.app.sessions.repository",
-    "RetrievalConfig": "repertory.app.sessions.agentcore",
+    "RetrievalConfig": "repertory.app.memory.agentcore",
+    "RoutingAttempt": "repertory.app.plugins.routing",
+    "RoutingCandidate": "repertory.app.plugins.routing",
+    "RoutingContext": "repertory.app.plugins.routing",
+    "RoutingStrategy": "repertory.app.plugins.routing",
     "RunOptions": "repertory.app.orchestration.orchestrator",
     "RunUnfinished": "repertory.errors",
     "Runtime": "repertory.app.host.runtime",
@@ -293,45 +401,61 @@ _HOMES = {
     "SQLiteMemoryStore": "repertory.app.memory.sqlite",
     "SQLiteSessionManager": "repertory.app.sessions.sessions",
     "SQLiteSessions": "repertory.app.sessions.sessions",
+    "SageMakerAIModel": "repertory.backends.models.sagemaker",
+    "Sandbox": "repertory.app.toolbox.sandbox",
     "ScriptedModel": "repertory.backends.models.scripted",
     "SearchOptions": "repertory.core.memory.options",
-    "Session": "repertory.app.sessions.repository",
-    "SessionAgent": "repertory.app.sessions.repository",
+    "Session": "repertory.app.sessions.records",
+    "SessionAgent": "repertory.app.sessions.records",
     "SessionException": "repertory.errors",
     "SessionManager": "repertory.app.sessions.snapshots",
-    "SessionMessage": "repertory.app.sessions.repository",
-    "SessionMultiAgent": "repertory.app.sessions.repository",
-    "SessionRepository": "repertory.app.sessions.repository",
-    "SessionType": "repertory.app.sessions.repository",
+    "SessionMessage": "repertory.app.sessions.records",
+    "SessionMultiAgent": "repertory.app.sessions.records",
+    "SessionRepository": "repertory.app.sessions.records",
+    "SessionType": "repertory.app.sessions.records",
     "Sessions": "repertory.app.operations.sessions",
     "SharedContext": "repertory.app.orchestration.swarm",
+    "Skill": "repertory.app.plugins.skills",
     "SlidingWindowConversationManager": "repertory.app.agent.conversation_managers",
-    "Snapshot": "repertory.core.snapshots.portable",
+    "Snapshot": "repertory.app.agent.persisted",
     "SnapshotEvery": "repertory.core.snapshots.trigger",
     "SnapshotException": "repertory.errors",
     "SnapshotLoaded": "repertory.app.agent.snapshots",
     "SnapshotLocation": "repertory.core.snapshots.location",
     "SnapshotManifest": "repertory.core.snapshots.location",
+    "SnapshotSerializer": "repertory.app.agent.persisted",
     "SnapshotSessionManager": "repertory.app.sessions.snapshots",
     "SnapshotSessions": "repertory.app.sessions.snapshots",
     "SnapshotStorage": "repertory.backends.sessions.snapshots.port",
     "Snapshottable": "repertory.app.agent.snapshots",
     "Spent": "repertory.core.budget",
+    "SshSandbox": "repertory.app.toolbox.shell_sandboxes",
     "Status": "repertory.core.orchestration.results",
+    "SteeringContextProvider": "repertory.app.plugins.steering",
+    "SteeringHandler": "repertory.app.plugins.steering",
     "StoreFlush": "repertory.core.memory.progress",
     "StorePatience": "repertory.core.retry",
+    "StreamEvent": "repertory.core.converse",
     "StructuredOutputException": "repertory.errors",
     "SummarizingConversationManager": "repertory.app.agent.conversation_managers",
     "Swarm": "repertory.app.orchestration.swarm",
     "SwarmNode": "repertory.app.orchestration.swarm",
     "SwarmResult": "repertory.app.orchestration.swarm",
     "SwarmState": "repertory.app.orchestration.swarm",
+    "SystemContentBlock": "repertory.core.messages",
     "Throttled": "repertory.errors",
     "Tool": "repertory.backends.ports",
     "ToolContext": "repertory.backends.ports",
+    "ToolResultEvent": "repertory.core.call_events",
+    "ToolResult": "repertory.core.messages",
+    "ToolSpec": "repertory.core.messages",
+    "ToolUse": "repertory.core.messages",
+    "Transform": "repertory.app.plugins.interventions",
     "Unavailable": "repertory.errors",
+    "Usage": "repertory.core.messages",
     "WindowBudget": "repertory.core.window.decision",
     "WindowPlan": "repertory.core.window.decision",
+    "WriterModel": "repertory.backends.models.compatible",
     "calculator": "repertory.app.toolbox.calculator",
     "current_time": "repertory.app.toolbox.clock",
     "hook": "repertory.app.agent.plugins",
@@ -351,9 +475,12 @@ __all__ = [
     "AgentCoreMemoryConfig",
     "AgentCoreMemorySessionManager",
     "AgentCoreMemorySessions",
+    "AgentCoreMemoryStore",
     "AgentInitializedEvent",
+    "AgentInput",
     "AgentResult",
     "AgentSessionManager",
+    "AgentSkills",
     "AgentSpec",
     "AgentState",
     "AggregateMemoryError",
@@ -370,14 +497,26 @@ __all__ = [
     "BeforeToolCallEvent",
     "BeforeToolsEvent",
     "Budget",
+    "CacheConfig",
+    "CacheToolsConfig",
+    "CedarAuthorization",
+    "ClassifierResult",
+    "ClassifierStrategy",
     "ConcurrencyException",
+    "Confirm",
+    "ContentBlock",
     "ContextInjector",
     "ContextOffloader",
     "ContextWindowOverflowException",
     "ConversationManager",
+    "Deny",
+    "DockerSandbox",
     "DrainReport",
     "EdgeCondition",
     "Embedder",
+    "ExecuteToolContext",
+    "ExecuteToolResult",
+    "ExecuteToolStage",
     "ExtractionConfig",
     "ExtractionContext",
     "ExtractionFailed",
@@ -385,16 +524,20 @@ __all__ = [
     "ExtractionTrigger",
     "ExtractionTriggerContext",
     "Extractor",
+    "FallbackStrategy",
     "FileSessionManager",
     "FileSessions",
     "FileStorage",
     "FlushReport",
+    "GeminiModel",
+    "GoalLoop",
     "Graph",
     "GraphBuilder",
     "GraphEdge",
     "GraphNode",
     "GraphResult",
     "GraphState",
+    "Guide",
     "HookEvent",
     "HookFailed",
     "HookOrder",
@@ -402,16 +545,30 @@ __all__ = [
     "HookRegistry",
     "HostedAgent",
     "HostedSession",
+    "HumanInTheLoop",
     "InMemoryStorage",
     "InjectionContext",
     "InjectionFormatContext",
     "Interrupt",
     "InterruptException",
+    "InterruptResponseContent",
     "IntervalTrigger",
+    "InterventionHandler",
+    "InterventionRegistry",
     "InvocationTrigger",
+    "InvokeModelContext",
+    "InvokeModelResult",
+    "InvokeModelStage",
     "JournalSessionManager",
     "JournalSessions",
+    "JudgeConfig",
+    "LLMClassifierConfig",
+    "LLMSteeringHandler",
+    "LedgerProvider",
     "Limits",
+    "LiteLLMModel",
+    "LlamaAPIModel",
+    "LlamaCppModel",
     "MCPClient",
     "Mark",
     "MaxTokensReachedException",
@@ -424,12 +581,17 @@ __all__ = [
     "MemorySearchOptions",
     "MemoryStore",
     "MemoryToolConfig",
+    "Message",
     "MessageAddedEvent",
+    "Messages",
     "MiniLMEmbedder",
+    "MistralModel",
     "Model",
     "ModelExtractor",
     "ModelRefused",
     "ModelRetryStrategy",
+    "ModelRouter",
+    "ModelStopReason",
     "MultiAgentBase",
     "MultiAgentInitializedEvent",
     "MultiAgentPlugin",
@@ -440,12 +602,20 @@ __all__ = [
     "NotStored",
     "NullConversationManager",
     "OfflineModel",
+    "OllamaModel",
     "OpenAIEmbedder",
     "OpenAIModel",
+    "OpenAIResponsesModel",
     "Plugin",
+    "PosixShellSandbox",
+    "Proceed",
     "RepertoryError",
     "RepositorySessionManager",
     "RetrievalConfig",
+    "RoutingAttempt",
+    "RoutingCandidate",
+    "RoutingContext",
+    "RoutingStrategy",
     "RunOptions",
     "RunUnfinished",
     "Runtime",
@@ -455,6 +625,8 @@ __all__ = [
     "SQLiteMemoryStore",
     "SQLiteSessionManager",
     "SQLiteSessions",
+    "SageMakerAIModel",
+    "Sandbox",
     "ScriptedModel",
     "SearchOptions",
     "Session",
@@ -467,6 +639,7 @@ __all__ = [
     "SessionType",
     "Sessions",
     "SharedContext",
+    "Skill",
     "SlidingWindowConversationManager",
     "Snapshot",
     "SnapshotEvery",
@@ -474,26 +647,39 @@ __all__ = [
     "SnapshotLoaded",
     "SnapshotLocation",
     "SnapshotManifest",
+    "SnapshotSerializer",
     "SnapshotSessionManager",
     "SnapshotSessions",
     "SnapshotStorage",
     "Snapshottable",
     "Spent",
+    "SshSandbox",
     "Status",
+    "SteeringContextProvider",
+    "SteeringHandler",
     "StoreFlush",
     "StorePatience",
+    "StreamEvent",
     "StructuredOutputException",
     "SummarizingConversationManager",
     "Swarm",
     "SwarmNode",
     "SwarmResult",
     "SwarmState",
+    "SystemContentBlock",
     "Throttled",
     "Tool",
     "ToolContext",
+    "ToolResult",
+    "ToolResultEvent",
+    "ToolSpec",
+    "ToolUse",
+    "Transform",
     "Unavailable",
+    "Usage",
     "WindowBudget",
     "WindowPlan",
+    "WriterModel",
     "calculator",
     "current_time",
     "hook",

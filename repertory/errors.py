@@ -4,7 +4,10 @@
     |- Retryable                    the same call may succeed later
     |  |- Unavailable               a store, model or service cannot be reached, or broke off
     |  |  |- StoreUnavailable *
-    |  |  `- ModelStreamBroken      the model stopped in the middle of an answer
+    |  |  |- ModelStreamBroken +    the model stopped in the middle of an answer
+    |  |  |- HttpRequestError       a web address gave nothing, or refused (RuntimeError)
+    |  |  |  `- WebFetchError       a page could not be read (ValueError)
+    |  |  `- ClientNotOpen (NotReady) see there
     |  |- Throttled                 slow down; `retry_after_s` says how long, when known
     |  |  `- StoreThrottled *
     |  |- AskTimeout                no answer in time; the work may still happen
@@ -20,26 +23,32 @@
     |- Gone                         it does not exist, or no longer
     |  |- NotFound
     |  |  |- StoreNotFound *      no such session, snapshot, bucket or memory
-    |  |  `- InterruptNotFound (KeyError) no tool waits for this answer: answer a pending interrupt
+    |  |  |- InterruptNotFound (KeyError) no tool waits for this answer: answer a pending interrupt
+    |  |  `- PathNotFound (FileNotFoundError) a sandbox has no such file or folder
     |  |- InterruptExpired          no person answered in time: call again without an answer
     |  |- ActorDead                 the actor stopped before it answered
     |  `- StreamClosed              the reader of a stream has left
     |- Invalid (ValueError)         the caller's mistake: fix the call
     |  |- NotReady                  the agent has not been opened yet
+    |  |  `- ClientNotOpen (Unavailable) a client of a tool server is used outside its block
     |  |- InterruptsWaiting (TypeError)   a person has to answer first
+    |  |- InvalidKey *              a storage takes no such key: change it
     |  |- SnapshotException *       this snapshot cannot be loaded here: choose another one
     |  `- UnpairedTools             tool uses and tool results do not match
     |- Failed                       an actor, model, hook, node or store tried and failed; `__cause__` says why
     |  |- ActorFailed               a handler raised
     |  |- StartFailed               an actor did not start
+    |  |- CommandFailed             a command could not be run (RuntimeError)
+    |  |- FileFailed                a file of a sandbox could not be read or changed (OSError)
     |  |- Deadlock                  the ask would wait for itself
-    |  |- ModelFailed               the provider refused, or its answer cannot be read
-    |  |  `- ModelRefused           the model, or its provider's filter, would not answer this
+    |  |- ModelFailed +             the provider refused, or its answer cannot be read
+    |  |  `- ModelRefused +         the model, or its provider's filter, would not answer this
     |  |- StructuredOutputException the model gave no valid structured output
     |  |- AggregateMemoryError      some memory stores failed to write; `errors` holds their errors
     |  |- ExtractionFailed          an extractor could not turn messages into memories
     |  |- HookFailed                a callback that guards a step raised
-    |  |- NodeFailed                a node of an orchestrator failed, and with it the run
+    |  |  `- MiddlewareFailed       middleware around a model or tool call raised, or gave no result (RuntimeError)
+    |  |- NodeFailed                a node of an orchestrator failed, and with it the run (RuntimeError)
     |  `- StoreFailed *             a session store refused the request: change rights, credentials or place
     |     `- Unwritable *           a store cannot write these records, and would fail again
     |- Corrupt *                    stored data is damaged: a human must look
@@ -49,8 +58,10 @@
     |  |- ContextWindowOverflowException
     |  |- MaxTokensReachedException the answer was cut off at the token limit; call again to continue it
     |  |- RestartLimitReached
+    |  |- CommandTimeout            a command did not end in time, and was killed (TimeoutError)
     |  `- TooLarge                  a value, a result or an answer is larger than its bound: ask for less, or raise it
-    `- SessionException             the second base of every error with a *: the errors of session stores
+    |- SessionException             the second base of every error with a *: the errors of session stores
+    `- EventLoopException           the second base of every error with a +: a model failed in the middle of a turn
 
 `except SessionException` catches every error of a session store, and none of a model or a tool. The other base says
 what to do next.
@@ -70,30 +81,39 @@ __all__ = [
     "AggregateMemoryError",
     "AlreadyExists",
     "AskTimeout",
+    "ClientNotOpen",
+    "CommandFailed",
+    "CommandTimeout",
     "ConcurrencyException",
     "Conflict",
     "ContextWindowOverflowException",
     "Corrupt",
     "CorruptJournal",
     "Deadlock",
+    "EventLoopException",
     "ExtractionFailed",
     "Failed",
+    "FileFailed",
     "Gone",
     "HookFailed",
+    "HttpRequestError",
     "InterruptExpired",
     "InterruptNotFound",
     "InterruptsWaiting",
     "Invalid",
+    "InvalidKey",
     "LeaseLost",
     "LimitReached",
     "MailboxFull",
     "MaxTokensReachedException",
+    "MiddlewareFailed",
     "ModelFailed",
     "ModelRefused",
     "ModelStreamBroken",
     "NodeFailed",
     "NotFound",
     "NotReady",
+    "PathNotFound",
     "PreconditionFailed",
     "RepertoryError",
     "RestartLimitReached",
@@ -115,6 +135,7 @@ __all__ = [
     "Unavailable",
     "UnpairedTools",
     "Unwritable",
+    "WebFetchError",
 ]
 
 
@@ -124,9 +145,14 @@ class RepertoryError(Exception):
     `RepertoryError("lease lost", session="s1", generation=3)` reads `lease lost session='s1' generation=3`.
     """
 
-    def __init__(self, message: str, /, **fields: object) -> None:
+    def __init__(self, message: object = "", /, **fields: object) -> None:
         self.fields = fields
-        super().__init__(" ".join([message, *(f"{name}={value!r}" for name, value in fields.items())]))
+        super().__init__(" ".join([str(message), *(f"{name}={value!r}" for name, value in fields.items())]))
+
+    @property
+    def message(self) -> str:
+        """The text, with the fields."""
+        return str(self)
 
 
 class Retryable(RepertoryError):
@@ -137,6 +163,24 @@ class SessionException(RepertoryError):
     """The base of every error of a session store. The other base of the error says what to do next."""
 
 
+class EventLoopException(RepertoryError):
+    """The base of a turn's errors that a model's answer caused. The other base of the error says what to do next.
+
+    `request_state`: what a program gives that raises one itself; here it is empty, and `result.state` has it.
+    """
+
+    def __init__(self, original_exception: object = "", request_state: object = None, **fields: object) -> None:
+        if isinstance(original_exception, BaseException):
+            self.__cause__ = original_exception
+        self.request_state: object = {} if request_state is None else request_state
+        super().__init__(original_exception, **fields)
+
+    @property
+    def original_exception(self) -> BaseException:
+        """The error that the model raised; this one if there is none behind it."""
+        return self.__cause__ or self
+
+
 class Unavailable(Retryable):
     """A store, model or service could not be reached or broke off. Try again with backoff."""
 
@@ -145,14 +189,24 @@ class StoreUnavailable(Unavailable, SessionException):
     """The store of the session could not be reached or broke off. Try again with backoff."""
 
 
-class ModelStreamBroken(Unavailable):
+class HttpRequestError(Unavailable, RuntimeError):
+    """A web address gave nothing, or refused. Try again with backoff, unless the status says that it is for good."""
+
+
+class WebFetchError(HttpRequestError, ValueError):
+    """A page could not be read, or nobody answers the question about it. The message says what to change, if anything
+    can be.
+    """
+
+
+class ModelStreamBroken(Unavailable, EventLoopException):
     """The model stopped in the middle of an answer. What had arrived is discarded; call again."""
 
 
 class Throttled(Retryable):
     """The service asks for fewer requests. Wait `retry_after_s` (seconds) when it is known, else back off."""
 
-    def __init__(self, message: str, /, *, retry_after_s: float | None = None, **fields: object) -> None:
+    def __init__(self, message: object = "", /, *, retry_after_s: float | None = None, **fields: object) -> None:
         self.retry_after_s = retry_after_s
         super().__init__(message, **fields)
 
@@ -223,6 +277,10 @@ class InterruptNotFound(NotFound, KeyError):
     __str__ = RepertoryError.__str__  # A `KeyError` shows its message quoted.
 
 
+class PathNotFound(NotFound, FileNotFoundError):
+    """A sandbox has no such file or folder."""
+
+
 class InterruptExpired(Gone):
     """The time for this answer is over, and no answer given with it was stored. Call with a prompt, or with None: the
     tool that waited gets an error result saying that nobody answered in time.
@@ -248,6 +306,10 @@ class NotReady(Invalid):
     """
 
 
+class ClientNotOpen(NotReady, Unavailable):
+    """A client of a tool server has no connection yet, or no longer. Use it inside `async with client`."""
+
+
 class InterruptsWaiting(Invalid, TypeError):
     """The turn waits for a person. `waiting` holds the interrupt ids: call with the answers, or with
     `drop_interrupts=True` to continue without them.
@@ -258,6 +320,10 @@ class SnapshotException(Invalid, SessionException):
     """This snapshot cannot be loaded here: it is damaged, of another version, or of another kind or owner. Choose
     another one; nothing was changed.
     """
+
+
+class InvalidKey(Invalid, SessionException):
+    """A key of a storage is empty, or has a part that no storage takes. Change the key."""
 
 
 class UnpairedTools(Invalid):
@@ -280,7 +346,7 @@ class Deadlock(Failed):
     """The ask would wait for itself. The message names the actors in the circle; restructure the calls."""
 
 
-class ModelFailed(Failed):
+class ModelFailed(Failed, EventLoopException):
     """The model provider refused the request, or its answer cannot be read. Retrying the same request will not help."""
 
 
@@ -295,7 +361,7 @@ class StructuredOutputException(Failed):
 class AggregateMemoryError(Failed):
     """Some writes to memory stores failed, and the others succeeded. Repeat those that `errors` names."""
 
-    def __init__(self, message: str, /, errors: Sequence[Exception] = (), **fields: object) -> None:
+    def __init__(self, message: object = "", /, errors: Sequence[Exception] = (), **fields: object) -> None:
         self.errors = tuple(errors)
         super().__init__(message, **fields)
 
@@ -304,11 +370,23 @@ class ExtractionFailed(Failed):
     """An extractor failed, and nothing of these messages was stored as memory. Extract from the same messages again."""
 
 
+class CommandFailed(Failed, RuntimeError):
+    """A command could not be run; its cause says why. A command that ran and failed is a result, not this error."""
+
+
+class FileFailed(Failed, OSError):
+    """A file of a sandbox could not be read, written or removed; the message has what the sandbox said."""
+
+
 class HookFailed(Failed):
     """A callback that guards a step raised, so the step was not taken. `__cause__` is what it raised."""
 
 
-class NodeFailed(Failed):
+class MiddlewareFailed(HookFailed, RuntimeError):
+    """Middleware around a call of a model or tool raised, or gave no result. `__cause__` is what it raised."""
+
+
+class NodeFailed(Failed, RuntimeError):
     """A node of an orchestrator failed, and with it the run, which can be resumed. `__cause__` is the node's error, and
     `result` the result so far."""
 
@@ -355,6 +433,15 @@ class MaxTokensReachedException(LimitReached):
 
 class RestartLimitReached(LimitReached):
     """A child failed more often than its supervisor allows, so the supervisor gave up and the failure went upward."""
+
+
+class CommandTimeout(LimitReached, TimeoutError):
+    """A command did not end in time, and was killed; the message has what it had written. Allow more, or do less."""
+
+    def __init__(self, message: object = "", /, *, stdout: str = "", stderr: str = "", **fields: object) -> None:
+        self.stdout = stdout
+        self.stderr = stderr
+        super().__init__(message, **fields)
 
 
 class TooLarge(LimitReached):

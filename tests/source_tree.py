@@ -64,8 +64,8 @@ class SourceFile:
         return f"{self.name}:{getattr(node, 'lineno', 1)}"
 
 
-FOREIGN = frozenset(("node_modules", "site-packages"))
-"""Folders of what others wrote."""
+FOREIGN = frozenset(("bin", "node_modules", "site-packages"))
+"""Folders of what others wrote: also the commands of an environment."""
 
 
 def read(folder: Path) -> list[SourceFile]:

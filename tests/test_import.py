@@ -29,9 +29,12 @@ LOADED_WHEN_NEEDED = [
     "anyio._core._eventloop",
     "asyncio",
     "botocore",
+    "cedarpy",
     "httpx",
     "httpx2",
+    "litellm",
     "mcp",
+    "ollama",
     "openai",
     "opentelemetry",
     "pydantic",
@@ -39,6 +42,7 @@ LOADED_WHEN_NEEDED = [
     "ssl",
     "trio",
     "uvloop",
+    "writerai",
 ]
 
 

@@ -28,6 +28,7 @@ from repertory.actors.call import (
     CancelTurn,
     Invocation,
     KeepProgress,
+    LookAtSignal,
     ReplyChannel,
     ShowSnapshot,
     StreamChannel,
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
     from repertory.core.messages import Message, ToolUse
     from repertory.runtime.ref import ActorRef
 
+LOOK_S = 0.05
+"""How often a caller's `cancel_signal` is looked at: it belongs to threads, which cannot wake an event loop."""
 _WAITS_FOR_ITSELF = (
     "the call comes from a tool or hook of the turn that runs, so it would wait for itself; ask another agent, or a"
     " fresh one: agent.as_tool()"
@@ -173,6 +176,9 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
                 if request is not None and self._driver is not None:
                     self._driver.stop(request[0], after_tools=request[1])
                 return carry_on()
+            case LookAtSignal(invocation=invocation):
+                self._look_at_signal(invocation)
+                return carry_on()
             case _:
                 assert_never(message)
 
@@ -263,6 +269,16 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         else:
             super()._time_up(invocation)
 
+    def _look_at_signal(self, invocation: Invocation) -> None:
+        """End the call's running turn if its caller has set the signal; else look again soon."""
+        running = self._running
+        if invocation.cancel_signal is None or running is None or running.invocation is not invocation:
+            return
+        if self._driver is not None and self._driver.hears_stop():
+            self._cancel()
+        else:
+            self.context.after(LOOK_S, LookAtSignal(invocation=invocation))
+
     def _no_time(self) -> AgentBusy:
         return AgentBusy("other turns took all the time of this call", agent=self._settings.agent_id)
 
@@ -331,9 +347,13 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         self._running, self._parts.read_model.in_a_turn = call, True
         turns_before = self._journal.fold.turns
         self._parts.stop_request.take()  # Any request was for an earlier turn.
+        if call.invocation.cancel_signal is not None:
+            self._look_at_signal(call.invocation)
         outcome = await self._outcome(call, self._drive(call))
         driver, self._running, self._driver = self._driver, None, None
         self._parts.read_model.in_a_turn = False
+        if self._parts.signal is not None:
+            self._parts.signal.clear()
         if call.invocation.deadline < math.inf:
             self.context.cancel_timer(call.invocation)
         if driver is not None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextvars
 import math
+import threading
 import types
 from abc import abstractmethod
 from collections import deque
@@ -26,6 +27,7 @@ from repertory.core.messages import ContentBlock, Json, Prompt, ToolUse
 from repertory.core.orchestration.results import MultiAgentResult
 from repertory.core.result import AgentResult, TurnEvent
 from repertory.core.snapshots.fields import SnapshotFields
+from repertory.core.turn import StopReason
 from repertory.core.turn_start import InterruptResponses, UserMessages
 from repertory.errors import LimitReached, RepertoryError, StreamClosed
 from repertory.runtime.actor import Actor, Context
@@ -58,6 +60,12 @@ class Invocation(Struct, frozen=True, kw_only=True, eq=False):
     idempotency_token: str | None = None
     """Identifies the turn: a call with the same token gets the same answer, and nothing runs twice."""
     output_schema: OutputSchema | None = None
+    output_prompt: str | None = None
+    """What the model is told when it has answered without the structured output; None for the usual text."""
+    stop: StopReason | None = None
+    """The call was cancelled before it began."""
+    cancel_signal: threading.Event | None = None
+    """The caller's own; when it is set, the turn ends."""
     budget: Budget | None = None
     """One budget for everything that is done for the call."""
     budget_owner: str | None = None
@@ -208,6 +216,12 @@ class TimeUp(Struct, frozen=True, kw_only=True):
     invocation: Invocation
 
 
+class LookAtSignal(Struct, frozen=True, kw_only=True):
+    """The caller's `cancel_signal` may be set by now."""
+
+    invocation: Invocation
+
+
 class Abandon(Struct, frozen=True, kw_only=True):
     """The caller of this invocation has gone: stop its turn, or do not begin it."""
 
@@ -235,7 +249,7 @@ class KeepProgress(Struct, Ask[None], frozen=True, kw_only=True):
 
 
 CallMessage: TypeAlias = Invoke | InvokeStreaming | TimeUp | Abandon | FinishTurns
-AgentMessage: TypeAlias = CallMessage | CancelTurn | ShowSnapshot | KeepProgress
+AgentMessage: TypeAlias = CallMessage | CancelTurn | LookAtSignal | ShowSnapshot | KeepProgress
 
 
 BUDGETS: ContextVar[tuple[Budget, ...]] = ContextVar("repertory_budgets", default=())

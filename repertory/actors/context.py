@@ -25,10 +25,11 @@ from repertory.core.messages import (
     error_result,
     is_filler,
     tool_results,
+    with_tracking_id,
 )
 from repertory.core.result import StepMetrics, ToolMetrics, TurnMetrics
 from repertory.core.snapshots.trigger import EndedTurn
-from repertory.core.turn import StopReason
+from repertory.core.turn import CANCELLED, StopReason
 from repertory.core.turn_start import asked_again
 from repertory.errors import RepertoryError
 from repertory.forking import forget_in_children
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
     from repertory.actors.call import Invocation
     from repertory.actors.conversation import ConversationMessage, ModelView
     from repertory.actors.hooks.events import HookRegistry
+    from repertory.actors.hooks.middleware import MiddlewareRegistry
     from repertory.actors.journal import ActorJournal, ReadModel
+    from repertory.actors.loop_metrics import EventLoopMetrics
     from repertory.actors.tool_registry import ToolRegistry
     from repertory.backends.ports import Model
     from repertory.core.answer import Answer
@@ -116,10 +119,16 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     """True if programs that know no leases may add messages at any time. A turn's first messages are then stored before
     the model is asked, so that the model also sees what those programs have added.
     """
+    tracks_messages: bool = False
+    """Whether each new message gets a `tracking_id`."""
     confirm_s: float = 1.0
     """If the last confirmation of the lease is older than this, the store is asked who owns the session before a model
     is called.
     """
+
+
+MEASURED_TURNS_MAX = 256
+"""So many turns are kept apart until their metrics are added up."""
 
 
 class AgentParts(Struct, kw_only=True):
@@ -133,6 +142,8 @@ class AgentParts(Struct, kw_only=True):
     state: AgentState
     read_model: ReadModel
     hooks: HookRegistry
+    middleware: MiddlewareRegistry | None = None
+    """What stands around calls of the model and of tools; None for nothing."""
     retry: RetryStrategy | None = None
     """What to do when a model call fails; None gives up at once."""
     stop_request: StopRequest = field(default_factory=StopRequest)
@@ -142,8 +153,36 @@ class AgentParts(Struct, kw_only=True):
     """True if the session has a memory, which is told of each answered turn."""
     owner: Any = None
     """The `Agent` that users know; tools and hooks get it as `agent`."""
+    measured: list[TurnMetrics] = field(default_factory=list[TurnMetrics])
+    """What turns took that are not in `metrics` yet."""
+    metrics: EventLoopMetrics | None = None
+    """What the turns before those took together; None until somebody looks, or until there are many."""
+    signal: threading.Event | None = None
+    """Set while a turn that is to end still runs; None until somebody looks."""
     lived_in: object = None
     """The session of the orchestrator that the agent ran in last and that its state comes from; None for none."""
+
+    def took(self, turn: TurnMetrics) -> None:
+        """Note what a turn took."""
+        self.measured.append(turn)
+        if len(self.measured) > MEASURED_TURNS_MAX:
+            self.all_metrics()
+
+    def all_metrics(self) -> EventLoopMetrics:
+        """What the turns until now took together."""
+        from repertory.actors.loop_metrics import EventLoopMetrics  # loaded when used
+
+        metrics = self.metrics = self.metrics or EventLoopMetrics()
+        for turn in self.measured:
+            metrics.add(turn)
+        self.measured.clear()
+        return metrics
+
+    def cancel_signal(self) -> threading.Event:
+        """`signal`, made when it is asked for."""
+        if self.signal is None:
+            self.signal = threading.Event()
+        return self.signal
 
 
 class TurnContext:
@@ -168,9 +207,9 @@ class TurnContext:
         self.parts = parts
         self.invocation = invocation
         self.publish = publish
-        read_model, wish = (parts.read_model, parts.stop_request) if is_turn else (None, None)
+        read_model = parts.read_model if is_turn else None
         self.hooks = TurnHooks(parts.hooks, parts.owner, invocation.invocation_state, read_model)
-        self.stop = TurnStop(wish)
+        self.stop = TurnStop(parts, invocation) if is_turn else TurnStop()
         self.meter = TurnMeter(clock)
         self.limits = invocation.limits.over(settings.limits)
         self.sizes = self.limits.sizes
@@ -185,10 +224,12 @@ class TurnStop:
     request by a tool or hook takes effect before anything else happens, even if the message is still on its way.
     """
 
-    def __init__(self, request: StopRequest | None) -> None:
-        """With None the work can be stopped only by cancelling its task."""
-        self._request = request
-        self._stop: StopReason | None = None
+    def __init__(self, parts: AgentParts | None = None, invocation: Invocation | None = None) -> None:
+        """Without arguments the work can be stopped only by cancelling its task."""
+        self._parts = parts
+        self._theirs = None if invocation is None else invocation.cancel_signal
+        self._signal: threading.Event | None = None
+        self._stop: StopReason | None = None if invocation is None else invocation.stop
         self._scope: anyio.CancelScope | None = None
         self.after_tools: Callable[[StopReason], None] = self.ask
         """Called for requests that let running tools end first."""
@@ -196,16 +237,34 @@ class TurnStop:
     def ask(self, stop: StopReason) -> None:
         """End the turn now. The first reason counts."""
         self._stop = self._stop or stop
+        if self._signal is not None:
+            self._signal.set()
         if self._scope is not None:
             self._scope.cancel()
 
     def heard(self) -> StopReason | None:
         """The reason to end the turn; None to go on. Takes a waiting stop request first."""
-        wish = None if self._request is None else self._request.take()
+        parts = self._parts
+        if parts is None:
+            return self._stop
+        wish = parts.stop_request.take()
         if wish is not None:
             stop, after_tools = wish
             (self.after_tools if after_tools else self.ask)(stop)
+        if any(each is not None and each.is_set() for each in (parts.signal, self._theirs)):
+            self.ask(CANCELLED)
+        if self._stop is not None:
+            for signal in (parts.signal, self._signal):
+                if signal is not None:
+                    signal.set()
         return self._stop
+
+    def signal(self) -> threading.Event:
+        """Set when the turn is to end, and then for ever: a tool that was left behind in a thread still sees it."""
+        if self._signal is None:
+            self._signal = threading.Event()
+            self.heard()
+        return self._signal
 
     def scope(self) -> anyio.CancelScope:
         """A scope that is cancelled when the turn is told to end; cancelled already if it has been."""
@@ -305,7 +364,7 @@ class TurnRecord:
         told = edited is not None
         if edited is None:
             try:
-                edited = await self._turn.hooks.message_added(message)
+                edited = await self._turn.hooks.message_added(self._named(message))
             except RepertoryError:
                 if any(tool_results(message)):  # Tool uses must be answered, even if a guard refuses the results.
                     self._record(_withheld(message))
@@ -317,6 +376,13 @@ class TurnRecord:
             await self.journal.commit()
         if self._turn.publish is not None and not told:
             await self._turn.publish({"message": copy_message(edited)})
+
+    def _named(self, message: Message) -> Message:
+        settings = self._settings
+        if not settings.tracks_messages:
+            return message
+        place = (settings.session_id, settings.agent_id, self.journal.fold.last_message_seq, self.journal.wall())
+        return with_tracking_id(message, repr(place))
 
     async def state_again(self, messages: Sequence[Message], left: UnansweredTurn) -> None:
         """Record how a turn continues whose tools have an unknown outcome, as a crash would have left it: all or
@@ -402,11 +468,16 @@ class TurnRecord:
             shown = await self._ask_view(again)
         return shown
 
-    async def show_edits(self) -> Sequence[Message] | None:
-        """Make the edits that callbacks did to `agent.messages` part of the turn. The new view; None without edits."""
+    async def show_edits(self, *, ending: bool = False) -> Sequence[Message] | None:
+        """Make the edits that callbacks did to `agent.messages` part of the turn. The new view; None without edits.
+
+        What they appended becomes the last messages before the next model call; an `ending` turn has none.
+        """
         draft = self._read_model.take_draft()
         if draft is None:
             return None
+        for message in () if ending else draft.take_appended():
+            await self.append(message)
         shown = await self._ask_view(EditShown(added=self.journal.take_unshown(), draft=draft))
         return shown.messages
 

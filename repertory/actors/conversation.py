@@ -37,7 +37,7 @@ from repertory.core.window.decision import (
     least_reduction,
     tokens_above,
 )
-from repertory.core.window.edits import plan_of_edit
+from repertory.core.window.edits import joined_in_front, plan_of_edit
 from repertory.core.window.gauge import Beside, TokenGauge
 from repertory.errors import ContextWindowOverflowException, Invalid, LimitReached, UnpairedTools
 from repertory.runtime.actor import Actor
@@ -552,6 +552,7 @@ class ConversationActor(Actor[ConversationMessage]):
         return self._manager.name != (self._shown.view.manager or DEFAULT_MANAGER)
 
     def _change(self, plan: WindowPlan, changes: list[ViewChanged]) -> None:
+        plan = joined_in_front(plan, self._shown.view.summary)
         kept_on = frozenset(plan.pinned)
         gone = [message for at, message in enumerate(self._messages[: plan.drop]) if at not in kept_on]
         if self._gauge is not None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import anyio
 from msgspec import Struct
@@ -27,8 +27,8 @@ from repertory.core.journal.records import MessageAdded, Record, StateChanged, V
 from repertory.core.journal.view import ShownMessages
 from repertory.core.messages import check_messages, copy_message
 from repertory.core.state import AgentState
-from repertory.core.window.edits import plan_of_edit
-from repertory.errors import MailboxFull, SessionException
+from repertory.core.window.edits import edit_of
+from repertory.errors import Invalid, MailboxFull, SessionException, UnpairedTools
 from repertory.runtime.ref import ActorRef
 
 if TYPE_CHECKING:
@@ -297,6 +297,8 @@ class Draft:
     """The copies that were given out, in the same order."""
     messages: list[Message] = field(init=False)
     """The editable list; at first it holds these copies."""
+    adding: Message | None = None
+    """The message that is being added, while its callbacks run. It stands in the list, and is no edit of it."""
 
     def __post_init__(self) -> None:
         self.given = [copy_message(message) for message in self.shown]
@@ -305,14 +307,53 @@ class Draft:
     @property
     def edited(self) -> bool:
         """True if it differs from the originals."""
-        return self.messages != self.shown
+        return self._without_added(self.messages) != self.shown
+
+    def _without_added(self, messages: list[Message]) -> list[Message]:
+        return messages if self.adding is None else [message for message in messages if message is not self.adding]
+
+    def begin(self, adding: Message) -> None:
+        """Show this message as the last one."""
+        self.adding = adding
+        self.messages.append(adding)
+
+    def end(self) -> Message | None:
+        """Take the message that is being added out of the list. Returns it, or what callbacks have put in its place;
+        None when nobody has seen it there.
+        """
+        adding, left = self.adding, self._without_added(self.messages)
+        if adding is None:
+            return None
+        if len(left) == len(self.messages) and left and self._is_new(left[-1], left, adding):
+            adding = left.pop()
+        self.messages[:], self.adding = left, None
+        return adding
+
+    def _is_new(self, last: object, left: Sequence[Message], adding: Message) -> bool:
+        if not isinstance(last, dict) or cast("Message", last).get("role") != adding["role"]:
+            return False
+        return left.count(cast("Message", last)) > self.given.count(cast("Message", last))
 
     def assign(self, messages: Sequence[object]) -> None:
-        """Replace the list's messages. Errors: as `plan_of_edit`; then nothing has changed."""
+        """Replace the list's messages. Errors: as `edit_of`; then nothing has changed."""
         assigned = check_messages(messages)
-        if assigned != self.shown:
-            plan_of_edit(self.shown, self.given, assigned)
+        if (left := self._without_added(assigned)) != self.shown:
+            edit_of(self.shown, self.given, left)
         self.messages[:] = assigned
+
+    def take_appended(self) -> tuple[Message, ...]:
+        """Remove the users' messages that were appended, and return them. Empty if the list is no valid edit with them,
+        which the conversation then reports.
+        """
+        try:
+            _, appended = edit_of(self.shown, self.given, self.messages)
+        except (Invalid, UnpairedTools):
+            return ()
+        if any(message["role"] != "user" for message in appended):
+            return ()
+        if appended:
+            del self.messages[len(self.messages) - len(appended) :]
+        return appended
 
 
 _HOOKED: ContextVar[ReadModel | None] = ContextVar("repertory_hooked", default=None)
@@ -326,10 +367,11 @@ class ReadModel:
     or after a record, never one in between, and neither side waits for the other.
     """
 
-    __slots__ = ("_draft", "_edited", "in_a_turn", "misnamed", "recorded")
+    __slots__ = ("_adding", "_draft", "_edited", "in_a_turn", "misnamed", "recorded")
 
     def __init__(self) -> None:
         self._draft: Draft | None = None
+        self._adding: Message | None = None
         self.in_a_turn = False
         self.misnamed = False
         """True if the journal names another conversation manager than the one in use; the next records then name the
@@ -396,12 +438,25 @@ class ReadModel:
         shown = self.messages()
         if self._draft is None or (self._draft.shown != shown and not self._draft.edited):
             self._draft = Draft(shown)
+        if self._adding is not None and self._draft.adding is not self._adding:
+            self._draft.begin(self._adding)
         return self._draft.messages
+
+    def begin_adding(self, message: Message) -> None:
+        """From now on callbacks see this message as the last one, though the journal does not have it yet."""
+        self._adding = message
+
+    def end_adding(self) -> Message:
+        """No longer. The message as callbacks left it in their list."""
+        adding, self._adding = self._adding, None
+        assert adding is not None
+        left = None if self._draft is None else self._draft.end()
+        return adding if left is None else left
 
     def assign(self, messages: Sequence[object]) -> bool:
         """Within `hooked`: replace the messages of the editable list. False elsewhere, with nothing changed.
 
-        Errors: as `plan_of_edit`; then nothing has changed.
+        Errors: as `edit_of`; then nothing has changed.
         """
         if self.drafted() is None:
             return False

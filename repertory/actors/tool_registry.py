@@ -38,6 +38,7 @@ class ToolRegistry:
         self._offered: tuple[Sequence[Tool], ...] = ()
         self._tools = self._put_together(strict=True)
         self._specs: tuple[ToolSpec, ...] | None = None
+        self._specs_changed = 0
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._now().values())
@@ -82,13 +83,15 @@ class ToolRegistry:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The specs for the model, in order, built at first use and kept while nothing changes.
+        """The specs for the model, in order, built at first use and kept while nothing changes, `spec_changes` of a
+        tool among it.
 
         Errors: `Invalid` from a tool whose parameters have no JSON schema; nothing is kept then.
         """
         tools = self._now().values()
-        if self._specs is None:
-            self._specs = tuple(tool.spec for tool in tools)
+        changed = sum([getattr(tool, "spec_changes", 0) for tool in tools])
+        if self._specs is None or changed != self._specs_changed:
+            self._specs, self._specs_changed = tuple(tool.spec for tool in tools), changed
         return self._specs
 
     async def prepare(self) -> None:
@@ -114,11 +117,14 @@ class ToolRegistry:
 
     def also(self, tool: Tool) -> ToolRegistry:
         """A registry with this tool added, whatever `only` has chosen. Errors: `Invalid` for a name twice."""
-        registry = ToolRegistry([*self._given, tool])
-        if self._enabled is not None:
-            registry._enabled = {**self._enabled, _key(tool.name): tool.name}
-            registry._tools = registry._put_together(strict=True)
-        return registry
+        enabled = None if self._enabled is None else {**self._enabled, _key(tool.name): tool.name}
+        return ToolRegistry([*self._given, tool])._copy(enabled, self._links)
+
+    def without(self, name: str) -> ToolRegistry:
+        """A registry without the tool of this name; the tools of sources stay."""
+        key = _key(name)
+        registry = ToolRegistry(each for each in self._given if _is_source(each) or _key(_checked(each).name) != key)
+        return registry._copy(self._enabled, self._links)
 
     def _copy(self, enabled: Mapping[str, str] | None, links: Sequence[ServerLink]) -> ToolRegistry:
         registry = ToolRegistry(self._given)

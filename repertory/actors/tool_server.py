@@ -20,6 +20,7 @@ import anyio
 from anyio.lowlevel import current_token
 from msgspec import Struct
 
+from repertory.backends.sdk_members import SdkMembers
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
 from repertory.core.tools import exception_text
@@ -223,10 +224,12 @@ class ServerLink:
         return Unavailable(message, server=self.name)
 
 
-class ServedTool:
+class ServedTool(SdkMembers):
     """A `Tool` that a server runs. It outlives the server's failures; calls while the server is away give an error
     result.
     """
+
+    tool_type = "python"
 
     def __init__(self, offered: OfferedTool, link: ServerLink) -> None:
         self._offered = offered

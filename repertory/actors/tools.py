@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 from msgspec import Struct
@@ -28,10 +29,23 @@ from repertory.backends.ports import OutputSchema, Tool, ToolContext
 from repertory.core.interrupts import Interrupt, InterruptException, Questions, question_in
 from repertory.core.journal.pending_tools import PendingTools, Start
 from repertory.core.journal.records import ToolFinished, ToolStarted
-from repertory.core.messages import ContentBlock, ToolResult, ToolUse, check_result, copy_result, copy_use, error_result
+from repertory.core.messages import (
+    ContentBlock,
+    ToolResult,
+    ToolSpec,
+    ToolUse,
+    check_result,
+    copy_result,
+    copy_use,
+    error_result,
+)
 from repertory.core.tools import check_result_size, exception_text, timeout_text
 from repertory.core.turn import CANCELLED, Park, RunTools, StopReason, ToolsEnded, ToolsParked
+from repertory.core.turn_start import delegated_answer
 from repertory.errors import HookFailed, Invalid, RepertoryError
+
+if TYPE_CHECKING:
+    from repertory.actors.hooks.middleware import Handlers
 
 AT_ONCE_MAX = 16
 """Tools that run at the same time at most."""
@@ -91,6 +105,24 @@ class _Call(Struct, frozen=True, kw_only=True):
         return Start(self.context.attempt, self.context.idempotency_key)
 
 
+class _Unknown(Struct, frozen=True):
+    """A tool that the agent has not. Middleware may answer for it."""
+
+    name: str
+    why: str
+    effects: bool = False
+    idempotent: bool = True
+    timeout_s: float | None = None
+    known: bool = False
+
+    @property
+    def spec(self) -> ToolSpec:
+        return {"name": self.name, "description": "", "inputSchema": {"json": {}}}
+
+    async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
+        return error_result(tool_use["toolUseId"], self.why)
+
+
 class ToolStep:
     """The tools of one answer and their results. Made for one step, used once."""
 
@@ -105,6 +137,8 @@ class ToolStep:
         self._tools = turn.parts.tools if turn.invocation.direct is None else turn.parts.tools.whole
         wall = (lambda: 0.0) if record is None else record.journal.wall
         self._questions = Questions(wall, begun.responses)
+        middleware = turn.parts.middleware
+        self._wraps = None if middleware is None else middleware.around_tools
         self._running = 0
         self._ready: dict[str, _Call] = {}
         """By tool use id, the calls for which `before_tool` hooks were called and `after_tool` hooks were not."""
@@ -156,7 +190,7 @@ class ToolStep:
             self.results.setdefault(use["toolUseId"], error_result(use["toolUseId"], refusal or CUT_TEXT))
         closing: tuple[ContentBlock, ...] = ()
         if self._ran or not parks:
-            closing = await self._tell_end(known if parks else self.results)
+            closing = await self._tell_end(known if parks else self.results) or self._delegated()
         ended = ToolsEnded(
             results=tuple(self.results[use["toolUseId"]] for use in self._command.uses),
             stopped=self._stop_after(),
@@ -179,6 +213,15 @@ class ToolStep:
         except RepertoryError as error:
             self.failed = self.failed or error
             return ()
+
+    def _delegated(self) -> tuple[ContentBlock, ...]:
+        """The turn's answer, if its only tool is an agent that answers in its place."""
+        uses = self._command.uses
+        tool = self._tools.get(uses[0]["name"]) if len(uses) == 1 and self._form is None else None
+        if not getattr(tool, "delegate", False):
+            return ()
+        result = self.results.get(uses[0]["toolUseId"])
+        return delegated_answer(result) if result is not None else ()
 
     def _stop_after(self) -> StopReason | None:
         stop = self._turn.stop.heard()
@@ -270,6 +313,8 @@ class ToolStep:
             await self._ask(use, asked)
             return None
         refusal = cancelled or self._why_not(tool, use, changed)
+        if tool is None and self._wraps is not None and refusal is not None and cancelled is None:
+            tool, refusal = _Unknown(use["name"], refusal), None
         if refusal is None and tool is not None:
             self._ready[use_id] = call = self._call(tool, changed)
             return call
@@ -320,6 +365,7 @@ class ToolStep:
             on_partial=self._on_partial(use),
             on_exception=raised.append,
             questions=self._questions,
+            signal=turn.stop.signal,
             result_bytes=turn.sizes.result_bytes,
         )
         return _Call(use=use, tool=tool, context=context, raised=raised)
@@ -383,15 +429,44 @@ class ToolStep:
         """The result of one attempt, and True if a hook wants another."""
         clock = self._turn.meter.clock
         began = clock()
-        result = await _bounded(call)
+        if self._wraps is None:
+            result = await _bounded(call)
+            exception = call.raised[0] if call.raised else None
+        else:
+            result, exception = await self._run_through(self._wraps, call)
         duration_s = clock() - began
         self._turn.meter.ran(call.tool.name, result, duration_s)
-        exception = call.raised[0] if call.raised else None
         ended = ToolEnded(tool=call.tool, use=call.use, result=result, exception=exception, duration_s=duration_s)
         self._ready.pop(call.use_id, None)
         if self._hooks.hear_of_tools:  # If the hooks are cut short, this result stays.
             self.results[call.use_id] = error_result(call.use_id, f"{WITHHELD_TEXT}: a hook was cut short.")
-        return await self._hooks.after_tool(ended)
+        result, again = await self._hooks.after_tool(ended)
+        return result, again and not isinstance(exception, RepertoryError)
+
+    async def _run_through(self, handlers: Handlers, call: _Call) -> tuple[ToolResult, Exception | None]:
+        """What middleware makes of the call, and the exception behind an error. If it fails, so does the step."""
+        starts = 0
+
+        async def start(tool: Tool, use: ToolUse, state: dict[str, object]) -> tuple[ToolResult, Exception | None]:
+            """Run the tool once. Each start with effects is on record before."""
+            nonlocal starts
+            context = dataclasses.replace(
+                call.context, tool_use=copy_use(use), invocation_state=state, attempt=call.context.attempt + starts
+            )
+            started = replace(call, use=use, tool=tool, context=context, raised=[])
+            started = replace(started, context=dataclasses.replace(context, on_exception=started.raised.append))
+            if starts or not call.tool.effects:
+                await self._record_intents([started])
+            starts += 1
+            result = await _bounded(started)
+            return result, started.raised[0] if started.raised else None
+
+        try:
+            event = await handlers.run_tool(call.tool, call.use, call.context, start, self._turn.publish)
+            return _result_for(call.use, event.tool_result, call.context.result_bytes), event.exception
+        except RepertoryError as error:
+            self.failed = self.failed or error
+            return error_result(call.use_id, "No result: middleware failed."), error
 
     def _on_partial(self, use: ToolUse) -> Callable[[object], Awaitable[None]] | None:
         publish = self._turn.publish

@@ -10,7 +10,8 @@ import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, nullcontext
-from functools import partial
+from functools import lru_cache, partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, assert_never, cast
 from weakref import ref
 
@@ -24,7 +25,9 @@ from repertory.actors.conversation import Counted, PrepareCall, ReduceView, Tidy
 from repertory.actors.hooks.events import AfterModelCallEvent, BeforeInvocationEvent, BeforeModelCallEvent
 from repertory.actors.hooks.injections import InjectionContext, injected
 from repertory.actors.tools import run_tools
+from repertory.backends.ports import AgentMetadata, settings_of
 from repertory.core.answer import LIMITED, Answer, Assembler
+from repertory.core.injection import added_blocks
 from repertory.core.journal.records import Interrupted, ToolFinished
 from repertory.core.limits import ANSWER_BYTES
 from repertory.core.messages import ContentBlock, Message, copy_message, system_blocks, system_text, text_of, tool_uses
@@ -32,6 +35,8 @@ from repertory.core.result import AgentResult, derived_event
 from repertory.core.tokens import INJECTED_TOKENS, estimate_tokens, projected_tokens
 from repertory.core.turn import (
     CANCELLED,
+    CANCELLED_TEXT,
+    OUTPUT_PROMPT,
     REFUSED,
     Answered,
     AppendMessage,
@@ -66,7 +71,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from repertory.actors.conversation import ModelView
-    from repertory.backends.ports import Model, StreamEvent
+    from repertory.actors.hooks.middleware import MiddlewareRegistry
+    from repertory.backends.ports import Model
+    from repertory.core.converse import StreamEvent
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import ToolSpec
     from repertory.core.retry import RetryStrategy
@@ -87,7 +94,11 @@ class TurnDriver:
         self._invocation = turn.invocation
         self._journal = record.journal
         self._model = ModelCalls(turn, record, chance)
-        self._machine = Turn(limits=turn.limits, wants_output=turn.invocation.output_schema is not None)
+        self._machine = Turn(
+            limits=turn.limits,
+            wants_output=turn.invocation.output_schema is not None,
+            output_prompt=turn.invocation.output_prompt or OUTPUT_PROMPT,
+        )
         if before is not None:
             self._machine = before.spent_by(self._machine)
         turn.stop.after_tools = _without_holding(self)
@@ -111,7 +122,9 @@ class TurnDriver:
         if isinstance(outcome, str):
             return await self.conclude("end_turn", message=spoken_answer(outcome).message)
         if outcome is None or stop.heard() is not None:
-            return await self.conclude(self._model.stopped().stop.reason)
+            why = self._model.stopped().stop
+            text = CANCELLED_TEXT if why.text is None and why.reason == CANCELLED.reason else why.text
+            return await self.conclude(why.reason, message=None if text is None else spoken_answer(text).message)
         return outcome
 
     def answer_with(self, answers: list[Answer]) -> None:
@@ -123,7 +136,7 @@ class TurnDriver:
     ) -> AgentResult:
         """End a call before its turn has begun, with nothing recorded of the turn."""
         state = request_state(self._invocation)
-        return await self.end(AgentResult(stop_reason=reason, message=message, state=state, interrupts=interrupts))
+        return await self.end(AgentResult(stop_reason=reason, message=message, state=state, interrupts=[*interrupts]))
 
     async def end(self, result: AgentResult) -> AgentResult:
         """End a call with this result and no turn."""
@@ -190,6 +203,10 @@ class TurnDriver:
         else:
             self._turn.stop.ask(stop)
 
+    def hears_stop(self) -> bool:
+        """Whether the turn is to end at once."""
+        return self._turn.stop.heard() is not None
+
     def _stop_after_tools(self, stop: StopReason) -> None:
         if self._machine.phase is not TurnPhase.OVER:
             self._machine, _ = step(self._machine, StopAsked(stop))
@@ -221,6 +238,8 @@ class TurnDriver:
     async def _finish(self, reason: str, message: Message | None) -> AgentResult:
         """Tidy up first, so that the answer and the next turn's view are one commit and one record."""
         last = None if message is None else self._journal.fold.last_message  # With the edits of hooks.
+        if last is None and reason == CANCELLED.reason:
+            last = spoken_answer(CANCELLED_TEXT).message
         result = AgentResult(
             stop_reason=reason,
             message=None if last is None else copy_message(last),
@@ -229,7 +248,7 @@ class TurnDriver:
             structured_output=None if message is None or reason == CANCELLED.reason else self._turn.filled,
         )
         await self._tell_end(result)
-        await self.record.show_edits()
+        await self.record.show_edits(ending=True)
         added, budgets = self._journal.take_unshown(), self._model.budgets
         await self.record.decided(Tidy(added=added, budgets=budgets), Tidy(added=(), budgets=budgets, again=True))
         return await self._stored(result)
@@ -245,13 +264,14 @@ class TurnDriver:
             message=None,
             metrics=self._turn.meter.metrics(),
             state=request_state(self._invocation),
-            interrupts=command.interrupts,
+            interrupts=[*command.interrupts],
         )
         await self._tell_end(result)
         return await self._stored(result)
 
     async def _stored(self, result: AgentResult) -> AgentResult:
         """The result, once it is as durable as the settings say."""
+        self._parts.took(result.metrics)
         self._journal.add_changes(self._parts.state)
         await self.record.mark()
         if self._turn.settings.durability == "relaxed":
@@ -299,7 +319,10 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     tool_specs: Sequence[ToolSpec]
     system_prompt: str | None
     options: Mapping[str, Any] = {}
-    """Rare options: `tool_choice`, and `system_prompt_content` if the system prompt is content blocks."""
+    """Rare options: `tool_choice`, `system_prompt_content` if the system prompt is content blocks,
+    `dynamic_trailing_blocks` if a model that caches gets blocks for this call alone, and what the model wants to be
+    told of the call: `agent_metadata`, `cancel_signal`, `invocation_state`.
+    """
 
 
 class ModelCalls:
@@ -319,6 +342,8 @@ class ModelCalls:
         """The turn's usage counts towards these."""
         self._tokens: int | None = None
         """Tokens of the next request, where the conversation manager measures it."""
+        self._charged = False
+        """True if the budgets know already what the last answer took."""
         self._injected_tokens = 0
         """Estimated tokens of the last request's injections."""
         self.prepared: list[Answer] = []
@@ -379,10 +404,23 @@ class ModelCalls:
             specs = (self._form.spec,) if output_only else (*specs, self._form.spec)
             if output_only:
                 options["tool_choice"] = {"tool": {"name": self._form.name}}
+        for name in known_names(self._parts.model):
+            options[name] = self._told(name)
         blocks, sent = system_blocks(prompt), with_noted_summary(shown.messages)
         if blocks is not None:
             options["system_prompt_content"] = blocks
         return ModelRequest(messages=sent, tool_specs=specs, system_prompt=beside.system_prompt, options=options)
+
+    def _told(self, name: str) -> object:
+        """What a model is told of the call that it is asked for, by the name of its argument."""
+        match name:
+            case "cancel_signal":
+                return self._parts.cancel_signal()
+            case "invocation_state":
+                return self._turn.invocation.invocation_state
+            case _:
+                settings = self._turn.settings
+                return AgentMetadata(session_id=settings.session_id if settings.durable else None)
 
     async def _shown(self, beside: Beside) -> ModelView:
         """The view for a request with these tools and system prompt, its tokens counted where that matters."""
@@ -427,16 +465,35 @@ class ModelCalls:
         try:
             if self._parts.hooks.injections:
                 request = await self._with_injections(request)
+            if self._parts.middleware is not None:
+                return await self._ask_through(self._parts.middleware, request)
             publish = self._publish_raw if self._turn.publish else None
             return await call_model(self._parts.model, request, publish, self._turn.sizes.answer_bytes)
         except RepertoryError as error:
             return error
 
+    async def _ask_through(self, wraps: MiddlewareRegistry, request: ModelRequest) -> Answer:
+        """The answer that middleware makes of the model's. What it took counts towards the budgets, whatever of it is
+        kept.
+        """
+        turn, parts = self._turn, self._parts
+        state, size_max = turn.invocation.invocation_state, turn.sizes.answer_bytes
+        call = wraps.model_call(parts.owner, parts.model, request, state, self._tokens, size_max)
+        try:
+            return await call.ask(turn.publish)
+        finally:
+            for model, usage in call.spent:
+                self._spending.charge(model, usage)
+            self._charged = bool(call.spent)
+
     async def _with_injections(self, request: ModelRequest) -> ModelRequest:
         context = InjectionContext(request.messages, self._parts.state, self._parts.owner)
         messages, self._injected_tokens = await injected(self._parts.hooks.injections, context)
         self._turn.meter.left_out |= context.left_out
-        return replace(request, messages=messages)
+        added = added_blocks(request.messages, messages)
+        if not added or not settings_of(self._parts.model).get("cache_config"):
+            return replace(request, messages=messages)
+        return replace(request, messages=messages, options={**request.options, "dynamic_trailing_blocks": added})
 
     async def _failed(self, error: RepertoryError) -> MachineEvent:
         """Handle a failed call: the retry strategy and hooks decide if it is repeated."""
@@ -460,9 +517,12 @@ class ModelCalls:
             self._injected_tokens = 0
         attempt = self._turn.meter.attempts
         self._turn.meter.answered(answer)
-        self._spending.charge(self._parts.model, answer.usage)
+        if not self._charged:
+            self._spending.charge(self._parts.model, answer.usage)
+        self._charged = False
+        late = self._turn.stop.heard() is not None  # What was asked to end before the answer was there, does.
         again = await self._asked_again(answer, None, retry=False)
-        if again is None:
+        if again is None or late:
             return self.stopped()
         if again:
             return await self._again(RetryModel(0.0, thrown_away=answer), attempt, None)
@@ -495,6 +555,21 @@ class ModelCalls:
             derived = derived_event(event)
             if derived is not None:
                 await self._turn.publish(derived)
+
+
+_TOLD = ("agent_metadata", "cancel_signal", "invocation_state")
+
+
+def known_names(model: Model) -> tuple[str, ...]:
+    """What this model wants to be told of the call: the names of arguments that its `stream` has."""
+    stream = getattr(type(model), "stream", None)
+    return _TOLD if stream is None else _names_in(stream)
+
+
+@lru_cache(maxsize=128)
+def _names_in(stream: Callable[..., object]) -> tuple[str, ...]:
+    parameters = signature(stream).parameters
+    return tuple(name for name in _TOLD if name in parameters)
 
 
 async def call_model(
@@ -565,6 +640,8 @@ async def _drain(stream: AsyncIterator[StreamEvent], assembler: Assembler, publi
 
 def _told_by(model: Model) -> tuple[int | None, bool]:
     """The model's window in tokens, and True if it can count. Errors: `ModelFailed` if its own code fails."""
+    if not hasattr(type(model), "counts_tokens"):  # Something that only streams.
+        return None, False
     try:
         return model.context_window_limit, model.counts_tokens
     except Exception as error:

@@ -18,32 +18,43 @@ if TYPE_CHECKING:
     from repertory.actors.hooks.events import AgentInitializedEvent as AgentInitializedEvent
     from repertory.actors.hooks.events import HookRegistry as HookRegistry
     from repertory.actors.hooks.events import SameHooks as SameHooks
+    from repertory.actors.hooks.middleware import MiddlewareRegistry as MiddlewareRegistry
     from repertory.actors.in_memory_journal import InMemoryJournal as InMemoryJournal
     from repertory.actors.journal import ReadModel as ReadModel
     from repertory.actors.tool_registry import ToolRegistry as ToolRegistry
     from repertory.actors.tools import call_unrecorded as call_unrecorded
+    from repertory.app.agent.context_plugins import managed_context as managed_context
     from repertory.app.agent.conversation_managers import another_manager as another_manager
     from repertory.app.agent.conversation_managers import chosen_manager as chosen_manager
+    from repertory.app.agent.foreign_tools import ToolFolder as ToolFolder
     from repertory.app.agent.messages import EditableMessages as EditableMessages
     from repertory.app.agent.messages import edit_made as edit_made
     from repertory.app.agent.model_choice import default_model as default_model
     from repertory.app.agent.plugins import LatePlugins as LatePlugins
     from repertory.app.agent.plugins import Plugin as Plugin
+    from repertory.app.agent.plugins import as_hooks as as_hooks
     from repertory.app.agent.plugins import check_plugins as check_plugins
+    from repertory.app.agent.session import AgentCalls as AgentCalls
     from repertory.app.agent.session import AgentLife as AgentLife
     from repertory.app.agent.session import AgentSessionSpec as AgentSessionSpec
-    from repertory.app.agent.session import call_handler as call_handler
+    from repertory.app.agent.session import calls_of as calls_of
+    from repertory.app.agent.session import chosen_busy as chosen_busy
+    from repertory.app.agent.session import chosen_handler as chosen_handler
+    from repertory.app.agent.session import flush_at_exit as flush_at_exit
+    from repertory.app.agent.session import for_traces as for_traces
+    from repertory.app.agent.session import given_manager as given_manager
+    from repertory.app.agent.session import one_of as one_of
     from repertory.app.agent.session import read_call as read_call
-    from repertory.app.agent.session import request_state_of as request_state_of
+    from repertory.app.agent.session import read_config as read_config
+    from repertory.app.agent.session import with_memory as with_memory
     from repertory.app.agent.tools import AgentTool as AgentTool
+    from repertory.app.agent.tools import AgentTools as AgentTools
     from repertory.app.agent.tools import DirectTools as DirectTools
     from repertory.app.agent.tools import as_tools as as_tools
     from repertory.app.agent.tools import call_recorded as call_recorded
     from repertory.app.agent.tools import check_forgetful as check_forgetful
     from repertory.app.agent.tools import direct_use as direct_use
-    from repertory.app.host.blocking import Unfinished as Unfinished
     from repertory.app.host.blocking import blocking_host as blocking_host
-    from repertory.app.host.blocking import hold_memory as hold_memory
     from repertory.app.host.blocking import watch_state as watch_state
     from repertory.app.host.edge import inside_event_loop as inside_event_loop
     from repertory.app.host.host import Host as Host
@@ -51,9 +62,12 @@ if TYPE_CHECKING:
     from repertory.app.host.reports import drain_report as drain_report
     from repertory.app.host.reports import runtime_stats as runtime_stats
     from repertory.app.host.session import ActivationLock as ActivationLock
+    from repertory.app.sessions.hooked import hooked_or_placed as hooked_or_placed
     from repertory.app.sessions.sessions import PlacedSession as PlacedSession
     from repertory.app.sessions.sessions import check_place as check_place
     from repertory.app.sessions.sessions import check_placement as check_placement
+    from repertory.app.toolbox.sandbox import check_sandbox as check_sandbox
+    from repertory.app.toolbox.this_machine import ThisMachine as ThisMachine
     from repertory.core.ids import check_id as check_id
     from repertory.core.limits import read_limits as read_limits
     from repertory.core.memory.progress import together as together
@@ -61,6 +75,7 @@ if TYPE_CHECKING:
     from repertory.core.messages import check_system_prompt as check_system_prompt
     from repertory.core.messages import copy_message as copy_message
     from repertory.core.messages import repair as repair
+    from repertory.core.messages import system_text as system_text
     from repertory.core.retry import check_retry as check_retry
     from repertory.core.state import agent_state as agent_state
     from repertory.core.turn import StopReason as StopReason
@@ -69,12 +84,14 @@ if TYPE_CHECKING:
 
 HOMES = {
     "ActivationLock": "repertory.app.host.session",
+    "AgentCalls": "repertory.app.agent.session",
     "AgentInitializedEvent": "repertory.actors.hooks.events",
     "AgentLife": "repertory.app.agent.session",
     "AgentParts": "repertory.actors.context",
     "AgentSessionSpec": "repertory.app.agent.session",
     "AgentSettings": "repertory.actors.context",
     "AgentTool": "repertory.app.agent.tools",
+    "AgentTools": "repertory.app.agent.tools",
     "CallSettings": "repertory.actors.agent",
     "DIRECT_WHILE_BUSY": "repertory.core.turn_start",
     "DirectTools": "repertory.app.agent.tools",
@@ -85,20 +102,25 @@ HOMES = {
     "HostTask": "repertory.runtime.host_task",
     "InMemoryJournal": "repertory.actors.in_memory_journal",
     "LatePlugins": "repertory.app.agent.plugins",
+    "MiddlewareRegistry": "repertory.actors.hooks.middleware",
     "PlacedSession": "repertory.app.sessions.sessions",
     "Plugin": "repertory.app.agent.plugins",
     "ReadModel": "repertory.actors.journal",
     "SameHooks": "repertory.actors.hooks.events",
     "StopReason": "repertory.core.turn",
+    "ThisMachine": "repertory.app.toolbox.this_machine",
+    "ToolFolder": "repertory.app.agent.foreign_tools",
     "ToolRegistry": "repertory.actors.tool_registry",
-    "Unfinished": "repertory.app.host.blocking",
     "agent_state": "repertory.core.state",
     "another_manager": "repertory.app.agent.conversation_managers",
+    "as_hooks": "repertory.app.agent.plugins",
     "as_tools": "repertory.app.agent.tools",
     "blocking_host": "repertory.app.host.blocking",
-    "call_handler": "repertory.app.agent.session",
     "call_recorded": "repertory.app.agent.tools",
     "call_unrecorded": "repertory.actors.tools",
+    "calls_of": "repertory.app.agent.session",
+    "chosen_busy": "repertory.app.agent.session",
+    "chosen_handler": "repertory.app.agent.session",
     "check_forgetful": "repertory.app.agent.tools",
     "check_id": "repertory.core.ids",
     "check_messages": "repertory.core.messages",
@@ -106,6 +128,7 @@ HOMES = {
     "check_placement": "repertory.app.sessions.sessions",
     "check_plugins": "repertory.app.agent.plugins",
     "check_retry": "repertory.core.retry",
+    "check_sandbox": "repertory.app.toolbox.sandbox",
     "check_system_prompt": "repertory.core.messages",
     "chosen_manager": "repertory.app.agent.conversation_managers",
     "copy_message": "repertory.core.messages",
@@ -114,16 +137,23 @@ HOMES = {
     "drain_report": "repertory.app.host.reports",
     "edit_made": "repertory.app.agent.messages",
     "fire_sync": "repertory.actors.hooks.calls",
-    "hold_memory": "repertory.app.host.blocking",
+    "flush_at_exit": "repertory.app.agent.session",
+    "for_traces": "repertory.app.agent.session",
+    "given_manager": "repertory.app.agent.session",
+    "hooked_or_placed": "repertory.app.sessions.hooked",
     "inside_event_loop": "repertory.app.host.edge",
+    "managed_context": "repertory.app.agent.context_plugins",
+    "one_of": "repertory.app.agent.session",
     "read_call": "repertory.app.agent.session",
+    "read_config": "repertory.app.agent.session",
     "read_limits": "repertory.core.limits",
     "repair": "repertory.core.messages",
-    "request_state_of": "repertory.app.agent.session",
     "runtime_stats": "repertory.app.host.reports",
+    "system_text": "repertory.core.messages",
     "together": "repertory.core.memory.progress",
     "token_hex": "secrets",
     "watch_state": "repertory.app.host.blocking",
+    "with_memory": "repertory.app.agent.session",
 }
 """Name to the module that has it."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from importlib import import_module
 from importlib.util import find_spec
@@ -163,3 +163,56 @@ class _Credentials:
 async def _in_thread(function: Callable[[], Any]) -> Any:
     result = await anyio.to_thread.run_sync(function, abandon_on_cancel=True)
     return await result if inspect.isawaitable(result) else result
+
+
+class ThreadedClient:
+    """A boto3 client in the place of `LoopClients`: each request runs in a worker thread, on any event loop."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    async def get(self) -> ThreadedClient:
+        """The client itself."""
+        return self
+
+    async def aclose(self) -> None:
+        """Does nothing: the client stays with its owner."""
+
+    def __getattr__(self, operation: str) -> Callable[..., Awaitable[Mapping[str, Any]]]:
+        request = getattr(self._client, operation)
+
+        async def ask(**fields: Any) -> Mapping[str, Any]:
+            answer: Mapping[str, Any] = await anyio.to_thread.run_sync(functools.partial(request, **fields))
+            return {**answer, "Body": _ThreadedBody(answer["Body"])} if "Body" in answer else answer
+
+        return ask
+
+
+class _ThreadedBody:
+    def __init__(self, body: Any) -> None:
+        self._body = body
+
+    async def read(self) -> bytes:
+        return await anyio.to_thread.run_sync(self._body.read)
+
+    async def __aenter__(self) -> _ThreadedBody:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._body.close()
+
+
+def boto3_client(service: str, settings: AwsSettings) -> Any:
+    """A client of the program's boto3 session, or of a new one; None where there is neither session nor boto3."""
+    session: Any = settings.boto_session
+    if session is None and find_spec("boto3") is not None:
+        session = import_module("boto3").Session(region_name=settings.region_name)
+    client = getattr(session, "client", None)
+    if client is None:
+        return None
+    return client(
+        service,
+        region_name=settings.region_name,
+        endpoint_url=settings.endpoint_url,
+        config=settings.boto_client_config,
+    )

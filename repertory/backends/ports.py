@@ -5,6 +5,7 @@ Actors import this file and never an implementation. Policy (what to write, when
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -16,23 +17,26 @@ from msgspec import Struct
 
 from repertory.core.interrupts import tool_scope
 from repertory.core.limits import RESULT_BYTES
+from repertory.core.state import AgentState
 from repertory.core.tokens import estimate_tokens, window_of
 from repertory.errors import AlreadyExists, Invalid, PreconditionFailed, RepertoryError
 
 if TYPE_CHECKING:
     from threading import Thread
 
+    from repertory.core.converse import StreamEvent as StreamEvent
     from repertory.core.interrupts import Questions
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Message, ToolResult, ToolSpec, ToolUse
-    from repertory.core.state import AgentState
 
-StreamEvent = dict[str, Any]
-"""One event of a model's answer, spelled as Converse streams spell it: a dictionary with one key.
 
-`messageStart`, `contentBlockStart`, `contentBlockDelta`, `contentBlockStop`, `messageStop`, `metadata`,
-`redactContent`.
-"""
+def __getattr__(name: str) -> object:
+    """`StreamEvent`, as `repertory` has it; its module is loaded when it is named."""
+    if name == "StreamEvent":
+        from repertory.core import converse  # loaded when used
+
+        return converse.StreamEvent
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class Model(ABC):
@@ -99,8 +103,16 @@ def settings_of(model: Model) -> Mapping[str, Any]:
     """A model's settings by name, if its `get_config` returns a mapping or an object with attributes; else an empty
     mapping.
     """
-    config = cast("object", model.get_config())
+    config: object = model.get_config() if hasattr(type(model), "get_config") else None
     return cast("Mapping[str, Any]", config if isinstance(config, Mapping) else getattr(config, "__dict__", {}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentMetadata:
+    """Who asks a model whose `stream` has an argument `agent_metadata`."""
+
+    session_id: str | None = None
+    """None if the conversation is not stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +120,9 @@ class ToolContext:
     """What a running tool is told about its call."""
 
     tool_use: ToolUse
-    agent_id: str
-    state: AgentState
-    idempotency_key: str
+    agent_id: str = "default"
+    state: AgentState = field(default_factory=AgentState)
+    idempotency_key: str = ""
     """The same for every attempt at this call: across restarts, and in forks and snapshots taken during it. Pass it to
     services that deduplicate.
     """
@@ -124,8 +136,17 @@ class ToolContext:
     """Records an exception that the tool turned into an error result."""
     questions: Questions | None = None
     """The tool's earlier questions and their answers; None where no person can be asked."""
+    signal: Callable[[], threading.Event] | None = None
+    """Gives `cancel_signal`."""
     result_bytes: int = RESULT_BYTES
     """The largest result in bytes; see `Limits`. The model is not shown a larger one."""
+
+    @property
+    def cancel_signal(self) -> threading.Event:
+        """Set when the turn is to end while the tool still runs: for tools that work in threads, which nothing else
+        stops.
+        """
+        return threading.Event() if self.signal is None else self.signal()
 
     def interrupt(
         self, name: str, reason: object = None, response: object = None, *, expires_s: float | None = None

@@ -22,13 +22,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NoReturn, Protocol, TypeGuard, cast, get_args
+from typing import TYPE_CHECKING, Literal, NoReturn, Protocol, TypeGuard, cast, get_args
 
 from msgspec import Struct
 
 from repertory.core.limits import ANSWER_BYTES, VALUE_BYTES, Scale, is_too_deep
-from repertory.core.messages import ContentBlock, Json, Message, Usage, message_fault
+from repertory.core.messages import ContentBlock, Json, Message, ToolUse, Usage, message_fault
 from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
+
+if TYPE_CHECKING:
+    from repertory.core.converse import ContentBlockDelta, ContentBlockStart, StreamEvent
 
 LIMITED = frozenset(("max_tokens", "model_context_window_exceeded"))
 """The stop reasons of an answer that was cut off by the caller's token limit or the model's window."""
@@ -190,7 +193,10 @@ class Assembler:
         tool_name = filled(use.get("name"), name, "name")
         self._weigh(len(tool_name))
         self._use_ids.add(use_id)
-        self._begin(index, ToolUseBuilder(use_id, tool_name))
+        signature = use.get("reasoningSignature")
+        if signature is not None:
+            self._weigh(len(filled(signature, name, "reasoningSignature")))
+        self._begin(index, ToolUseBuilder(use_id, tool_name, None if signature is None else str(signature)))
 
     def _on_block_stop(self, body: Mapping[str, object]) -> None:
         block = self._open.pop(self._index_in(body, "contentBlockStop"), None)
@@ -384,12 +390,13 @@ class ReasoningBuilder:
 class ToolUseBuilder:
     """A tool use whose input arrives as pieces of JSON text. No text means `{}`."""
 
-    __slots__ = ("_name", "_parts", "_read", "ended", "use_id")
+    __slots__ = ("_name", "_parts", "_read", "_signature", "ended", "use_id")
 
-    def __init__(self, use_id: str, name: str) -> None:
+    def __init__(self, use_id: str, name: str, signature: str | None = None) -> None:
         self.ended = False
         self.use_id = use_id
         self._name = name
+        self._signature = signature
         self._parts: list[str] = []
         self._read: tuple[Json, str | None] | None = None
         """The parsed input, and its raw text when that is not JSON; None until the answer has ended."""
@@ -412,7 +419,10 @@ class ToolUseBuilder:
         return self._whole()[1]
 
     def build(self) -> ContentBlock:
-        return {"toolUse": {"toolUseId": self.use_id, "name": self._name, "input": self._whole()[0]}}
+        use: ToolUse = {"toolUseId": self.use_id, "name": self._name, "input": self._whole()[0]}
+        if self._signature is not None:
+            use["reasoningSignature"] = self._signature
+        return {"toolUse": use}
 
     def _whole(self) -> tuple[Json, str | None]:
         if self._read is None:
@@ -517,7 +527,7 @@ def whole(text: str) -> Iterable[str]:
 
 def message_events(
     blocks: Sequence[ContentBlock], *, stop_reason: str | None = None, split: Split = whole
-) -> Iterator[dict[str, object]]:
+) -> Iterator[StreamEvent]:
     """The events from `messageStart` to `messageStop`.
 
     Without a `stop_reason` it is `tool_use` when a block is a tool use, else `end_turn`. Block kinds that no delta can
@@ -529,10 +539,10 @@ def message_events(
         if "toolUse" in block:
             asks = True
             use = block["toolUse"]
-            start = {"toolUse": {"toolUseId": use["toolUseId"], "name": use["name"]}}
-            yield {"contentBlockStart": {"contentBlockIndex": index, "start": start}}
+            start = {"toolUse": {key: value for key, value in use.items() if key != "input"}}
+            yield {"contentBlockStart": {"contentBlockIndex": index, "start": cast("ContentBlockStart", start)}}
         for delta in _deltas(block, split):
-            yield {"contentBlockDelta": {"contentBlockIndex": index, "delta": delta}}
+            yield {"contentBlockDelta": {"contentBlockIndex": index, "delta": cast("ContentBlockDelta", delta)}}
         yield {"contentBlockStop": {"contentBlockIndex": index}}
     yield {"messageStop": {"stopReason": stop_reason or ("tool_use" if asks else "end_turn")}}
 

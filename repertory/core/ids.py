@@ -62,6 +62,12 @@ def check_prefix(prefix: object) -> str:
     return str(prefix)
 
 
+def check_kms_key(kms_key_id: object) -> None:
+    """Errors: `Invalid` for anything but the id of a KMS key, or None for the bucket's default encryption."""
+    if kms_key_id is not None and not (isinstance(kms_key_id, str) and kms_key_id.strip()):
+        raise Invalid("kms_key_id is the id, the ARN or the alias of a KMS key, or None", got=kms_key_id)
+
+
 def _key_fault(key: str) -> str | None:
     parts = key.split("/")
     for part in parts:

@@ -57,3 +57,8 @@ def with_injected(messages: Sequence[Message], blocks: Sequence[ContentBlock]) -
             extended: Message = {**message, "content": [*message["content"], *blocks]}
             return [*messages[:position], extended, *messages[position + 1 :]]
     return messages
+
+
+def added_blocks(before: Sequence[Message], after: Sequence[Message]) -> int:
+    """How many blocks `with_injected` has added."""
+    return sum(len(new["content"]) - len(old["content"]) for old, new in zip(before, after, strict=True))

@@ -28,7 +28,7 @@ _OID = bytes.fromhex("6ba7b8129dad11d180b400c04fd430c8")
 """The namespace of object identifiers (RFC 9562)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Interrupt:
     """A question to a person; the turn waits for the answer.
 
@@ -88,6 +88,11 @@ def hook_scope(tool_use_id: str) -> str:
     return f"v1:before_tool_call:{tool_use_id}"
 
 
+def middleware_scope(tool_use_id: str) -> str:
+    """The scope of middleware's questions about one tool use."""
+    return f"v1:middleware_execute_tool:{tool_use_id}"
+
+
 def node_scope(node: str) -> str:
     """The scope of a hook's questions before a node of an orchestrator."""
     return question_id(_NODE, node)
@@ -131,7 +136,10 @@ def held_up(interrupt: Interrupt, uses: Sequence[ToolUse]) -> tuple[str, ...]:
     """The ids of the tool uses that wait for the answer: one, or all of them for a question about the step."""
     for use in uses:
         use_id = use["toolUseId"]
-        own = (question_id(scope, interrupt.name) for scope in (tool_scope(use_id), hook_scope(use_id)))
+        own = (
+            question_id(scope, interrupt.name)
+            for scope in (tool_scope(use_id), hook_scope(use_id), middleware_scope(use_id))
+        )
         if interrupt.id in own or interrupt.id.startswith(agent_prefix(use_id)):
             return (use_id,)
     return tuple(use["toolUseId"] for use in uses)

@@ -87,19 +87,23 @@ class TurnLimits(Struct, frozen=True, kw_only=True):
 NO_LIMITS = TurnLimits()
 
 
+class WrongLimit(Invalid, TypeError):
+    """A limit that does not exist, or is no positive integer. The message names those that do."""
+
+
 def read_limits(limits: object) -> TurnLimits:
     """The caller's limits. Errors: `Invalid` with the key that is unknown or not a positive integer."""
     if limits is None:
         return NO_LIMITS
     if not isinstance(limits, Mapping):
-        raise Invalid("limits is a dictionary", got=type(limits).__name__)
+        raise WrongLimit("limits is a dictionary", got=type(limits).__name__)
     given = dict(cast("Mapping[str, object]", limits))
     unknown = sorted(given.keys() - Limits.__annotations__.keys(), key=str)
     if unknown:
-        raise Invalid(f"limits has {', '.join(Limits.__annotations__)}", unknown=unknown)
+        raise WrongLimit(f"not recognized: limits has {', '.join(Limits.__annotations__)}", unknown=unknown)
     for name, value in given.items():
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise Invalid(f"limits[{name!r}] is a positive integer", got=value)
+            raise WrongLimit(f"limits[{name!r}] is a positive integer", got=value)
     checked = cast("Limits", given)
     return TurnLimits(
         steps=checked.get("turns"),

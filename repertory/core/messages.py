@@ -26,11 +26,14 @@ ToolStatus = Literal["success", "error"]
 
 
 class ToolUse(TypedDict):
-    """The model asks for a tool. `input`: any JSON that the model produced."""
+    """The model asks for a tool. `input`: any JSON that the model produced. `reasoningSignature`: ties the reasoning
+    before it to the use, for services that want it back.
+    """
 
     toolUseId: str
     name: str
     input: Json
+    reasoningSignature: NotRequired[str]
 
 
 class ToolResult(TypedDict):
@@ -83,6 +86,20 @@ class Message(TypedDict):
     tracking_id: NotRequired[str]
 
 
+class CachePoint(TypedDict):
+    """The provider may cache the request up to here. `ttl`: for how long, such as `5m`."""
+
+    type: str
+    ttl: NotRequired[str]
+
+
+class SystemContentBlock(TypedDict, total=False):
+    """One part of a system prompt: text, or a point up to which the provider may cache."""
+
+    cachePoint: CachePoint
+    text: str
+
+
 class ToolSpec(TypedDict):
     """A tool as described to the model. `inputSchema` is `{"json": <JSON schema>}`."""
 
@@ -91,8 +108,27 @@ class ToolSpec(TypedDict):
     inputSchema: Mapping[str, object]
 
 
-Prompt: TypeAlias = "str | Sequence[ContentBlock] | Sequence[Message] | None"
-"""What a caller may pass: text, content blocks, whole messages, or None to go on without a new message."""
+Messages: TypeAlias = list[Message]
+
+
+class InterruptResponse(TypedDict):
+    """A person's answer. `response`: any JSON."""
+
+    interruptId: str
+    response: object
+
+
+class InterruptResponseContent(TypedDict):
+    """A person's answer, as one of the blocks that an agent is called with."""
+
+    interruptResponse: InterruptResponse
+
+
+Prompt: TypeAlias = str | Sequence[ContentBlock] | Sequence[Message] | Sequence[InterruptResponseContent] | None
+"""What a caller may pass: text, content blocks, whole messages, answers to interrupts, or None to go on without a new
+message.
+"""
+AgentInput: TypeAlias = Prompt
 
 
 NO_ANSWER_TEXT = "(This message was not answered: the turn ended early.)"
@@ -126,6 +162,23 @@ def tool_results(message: Message) -> Iterator[ToolResult]:
 def text_of(message: Message) -> str:
     """The text blocks of a message, joined by newlines; empty when it has none."""
     return "\n".join(block["text"] for block in message["content"] if "text" in block)
+
+
+def texts_in(message: Message) -> Iterator[str]:
+    """The texts of a message, in order, those with citations included. What is no content block is passed over."""
+    for block in cast("Sequence[object]", message.get("content", ())):
+        if not isinstance(block, Mapping):
+            continue
+        given = cast("ContentBlock", block)
+        cited = cast("Sequence[Mapping[str, str]]", given.get("citationsContent", {}).get("content", ()))
+        yield from (str(part["text"]) for part in (given, *cited) if "text" in part)
+
+
+def with_tracking_id(message: Message, place: str) -> Message:
+    """The message with a `tracking_id`, which is made from the `place` where it is recorded unless it has one."""
+    if "tracking_id" in message:
+        return message
+    return {**message, "tracking_id": sha256(place.encode()).hexdigest()[:32]}
 
 
 def copy_message(message: Message) -> Message:
@@ -360,7 +413,7 @@ _BLOCKS: Mapping[str, _Form] = {
     "video": _MEDIUM,
     "audio": _MEDIUM,
     "document": _DOCUMENT,
-    "toolUse": _fields({"toolUseId": _name, "name": _name, "input": _anything}),
+    "toolUse": _fields({"toolUseId": _name, "name": _name, "input": _anything}, {"reasoningSignature": _text}),
     "toolResult": _RESULT,
     "reasoningContent": _fields(
         known={"reasoningText": _fields({"text": _text}, {"signature": _text}), "redactedContent": _data}
@@ -607,7 +660,7 @@ def _without_results(message: Message) -> list[Message]:
 
 # A system prompt: one text, or content blocks with cache points between them.
 
-SystemPrompt: TypeAlias = "str | Sequence[Mapping[str, object]] | None"
+SystemPrompt: TypeAlias = str | Sequence[SystemContentBlock] | None
 """Text, or blocks such as `{"text": ...}` and `{"cachePoint": {"type": "default"}}`."""
 
 
@@ -618,7 +671,7 @@ def check_system_prompt(prompt: object) -> SystemPrompt:
     if isinstance(prompt, list | tuple):
         blocks = list(cast("Sequence[object]", prompt))
         if all(isinstance(block, Mapping) for block in blocks):
-            return cast("Sequence[Mapping[str, object]]", deepcopy(blocks))
+            return cast("Sequence[SystemContentBlock]", deepcopy(blocks))
     raise Invalid("a system prompt is a text or a list of content blocks", got=type(cast("object", prompt)).__name__)
 
 
@@ -629,6 +682,6 @@ def system_text(prompt: SystemPrompt) -> str | None:
     return "\n".join(str(block["text"]) for block in prompt if "text" in block) or None
 
 
-def system_blocks(prompt: SystemPrompt) -> Sequence[Mapping[str, object]] | None:
+def system_blocks(prompt: SystemPrompt) -> Sequence[SystemContentBlock] | None:
     """The blocks; None when the prompt is a text or None."""
     return None if prompt is None or isinstance(prompt, str) else prompt

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
-from repertory.core.messages import text_of
+from repertory.core.messages import texts_in
+from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
@@ -43,6 +45,42 @@ class ToolMetrics:
     def average_time(self) -> float:
         """Seconds per call; 0 without calls."""
         return self.total_time / self.call_count if self.call_count else 0.0
+
+    @property
+    def success_rate(self) -> float:
+        """From 0 to 1; 0 without calls."""
+        return self.success_count / self.call_count if self.call_count else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything here as plain JSON values."""
+        return {
+            "call_count": self.call_count,
+            "success_count": self.success_count,
+            "error_count": self.error_count,
+            "total_time": self.total_time,
+            "average_time": self.average_time,
+            "success_rate": self.success_rate,
+        }
+
+
+def no_usage() -> Usage:
+    return {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class EventLoopCycleMetric:
+    """One model call. `event_loop_cycle_id`: its number in the turn, from 1."""
+
+    event_loop_cycle_id: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class AgentInvocation:
+    """The model calls of one turn, and their tokens."""
+
+    cycles: list[EventLoopCycleMetric] = field(default_factory=list[EventLoopCycleMetric])
+    usage: Usage = field(default_factory=no_usage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,16 +147,41 @@ class TurnMetrics:
     @property
     def latest_context_size(self) -> int | None:
         """The tokens that the model read in its last call, cached ones included; None when unreported."""
-        return _prompt_tokens(self.cycles[-1].usage) or None if self.cycles else None
+        return prompt_tokens(self.cycles[-1].usage) or None if self.cycles else None
+
+    @property
+    def projected_context_size(self) -> int | None:
+        """The tokens that the next call will have at least: those that the model read and wrote in its last call."""
+        size = self.latest_context_size
+        return None if size is None else size + self.cycles[-1].usage["outputTokens"]
+
+    @property
+    def cycle_durations(self) -> list[float]:
+        """Seconds of each model call, in order."""
+        return [cycle.duration_s for cycle in self.cycles]
+
+    @property
+    def agent_invocations(self) -> list[AgentInvocation]:
+        """This turn alone: `agent.event_loop_metrics` has those before it."""
+        cycles = [EventLoopCycleMetric(str(number), step.usage) for number, step in enumerate(self.cycles, 1)]
+        return [AgentInvocation(cycles, self.usage)]
+
+    @property
+    def latest_agent_invocation(self) -> AgentInvocation:
+        """The model calls of this turn."""
+        return self.agent_invocations[-1]
+
+    @property
+    def traces(self) -> list[Any]:
+        """Empty: there are no traces."""
+        return []
 
     def get_summary(self) -> dict[str, Any]:
         """Everything here as plain JSON values."""
         return {
-            "total_cycles": self.steps,
+            **summary_of(self),
             "total_duration": self.duration_s,
             "left_out": dict(self.left_out),
-            "accumulated_usage": dict(self.usage),
-            "accumulated_metrics": dict(self.accumulated_metrics),
             "cycles": [
                 {
                     "usage": dict(one.usage),
@@ -128,22 +191,17 @@ class TurnMetrics:
                 }
                 for one in self.cycles
             ],
-            "tool_usage": {
-                name: {
-                    "call_count": tool.call_count,
-                    "success_count": tool.success_count,
-                    "error_count": tool.error_count,
-                    "total_time": tool.total_time,
-                    "average_time": tool.average_time,
-                }
-                for name, tool in self.tool_metrics.items()
-            },
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class WrongResult(Invalid, TypeError):
+    """These fields are not those of an agent's result. Read them as what they are."""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentResult:
-    """The end of a turn. `str(result)` is the answer's text.
+    """The end of a turn. `str(result)` is the answer's text, citations included; the structured output as JSON if there
+    is one; while a person is asked, the questions.
 
     `stop_reason`: the model's (`end_turn`, `stop_sequence`, `guardrail_intervened`, ...), or `cancelled`, `interrupt`,
     `limit_turns`, `limit_total_tokens`, `limit_output_tokens`, `limit_time`.
@@ -157,20 +215,90 @@ class AgentResult:
     message: Message | None
     metrics: TurnMetrics = TurnMetrics()
     state: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    interrupts: tuple[Interrupt, ...] = ()
+    interrupts: Sequence[Interrupt] = field(default_factory=list["Interrupt"])
     structured_output: Any = None
     replayed: bool = False
+    checkpoint: None = None
+    """Always None: every turn goes on from its journal."""
 
     @property
     def context_size(self) -> int | None:
         """The tokens that the model read in its last call; None when unreported."""
         return self.metrics.latest_context_size
 
+    @property
+    def projected_context_size(self) -> int | None:
+        """The tokens that the next call will have at least; None when unreported."""
+        return self.metrics.projected_context_size
+
     def __str__(self) -> str:
-        return text_of(self.message) if self.message is not None else ""
+        if self.interrupts:
+            return str([interrupt.to_dict() for interrupt in self.interrupts])
+        written: Callable[[], str] | None = getattr(self.structured_output, "model_dump_json", None)
+        if written is not None:
+            with suppress(ValueError):  # An object that cannot be written: its text is what the model wrote.
+                return written()
+        return "" if self.message is None else "\n".join(texts_in(self.message))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Message and stop reason as JSON, bytes in marked base64."""
+        from repertory.core.message_tree.json_files import encoded  # loaded when used
+
+        return {
+            "type": "agent_result",
+            "stop_reason": self.stop_reason,
+            "message": None if self.message is None else encoded(self.message),
+            "checkpoint": None,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> AgentResult:
+        """The result that `to_dict` gave. Errors: `Invalid` (a TypeError) for anything else."""
+        from repertory.core.message_tree.json_files import decoded  # loaded when used
+
+        if data.get("type") != "agent_result":
+            raise WrongResult("these are not the fields of an agent's result", type=data.get("type"))
+        message = data.get("message")
+        return cls(str(data.get("stop_reason")), None if message is None else cast("Message", decoded(message)))
 
 
-def _prompt_tokens(usage: Usage) -> int:
+class Measured(Protocol):
+    """What a summary is made of."""
+
+    @property
+    def cycle_count(self) -> int: ...
+    @property
+    def cycle_durations(self) -> list[float]: ...
+    @property
+    def tool_metrics(self) -> Mapping[str, ToolMetrics]: ...
+    @property
+    def agent_invocations(self) -> list[AgentInvocation]: ...
+    @property
+    def accumulated_usage(self) -> Usage: ...
+    @property
+    def accumulated_metrics(self) -> Mapping[str, object]: ...
+
+
+def summary_of(measured: Measured) -> dict[str, Any]:
+    """The figures as plain JSON values."""
+    seconds, calls = sum(measured.cycle_durations), measured.cycle_count
+    return {
+        "total_cycles": calls,
+        "total_duration": seconds,
+        "average_cycle_time": seconds / calls if calls else 0.0,
+        "tool_usage": {
+            name: {**tool.to_dict(), "tool_info": {"name": name}, "execution_stats": tool.to_dict()}
+            for name, tool in measured.tool_metrics.items()
+        },
+        "traces": [],
+        "accumulated_usage": dict(measured.accumulated_usage),
+        "accumulated_metrics": dict(measured.accumulated_metrics),
+        "agent_invocations": [asdict(turn) for turn in measured.agent_invocations],
+    }
+
+
+def prompt_tokens(usage: Usage) -> int:
+    """The tokens that the model read, cached ones included."""
     cached = usage.get("cacheReadInputTokens", 0) + usage.get("cacheWriteInputTokens", 0)
     return usage["inputTokens"] + cached
 

@@ -37,14 +37,18 @@ class StatePatch(Struct, frozen=True, kw_only=True):
 class AgentState:
     """The state of one agent: `get`, `set`, `delete` by key."""
 
-    def __init__(self, values: Mapping[str, object] | None = None, *, value_bytes: int = VALUE_BYTES_MAX) -> None:
-        """Start from `values`, which are not changes: a stored state replaces them. `value_bytes`: the largest weight
+    def __init__(
+        self, initial_state: Mapping[str, object] | None = None, *, value_bytes: int = VALUE_BYTES_MAX
+    ) -> None:
+        """Start from `initial_state`, which is no change: a stored state replaces it. `value_bytes`: the largest weight
         of one value, its bytes plus 256 for each text, number, list and object in it.
 
         Errors: `Invalid` (a ValueError) when they are not JSON, `TooLarge`.
         """
         self._value_bytes = value_bytes
-        self._values = {_checked_key(key): json_copy(value, value_bytes) for key, value in (values or {}).items()}
+        self._values = {
+            _checked_key(key): json_copy(value, value_bytes) for key, value in _given(initial_state).items()
+        }
         self._changes: deque[tuple[str, Json, bool]] = deque()
         self.watch: Callable[[bool], None] | None = None
         """Called from any thread: with True after a change, with False when the patch was taken."""
@@ -120,6 +124,13 @@ class AgentState:
                 self._values[key] = value
             else:
                 self._values.pop(key, None)
+
+
+def _given(values: object) -> Mapping[str, object]:
+    if values is not None and not isinstance(values, Mapping):
+        json_copy(values)
+        raise Invalid("a state is a mapping", got=type(values).__name__)
+    return cast("Mapping[str, object]", values or {})
 
 
 def agent_state(given: object) -> AgentState:

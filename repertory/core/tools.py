@@ -17,7 +17,7 @@ from typing import cast
 from urllib.parse import urljoin
 
 from repertory.core.limits import DEPTH_MAX, RESULT_BYTES, VALUE_BYTES, Scale, is_too_deep
-from repertory.core.messages import Json, ToolResult, ToolStatus, error_result
+from repertory.core.messages import Json, ToolResult, ToolSpec, ToolStatus, error_result
 from repertory.core.state import plain_value
 from repertory.errors import Failed, TooLarge
 
@@ -26,6 +26,7 @@ ERROR_TEXT_MAX = 2_000
 
 _DEPTH_MAX = 64
 _MEDIA = ("image", "document")
+_BLOCKS = ("text", "json", *_MEDIA)
 
 
 _Plain = Callable[[object], object]
@@ -36,11 +37,12 @@ def tool_result(tool_use_id: str, value: object, bytes_max: int = RESULT_BYTES) 
     """A tool result with a copy of `value`, which later changes by the tool do not reach.
 
     Text, numbers, booleans and None become text; dictionaries, dataclasses and pydantic models become a `json` block;
-    anything else becomes JSON text (`state.py` says how dates and the like are written). An `image` or `document` block
-    is kept, and a dictionary with a `status` of "success" or "error" and a list as `content` is a finished result. A
-    returned exception becomes an error result, as if raised. Lone surrogates become question marks.
-    Errors: `Failed` with the type and place of a value that is not JSON (NaN, infinities and bytes included): fix the
-    tool. `TooLarge` above `bytes_max` (`core/limits.py`), before the value is converted.
+    anything else becomes JSON text (`state.py` says how dates and the like are written), and an object that is not JSON
+    what its own `__str__` says. An `image` or `document` block is kept, and a dictionary with a `status` of "success"
+    or "error" and a list as `content` is a finished result. A returned exception becomes an error result, as if raised.
+    Lone surrogates become question marks. Errors: `Failed` with the type and place of any other value that is not JSON
+    (NaN, infinities and bytes included): fix the tool. `TooLarge` above `bytes_max` (`core/limits.py`), before the
+    value is converted.
     """
     if isinstance(value, BaseException):
         return error_result(tool_use_id, exception_text(value))
@@ -108,7 +110,20 @@ def _plain_block(value: object, plain: _Plain) -> dict[str, object]:
         return {"text": _utf8(str.__str__(value))}
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value)):
         return {"text": str(value)}
-    return _json_block(value, plain)
+    try:
+        return _json_block(value, plain)
+    except Failed:
+        if not _tells_itself(value):
+            raise
+        return {"text": _utf8(str(value))}
+
+
+def _tells_itself(value: object) -> bool:
+    """Whether the value is an object whose class says how it is written as text, and says nothing of JSON."""
+    kind = type(value)
+    if hasattr(kind, "model_dump") or isinstance(value, bytes | bytearray | memoryview | type):
+        return False
+    return kind.__str__ is not object.__str__
 
 
 def _json_block(value: object, plain: _Plain) -> dict[str, object]:
@@ -124,9 +139,10 @@ def _json_block(value: object, plain: _Plain) -> dict[str, object]:
 def _checked_block(block: object, plain: _Plain) -> dict[str, object]:
     """A copy of one content block that the tool built itself."""
     fields = _fields_of(block)
-    if len(fields) != 1:
+    kinds = [key for key in fields if key in _BLOCKS] if len(fields) > 1 else list(fields)
+    if len(kinds) != 1:
         raise Failed("a tool result's content is a list of blocks with one key each", keys=list(fields))
-    ((kind, value),) = fields.items()
+    kind, value = kinds[0], fields[kinds[0]]
     value_type = _type_name(value)
     if kind == "text" and isinstance(value, str):
         return {"text": _utf8(value)}
@@ -216,6 +232,17 @@ def _type_name(value: object) -> str:
 def _utf8(text: str) -> str:
     """The same text with lone surrogates replaced: they can be neither stored nor sent."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def normal_spec(spec: ToolSpec) -> ToolSpec:
+    """A tool spec with its schema inside `{"json": ...}`, as models want it."""
+    schema = _fields_of(spec.get("inputSchema"))
+    inner = cast("dict[str, object]", _fields_of(schema.get("json", schema)))
+    return {
+        "name": spec["name"],
+        "description": spec.get("description") or spec["name"],
+        "inputSchema": {"json": {"type": "object", "properties": {}, **inner}},
+    }
 
 
 # Checking the JSON schemas of foreign tools.

@@ -146,6 +146,8 @@ class StopReason(Struct, frozen=True, kw_only=True):
 
 
 CANCELLED = StopReason()
+CANCELLED_TEXT = "Cancelled by user"
+"""The message of the result when there is no other. It is no part of the conversation, which can go on."""
 
 
 class StopAsked(Struct, frozen=True):
@@ -264,6 +266,8 @@ class Turn(NamedTuple):
     """Content that the caller added and the model has not been shown yet."""
     wants_output: bool = False
     """True if the caller wants structured output."""
+    output_prompt: str = OUTPUT_PROMPT
+    """What the model is told when it has answered without it."""
     output_only: bool = False
     """True if the model was told to give it, since it did not by itself."""
     invalid_outputs: int = 0
@@ -352,7 +356,7 @@ def _ask_for_output(turn: Turn, message: Message) -> Step:
         turn = turn._replace(invalid_outputs=turn.invalid_outputs + 1)
     if turn.invalid_outputs >= turn.limits.invalid_outputs_max:
         return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FailTurn(_no_output(turn)))
-    prompt: Message = {"role": "user", "content": [{"text": OUTPUT_PROMPT}]}
+    prompt: Message = {"role": "user", "content": [{"text": turn.output_prompt}]}
     return _next_step(turn._replace(output_only=True), AppendMessage(message), AppendMessage(prompt))
 
 

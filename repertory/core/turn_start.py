@@ -363,6 +363,14 @@ def direct_answers(use: ToolUse) -> list[Answer]:
     return [_known_answer({"toolUse": use}, "tool_use"), _known_answer({"text": end}, "end_turn")]
 
 
+def delegated_answer(result: ToolResult) -> tuple[ContentBlock, ...]:
+    """The answer that an agent's result is for the turn that asked it; empty for an error, or if it says nothing."""
+    texts = [str(part["text"]) for part in result["content"] if "text" in part]
+    if result["status"] == "error" or not any(text.strip() for text in texts):
+        return ()
+    return tuple({"text": text} for text in texts)
+
+
 def spoken_answer(text: str) -> Answer:
     """A text in the place of a model's answer."""
     return _known_answer({"text": text}, "end_turn")

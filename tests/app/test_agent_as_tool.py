@@ -472,3 +472,24 @@ async def test_a_call_that_only_began_in_a_turn_may_wait_for_a_later_one() -> No
             while not late:  # noqa: ASYNC110 - the other task belongs to a tool
                 await anyio.sleep(1)
     assert [str(result) for result in late] == ["ok"]
+
+
+@pytest.mark.anyio
+async def test_what_a_delegate_answers_is_the_answer_also_through_several() -> None:
+    leaf = researcher('{"exact": true}')
+    middle = boss(ask("researcher", "go"), tools=[leaf.as_tool(delegate=True)], name="middle")
+    top = boss(ask("middle", "go"), "goes on", tools=[middle.as_tool(delegate=True)])
+    result = await top.invoke_async("run")
+    assert (result.stop_reason, str(result)) == ("end_turn", '{"exact": true}')
+    assert [message["role"] for message in top.messages] == ["user", "assistant", "user", "assistant"]
+    assert str(await top.invoke_async("and?")) == "goes on"
+
+
+@pytest.mark.anyio
+async def test_a_delegate_that_fails_says_nothing_or_is_one_of_several_tools_ends_no_turn() -> None:
+    for reply in (ModelRefused("no"), " "):
+        one = boss(ask("researcher", "go"), "then I", tools=[researcher(reply).as_tool(delegate=True)])
+        assert str(await one.invoke_async("run")) == "then I"
+    both = [ask("researcher", "go"), ask("researcher", "go again")]
+    two = boss(both, "both of us", tools=[researcher("a", "b").as_tool(delegate=True)])
+    assert str(await two.invoke_async("run")) == "both of us"

@@ -14,12 +14,11 @@ from typing import Any
 import anyio
 import pytest
 
-from repertory import Agent, AgentSpec, Runtime, ScriptedModel, SlidingWindowConversationManager, tool
+from repertory import Agent, AgentSpec, RetrievalConfig, Runtime, ScriptedModel, SlidingWindowConversationManager, tool
 from repertory.app.sessions.agentcore import (
     AgentCoreMemoryConfig,
     AgentCoreMemorySessionManager,
     AgentCoreMemorySessions,
-    RetrievalConfig,
 )
 from repertory.core.messages import text_of
 from repertory.errors import Invalid, NotFound, SessionBusy
@@ -215,7 +214,7 @@ def test_a_session_of_a_process_that_was_killed_is_taken_over(server: MemoryServ
         ({"actor_id": "-x"}, "an actor_id is"),
         ({"actor_id": "x" * 256}, "an actor_id is"),
         ({"session_id": "a/b"}, "a session_id"),
-        ({"retrieval_config": {"/facts/{actorId}": RetrievalConfig(top_k=3)}}, "RetrieveMemoryRecords"),
+        ({"context_tag": "no tag"}, "a context_tag is"),
         ({"filter_restored_tool_context": True}, "conversation manager"),
         ({"persistence_mode": "NONE"}, "leave session_manager out"),
         ({"default_metadata": {"stateType": "x"}}, "the session's own"),
@@ -234,7 +233,7 @@ def test_what_cannot_be_is_refused_with_what_to_change(options: dict[str, Any], 
     [
         {"batch_size": 10, "flush_interval_seconds": 1.0, "async_mode": True, "persistence_mode": "FULL"},
         {"memory_id": f"arn:aws:bedrock-agentcore:us-east-1:123456789012:memory/{MEMORY}"},
-        {"actor_id": "app:user/1", "context_tag": "context", "retrieval_config": {}},
+        {"actor_id": "app:user/1", "context_tag": "context", "retrieval_config": {"/facts": RetrievalConfig(top_k=3)}},
         {"default_metadata": {f"k{number}": "x" for number in range(14)}},
     ],
 )

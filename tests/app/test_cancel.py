@@ -20,6 +20,7 @@ from repertory import (
     HookEvent,
     Runtime,
     ScriptedModel,
+    ToolContext,
     tool,
 )
 from repertory.backends.tools.function_tool import schema_class
@@ -114,15 +115,64 @@ async def test_the_first_of_two_decides() -> None:
     assert str(await cancelled_after(agent, 10, 0, message="first")) == "first"
 
 
-async def test_cancelling_when_nothing_runs_cancels_nothing() -> None:
-    agent = agent_with("one", "two", "three")
+async def test_cancelling_when_nothing_runs_ends_the_next_call_alone_and_stores_nothing() -> None:
+    agent = agent_with("one", "two")
     agent.cancel()
-    assert str(await agent.invoke_async("a")) == "one"
+    result = await agent.invoke_async("a")
+    assert (result.stop_reason, str(result), agent.messages) == ("cancelled", "Cancelled by user", [])
+    assert str(await agent.invoke_async("b")) == "one"
     async with agent:
-        agent.cancel(message="not this one")
-        assert str(await agent.invoke_async("b")) == "two"
-        agent.cancel()
-        assert str(await agent.invoke_async("c")) == "three"
+        agent.cancel("not this one")
+        assert str(await agent.invoke_async("c")) == "not this one"
+        events = [event async for event in agent.stream_async("d")]
+    assert str(events[-1]["result"]) == "two"
+
+
+async def test_a_signal_that_was_set_before_ends_every_call_it_is_given_to() -> None:
+    agent, signal = agent_with("one"), threading.Event()
+    signal.set()
+    for _ in range(2):
+        result = await agent.invoke_async("a", cancel_signal=signal)
+        assert (result.stop_reason, agent.messages) == ("cancelled", [])
+    assert signal.is_set()
+    assert not agent.cancel_signal.is_set()
+    assert str(await agent.invoke_async("a", cancel_signal=threading.Event())) == "one"
+
+
+async def test_a_signal_cuts_a_tool_short_and_one_that_is_left_behind_in_its_thread_sees_it() -> None:
+    signal, seen = threading.Event(), list[threading.Event]()
+
+    @tool(context=True)
+    async def wait(tool_context: ToolContext) -> str:
+        """Wait."""
+        seen.append(tool_context.cancel_signal)
+        signal.set()
+        await anyio.sleep_forever()
+        return ""
+
+    agent = agent_with(use("wait"), "never", tools=[wait])
+    with anyio.fail_after(100):
+        result = await agent.invoke_async("go", cancel_signal=signal)
+    assert (result.stop_reason, results_of(agent)) == ("cancelled", ["error"])
+    assert seen[0].is_set()
+
+
+async def test_a_model_that_names_the_signal_gets_it_and_may_set_it() -> None:
+    class Watching(ScriptedModel):
+        async def stream(  # type: ignore[override]
+            self, messages: Any, tool_specs: Any = None, system_prompt: Any = None, *, cancel_signal: Any, **rest: Any
+        ) -> Any:
+            assert rest.keys().isdisjoint({"invocation_state", "agent_metadata"})
+            cancel_signal.set()
+            async for event in super().stream(messages, tool_specs, system_prompt):
+                yield event
+
+    agent = agent_with()
+    agent.model = Watching(["never kept"])
+    result = await agent.invoke_async("go")
+    assert result.stop_reason == "cancelled"
+    assert [message["role"] for message in agent.messages] == ["user"]
+    assert result.metrics.steps == 1
 
 
 async def test_only_the_running_turn_is_cancelled() -> None:

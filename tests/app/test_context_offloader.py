@@ -30,6 +30,7 @@ from repertory import (
     SessionManager,
     Sessions,
     SlidingWindowConversationManager,
+    SnapshotSessionManager,
     SQLiteSessionManager,
     SQLiteSessions,
     tool,
@@ -631,3 +632,44 @@ async def test_the_tool_may_be_left_out_and_an_agent_has_one_offloader() -> None
     assert RETRIEVAL_TOOL not in preview_of(agent.messages)
     with pytest.raises(Invalid, match="two plugins have the same name"):
         agent_with(plugins=[ContextOffloader(), ContextOffloader()])
+
+
+@pytest.mark.real_time
+async def test_plugins_and_session_managers_without_a_storage_use_that_of_their_agent(tmp_path: Path) -> None:
+    """Two agents share one offloader, and each has its own storage."""
+    offloader = ContextOffloader()
+    for name in ("one", "two"):
+        manager = SnapshotSessionManager(name)
+        storage = FileStorage(tmp_path / name)
+        agent = Agent(
+            ScriptedModel([[READ], "Read."]),
+            tools=[read],
+            plugins=[offloader],
+            session_manager=manager,
+            storage=storage,
+            callback_handler=None,
+        )
+        async with agent:
+            await agent.invoke_async("Read it.")
+        assert agent.storage is storage
+        assert await offloader.erase(name) == 1
+        there = SnapshotSessionManager(name, storage=FileStorage(tmp_path / name))
+        async with Agent(ScriptedModel([]), session_manager=there, callback_handler=None) as again:
+            assert list(again.messages) == list(agent.messages)
+
+
+@pytest.mark.real_time
+async def test_a_storage_of_its_own_comes_before_that_of_the_agent(tmp_path: Path) -> None:
+    offloader = ContextOffloader(FileStorage(tmp_path / "own"))
+    agent = Agent(
+        ScriptedModel([[READ], "Read."]),
+        tools=[read],
+        plugins=[offloader],
+        session_manager=SnapshotSessionManager("s", storage=FileStorage(tmp_path / "sessions")),
+        storage=FileStorage(tmp_path / "agents"),
+        callback_handler=None,
+    )
+    async with agent:
+        await agent.invoke_async("Read it.")
+    assert await offloader.erase("s") == 1
+    assert not (tmp_path / "agents").exists()

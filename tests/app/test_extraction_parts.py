@@ -210,7 +210,7 @@ async def test_contexts_of_other_shapes_work_and_without_a_model_it_says_so() ->
         assert await ModelExtractor().extract(TALK, context) == [ExtractionResult("likes tea")]
     assert ExtractionContext(model=model).default_model is model
     assert await ModelExtractor().extract([], None) == []
-    with pytest.raises(Invalid, match="no model to ask"):
+    with pytest.raises(Invalid, match="no model configured"):
         await ModelExtractor().extract(TALK)
 
 

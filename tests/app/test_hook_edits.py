@@ -236,3 +236,59 @@ async def test_retry_is_true_when_the_strategy_will_retry_and_false_gives_up() -
     with pytest.raises(Throttled):
         await agent.invoke_async("go")
     assert seen == [True]
+
+
+# Messages that callbacks append.
+
+
+def say(text: str) -> Message:
+    return {"role": "user", "content": [{"text": text}]}
+
+
+async def test_a_message_appended_before_a_model_call_is_the_last_that_this_call_shows() -> None:
+    def add_note(event: BeforeModelCallEvent) -> None:
+        event.agent.messages.append(say("by the way"))
+
+    agent = agent_with("ok", hooks=[On(BeforeModelCallEvent, add_note)])
+    await agent.invoke_async("hi")
+    assert [texts(shown) for shown in asked(agent)] == [["hi", "by the way"]]
+    assert texts(agent.messages) == ["hi", "by the way", "ok"]
+
+
+@pytest.mark.real_time
+async def test_what_is_appended_with_a_retry_guides_the_next_answer_and_is_stored(tmp_path: Path) -> None:
+    def guide(event: AfterModelCallEvent) -> None:
+        if event.stop_response is not None and text_of(event.stop_response.message) == "bad":
+            event.retry = True
+            event.agent.messages = [*event.agent.messages, say("say good")]
+
+    manager = SQLiteSessionManager("s", path=tmp_path / "a.db")
+    agent = agent_with("bad", "good", session_manager=manager, hooks=[On(AfterModelCallEvent, guide)])
+    assert str(await agent.invoke_async("hi")) == "good"
+    assert [texts(shown) for shown in asked(agent)] == [["hi"], ["hi", "say good"]]
+    later = agent_with(session_manager=SQLiteSessionManager("s", path=tmp_path / "a.db"))
+    await later.ready()
+    assert texts(later.messages) == ["hi", "say good", "good"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [{"role": "assistant", "content": [{"text": "mine"}]}],
+        [{"role": "user", "content": []}, "no message"],
+        [{"role": "user", "content": [{"toolResult": {"toolUseId": "x", "status": "success", "content": []}}]}],
+    ],
+)
+async def test_anything_appended_but_users_messages_is_logged_and_dropped(
+    wrong: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = agent_with("ok", hooks=[On(BeforeModelCallEvent, lambda event: event.agent.messages.extend(wrong))])
+    await agent.invoke_async("hi")
+    assert texts(agent.messages) == ["hi", "ok"]
+    assert caplog.records
+
+
+async def test_what_is_appended_after_the_last_answer_is_dropped() -> None:
+    agent = agent_with("ok", hooks=[On(AfterInvocationEvent, lambda event: event.agent.messages.append(say("late")))])
+    await agent.invoke_async("hi")
+    assert texts(agent.messages) == ["hi", "ok"]

@@ -195,7 +195,7 @@ async def test_answers_come_one_by_one_and_nothing_runs_before_the_last() -> Non
     asked = await office.agent([use("pay", amount=1), use("wipe", disk="c")], storage=storage).invoke_async("go")
     one, other = asked.interrupts
     rest = await office.agent("done", storage=storage).invoke_async(answering({one.id: "yes"}))
-    assert (rest.stop_reason, rest.interrupts) == ("interrupt", (other,))
+    assert (rest.stop_reason, rest.interrupts) == ("interrupt", [other])
     assert office.done == []
     agent = office.agent("done", storage=storage)
     assert str(await agent.invoke_async(answering({other.id: "yes"}))) == "done"
@@ -208,7 +208,7 @@ async def test_the_same_answer_again_changes_nothing_and_another_one_is_refused(
     async with agent:
         one, other = (await agent.invoke_async("go")).interrupts
         await agent.invoke_async(answering({one.id: "yes"}))
-        assert (await agent.invoke_async(answering({one.id: "yes"}))).interrupts == (other,)
+        assert (await agent.invoke_async(answering({one.id: "yes"}))).interrupts == [other]
         with pytest.raises(Invalid, match="another answer already"):
             await agent.invoke_async(answering({one.id: "no", other.id: "yes"}))
         assert agent.interrupts == [other]
@@ -520,7 +520,7 @@ async def test_hooks_and_streams_are_told_of_a_turn_that_waits() -> None:
             seen.append(event)
     (asked,) = [event["tool_interrupt_event"] for event in seen if "tool_interrupt_event" in event]
     assert asked["tool_use"]["name"] == "pay"
-    assert seen[-1]["result"].interrupts == tuple(asked["interrupts"])
+    assert seen[-1]["result"].interrupts == asked["interrupts"]
     ended = recorder.of(AfterInvocationEvent)
     assert [event.result.stop_reason for event in ended] == ["interrupt"]
     assert recorder.order[-5:] == ["BeforeToolCall", "BeforeToolCall", "AfterToolCall", "AfterTools", "AfterInvocation"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +282,16 @@ def test_a_missing_library_is_named_when_a_bucket_is_opened(monkeypatch: pytest.
         JournalSessions(storage).open_store()
 
 
+def test_a_bucket_takes_region_and_client_by_both_names() -> None:
+    client = object()
+    named = S3Storage("bucket", region="eu-central-1"), S3Storage("bucket", client=client)
+    assert named == (S3Storage("bucket", region_name="eu-central-1"), S3Storage("bucket", s3_client=client))
+    assert (named[0].region_name, named[1].client) == ("eu-central-1", client)
+    assert replace(named[0], prefix="a") == S3Storage("bucket", "a", region="eu-central-1")
+    with pytest.raises(Invalid, match="region is another name of region_name"):
+        S3Storage("bucket", region="eu-central-1", region_name="us-east-1")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -288,9 +299,23 @@ def test_a_missing_library_is_named_when_a_bucket_is_opened(monkeypatch: pytest.
         lambda: S3Storage(""),
         lambda: S3Storage("bucket", "a//b"),
         lambda: S3Storage("bucket", boto_session=object(), client=object()),
+        lambda: S3Storage("bucket", boto_session=object(), s3_client=object()),
+        lambda: S3Storage("bucket", region="eu-central-1", region_name="eu-central-1"),
+        lambda: S3Storage("bucket", client=object(), s3_client=object()),
+        lambda: S3Storage("bucket", kms_key_id=""),
         lambda: JournalSessions(InMemoryStorage(), lease_s=0.0),
     ],
-    ids=["a session", "no bucket", "a prefix", "two credentials", "a lease"],
+    ids=[
+        "a session",
+        "no bucket",
+        "a prefix",
+        "two credentials",
+        "two credentials by another name",
+        "two regions",
+        "two clients",
+        "no key",
+        "a lease",
+    ],
 )
 def test_what_makes_no_sense_is_refused_at_once(wrong: Callable[[], object]) -> None:
     with pytest.raises(Invalid):

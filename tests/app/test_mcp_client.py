@@ -15,7 +15,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from repertory import Agent, AgentSpec, MCPClient, Runtime, ScriptedModel, tool
 from repertory.app.host.host import SERVED_PAUSED_MAX
-from repertory.core.messages import Message, text_of, tool_results
+from repertory.core.messages import Message, ToolUse, text_of, tool_results
 from repertory.errors import Invalid, NotReady, RepertoryError, Unavailable
 from tests.backends.tools.mcp_servers import ROUGH, TOYS, http_server, is_running, sigkill, wait_for_end, wait_for_note
 
@@ -145,6 +145,17 @@ async def test_a_server_ends_with_its_loop(anyio_backend_name: str) -> None:
     with anyio.fail_after(30):
         await anyio.to_thread.run_sync(lambda: anyio.run(call, backend=anyio_backend_name))
         await wait_for_end(pids[0])
+
+
+@on_both_loops
+async def test_a_servers_tool_has_the_members_that_programs_of_the_sdk_use() -> None:
+    with anyio.fail_after(30):
+        async with rough() as client:
+            echo = next(each for each in await client.list_tools() if each.tool_name == "echo")
+            assert (echo.tool_type, echo.tool_spec["name"]) == ("python", "echo")
+            use_it: ToolUse = {"toolUseId": "use-1", "name": "echo", "input": {"a": 1}}
+            events = [event async for event in echo.stream(use_it, {})]
+    assert [event["tool_result"]["content"] for event in events] == [[{"text": '{"a": 1}'}]]
 
 
 @on_both_loops

@@ -176,6 +176,36 @@ async def test_no_more_is_accepted_than_there_is_room_for() -> None:
     assert "too many memories" in text
 
 
+async def test_programs_call_the_tools_as_functions() -> None:
+    store, down = Facts("facts"), Facts("down")
+    manager = MemoryManager(stores=[store], add_tool_config=True)
+    search, add = manager.tools
+    assert await add(entries=["tea is hot", "tea is green"]) == {"stored": 2}
+    assert [found["content"] for found in await search(query="tea", stores=["facts"])] == ["tea is hot", "tea is green"]
+    with pytest.raises(Invalid, match="at least one entry"):
+        await add(entries=[])
+    down.down = RuntimeError("away")
+    hasty = MemoryManager(stores=[store, down], add_tool_config={"wait_for_writes": False})
+    assert await hasty.tools[1](entries=["milk is white"]) == {"accepted": 1}
+    assert store.entries[-1] == "milk is white"
+
+
+async def test_a_manager_among_the_plugins_is_the_agents_memory() -> None:
+    store = Facts("facts")
+    store.entries = ["tea is hot"]
+    model = ScriptedModel(["yes"])
+    agent = Agent(model, callback_handler=None, plugins=[MemoryManager(stores=[store])])
+    await agent.invoke_async("tea")
+    assert "tea is hot" in str(model.calls[0].messages)
+    assert agent.tool_names == ["search_memory"]
+
+
+async def test_a_store_that_is_named_twice_is_written_once() -> None:
+    store = Facts("facts")
+    await MemoryManager(stores=[store]).add("tea is hot", MemoryAddOptions(stores=["facts", "facts"]))
+    assert store.entries == ["tea is hot"]
+
+
 async def test_programs_search_and_add_in_some_stores_or_all() -> None:
     first, second, frozen = Facts("first"), Facts("second"), Facts("frozen", writable=False)
     manager = MemoryManager(stores=[first, second, frozen])

@@ -19,6 +19,7 @@ from repertory import (
 )
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message, text_of, tool_results
+from repertory.errors import HookFailed
 
 pytestmark = pytest.mark.anyio
 
@@ -130,3 +131,87 @@ async def test_an_edit_that_makes_no_message_is_logged_and_undone(edit: Any, cap
     assert results_of(agent) == [("success", "3")]
     check_history(agent.messages)
     assert "hook broke a message" in caplog.text
+
+
+@pytest.mark.real_time
+async def test_callbacks_find_the_message_that_is_added_at_the_end_of_the_conversation(tmp_path: Path) -> None:
+    """The prompt, the tool use, the results and the answer, of two turns: each once, as the last one."""
+    seen: list[tuple[str, int]] = []
+
+    async def look(event: MessageAddedEvent) -> None:
+        assert event.agent.messages[-1] is event.message
+        assert sum(each is event.message for each in event.agent.messages) == 1
+        seen.append((event.message["role"], len(event.agent.messages)))
+
+    manager = SQLiteSessionManager("s", path=tmp_path / "a.db")
+    agent = agent_with(use("add", a=1, b=2), "3", "Bye.", session_manager=manager, hooks=[look])
+    async with agent:
+        await agent.invoke_async("What is 1 + 2?")
+        await agent.invoke_async("Thanks.")
+        live = list(agent.messages)
+    assert [role for role, _ in seen] == ["user", "assistant", "user", "assistant", "user", "assistant"]
+    assert [length for _, length in seen] == [1, 2, 3, 4, 5, 6]
+    async with agent_with(session_manager=SQLiteSessionManager("s", path=tmp_path / "a.db")) as restored:
+        assert list(restored.messages) == live
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("way", ["in the event", "in the list", "by assignment"])
+async def test_what_callbacks_make_of_the_added_message_in_the_list_is_stored(tmp_path: Path, way: str) -> None:
+    def hide(event: MessageAddedEvent) -> None:
+        hidden: Message = {"role": event.message["role"], "content": [{"text": "****"}]}
+        if "swordfish" not in text_of(event.message):
+            return
+        if way == "in the event":
+            event.message["content"][0] = {"text": "****"}
+        elif way == "in the list":
+            event.agent.messages[-1] = hidden
+        else:
+            event.agent.messages = [*event.agent.messages[:-1], hidden]
+
+    manager = SQLiteSessionManager("s", path=tmp_path / "a.db")
+    agent = agent_with("It is swordfish.", "Bye.", session_manager=manager, hooks=[hide])
+    async with agent:
+        await agent.invoke_async("swordfish?")
+        await agent.invoke_async("swordfish!")
+        assert texts(agent.messages) == ["****", "****", "****", "Bye."]
+        assert texts(asked(agent)[1]) == ["****", "****", "****"]
+    assert b"swordfish" not in _bytes_in(tmp_path)
+    async with agent_with(session_manager=SQLiteSessionManager("s", path=tmp_path / "a.db")) as restored:
+        assert texts(restored.messages) == ["****", "****", "****", "Bye."]
+
+
+async def test_a_callback_that_trims_the_conversation_keeps_the_message_that_is_added() -> None:
+    def keep_two(event: MessageAddedEvent) -> None:
+        del event.agent.messages[:-2]
+
+    agent = agent_with("one", "two", hooks=[keep_two])
+    await agent.invoke_async("first")
+    await agent.invoke_async("second")
+    assert texts(agent.messages) == ["second", "two"]
+
+
+async def test_the_message_that_is_added_cannot_be_taken_away() -> None:
+    def drop(event: MessageAddedEvent) -> None:
+        if text_of(event.message) == "second":
+            event.agent.messages.pop()
+
+    agent = agent_with("one", "two", hooks=[drop])
+    await agent.invoke_async("first")
+    await agent.invoke_async("second")
+    assert texts(agent.messages) == ["first", "one", "second", "two"]
+
+
+async def test_a_guard_that_refuses_a_message_leaves_nothing_of_it_in_the_list() -> None:
+    def refuse(event: MessageAddedEvent) -> None:
+        if text_of(event.message) == "secret" and event.agent.messages:
+            raise RuntimeError("no")
+
+    agent = agent_with("one", "two")
+    agent.hooks.add_callback(MessageAddedEvent, refuse, guard=True)
+    await agent.invoke_async("first")
+    with pytest.raises(HookFailed):
+        await agent.invoke_async("secret")
+    assert texts(agent.messages) == ["first", "one"]
+    await agent.invoke_async("third")
+    assert texts(agent.messages) == ["first", "one", "third", "two"]

@@ -277,3 +277,13 @@ async def test_a_spec_with_plugins_that_do_not_fit_is_refused_at_once() -> None:
     async with Runtime() as runtime:
         with pytest.raises(Invalid, match="same name"):
             runtime.agent(AgentSpec(model=ScriptedModel([]), plugins=[Audit(), Audit()]))
+
+
+async def test_what_a_program_takes_out_of_a_plugin_is_not_registered() -> None:
+    audit = Audit()
+    audit.hooks[:] = [each for each in audit.hooks if each.__name__ != "on_call"]
+    audit.tools.clear()
+    agent = Agent(ScriptedModel(["yes"]), plugins=[audit], callback_handler=None)
+    await agent.invoke_async("are you there")
+    assert (audit.lines, agent.tool_names) == (["are you there", "yes"], [])
+    assert len(Audit().hooks) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import json
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -170,13 +171,24 @@ async def test_an_asynchronous_handler_is_waited_for() -> None:
     assert seen.count("message") == 2
 
 
+async def test_a_handler_is_told_when_a_call_and_an_answer_begin_and_of_a_tools_input_as_it_comes() -> None:
+    told: list[dict[str, Any]] = []
+    model = ScriptedModel([use("stamp"), "done"])
+    await Agent(model, tools=[stamp], callback_handler=lambda **event: told.append(event)).invoke_async("go")
+    assert [next(iter(event)) for event in told].index("init_event_loop") == 0
+    assert sum("start_event_loop" in event for event in told) == sum("start" in event for event in told) == 2
+    uses = [event["current_tool_use"] for event in told if "current_tool_use" in event]
+    assert uses[-1]["name"] == "stamp"
+    assert json.loads(uses[-1]["input"] or "{}") == {}
+
+
 async def test_without_a_handler_nothing_is_printed_and_by_default_the_answer_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     await Agent(ScriptedModel([use("stamp"), "quiet"]), tools=[stamp], callback_handler=None).invoke_async("go")
     assert capsys.readouterr().out == ""
     await Agent(ScriptedModel([use("stamp"), "loud"], chunk=2), tools=[stamp]).invoke_async("go")
-    assert capsys.readouterr().out == "\n[stamp]\nloud\n"
+    assert capsys.readouterr().out == "\nTool #1: stamp\nloud\n"
 
 
 async def test_a_failed_call_leaves_what_was_noted_in_the_callers_dictionary() -> None:

@@ -80,11 +80,23 @@ async def test_a_summary_holds_every_cycle_every_tool_and_the_sums_as_plain_json
     assert [cycle.pop("duration_s") for cycle in summary["cycles"]] == pytest.approx([2, 2], abs=0.01)
     tool_usage = summary["tool_usage"].pop("work")
     assert tool_usage.pop("total_time") == tool_usage.pop("average_time") == pytest.approx(4, abs=0.01)
-    assert tool_usage == {"call_count": 1, "success_count": 1, "error_count": 0}
+    stats = tool_usage.pop("execution_stats")
+    assert (stats.pop("total_time"), stats.pop("average_time")) == pytest.approx((4, 4), abs=0.01)
+    assert tool_usage == {**stats, "tool_info": {"name": "work"}}
+    assert stats == {"call_count": 1, "success_count": 1, "error_count": 0, "success_rate": 1.0}
+    assert summary.pop("average_cycle_time") == pytest.approx(2, abs=0.01)
     del summary["total_duration"]
+    turns = summary.pop("agent_invocations")
+    assert turns == [
+        {
+            "usage": summary["accumulated_usage"],
+            "cycles": [{"event_loop_cycle_id": "1", "usage": first}, {"event_loop_cycle_id": "2", "usage": second}],
+        }
+    ]
     assert summary == {
         "total_cycles": 2,
         "left_out": {},
+        "traces": [],
         "accumulated_usage": {
             "inputTokens": 17,
             "outputTokens": 8,
@@ -208,11 +220,12 @@ async def test_the_events_of_a_turn_with_a_tool_in_their_order() -> None:
     ]
 
 
-async def test_a_handler_is_told_the_same_events_as_a_stream() -> None:
+async def test_a_handler_is_told_the_same_events_as_a_stream_and_what_they_mean() -> None:
     told: list[object] = []
 
     def handler(*, request_state: dict[str, Any], **event: Any) -> None:
-        told.append(shape(event))
+        if event.keys().isdisjoint({"init_event_loop", "start", "start_event_loop", "current_tool_use"}):
+            told.append(shape(event))
 
     agent = Agent(ScriptedModel([use("glance"), "Seen."]), tools=[glance], callback_handler=handler)
     streamed = [shape(event) async for event in agent.stream_async("Look!")]
@@ -280,3 +293,34 @@ async def test_whoever_edits_what_they_are_given_edits_no_history() -> None:
     assert "spoilt" not in str(before)
     assert "spoilt" not in str(agent.messages)
     assert not [call for call in model.calls if "spoilt" in str(call.messages)]
+
+
+async def test_an_agent_has_the_sums_over_its_turns_however_they_were_asked_for() -> None:
+    agent = Agent(
+        ScriptedModel([[use("work", seconds=2), use("work", seconds=1, fail=True)], "one", "two", "three"]),
+        tools=[work],
+        callback_handler=None,
+    )
+    assert (agent.event_loop_metrics.cycle_count, agent.event_loop_metrics.latest_context_size) == (0, None)
+    results: list[Any] = [await agent.invoke_async("go")]
+    async with agent:
+        results.append(await agent.invoke_async("go"))
+        results += [each["result"] async for each in agent.stream_async("go") if "result" in each]
+    found = agent.event_loop_metrics
+    assert found.cycle_count == 4
+    assert found.cycle_durations == [seconds for each in results for seconds in each.metrics.cycle_durations]
+    assert found.agent_invocations == [one for each in results for one in each.metrics.agent_invocations]
+    assert found.accumulated_usage["totalTokens"] == sum(each.metrics.usage["totalTokens"] for each in results)
+    assert found.tool_metrics["work"].to_dict()["success_rate"] == 0.5
+    assert found.latest_agent_invocation == results[-1].metrics.latest_agent_invocation
+    assert found.projected_context_size == results[-1].metrics.projected_context_size
+    assert json.loads(json.dumps(found.get_summary())) == found.get_summary()
+
+
+async def test_the_sums_of_an_agent_are_over_more_turns_than_it_keeps() -> None:
+    turns = 1_100
+    async with Agent(model=ScriptedModel(["yes"] * turns)) as agent:
+        spent = [(await agent.invoke_async("go")).metrics.usage["totalTokens"] for _ in range(turns)]
+    found = agent.event_loop_metrics
+    assert (found.cycle_count, len(found.cycle_durations), len(found.agent_invocations)) == (turns, 1000, 1000)
+    assert found.accumulated_usage["totalTokens"] == sum(spent) > 0

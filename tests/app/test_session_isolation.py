@@ -207,7 +207,7 @@ async def test_what_one_session_does_to_prompt_and_first_messages_is_its_own() -
         def edit(self, event: Any) -> None:
             if not self.told:
                 self.told = True
-                event.agent.system_prompt[0]["text"] += " a secret"
+                event.agent.system_prompt_content[0]["text"] += " a secret"
                 event.agent.messages[0]["content"][0]["text"] += " a secret"
                 event.agent.enabled_tools = []
 

@@ -7,7 +7,7 @@ import contextvars
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -52,6 +52,15 @@ def path(tmp_path: Path) -> Path:
 def clerk(name: str, *answers: Any, delay_s: float = 0.0, **options: Any) -> Agent:
     model = ScriptedModel(list(answers) or [f"{name} has worked"], loop=True, delay_s=delay_s)
     return Agent(model, name=name, callback_handler=None, retry_strategy=None, **options)
+
+
+async def asked(agent: Agent, *, times: int) -> None:
+    """Return when the agent's model was asked so often."""
+    for _ in range(2_000):
+        if len(cast("ScriptedModel", agent.model).calls) >= times:
+            return
+        await anyio.sleep(0.005)
+    raise AssertionError("the model was not asked")
 
 
 def manager(path: Path | None) -> Any:
@@ -217,7 +226,7 @@ async def test_a_node_that_works_is_refused_to_others_and_free_when_the_call_has
     await graph.invoke_async("warm")
     async with anyio.create_task_group() as group:
         group.start_soon(graph.invoke_async, "work")
-        await anyio.sleep(0.04)
+        await asked(ann, times=2)
         with pytest.raises(AgentBusy):
             await ann.invoke_async("me too")
         with pytest.raises(NodeFailed):
@@ -232,7 +241,7 @@ async def test_an_agent_that_works_alone_is_refused_as_a_node() -> None:
     await graph.invoke_async("warm")
     async with anyio.create_task_group() as group:
         group.start_soon(ann.invoke_async, "work")
-        await anyio.sleep(0.04)
+        await asked(ann, times=2)
         with pytest.raises(NodeFailed):
             await graph.invoke_async("me too")
     assert done(await graph.invoke_async("and now", resume=False)) == ["ann"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pickle
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from repertory import errors
 from repertory.errors import (
+    EventLoopException,
     ModelFailed,
     ModelStreamBroken,
     RepertoryError,
@@ -29,12 +31,33 @@ def classes() -> dict[str, type[RepertoryError]]:
 
 def test_the_tree_is_drawn_as_it_is() -> None:
     drawn = re.findall(
-        r"^[ |`-]*(\w+)( \*)?", (errors.__doc__ or "").split("RepertoryError\n")[1].split("\n\n")[0], re.M
+        r"^[ |`-]*(\w+)( [*+])?", (errors.__doc__ or "").split("RepertoryError\n")[1].split("\n\n")[0], re.M
     )
-    known = {name: bool(star) for name, star in drawn}
+    known = {name: mark.strip() for name, mark in drawn}
     assert set(known) == set(errors.__all__) - {"RepertoryError", "ConcurrencyException"}
-    for name, star in known.items():
-        assert issubclass(classes()[name], SessionException) == (star or name == "SessionException"), name
+    for name, mark in known.items():
+        for base, of_base in ((SessionException, "*"), (EventLoopException, "+")):
+            assert issubclass(classes()[name], base) == (mark == of_base or name == base.__name__), name
+
+
+def test_an_error_is_made_of_anything_and_tells_its_message() -> None:
+    for kind in set(classes().values()):
+        if issubclass(kind, RepertoryError):
+            assert (str(kind()), str(kind(404))) == ("", "404")
+            error = kind("it broke", at=3)
+            assert (error.message, error.args) == ("it broke at=3", ("it broke at=3",))
+            assert str(pickle.loads(pickle.dumps(error))) == error.message
+
+
+def test_an_error_of_a_model_tells_what_the_model_raised() -> None:
+    behind = ConnectionError("gone")
+    for error in (EventLoopException(behind, {"user": "u"}), EventLoopException(behind)):
+        assert (error.original_exception, error.__cause__, error.message) == (behind, behind, "gone")
+    assert EventLoopException(behind, {"user": "u"}).request_state == {"user": "u"}
+    with pytest.raises(EventLoopException) as raised:
+        raise ModelFailed("the model raised an error") from behind
+    assert raised.value.original_exception is behind
+    assert ModelFailed("it said nonsense").original_exception.args == ("it said nonsense",)
 
 
 @pytest.mark.parametrize("error", [Unavailable, Throttled, ModelFailed, ModelStreamBroken])

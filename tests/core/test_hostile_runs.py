@@ -14,7 +14,7 @@ from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.results import NodeResult
 from repertory.core.orchestration.run import Run
 from repertory.core.snapshots.document import content_digest
-from repertory.core.snapshots.portable import Snapshot, read_fields, snapshot_of
+from repertory.core.snapshots.portable import PortableSnapshot, read_fields, snapshot_of
 from repertory.errors import RepertoryError
 from tests.core.test_run_documents import worked
 from tests.simulation.hostile_exports import changed
@@ -82,7 +82,7 @@ def test_an_edited_snapshot_with_a_fitting_digest_is_read_or_refused_by_a_type(r
             document["sha256"] = content_digest(
                 {key: value for key, value in document.items() if key not in ("metadata", "sha256")}
             )
-            read_fields(Snapshot.from_dict(document), None)
+            read_fields(PortableSnapshot.from_dict(document), None)
         except RepertoryError:
             outcomes["refused"] += 1
         else:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from repertory.core.messages import Message, check_next, text_of, tool_results, tool_uses
 from repertory.core.tokens import estimate_tokens
-from repertory.core.window.decision import WindowBudget, apply_plan, least_reduction
-from repertory.core.window.sliding import KEPT_CHARS, SlidingWindow, shorten_results, shorten_text
+from repertory.core.window.decision import SummaryRequest, WindowBudget, apply_plan, least_reduction
+from repertory.core.window.pinning import is_pinned, pin_message, unpin_message
+from repertory.core.window.sliding import KEPT_CHARS, SlidingWindow, Summarizing, shorten_results, shorten_text
 from repertory.errors import ContextWindowOverflowException, Invalid
 
 OVERFLOW = ContextWindowOverflowException("too long")
@@ -82,6 +83,30 @@ def test_pinning_a_tool_use_pins_its_result() -> None:
     shown = [*conversation([1]), *conversation([0] * 6)]
     kept = apply_plan(shown, SlidingWindow(window_size=5, pin_first=2).manage(shown))
     assert kept[:3] == shown[:3]
+
+
+def test_messages_that_are_pinned_stay_wherever_they_stand_with_the_partners_of_their_tools() -> None:
+    history = conversation([0, 1, 0, 0])
+    pin_message(history, 3)  # A tool use; its result stands behind it.
+    plan = SlidingWindow(window_size=4).manage(history)
+    assert apply_plan(history, plan) == [*history[3:5], *history[-2:]]
+    reduced = SlidingWindow(window_size=4, should_truncate_results=False).reduce(history, BUDGET)
+    assert apply_plan(history, reduced) == [*history[3:5], *history[-2:]]
+    request = Summarizing(summary_ratio=0.8, preserve_recent_messages=2).reduce(history, BUDGET)
+    assert isinstance(request, SummaryRequest)
+    assert request.pinned == (3, 4)
+    assert history[3] not in request.to_summarise
+    assert history[2] in request.to_summarise
+
+
+def test_a_pin_can_be_taken_away_and_leaves_other_metadata_alone() -> None:
+    message: Message = {"role": "user", "content": [{"text": "hi"}], "metadata": {"custom": {"mine": 1}}}
+    messages: list[Message] = [message, {"role": "assistant", "content": [{"text": "ho"}]}]
+    for place in (0, 1):
+        pin_message(messages, place)
+        assert is_pinned(messages, place)
+        unpin_message(messages, place)
+    assert messages == [message, {"role": "assistant", "content": [{"text": "ho"}]}]
 
 
 def test_an_overflow_first_shortens_the_oldest_long_tool_result() -> None:

@@ -54,6 +54,11 @@ def replace_one(messages: list[Message]) -> None:
     messages[1]["content"][0]["text"] = "shorter"
 
 
+def put_others_in_the_place_of_some(messages: list[Message]) -> None:
+    messages[1] = {"role": "assistant", "content": [{"text": "another"}]}
+    messages[-2] = {**messages[-2], "metadata": {"custom": {"pinned": True}}}
+
+
 def nothing(messages: list[Message]) -> None:
     del messages
 

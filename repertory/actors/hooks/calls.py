@@ -203,11 +203,22 @@ class TurnHooks:
             return None
 
     async def message_added(self, message: Message) -> Message:
-        """The message to store, with the callbacks' edits. An edit that makes no valid message is undone."""
+        """The message to store, with the callbacks' edits. An edit that makes no valid message is undone.
+
+        Callbacks find it in `agent.messages` already, as the last one.
+        """
         if MessageAddedEvent not in self._listened:
             return message
         edited = copy_message(message)
-        await self._fire(MessageAddedEvent(agent=self._agent, message=edited))
+        event = MessageAddedEvent(agent=self._agent, message=edited)
+        if self._read_model is None:
+            await self._fire(event)
+        else:
+            self._read_model.begin_adding(edited)
+            try:
+                await self._fire(event)
+            finally:
+                edited = self._read_model.end_adding()
         try:
             if edited != message:
                 _check_edit(edited, message)

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import NoneType, UnionType
+from types import GenericAlias, NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -32,6 +32,7 @@ from typing import (
     Protocol,
     TypeAlias,
     TypeGuard,
+    TypeVar,
     Union,
     cast,
     get_args,
@@ -42,19 +43,19 @@ from typing import (
 
 from repertory.actors.hooks.injections import Injection
 from repertory.actors.hooks.order import HookOrder
-from repertory.core.interrupts import STEP_SCOPE, hook_scope
+from repertory.core.interrupts import STEP_SCOPE, InterruptException, hook_scope
 from repertory.core.window.decision import Shorten
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.core.interrupts import Questions
+    from repertory.core.interrupts import Interrupt, Questions
     from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse
     from repertory.core.result import AgentResult
 
 
 @dataclass(kw_only=True)
-class HookEvent:
-    """The base of all events."""
+class BaseHookEvent:
+    """The base of all events, also of those that a program defines itself."""
 
     writable: ClassVar[frozenset[str]] = frozenset()
     """The fields that callbacks may assign."""
@@ -63,14 +64,28 @@ class HookEvent:
     guards: ClassVar[bool] = False
     """True if a callback that raises fails the turn, unless it was registered otherwise."""
 
-    agent: Any
-    """The `Agent` of the event."""
+    def __class_getitem__(cls, agent: object) -> GenericAlias:
+        """An annotation may say of which class the agent is: `BeforeToolCallEvent[MyAgent]`."""
+        return GenericAlias(cls, agent)
+
+    @property
+    def should_reverse_callbacks(self) -> bool:
+        """True if callbacks run in reverse order."""
+        return self.cleanup
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in self.__dataclass_fields__ or (name in self.__dict__ and name not in self.writable):
             msg = f"Property {name} is not writable"
             raise AttributeError(msg)
         object.__setattr__(self, name, value)
+
+
+@dataclass(kw_only=True)
+class HookEvent(BaseHookEvent):
+    """The base of the events of agents."""
+
+    agent: Any
+    """The `Agent` of the event."""
 
 
 @dataclass(kw_only=True)
@@ -146,7 +161,8 @@ class AfterInvocationEvent(HookEvent):
 
 @dataclass(kw_only=True)
 class MessageAddedEvent(HookEvent):
-    """A message is being added to the conversation. In-place edits of `message` are stored, shown and answered.
+    """A message is being added to the conversation. In-place edits of `message` are stored, shown and answered; it is
+    the last one of `agent.messages`, and recorded when all callbacks have run.
 
     Role, tool uses and tool results stay where they are; their inputs and contents may be edited. Tools run with the
     input that the model asked for: `BeforeToolCallEvent` changes that.
@@ -267,7 +283,7 @@ class BeforeToolCallEvent(Asking, HookEvent):
     scope: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.scope = hook_scope(self.tool_use["toolUseId"])
+        self.scope = hook_scope(self.tool_use.get("toolUseId", ""))
 
 
 @dataclass(kw_only=True)
@@ -294,10 +310,12 @@ class AfterToolCallEvent(HookEvent):
 
 # What is registered with an agent: its callbacks by event and order, and its injections.
 
-HookCallback: TypeAlias = "Callable[[Any], Awaitable[None] | None]"
+HookCallback: TypeAlias = Callable[[Any], Awaitable[None] | None]
 """Takes one event; synchronous or not. A synchronous one runs on the event loop, so it must not block."""
 
-EventTypes: TypeAlias = "type[HookEvent] | Iterable[type[HookEvent]] | None"
+_Event = TypeVar("_Event", bound="BaseHookEvent")
+
+EventTypes: TypeAlias = type[BaseHookEvent] | Iterable[type[BaseHookEvent]] | None
 
 
 @runtime_checkable
@@ -325,8 +343,8 @@ class HookRegistry:
     """The callbacks of one agent. It may grow at any time; a running call sees new callbacks at its next event."""
 
     def __init__(self) -> None:
-        self._registered: dict[type[HookEvent], list[Registered]] = {}
-        self.in_order: dict[type[HookEvent], tuple[Registered, ...]] = {}
+        self._registered: dict[type[BaseHookEvent], list[Registered]] = {}
+        self.in_order: dict[type[BaseHookEvent], tuple[Registered, ...]] = {}
         """Event type to callbacks, in running order. Must not be edited."""
         self.injections: list[Injection] = []
         """In order of registration. Must not be edited."""
@@ -361,11 +379,14 @@ class HookRegistry:
             in_order = sorted(registered, key=lambda one: one.order)
             self.in_order[kind] = _cleanup_order(in_order) if kind.cleanup else tuple(in_order)
 
-    def add_hook(self, provider: HookProvider) -> None:
-        """Add everything that the provider registers."""
-        if not isinstance(cast("object", provider), HookProvider):
-            raise Invalid("a hook provider has a method register_hooks(registry)", got=provider)
-        provider.register_hooks(self)
+    def add_hook(self, hook: HookProvider | HookCallback) -> None:
+        """Add everything that the provider registers, or a function of one event, whose annotation says which."""
+        if isinstance(hook, HookProvider):
+            hook.register_hooks(self)
+        elif callable(cast("object", hook)):
+            self.add_callback(None, hook)
+        else:
+            raise Invalid("Invalid hook: it is a function of one event, or has register_hooks(registry)", got=hook)
 
     def add_own(self, provider: HookProvider) -> None:
         """As `add_hook`, for a part of the agent of which each copy of the agent has its own."""
@@ -374,6 +395,11 @@ class HookRegistry:
             provider.register_hooks(self)
         finally:
             self._own = False
+
+    @property
+    def of_agent(self) -> bool:
+        """True while `add_own` asks a part of an agent."""
+        return self._own
 
     def add_injection(self, injection: Injection) -> None:
         """Ask this injection before each model call, after the earlier ones. Errors: `Invalid` for a name twice."""
@@ -386,12 +412,48 @@ class HookRegistry:
         return bool(self._registered)
 
     @property
-    def registered(self) -> Mapping[type[HookEvent], Sequence[Registered]]:
+    def registered(self) -> Mapping[type[BaseHookEvent], Sequence[Registered]]:
         return self._registered
 
-    def callbacks_for(self, event_type: type[HookEvent]) -> tuple[Registered, ...]:
+    def callbacks_for(self, event_type: type[BaseHookEvent]) -> tuple[Registered, ...]:
         """The callbacks in running order."""
         return self.in_order.get(event_type, ())
+
+    def get_callbacks_for(self, event: BaseHookEvent) -> Iterator[HookCallback]:
+        """The functions that this event would call, in running order."""
+        in_order = sorted(self._registered.get(type(event), ()), key=lambda one: one.order)
+        for one in _cleanup_order(in_order) if event.should_reverse_callbacks else in_order:
+            yield one.callback
+
+    async def invoke_callbacks_async(self, event: _Event) -> tuple[_Event, list[Interrupt]]:
+        """Call everybody who listens to an event of the program's own; gives the event as they left it, and the
+        questions that they asked. The agent fires its own events itself.
+
+        What a callback raises is raised, and later ones are not called.
+        """
+        asked: list[Interrupt] = []
+        for callback in self.get_callbacks_for(event):
+            try:
+                outcome = callback(event)
+                if inspect.isawaitable(outcome):
+                    await outcome
+            except InterruptException as question:
+                asked.extend(one for one in question.interrupts if one not in asked)
+        return event, asked
+
+    def invoke_callbacks(self, event: _Event) -> tuple[_Event, list[Interrupt]]:
+        """`invoke_callbacks_async` for synchronous callbacks. Errors: also `Invalid` before any is called, if one is
+        asynchronous.
+        """
+        if any(_is_asynchronous(callback) for callback in self.get_callbacks_for(event)):
+            raise Invalid("use invoke_callbacks_async to invoke async callback", event=type(event).__name__)
+        asked: list[Interrupt] = []
+        for callback in self.get_callbacks_for(event):
+            try:
+                callback(event)
+            except InterruptException as question:
+                asked.extend(one for one in question.interrupts if one not in asked)
+        return event, asked
 
 
 class SameHooks:
@@ -420,24 +482,26 @@ def _is_asynchronous(callback: HookCallback) -> bool:
     return inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(type(callback).__call__)
 
 
-def _is_event_type(kind: object) -> TypeGuard[type[HookEvent]]:
-    return isinstance(kind, type) and issubclass(kind, HookEvent) and kind is not HookEvent
+def _is_event_type(kind: object) -> TypeGuard[type[BaseHookEvent]]:
+    return isinstance(kind, type) and issubclass(kind, BaseHookEvent) and kind not in (BaseHookEvent, HookEvent)
 
 
-def _event_types(given: EventTypes, callback: HookCallback) -> list[type[HookEvent]]:
+def _event_types(given: EventTypes, callback: HookCallback) -> list[type[BaseHookEvent]]:
     if given is None:
         return _annotated(callback)
     several = isinstance(cast("object", given), Iterable) and not isinstance(given, type)
     kinds = list(cast("Iterable[object]", given)) if several else [given]
     for kind in kinds:
         if not _is_event_type(kind):
-            raise Invalid("an event type is a subclass of HookEvent, such as MessageAddedEvent", got=repr(kind))
+            raise Invalid(
+                "Invalid event type: it is a subclass of BaseHookEvent, as MessageAddedEvent is", got=repr(kind)
+            )
     if not kinds:
-        raise Invalid("a list of event types is not empty")
-    return cast("list[type[HookEvent]]", kinds)
+        raise Invalid("event_type list cannot be empty")
+    return cast("list[type[BaseHookEvent]]", kinds)
 
 
-def _annotated(callback: HookCallback) -> list[type[HookEvent]]:
+def _annotated(callback: HookCallback) -> list[type[BaseHookEvent]]:
     """The types that the annotation of the callback's first parameter names."""
     how = "annotate the callback's parameter with an event type, or pass the type"
     function: Callable[..., object] = callback
@@ -448,13 +512,20 @@ def _annotated(callback: HookCallback) -> list[type[HookEvent]]:
     try:
         hints = cast("Mapping[str, object]", get_type_hints(function))
     except (NameError, TypeError) as error:
-        raise Invalid(f"the callback's annotation cannot be read: {how}", callback=callback) from error
+        raise Invalid(
+            f"cannot infer event type: the callback's annotation cannot be read; {how}", callback=callback
+        ) from error
     named = [hint for name, hint in hints.items() if name != "return"]
     if not named:
-        raise Invalid(f"the callback has no annotation: {how}", callback=callback)
+        takes = any(name != "self" for name in inspect.signature(function).parameters)
+        problem = "the callback has no annotation" if takes else "the callback has no parameters"
+        raise Invalid(f"cannot infer event type: {problem}; {how}", callback=callback)
     hint = named[0]
-    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    kinds = [member for member in members if member is not NoneType]
-    if not kinds or not all(map(_is_event_type, kinds)):
-        raise Invalid(f"the callback's annotation is no event type: {how}", annotation=repr(hint))
-    return cast("list[type[HookEvent]]", kinds)
+    union = get_origin(hint) in (Union, UnionType)
+    kinds = [get_origin(member) or member for member in (get_args(hint) if union else (hint,))]
+    if union and NoneType in kinds:
+        raise Invalid("None is not a valid event type", annotation=repr(hint))
+    if not all(map(_is_event_type, kinds)):
+        problem = "Invalid type in union: each" if union else "the callback's annotation"
+        raise Invalid(f"{problem} must be a subclass of BaseHookEvent; {how}", annotation=repr(hint))
+    return cast("list[type[BaseHookEvent]]", kinds)

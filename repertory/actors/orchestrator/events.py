@@ -10,7 +10,7 @@ serve.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from repertory.actors.hooks.events import Asking, HookEvent
 from repertory.core.interrupts import node_scope
@@ -27,7 +27,8 @@ class MultiAgentEvent(HookEvent):
     """None: the event belongs to no single agent."""
     source: Any
     """The orchestrator of the event."""
-    invocation_state: dict[str, Any] = field(default_factory=dict[str, Any])
+    invocation_state: dict[str, Any] = field(default=cast("dict[str, Any]", None))
+    """None only in an event that a program has made without one."""
 
 
 @dataclass(kw_only=True)

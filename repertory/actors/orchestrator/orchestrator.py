@@ -25,6 +25,7 @@ from repertory.actors.call import (
     CancelTurn,
     Invocation,
     KeepProgress,
+    LookAtSignal,
     ReplyChannel,
     ShowSnapshot,
     StreamChannel,
@@ -130,7 +131,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
                 return self._save()
             case LoadRun():
                 return self._take_load(message)
-            case ShowSnapshot() | KeepProgress():
+            case ShowSnapshot() | KeepProgress() | LookAtSignal():
                 return refuse(Invalid("an orchestrator does not handle this message", message=type(message).__name__))
             case _:
                 assert_never(message)

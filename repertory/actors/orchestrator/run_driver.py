@@ -437,7 +437,7 @@ class RunDriver:
             await self._tell({"type": "multiagent_node_cancel", "node_id": node, "message": refusal})
             return NodeEnd(outcome=NodeFailed(refusal, node=node))
         if refusal:
-            return NodeEnd(outcome=AgentResult(stop_reason="interrupt", message=None, interrupts=refusal))
+            return NodeEnd(outcome=AgentResult(stop_reason="interrupt", message=None, interrupts=[*refusal]))
         call = self._call(node)
         for attempt in range(policy.retries):
             end = await self._attempt(call, policy)

@@ -6,39 +6,43 @@ The class decides nothing about turns. It chooses the components, keeps the sess
 
 from __future__ import annotations
 
-import json
 import math
-import os
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
-from weakref import ref
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Unpack, cast
 
 from repertory.actors.hooks.order import HookOrder
 from repertory.app import lazy_names as later
-from repertory.app.agent.printer import print_events
+from repertory.app.agent.printer import PrintingCallbackHandler
+from repertory.app.agent.sdk_members import SdkAgentMembers
 from repertory.app.host.edge import short_errors
 from repertory.core.retry import DEFAULT_RETRY
-from repertory.errors import AgentBusy, Invalid, NotReady, StructuredOutputException
+from repertory.errors import AgentBusy, NotReady
 
 if TYPE_CHECKING:
-    from os import PathLike
+    from threading import Event
 
     from repertory.actors.call import Busy, Invocation
     from repertory.actors.context import AgentSettings, Durability, ToolExecution
     from repertory.actors.hooks.events import EventTypes, HookCallback, HookProvider
+    from repertory.actors.hooks.middleware import AnyPhase
     from repertory.actors.memory.consumer import MemoryParts
+    from repertory.actors.tool_registry import ToolRegistry
     from repertory.app.agent.conversation_managers import ManagerChoice
     from repertory.app.agent.messages import EditableMessages
+    from repertory.app.agent.persisted import Snapshot
     from repertory.app.agent.plugins import Plugin
     from repertory.app.agent.session import AgentSessionSpec, CallbackHandler, CallOptions
     from repertory.app.agent.snapshots import SnapshotLoaded
-    from repertory.app.agent.tools import AgentTool, DirectTools
+    from repertory.app.agent.tools import AgentTool, AgentTools, DirectTools, ToolExecutor
     from repertory.app.host.session import ActiveSession
     from repertory.app.memory.memory_manager import MemoryManager
-    from repertory.app.sessions.sessions import SessionPlacement
+    from repertory.app.plugins.interventions import InterventionHandler
+    from repertory.app.plugins.routing import ModelRouter
+    from repertory.app.sessions.hooked import HookedManager
+    from repertory.app.sessions.sessions import AnySessionManager, SessionPlacement
+    from repertory.app.toolbox.sandbox import Sandbox
     from repertory.backends.ports import Model
     from repertory.core.interrupts import Interrupt
     from repertory.core.limits import Limits
@@ -47,7 +51,6 @@ if TYPE_CHECKING:
     from repertory.core.result import AgentResult, TurnEvent
     from repertory.core.retry import RetryStrategy, StorePatience
     from repertory.core.snapshots.fields import Preset
-    from repertory.core.snapshots.portable import Snapshot
     from repertory.core.state import AgentState
     from repertory.core.turn_start import UnknownOutcome
 
@@ -56,25 +59,32 @@ T = TypeVar("T")
 
 
 @short_errors
-class Agent:
+class Agent(SdkAgentMembers):
     """One agent and its conversation.
 
     `agent("Hello!")` from sync code, `await agent.invoke_async("Hello!")` from async code (asyncio or trio), and
     `async for event in agent.stream_async("Hello!")` for a stream of events. A call returns when its turn is over and
     its messages are durable. Concurrent calls queue up unless `busy` says otherwise.
 
-    `model`: a `Model`, the id of a Bedrock model, or None for Bedrock's default; `aux_model`: a cheaper one for side
-    calls (it is `model` when None). `tools`: functions decorated with `@tool`, agents, or any other `Tool`;
-    `enabled_tools`: the names of the tools that the model sees, None for all; `tool_execution`: whether the tools of
-    one answer run at the same time. `session_manager`: where the conversation is stored; without one it lives as long
-    as this object. `memory_manager`: memory across conversations. `messages`: the start of a new conversation; a stored
-    one continues as it was stored. `snapshot`: the conversation continues from it, whatever was stored; see
-    `load_snapshot`. `callback_handler`: called with each event's entries as keywords; prints by default, None is
-    silent. `hooks`, `plugins`: callbacks that see events and may change them. `structured_output_model`: the type of
-    every answer. `retry_strategy`: when to repeat a failed model call; None never repeats it.
-    `limits`: of calls that set none. `record_direct_tool_call`: whether `agent.tool.name()` is recorded.
-    `durability`, `busy`, `unknown_tool_outcome`: see `AgentSettings`, `Busy` and `UnknownOutcome`. `patience`: how long
-    calls wait for their store, and for another process; None for the runtime's value.
+    `model`: a `Model`, a `ModelRouter`, the id of a Bedrock model, or None for Bedrock's default; `aux_model`: a
+    cheaper one for side calls (it is `model` when None). `tools`: functions decorated with `@tool`, agents, or any
+    other `Tool`; `enabled_tools`: the names of the tools that the model sees, None for all; `tool_execution`: whether
+    the tools of one answer run at the same time. `session_manager`: where the conversation is stored; without one it
+    lives as long as this object. `memory_manager`: memory across conversations. `messages`: the start of a new
+    conversation; a stored one continues as it was stored. `snapshot`: the conversation continues from it, whatever
+    was stored; see `load_snapshot`. `context_manager`: `auto` adds a `ContextOffloader` and a
+    `SummarizingConversationManager`, `agentic` also tools by which the model shortens its conversation, False nothing
+    at all (`docs/context.md`). `callback_handler`: called with each event's entries as keywords; prints by default,
+    None is silent. `hooks`, `plugins`: callbacks that see events and may change them; `interventions`: policies that
+    decide about them. `sandbox`: where the commands and files of its tools are (`docs/sandboxes.md`); it adds its own
+    tools, except those whose names are taken. `structured_output_model`: the type of every answer. `retry_strategy`:
+    when to repeat a failed model call; None never repeats it. `limits`: of calls that set none.
+    `record_direct_tool_call`: whether `agent.tool.name()` is recorded. `concurrent_invocation_mode`: `throw` for
+    `busy="reject"`, `unsafe_reentrant` for `queue`. `structured_output_prompt`: what a model is told that answers
+    without the structured output. `storage`: where a `ContextOffloader` and a `SnapshotSessionManager` keep their data
+    that have none of their own. `trace_attributes`, `baggage_attributes`: kept for plugins of yours.
+    `durability`, `busy`, `unknown_tool_outcome`: see `AgentSettings`, `Busy` and `UnknownOutcome`. `patience`: how
+    long calls wait for their store, and for another process; None for the runtime's value.
 
     Opening: outside an event loop the constructor restores a session, so `messages` is right after it. Inside one the
     constructor does no I/O; `await agent.ready()`, `async with agent` and every call open the session, and `messages`
@@ -84,46 +94,71 @@ class Agent:
     `repertory.errors`.
     """
 
+    tracks_messages: ClassVar[bool] = False
+    """Whether each new message gets a `tracking_id`, which stays with it in every copy of the conversation. Assign it
+    in a subclass; `repertory.strands.install` assigns it here, since programs of that SDK expect it.
+    """
+
     def __init__(
         self,
-        model: Model | str | None = None,
+        model: Model | ModelRouter | str | None = None,
         messages: Sequence[Message] | None = None,
         tools: Iterable[object] | None = None,
         system_prompt: SystemPrompt = None,
-        callback_handler: CallbackHandler | None = print_events,
+        callback_handler: CallbackHandler | type[PrintingCallbackHandler] | None = PrintingCallbackHandler,
         conversation_manager: ManagerChoice = None,
         record_direct_tool_call: bool = True,
+        load_tools_from_directory: bool = False,
+        trace_attributes: Mapping[str, Any] | None = None,
         *,
         agent_id: str = "default",
         name: str | None = None,
         description: str | None = None,
         state: AgentState | Mapping[str, object] | None = None,
+        context_manager: Literal["auto", "agentic", False] | None = None,
         plugins: Sequence[Plugin] | None = None,
-        hooks: Sequence[HookProvider] | None = None,
-        session_manager: SessionPlacement | None = None,
+        hooks: Sequence[HookProvider | HookCallback] | None = None,
+        interventions: Sequence[InterventionHandler] | None = None,
+        structured_output_prompt: str | None = None,
+        concurrent_invocation_mode: str | None = None,
+        baggage_attributes: Mapping[str, str] | None = None,
+        storage: object = None,
+        session_manager: AnySessionManager | None = None,
         memory_manager: MemoryManager | Mapping[str, object] | None = None,
         structured_output_model: type[Any] | None = None,
         aux_model: Model | str | None = None,
         retry_strategy: RetryStrategy | None = DEFAULT_RETRY,
         limits: Limits | None = None,
         snapshot: Mapping[str, Any] | None = None,
+        sandbox: Sandbox | None = None,
         enabled_tools: Sequence[str] | None = None,
         tool_execution: ToolExecution = "concurrent",
+        tool_executor: ToolExecutor | None = None,
         durability: Durability = "pipelined",
         busy: Busy = "queue",
         unknown_tool_outcome: UnknownOutcome = "ask",
         patience: StorePatience | None = None,
     ) -> None:
+        if isinstance(model, later.Plugin):  # It routes between models.
+            plugins, model = (*(plugins or ()), model), model.default_model
         if isinstance(model, Mapping):
             raise TypeError("the first argument is the model; give a snapshot as snapshot=...")
         self.agent_id = later.check_id(agent_id or "default", "agent_id")
         self.name = name or "Repertory Agent"
         self.description = description
-        self.callback_handler = callback_handler
+        self.callback_handler: CallbackHandler | None = later.chosen_handler(callback_handler)
+        if context_manager is not None:
+            conversation_manager, plugins = later.managed_context(context_manager, conversation_manager, plugins or ())
         self.conversation_manager = later.chosen_manager(conversation_manager)
-        self.session_manager = later.check_placement(session_manager)
+        self._kept: HookedManager | None = None
+        if hasattr(session_manager, "append_message"):
+            session_manager, self._kept = later.hooked_or_placed(session_manager)
+        self.session_manager = session_manager = later.check_placement(session_manager)
+        if storage is not None and hasattr(sessions := getattr(session_manager, "sessions", None), "keep_in"):
+            cast("Any", sessions).keep_in(storage)
         self.record_direct_tool_call = record_direct_tool_call
         self.structured_output_model = structured_output_model
+        self.structured_output_prompt = structured_output_prompt
         self.hooks = later.HookRegistry()
         self._state = later.agent_state(state)
         self._first_state = self._state.get()
@@ -131,15 +166,19 @@ class Agent:
         self._initial = tuple(
             later.repair([later.copy_message(message) for message in later.check_messages(messages or ())])
         )
-        self._memory_manager = given_manager(memory_manager)
-        self._plugins = with_memory(plugins, self._memory_manager)
-        added = [tool for plugin in self._plugins for tool in plugin.tools]
-        self._tools = (
-            tools
-            if isinstance(tools, later.ToolRegistry) and not added
-            else later.ToolRegistry([*later.as_tools(tools or ()), *added])
+        self._memory_manager = later.given_manager(
+            memory_manager if memory_manager is not None else getattr(session_manager, "memory_manager", None), plugins
         )
-        self._open_tools = self._tools
+        self._plugins = later.with_memory(plugins, self._memory_manager)
+        self.trace_attributes = later.for_traces(trace_attributes)
+        self.baggage_attributes = dict(baggage_attributes or {})
+        self.storage = storage
+        self._calls = later.AgentCalls()
+        self.load_tools_from_directory = load_tools_from_directory
+        self._folder = later.ToolFolder(Path.cwd() / "tools") if load_tools_from_directory else None
+        self._sandbox = None if sandbox is None else later.check_sandbox(sandbox)
+        self._own_place: Sandbox | None = None
+        self._tools = self._open_tools = self._all_tools(tools)
         self._enabled: tuple[str, ...] | None = None
         self._parts = later.AgentParts(
             model=later.default_model(model),
@@ -156,37 +195,60 @@ class Agent:
         self.enabled_tools = enabled_tools
         self._given_limits = limits
         self._limits = later.read_limits(limits)
-        self._execution = one_of("tool_execution", tool_execution, ("concurrent", "sequential"))
-        self._durability = one_of("durability", durability, ("pipelined", "strict", "relaxed"))
-        self._busy = one_of("busy", busy, ("queue", "reject", "interrupt", "steer"))
-        self._unknown = one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
+        execution = tool_execution if tool_executor is None else tool_executor.execution
+        self._execution = later.one_of("tool_execution", execution, ("concurrent", "sequential"))
+        self._durability = later.one_of("durability", durability, ("pipelined", "strict", "relaxed"))
+        self._busy = later.chosen_busy(busy, concurrent_invocation_mode)
+        self._unknown = later.one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
         self._memory = later.InMemoryJournal()
         self._patience = patience
         self._unsaved_id = f"unsaved-{later.token_hex(8)}"
         self._lock = later.ActivationLock()
         self._life = later.AgentLife(self.agent_id, self.blueprint, self._joined)
-        self._opened = session_manager is None
+        self._opened = session_manager is None and self._kept is None
         self._initialized = False
-        self._register(hooks or ())
+        self._register(hooks or (), interventions or ())
+        self._begin(session_manager, snapshot)
+
+    def _all_tools(self, given: Iterable[object] | None) -> ToolRegistry:
+        """The given tools, those of the plugins, and those of the folder."""
+        added = [tool for plugin in self._plugins for tool in plugin.tools]
+        if self._folder is not None:
+            added += self._folder.changed()
+        if isinstance(given, later.ToolRegistry) and not added and self._sandbox is None:
+            return given
+        tools = later.ToolRegistry([*later.as_tools(given or ()), *added])
+        if self._sandbox is None:
+            return tools
+        vended = [tool for tool in self._sandbox.get_tools() if tool.name not in tools.names]
+        return later.ToolRegistry([*later.as_tools(given or ()), *added, *vended])
+
+    def _begin(self, session_manager: SessionPlacement | None, snapshot: Mapping[str, Any] | None) -> None:
+        """What an agent does last of its construction: outside an event loop it opens its session."""
         if session_manager is not None and session_manager.sessions is not None:
             later.watch_state(self._state, self._store_state, (session_manager.session_id, self.agent_id))
         self._flush_at_exit()
         if session_manager is None:
             self._read_model.show(messages=self._initial)
-            if self._late_plugins.done:
+            if self._late_plugins.done and self._kept is None:
                 self._announce()
         if snapshot is not None:
             self._load_snapshot(snapshot, None)
         if (
-            session_manager is not None
+            (session_manager is not None or self._kept is not None)
             and not isinstance(session_manager, later.PlacedSession)
             and not later.inside_event_loop()
         ):
             later.blocking_host().run(self.ready)
 
-    def _register(self, hooks: Sequence[HookProvider]) -> None:
+    def _register(
+        self, hooks: Sequence[HookProvider | HookCallback], interventions: Sequence[InterventionHandler]
+    ) -> None:
         """Order: the hooks as given, then those of plugins, then the plugins' own `init_agent`."""
-        for provider in hooks:
+        self.interventions = tuple(interventions)
+        if self._kept is not None:
+            self.hooks.add_own(self._kept)
+        for provider in (*hooks, *later.as_hooks(interventions)):
             self.hooks.add_hook(provider)
         self.hooks.add_own(self.conversation_manager)
         self._late_plugins = later.LatePlugins(self)
@@ -212,18 +274,39 @@ class Agent:
         self._parts.model = later.default_model(model)
 
     @property
-    def aux_model(self) -> Model:
-        """The model for side calls; `model` when the agent was built without one."""
-        return self._parts.aux_model or self._parts.model
+    def sandbox(self) -> Sandbox:
+        """Where commands of its tools run and their files are: what `sandbox` was given, else this machine."""
+        self._own_place = place = self._sandbox or self._own_place or later.ThisMachine()
+        return place
 
     @property
-    def system_prompt(self) -> SystemPrompt:
-        """The system prompt. One assigned here is used from the next step on."""
-        return self._parts.system_prompt
+    def aux_model(self) -> Model:
+        """The model for side calls; `model` when the agent has none of its own. One assigned here is used from the next
+        call on.
+        """
+        return self._parts.aux_model or self._parts.model
+
+    @aux_model.setter
+    def aux_model(self, model: Model | str | None) -> None:
+        self._parts.aux_model = None if model is None else later.default_model(model)
+
+    @property
+    def system_prompt(self) -> str | None:
+        """The text of the system prompt; None if there is none. One assigned here, also as content blocks, is used from
+        the next step on.
+        """
+        return later.system_text(self._parts.system_prompt)
 
     @system_prompt.setter
     def system_prompt(self, prompt: SystemPrompt) -> None:
         self._parts.system_prompt = later.check_system_prompt(prompt)
+
+    @property
+    def cancel_signal(self) -> Event:
+        """Set when the running turn is to end, until it has ended. A thread may set it to end the turn at its next
+        step; `cancel()` does not wait for that.
+        """
+        return self._parts.cancel_signal()
 
     @property
     def enabled_tools(self) -> list[str] | None:
@@ -252,24 +335,48 @@ class Agent:
         """
         self.hooks.add_callback(event_type, callback, order=order, guard=guard)
 
+    def add_middleware(self, stage: AnyPhase, handler: Callable[..., Any]) -> None:
+        """Put `handler` around each call of the model (`InvokeModelStage`) or of a tool (`ExecuteToolStage`), or at
+        one phase of it; see `docs/middleware.md`. Counts from the next such call on. Errors: `TypeError`.
+        """
+        if self._parts.middleware is None:
+            self._parts.middleware = later.MiddlewareRegistry()
+        self._parts.middleware.add(stage, handler)
+
+    @property
+    def tool_registry(self) -> AgentTools:
+        """The tools, by name; tools may be added and removed at any time, and count from the next step on."""
+        return later.AgentTools(self._open_tools, self._change_tools)
+
+    def _change_tools(self, change: Callable[[ToolRegistry], ToolRegistry]) -> None:
+        self._tools, self._open_tools = change(self._tools), change(self._open_tools)
+        self._parts.tools = change(self._parts.tools)
+
     @property
     def tool(self) -> DirectTools:
         """The tools, for calls by the program: `agent.tool.calculator(expression="2 + 2")`."""
         return later.DirectTools(self._call_tool)
 
     def as_tool(
-        self, *, name: str | None = None, description: str | None = None, preserve_context: bool = False
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        preserve_context: bool = False,
+        delegate: bool = False,
     ) -> AgentTool:
-        """This agent as a tool for another one; see `AgentTool`."""
-        return later.AgentTool(self, name=name, description=description, preserve_context=preserve_context)
+        """This agent as a tool for another one; see `AgentTool`. With `delegate` its answer is the other one's."""
+        return later.AgentTool(
+            self, name=name, description=description, preserve_context=preserve_context, delegate=delegate
+        )
 
     def fresh_copy(self) -> Agent:
         """An agent as this one was built, with a new conversation that is not stored."""
-        return Agent(
+        copy = Agent(
             self.model,
             messages=self._initial,
             tools=self._tools,
-            system_prompt=self.system_prompt,
+            system_prompt=self._parts.system_prompt,
             callback_handler=self.callback_handler,
             conversation_manager=later.another_manager(self.conversation_manager),
             agent_id=self.agent_id,
@@ -283,12 +390,23 @@ class Agent:
             enabled_tools=self.enabled_tools,
             tool_execution=self._execution,
             limits=self._given_limits,
+            sandbox=self._sandbox,
         )
+        copy._parts.middleware = self._parts.middleware
+        return copy
 
     @property
     def session_id(self) -> str | None:
         """The session's id; None when the conversation is not stored."""
-        return self.session_manager.session_id if self.session_manager is not None else None
+        manager: Any = self.session_manager or self.kept_by
+        return manager.session_id if manager is not None else None
+
+    @property
+    def kept_by(self) -> object:
+        """The session manager that follows this agent by hooks, and keeps the conversation itself; None for all others,
+        which are `session_manager`. See `docs/coming-from-strands.md`.
+        """
+        return self._kept.manager if self._kept is not None else None
 
     @property
     def plugins(self) -> Sequence[Plugin]:
@@ -462,27 +580,9 @@ class Agent:
             return await session.flush_memory()
 
     def _flush_at_exit(self) -> None:
-        """Register a flush at the end of the process for conversations held in sync code, if nothing flushes before."""
         parts = self._memory_parts
-        if parts is None or later.inside_event_loop() or not any(source.extracts for source in parts.sources):
-            return
-        here, kept = ref(self), self.session_id is not None
-
-        async def flush_if_there(by: float) -> str | None:
-            agent = here()
-            return None if agent is None else await agent._flush_before_exit(by)
-
-        stores = [source.client.name for source in parts.sources if source.extracts]
-        then = "it stands in the journal" if kept else "it is kept nowhere else, and lost"
-        unfinished = later.Unfinished(
-            left=f"memory stores have not taken in what was said; {then} stores={stores!r}",
-            session_id=self.session_id,
-            agent_id=self.agent_id,
-            # A new process can flush what is stored in a session, so that entry need not keep the agent alive.
-            finish=flush_if_there if kept else self._flush_before_exit,
-            of_memory=True,
-        )
-        parts.link.watch = partial(later.hold_memory, id(parts.link), unfinished)
+        if parts is not None and not later.inside_event_loop():
+            later.flush_at_exit(self, parts, Agent._flush_before_exit)
 
     async def _flush_before_exit(self, by: float) -> str | None:
         flushed = await self._flush_by(by)
@@ -492,6 +592,10 @@ class Agent:
         """Run a turn from sync code; takes the arguments of `invoke_async`. Blocks the calling thread until the turn is
         durable.
         """
+        if self._calls.running and (options.get("busy") or self._busy) == "reject":
+            token = options.get("idempotency_token")
+            if token is None or token not in self._calls.running:  # Known here even if a model blocks the event loop.
+                raise AgentBusy("a concurrent invocation runs", agent=self.agent_id)
         return later.blocking_host().run(self.invoke_async, prompt, **options)
 
     async def invoke_async(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
@@ -500,56 +604,47 @@ class Agent:
         Errors: what the model, the store, guards and the policies raise (`repertory.errors`). Cancelled, the turn ends
         with the messages until then; the history stays valid.
         """
-        invocation = later.read_call(prompt, options, self.structured_output_model)
-        if self.callback_handler is None:
-            held = self._life.held_here()
-            if held is not None:
-                return await held.invoke(invocation)
-            async with self._session(invocation.busy, invocation.deadline) as session:
-                return await session.invoke(invocation)
-        async with aclosing(self._stream(invocation)) as events:
-            async for event in events:
-                await later.call_handler(
-                    self.callback_handler, event, later.request_state_of(invocation.invocation_state)
-                )
-                if "result" in event:
-                    return cast("AgentResult", event["result"])
+        invocation = self._read_call(prompt, options)
+        with self._calls.running_now(invocation):
+            if self._folder is not None:
+                await self._folder.renew(self.tool_registry.register_tool)
+            handler = later.calls_of(self.callback_handler, invocation.invocation_state)
+            if handler is None:
+                return await self._invoke(invocation)
+            async with aclosing(self._stream(invocation)) as events:
+                async for event in events:
+                    await handler.tell(event)
+                    if "result" in event:
+                        return cast("AgentResult", event["result"])
         raise AssertionError("a turn's stream ends with its result or an error")
+
+    async def _invoke(self, invocation: Invocation) -> AgentResult:
+        held = self._life.held_here()
+        if held is not None:
+            return await held.invoke(invocation)
+        async with self._session(invocation.busy, invocation.deadline) as session:
+            return await session.invoke(invocation)
 
     async def stream_async(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AsyncGenerator[TurnEvent]:
         """Run a turn and yield its events (`core/result.py` lists the shapes); the last event holds the result.
 
         Leaving the loop early, by `break` inside `contextlib.aclosing`, cancels the turn.
         """
-        invocation = later.read_call(prompt, options, self.structured_output_model)
-        async with aclosing(self._stream(invocation, moves=True)) as events:
-            async for event in events:
-                if self.callback_handler is not None:
-                    await later.call_handler(
-                        self.callback_handler, event, later.request_state_of(invocation.invocation_state)
-                    )
-                yield event
+        invocation = self._read_call(prompt, options)
+        with self._calls.running_now(invocation):
+            if self._folder is not None:
+                await self._folder.renew(self.tool_registry.register_tool)
+            handler = later.calls_of(self.callback_handler, invocation.invocation_state)
+            async with aclosing(self._stream(invocation, moves=True)) as events:
+                async for event in events:
+                    if handler is not None:
+                        await handler.tell(event)
+                    yield event
 
-    def structured_output(self, output_model: type[T], prompt: Prompt = None) -> T:
-        """`structured_output_async` from sync code."""
-        return later.blocking_host().run(self.structured_output_async, output_model, prompt)
-
-    async def structured_output_async(self, output_model: type[T], prompt: Prompt = None) -> T:
-        """An object of that type, filled in by the model. Errors: `StructuredOutputException` when there is none."""
-        result = await self.invoke_async(prompt, structured_output_model=output_model)
-        if result.structured_output is None:
-            raise StructuredOutputException("the turn ended without structured output", stop_reason=result.stop_reason)
-        return cast("T", result.structured_output)
-
-    @classmethod
-    def from_config(
-        cls, config: Mapping[str, Any] | str | PathLike[str], more: Mapping[str, Any] | None = None
-    ) -> Agent:
-        """An agent from its constructor's keywords, given as a mapping or as the path of a JSON file; `more` adds
-        keywords that JSON cannot express, and wins. Errors: `Invalid` for a file that cannot be read; those of the
-        constructor.
-        """
-        return cls(**{**read_config(config), **(more or {})})
+    def _read_call(self, prompt: Prompt, options: CallOptions) -> Invocation:
+        """The invocation, which meets a cancellation that stands."""
+        stop, self._calls.stop = self._calls.stop, None
+        return later.read_call(prompt, options, self.structured_output_model, self.structured_output_prompt, stop)
 
     async def history(self) -> list[Message]:
         """A copy of all messages of the conversation, oldest first, also those that the model no longer sees. A fork
@@ -561,13 +656,17 @@ class Agent:
             return await whole_history(session, self.blueprint())
 
     def cancel(self, message: str | None = None, *, after_current_tools: bool = False) -> None:
-        """End the running turn early, if one runs; from any thread. Its call returns with stop reason `cancelled`.
+        """End the running turn early, from any thread. Its call returns with stop reason `cancelled`. While no call
+        runs, the next one ends so before anything is done for it.
 
         `message` becomes the turn's answer. `after_current_tools` lets running tools end first.
         """
+        stop = later.StopReason(text=message)
         current = self._life.current
-        if current is not None and current.alive:
-            current.cancel(later.StopReason(text=message), after_tools=after_current_tools)
+        if current is not None and current.alive and (self._calls.running or self._read_model.in_a_turn):
+            current.cancel(stop, after_tools=after_current_tools)
+        elif not self._calls.running:
+            self._calls.stop = stop
 
     async def ready(self) -> None:
         """Open the session, so that `messages` and `state` are the stored ones."""
@@ -650,6 +749,17 @@ class Agent:
         except AgentBusy as error:
             raise AgentBusy(later.DIRECT_WHILE_BUSY, agent=self.agent_id) from error
 
+    async def _restore(self) -> None:
+        """What comes before the first turn, where the session manager keeps the conversation itself."""
+        assert self._kept is not None
+        self._opened = True
+        try:
+            await self._kept.restore(later.AgentInitializedEvent(agent=self))
+        except BaseException:
+            self._opened = False
+            raise
+        await self._late_plugins.finish()
+
     def _settings(self) -> AgentSettings:
         manager = self.session_manager
         return later.AgentSettings(
@@ -660,6 +770,7 @@ class Agent:
             durable=manager is not None and manager.sessions is not None,
             tool_execution=self._execution,
             limits=self._limits,
+            tracks_messages=self.tracks_messages,
         )
 
     def blueprint(self) -> AgentSessionSpec:
@@ -678,42 +789,8 @@ class Agent:
             own=manager is None,
             takeover=manager.takeover if manager is not None else False,
             patience=self._patience,
-            prepare=self._late_plugins.finish,
+            prepare=self._late_plugins.finish if self._kept is None else self._restore,
             opened=self._life.join,
             remembers=self._memory_parts,
             lock=self._lock,
         )
-
-
-def with_memory(plugins: Sequence[Plugin] | None, manager: MemoryManager | None) -> Sequence[Plugin]:
-    return later.check_plugins(
-        [*later.check_plugins(plugins or (), later.Plugin), *([manager] if manager is not None else ())], later.Plugin
-    )
-
-
-def given_manager(given: object) -> MemoryManager | None:
-    """The memory manager from the argument of an agent. Loads its module only when there is one. Errors: `Invalid`."""
-    if given is None:
-        return None
-    from repertory.app.memory.memory_manager import read_manager
-
-    return read_manager(given)
-
-
-def read_config(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
-    """The keywords. Errors: `Invalid` for a file that cannot be read or holds no JSON object."""
-    if isinstance(config, Mapping):
-        return dict(config)
-    try:
-        document = json.loads(Path(config).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise Invalid("an agent's configuration cannot be read", path=str(config), cause=str(error)) from error
-    if not isinstance(document, dict):
-        raise Invalid("an agent's configuration is a JSON object", path=str(config), got=type(document).__name__)
-    return cast("dict[str, Any]", document)
-
-
-def one_of(argument: str, value: Any, allowed: tuple[str, ...]) -> Any:
-    if value not in allowed:
-        raise Invalid(f"{argument} must be one of {', '.join(allowed)}", got=value)
-    return value

@@ -1,7 +1,7 @@
 """Plugins that change what the model sees.
 
 `ContextOffloader` shows previews of large tool results, and lets the model read the rest. `ContextInjector` adds text
-to single calls, such as the time.
+to single calls, such as the time. `managed_context` chooses an offloader and a conversation manager for an agent.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import secrets
+import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +22,11 @@ import anyio
 
 from repertory.actors.hooks.events import AfterToolCallEvent, BeforeModelCallEvent, HookOrder, HookRegistry
 from repertory.actors.hooks.injections import Injection, InjectionPredicate, RenderContent
+from repertory.app.agent.conversation_managers import (
+    ConversationManager,
+    NullConversationManager,
+    SummarizingConversationManager,
+)
 from repertory.app.agent.plugins import Plugin
 from repertory.app.host.edge import tell_left_out
 from repertory.backends.ports import Overwrite
@@ -55,6 +61,7 @@ from repertory.core.window.offloading import (
 from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
+    from repertory.app.agent.conversation_managers import ManagerChoice
     from repertory.app.sessions.storages import Storage
     from repertory.backends.ports import ObjectStore
     from repertory.core.messages import Message, ToolResult
@@ -90,10 +97,11 @@ class ContextOffloader(Plugin):
     there. So a reference works as long as the message is kept: after a restart, in a fork, in a copy; and redacting or
     deleting the message removes the content with it.
 
-    With a `storage` (`FileStorage`, `S3Storage`, `InMemoryStorage`, or your own `ContentStorage`), the content is saved
-    there before the preview is recorded, under session and agent, and the history holds the preview alone. A content
-    that cannot be saved is shown whole, and logged. It is deleted when no preview of it was shown in so many model
-    calls (`evict_after_cycles`, None for never), and by `erase`; redacting or deleting a session does not delete it.
+    With a `storage` (`FileStorage`, `S3Storage`, `InMemoryStorage`, or your own `ContentStorage`), or else that of the
+    agent if it has one, the content is saved there before the preview is recorded, under session and agent, and the
+    history holds the preview alone. A content that cannot be saved is shown whole, and logged. It is deleted when no
+    preview of it was shown in so many model calls (`evict_after_cycles`, None for never), and by `erase`; redacting or
+    deleting a session does not delete it.
 
     `should_offload(tool_name, tokens)`, synchronous or not, decides for each large result; an exception means no.
     `include_retrieval_tool=False` leaves the tool out. One offloader may serve many agents; an agent has at most one.
@@ -116,8 +124,13 @@ class ContextOffloader(Plugin):
             max_result_tokens=max_result_tokens, preview_tokens=preview_tokens, tool=include_retrieval_tool
         )
         if evict_after_cycles is not None and evict_after_cycles < 1:
-            raise Invalid("evict_after_cycles is a positive number of model calls, or None", got=evict_after_cycles)
+            raise Invalid(
+                "evict_after_cycles must be a positive integer, a number of model calls, or None",
+                got=evict_after_cycles,
+            )
         self._place = None if storage is None else content_place(storage)
+        self._places: WeakKeyDictionary[Any, ContentPlace] = WeakKeyDictionary()
+        """The storages of agents that have one of their own, when none was given here."""
         self._should_offload = should_offload
         self._evict_after = evict_after_cycles
         self._unsaved: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
@@ -133,7 +146,10 @@ class ContextOffloader(Plugin):
     def init_agent(self, agent: Any) -> None:
         """Register the hooks that look at tool results."""
         hooks = cast("HookRegistry", agent.hooks)
-        if self._place is not None:
+        own = getattr(agent, "storage", None)
+        if self._place is None and own is not None:
+            self._places[agent] = content_place(own)
+        if self._place_of(agent) is not None:
             hooks.add_callback(AfterToolCallEvent, self._store, order=HookOrder.SDK_LAST, guard=False)
             if self._evict_after is not None:
                 hooks.add_callback(BeforeModelCallEvent, self._evict, guard=False)
@@ -145,14 +161,18 @@ class ContextOffloader(Plugin):
             )
         hooks.shorten = partial(self._shorten, kept)
 
+    def _place_of(self, agent: Any) -> ContentPlace | None:
+        return self._place or self._places.get(agent)
+
     async def erase(self, session_id: str, agent_id: str = "default") -> int:
         """Delete the stored contents of one agent in one session; returns their number.
 
         Their references stop working. Errors: those of the storage; `Invalid` without one.
         """
-        if self._place is None:
+        places = [self._place] if self._place is not None else list(self._places.values())
+        if not places:
             raise Invalid("without a storage, contents are part of the session: redact or delete it there")
-        return await self._place.erase(f"{_folder(session_id, agent_id)}/")
+        return sum([await place.erase(f"{_folder(session_id, agent_id)}/") for place in places])
 
     # Saving and evicting contents.
 
@@ -177,11 +197,12 @@ class ContextOffloader(Plugin):
         result: ToolResult = {**event.result, "toolUseId": event.tool_use["toolUseId"]}
         if event.retry or event.tool_use["name"] == RETRIEVAL_TOOL or not is_large(result, self._settings):
             return
-        if self._place is None or not await self._wanted(event):
+        place = self._place_of(event.agent)
+        if place is None or not await self._wanted(event):
             return
         name = f"{result['toolUseId']}_{result_digest(result['content'])}"
         with anyio.fail_after(SAVE_TIMEOUT_S):
-            await self._place.save(self._key(event.agent, name), dump(result["content"]))
+            await place.save(self._key(event.agent, name), dump(result["content"]))
         self._unshown.setdefault(event.agent, {})[name] = 0
         event.result = previewed(result, self._settings)
 
@@ -200,8 +221,8 @@ class ContextOffloader(Plugin):
             del unshown[name]
 
     async def _delete(self, agent: Any, name: str) -> None:
-        if self._place is not None:
-            await self._place.delete(self._key(agent, name))
+        if (place := self._place_of(agent)) is not None:
+            await place.delete(self._key(agent, name))
 
     def _key(self, agent: Any, name: str) -> str:
         session_id = agent.session_id or self._unsaved.setdefault(agent, f"unsaved-{secrets.token_hex(8)}")
@@ -248,8 +269,8 @@ class ContextOffloader(Plugin):
         return await _matching(text, pattern, line_range, max(0, context_lines), size_bytes)
 
     async def _content(self, reference: Reference, agent: Any) -> Sequence[Mapping[str, object]] | None:
-        if self._place is not None:
-            body = await self._place.load(self._key(agent, reference.content))
+        if (place := self._place_of(agent)) is not None:
+            body = await place.load(self._key(agent, reference.content))
             if body is not None:
                 return cast("Sequence[Mapping[str, object]]", load(body))
         return find_content(reversed(await agent.history()), reference)
@@ -320,7 +341,10 @@ def content_place(storage: object) -> ContentPlace:
     if hasattr(storage, "open_objects"):
         return _ObjectPlace(cast("Storage", storage))
     if isinstance(storage, ContentStorage):
-        return _OwnPlace(storage)
+        return _OwnPlace(storage.save, storage.load, getattr(storage, "delete", None))
+    if hasattr(storage, "write") and hasattr(storage, "read"):  # The same under the SDK's names.
+        own = cast("Any", storage)
+        return _OwnPlace(own.write, own.read, getattr(own, "delete", None))
     raise Invalid("a storage is FileStorage, S3Storage, InMemoryStorage, or has save and load", got=repr(storage))
 
 
@@ -364,32 +388,86 @@ class _ObjectPlace:
 
 
 class _OwnPlace:
-    def __init__(self, storage: ContentStorage) -> None:
-        self._storage: Any = storage
+    def __init__(self, save: Callable[..., Any], load: Callable[..., Any], delete: Callable[..., Any] | None) -> None:
+        self._save = save
+        self._load = load
+        self._delete = delete
 
     async def save(self, key: str, data: bytes) -> None:
-        await _ask(partial(self._storage.save, key, data))
+        await ask_storage(partial(self._save, key, data))
 
     async def load(self, key: str) -> bytes | None:
-        data = await _ask(partial(self._storage.load, key))
+        data = await ask_storage(partial(self._load, key))
         if data is not None and not isinstance(data, bytes):
             raise Invalid("a storage loads bytes, or None", got=type(data).__name__)
         return data
 
     async def delete(self, key: str) -> None:
-        if hasattr(self._storage, "delete"):
-            await _ask(partial(self._storage.delete, key))
+        if self._delete is not None:
+            await ask_storage(partial(self._delete, key))
 
     async def erase(self, folder: str) -> int:
         del folder
         raise Invalid("only FileStorage, S3Storage and InMemoryStorage know what they hold; erase it there yourself")
 
 
-async def _ask(method: partial[Any]) -> object:
+async def ask_storage(method: partial[Any]) -> object:
+    """Call a method of a user's own storage: a coroutine function here, a function in a worker thread."""
     if inspect.iscoroutinefunction(method.func):
         return await method()
     answer = await run_in_thread(method)
     return await answer if inspect.isawaitable(answer) else answer
+
+
+# The argument `context_manager` of an agent: a conversation manager and an offloader that belong together.
+
+AUTO_RESULT_TOKENS = 1_500
+AUTO_PREVIEW_TOKENS = 750
+AUTO_THRESHOLD = 0.85
+"""The share of the model's window at which old messages are summarised before a call."""
+AUTO_RECENT = 4
+"""How many messages at the end are never summarised."""
+_AUTO = "ContextOffloader and a SummarizingConversationManager"
+
+
+def managed_context(
+    choice: object, manager: ManagerChoice, plugins: Sequence[Plugin]
+) -> tuple[ManagerChoice, Sequence[Plugin]]:
+    """The conversation manager and the plugins of an agent with this `context_manager`.
+
+    `auto`: an offloader, unless one is among the plugins, and a manager that summarises; `agentic`: the same, and tools
+    by which the model keeps its conversation short; `False`: the given manager, else none at all. Errors: `Invalid` for
+    anything else, saying what to use.
+    """
+    if choice is False:
+        return manager or NullConversationManager(), plugins
+    if choice not in ("auto", "agentic"):
+        known = "it is 'auto', 'agentic' or False"
+        raise Invalid(
+            f"Unknown context_manager preset: {known}; for other settings, give the agent {_AUTO}", got=choice
+        )
+    if manager is not None:
+        warnings.warn("context_manager is set, ignoring co-provided conversation_manager", UserWarning, stacklevel=3)
+    added: list[Plugin] = []
+    if not any(isinstance(each, ContextOffloader) for each in plugins):
+        added.append(_auto_offloader())
+    if choice == "agentic":
+        from repertory.app.agent.agentic_context import AgenticContext  # loaded when used
+
+        added.append(AgenticContext())
+    return _auto_manager, [*plugins, *added]
+
+
+def _auto_offloader() -> ContextOffloader:
+    return ContextOffloader(max_result_tokens=AUTO_RESULT_TOKENS, preview_tokens=AUTO_PREVIEW_TOKENS)
+
+
+def _auto_manager() -> ConversationManager:
+    return SummarizingConversationManager(
+        summary_ratio=0.8,
+        preserve_recent_messages=AUTO_RECENT,
+        proactive_compression={"compression_threshold": AUTO_THRESHOLD},
+    )
 
 
 TIMEOUT_S = 2.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import inspect
 import re
+import warnings
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from decimal import Decimal
@@ -19,9 +20,16 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from repertory.core.messages import copy_message
+import anyio
+from msgspec import structs
+
+from repertory.actors.hooks.events import BeforeModelCallEvent
+from repertory.app.host.edge import inside_event_loop
+from repertory.core.messages import copy_message, text_of
 from repertory.core.state import AgentState
 from repertory.core.window.decision import (
+    BLOCK_CHARS_MAX,
+    UNKNOWN_WINDOW,
     Compression,
     CustomEdit,
     WindowBudget,
@@ -29,18 +37,19 @@ from repertory.core.window.decision import (
     WindowManager,
     WindowPlan,
     apply_plan,
+    is_full,
+    is_summary,
     own_state,
     read_threshold,
 )
 from repertory.core.window.edits import plan_of_edit
 from repertory.core.window.sliding import SlidingWindow, Summarizing
-from repertory.errors import Invalid
+from repertory.errors import ContextWindowOverflowException, Invalid
 
 if TYPE_CHECKING:
     from repertory.actors.conversation import Summarize
     from repertory.core.messages import Json, Message
     from repertory.core.window.decision import SummaryRequest
-    from repertory.errors import ContextWindowOverflowException
 
 
 class ConversationManager:
@@ -95,13 +104,35 @@ class ConversationManager:
         return {"__name__": self.name, "removed_message_count": self.removed_message_count}
 
     def restore_from_session(self, state: dict[str, Any]) -> Sequence[Message] | None:
-        """Restore what `get_state` gave. The return value is ignored: the session stores the shown messages."""
+        """Restore what `get_state` gave. The return value is ignored: the session stores the shown messages. Errors:
+        `Invalid` (a ValueError) for the state of another kind of manager.
+        """
+        if state.get("__name__") != self.name:
+            raise Invalid("this is no state of this conversation manager", manager=self.name, got=state.get("__name__"))
         self.removed_message_count = int(state.get("removed_message_count", 0))
         return None
 
     def register_hooks(self, registry: Any, **kwargs: Any) -> None:
-        """Add the manager's own hooks to the agent's."""
-        del registry, kwargs
+        """Add the manager's own hooks to the agent's. An `Agent` calls `apply_management` and `reduce_context` itself;
+        in any other registry, a hook before each model call does.
+        """
+        del kwargs
+        if not getattr(registry, "of_agent", False):
+            registry.add_callback(BeforeModelCallEvent, self._before_model_call, guard=False)
+
+    def _before_model_call(self, event: BeforeModelCallEvent) -> Awaitable[None] | None:
+        """Compress when the request nearly fills the window. The hooks log a failure."""
+        threshold, tokens = self.compression_threshold, event.projected_input_tokens
+        if threshold is None or tokens is None:
+            return None
+        window = getattr(event.agent.model, "context_window_limit", None)
+        if window is None:
+            warnings.warn(
+                f"the model's context_window_limit is unknown: using default {UNKNOWN_WINDOW}",
+                UserWarning,
+                stacklevel=2,
+            )
+        return self.reduce_context(event.agent) if is_full(tokens, window, threshold) else None
 
 
 _factories: WeakKeyDictionary[ConversationManager, Callable[[], object]] = WeakKeyDictionary()
@@ -140,17 +171,29 @@ class PlannedManager(ConversationManager):
         raise NotImplementedError
 
     def apply_management(self, agent: Any, **kwargs: Any) -> Awaitable[None] | None:
-        _apply(agent, self.manage(agent.messages))
+        _apply(self, agent, self.manage(agent.messages))
         return None
 
     def reduce_context(
         self, agent: Any, e: ContextWindowOverflowException | None = None, **kwargs: Any
     ) -> Awaitable[None] | None:
-        decision = self.reduce(agent.messages, WindowBudget(error=e, full=e is None))
+        """Apply the plan for a full window. Without `e`, what cannot be reduced stays as it is; in code without an
+        event loop, a summary is written before this returns.
+        """
+        shown = cast("Sequence[Message]", agent if isinstance(agent, list) else agent.messages)
+        try:
+            decision = self.reduce(shown, WindowBudget(error=e, full=e is None))
+        except ContextWindowOverflowException:
+            if e is not None:
+                raise
+            decision = self.manage(shown)
         if isinstance(decision, WindowPlan):
-            _apply(agent, decision)
+            _apply(self, agent, decision)
             return None
-        return _summarize(agent, decision)
+        summarizing = _summarize(self, agent, decision)
+        if isinstance(agent, ManagedAgent) or inside_event_loop():
+            return summarizing
+        return anyio.run(lambda: summarizing)
 
     @property
     def only_plans(self) -> bool:
@@ -158,6 +201,21 @@ class PlannedManager(ConversationManager):
         kind = type(self)
         applies = kind.apply_management is PlannedManager.apply_management
         return applies and kind.reduce_context is PlannedManager.reduce_context and self.plan is None
+
+
+class _Setting:
+    """A setting of a manager as its attribute; assigned, it counts from the next decision on."""
+
+    def __init__(self, field: str, *, shown: str | None = None) -> None:
+        self._field = field
+        self._shown = shown or field
+
+    def __get__(self, manager: Any, owner: type | None = None) -> Any:
+        return self if manager is None else getattr(manager.settings, self._shown)
+
+    def __set__(self, manager: Any, value: object) -> None:
+        """Errors: as those of the constructor."""
+        manager.settings = structs.replace(manager.settings, **{self._field: value})
 
 
 class NullConversationManager(PlannedManager):
@@ -180,8 +238,14 @@ class SlidingWindowConversationManager(PlannedManager):
     `per_turn`: False trims after each turn; True also before each model call; n before every n-th.
     `pin_first`: that many messages at the start are always shown, with the partners of their tool uses.
     `proactive_compression`: hide the oldest messages before a call that nearly fills the model's window.
-    Errors: `Invalid` (a ValueError) for a negative window, or `per_turn` or `pin_first` below 1.
+    Pinned messages (`pin_message`) are always shown as well. Errors: `Invalid` (a ValueError) for a negative window, or
+    `per_turn` or `pin_first` below 1.
     """
+
+    window_size = _Setting("window_size")
+    should_truncate_results = _Setting("should_truncate_results")
+    per_turn = _Setting("per_turn")
+    pin_first = _Setting("pin_first")
 
     def __init__(
         self,
@@ -199,12 +263,20 @@ class SlidingWindowConversationManager(PlannedManager):
             per_turn=per_turn,
             pin_first=pin_first,
         )
+        self._model_calls = 0
+        """How many there were where no `Agent` counts them."""
 
     def manage(self, shown: Sequence[Message]) -> WindowPlan:
         return self.settings.manage(shown)
 
     def manages_before_call(self, model_calls: int) -> bool:
         return self.settings.manages_before_call(model_calls)
+
+    def _before_model_call(self, event: BeforeModelCallEvent) -> Awaitable[None] | None:
+        self._model_calls += 1
+        if self.manages_before_call(self._model_calls):
+            self.apply_management(event.agent)
+        return super()._before_model_call(event)
 
     def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowPlan:
         return self.settings.reduce(shown, budget)
@@ -217,9 +289,16 @@ class SummarizingConversationManager(PlannedManager):
     `preserve_recent_messages`: that many at the end are never summarised.
     `summarization_agent`: an `Agent` that writes the summaries, with its own model, tools and system prompt; the
     agent's own model (or its `aux_model`) when None. `summarization_system_prompt`: instead of the default; not both.
-    `pin_first`: that many messages at the start are always shown, with the partners of their tool uses.
-    Errors: `Invalid` (a ValueError) for a setting out of range, and for an agent and a prompt together.
+    `pin_first`: that many messages at the start are always shown, with the partners of their tool uses; so are pinned
+    messages (`pin_message`). Errors: `Invalid` (a ValueError) for a setting out of range, and for an agent and a prompt
+    together.
     """
+
+    summary_ratio = _Setting("summary_ratio", shown="ratio")
+    preserve_recent_messages = _Setting("preserve_recent_messages")
+    summarization_agent = _Setting("agent")
+    summarization_system_prompt = _Setting("system_prompt")
+    pin_first = _Setting("pin_first")
 
     def __init__(
         self,
@@ -312,13 +391,35 @@ def restore_state(manager: ConversationManager, removed: int, state: Mapping[str
     manager.restore_from_session({**state, "__name__": manager.name, "removed_message_count": removed})
 
 
-async def _summarize(agent: Any, request: SummaryRequest) -> None:
-    _apply(agent, request.plan(await agent.summarize(request)))
+async def _summarize(manager: PlannedManager, agent: Any, request: SummaryRequest) -> None:
+    if isinstance(agent, ManagedAgent):
+        text = await agent.summarize(request)
+    else:
+        text = await _written(agent, request)
+    _apply(manager, agent, request.plan(text))
 
 
-def _apply(agent: Any, plan: WindowPlan) -> None:
+async def _written(agent: Any, request: SummaryRequest) -> str:
+    """A summary for whatever has messages and a model."""
+    prompt = request.prompt(BLOCK_CHARS_MAX[0])
+    writer = cast("Any", request.agent)
+    if writer is not None:
+        result = await writer.invoke_async(prompt) if hasattr(writer, "invoke_async") else writer(prompt)
+        return text_of(result.message)
+    from repertory.actors.turn import ModelRequest, call_model  # loaded when used
+
+    messages: list[Message] = [{"role": "user", "content": [{"text": prompt}]}]
+    question = ModelRequest(messages=messages, tool_specs=(), system_prompt=request.system_prompt)
+    return text_of((await call_model(agent.aux_model, question, None)).message)
+
+
+def _apply(manager: PlannedManager, agent: Any, plan: WindowPlan) -> None:
+    shown = agent.messages
+    gone = [message for at, message in enumerate(shown[: plan.drop]) if at not in plan.pinned]
     front = [] if plan.summary is None else [plan.summary]
-    agent.messages[:] = [*front, *apply_plan(agent.messages, plan)]
+    if plan.changes:
+        shown[:] = [*front, *apply_plan(shown, plan)]
+    manager.removed_message_count += len(gone) - sum(map(is_summary, gone))
 
 
 # A copy of a user's object that provably shares nothing mutable with it.

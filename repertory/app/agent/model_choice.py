@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, cast, get_args
 
 from msgspec import Struct
 
@@ -103,12 +103,13 @@ _ELSEWHERE = {("gpt-", "chatgpt-", "o1", "o3", "o4"): "OpenAIModel", ("claude-",
 
 
 def default_model(model: object) -> Model:
-    """The model itself, or Bedrock's for an id or None. Nothing is connected before the first call.
+    """The model itself, which is anything with a method `stream`, or Bedrock's for an id or None. Nothing is connected
+    before the first call.
 
     Errors: `Invalid` for anything else; `ImportError` naming what to install when Bedrock's client is missing.
     """
-    if isinstance(model, Model):
-        return model
+    if isinstance(model, Model) or (not isinstance(model, str) and callable(getattr(model, "stream", None))):
+        return cast("Model", model)
     if model is not None and not isinstance(model, str):
         raise Invalid("model is a Model, the id of a Bedrock model, or None", got=type(model).__name__)
     for beginnings, kind in _ELSEWHERE.items():

@@ -15,10 +15,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from repertory.backends.tools.function_tool import FunctionTool
 from repertory.errors import HookFailed, Invalid, RepertoryError
+
+if TYPE_CHECKING:
+    from repertory.actors.hooks.events import HookProvider
+    from repertory.app.plugins.interventions import InterventionHandler
 
 _Callback = TypeVar("_Callback", bound=Callable[..., Any])
 _MARK = "__repertory_hook__"
@@ -43,21 +47,34 @@ class Plugin:
 
     @property
     def hooks(self) -> list[Callable[..., Any]]:
-        """The marked callbacks, base classes first, in the order in which they were written."""
-        return marked_callbacks(self)
+        """The marked callbacks, base classes first, in the order in which they were written. What is taken out of this
+        list before the plugin is given to an agent is not registered.
+        """
+        return kept_list(self, "hooks", marked_callbacks)
 
     @property
     def tools(self) -> list[FunctionTool[..., Any]]:
-        """The tools among the methods, base classes first, in the order in which they were written."""
-        found: list[FunctionTool[..., Any]] = []
-        for name in _names(self):
-            if isinstance(getattr(type(self), name), FunctionTool):
-                found.append(getattr(self, name))
-        return found
+        """The tools among the methods, base classes first, in the order in which they were written; as `hooks`."""
+        return kept_list(self, "tools", _marked_tools)
 
     def init_agent(self, agent: Any) -> Awaitable[None] | None:
         """Prepare an `Agent` that got this plugin; its hooks and tools are registered already."""
         del agent
+
+
+_Member = TypeVar("_Member")
+
+
+def kept_list(plugin: object, what: str, find: Callable[[object], list[_Member]]) -> list[_Member]:
+    """What was found in the plugin at first, as the program has left it since."""
+    kept = cast("dict[str, list[_Member]]", vars(plugin).setdefault("__repertory_plugin__", {}))
+    if what not in kept:
+        kept[what] = find(plugin)
+    return kept[what]
+
+
+def _marked_tools(plugin: object) -> list[FunctionTool[..., Any]]:
+    return [getattr(plugin, name) for name in _names(plugin) if isinstance(getattr(type(plugin), name), FunctionTool)]
 
 
 def marked_callbacks(plugin: object) -> list[Callable[..., Any]]:
@@ -131,3 +148,15 @@ def _names(plugin: object) -> list[str]:
     """The attributes of the plugin's classes, base classes first; an overridden one keeps its first place."""
     names = [name for kind in reversed(type(plugin).__mro__) for name in vars(kind)]
     return [name for name in dict.fromkeys(names) if name not in ("hooks", "tools")]
+
+
+# What is given beside plugins.
+
+
+def as_hooks(interventions: Sequence[InterventionHandler]) -> Sequence[HookProvider]:
+    """Policies as a provider of hooks. Loads its module only when there are some. Errors: `Invalid`."""
+    if not interventions:
+        return ()
+    from repertory.app.plugins.interventions import InterventionRegistry
+
+    return (InterventionRegistry(interventions),)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import math
 import os
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, cast, runtime_checkable
+from weakref import ref
 
 import anyio
 from msgspec import Struct
@@ -20,6 +27,8 @@ from repertory.actors.persister import PersisterSettings
 from repertory.actors.session import SessionParts, SessionSettings, member_specs
 from repertory.actors.turn import ModelRequest, call_until_answered
 from repertory.app.agent.conversation_managers import window_manager
+from repertory.app.agent.plugins import Plugin, check_plugins
+from repertory.app.agent.printer import PrintingCallbackHandler, null_callback_handler
 from repertory.app.host.life import SessionLife
 from repertory.app.host.session import ActiveSession, SessionSpec
 from repertory.backends.tools.function_tool import load_schema_library
@@ -36,12 +45,15 @@ if TYPE_CHECKING:
     from repertory.actors.agent import CallSettings
     from repertory.actors.context import AgentParts, MarkTurn
     from repertory.actors.in_memory_journal import InMemoryJournal
+    from repertory.actors.memory.consumer import MemoryParts
     from repertory.actors.memory.store import MemoryStoreMessage
     from repertory.app.agent.conversation_managers import ConversationManager
     from repertory.app.host.session import SessionHost
+    from repertory.app.memory.memory_manager import MemoryManager
     from repertory.backends.ports import OutputSchema
     from repertory.core.messages import Message, Prompt
     from repertory.core.snapshots.fields import SnapshotFields
+    from repertory.core.turn import StopReason
     from repertory.core.window.decision import SummaryRequest
     from repertory.runtime.ref import ActorRef
     from repertory.runtime.spec import ChildSpec
@@ -217,6 +229,50 @@ async def _ask_agent(agent: Any, prompt: str) -> str:
     return str(await agent.invoke_async(prompt))
 
 
+class AgentCalls:
+    """The calls of one agent object that run."""
+
+    def __init__(self) -> None:
+        self.running: list[str | None] = []
+        """Their idempotency tokens."""
+        self.stop: StopReason | None = None
+        """The next call was cancelled before it begins."""
+
+    @contextmanager
+    def running_now(self, invocation: Invocation) -> Generator[None]:
+        """The call runs in the block."""
+        self.running.append(invocation.idempotency_token)
+        try:
+            yield
+        finally:
+            self.running.remove(invocation.idempotency_token)
+
+
+def flush_at_exit(agent: Any, parts: MemoryParts, flush: Callable[[Any, float], Awaitable[str | None]]) -> None:
+    """Register a flush at the end of the process for conversations held in sync code, if nothing flushes before."""
+    from repertory.app.host.blocking import Unfinished, hold_memory  # loaded when used
+
+    if not any(source.extracts for source in parts.sources):
+        return
+    here, kept = ref(agent), agent.session_id is not None
+
+    async def flush_if_there(by: float) -> str | None:
+        there = here()
+        return None if there is None else await flush(there, by)
+
+    stores = [source.client.name for source in parts.sources if source.extracts]
+    then = "it stands in the journal" if kept else "it is kept nowhere else, and lost"
+    unfinished = Unfinished(
+        left=f"memory stores have not taken in what was said; {then} stores={stores!r}",
+        session_id=agent.session_id,
+        agent_id=agent.agent_id,
+        # A new process can flush what is stored in a session, so that entry need not keep the agent alive.
+        finish=flush_if_there if kept else partial(flush, agent),
+        of_memory=True,
+    )
+    parts.link.watch = partial(hold_memory, id(parts.link), unfinished)
+
+
 # The options of a call beside its prompt, how they become an invocation, and the callback handler.
 
 
@@ -242,26 +298,42 @@ class CallOptions(TypedDict, total=False):
     """What all work of this call may use together; see `Budget`."""
     busy: Busy | None
     """What to do while another turn runs; None for the agent's own setting."""
+    cancel_signal: threading.Event | None
+    """Ends the turn, as `cancel()` does, when any thread has set it: before the next step, and within a tenth of a
+    second while something runs. It stays as it is."""
+    structured_output_prompt: str | None
+    """What the model is told when it has answered without the structured output."""
 
 
 _BUSY = ("queue", "reject", "interrupt", "steer")
 
 
-def read_call(prompt: Prompt, options: CallOptions, default_schema: type[Any] | None) -> Invocation:
-    """The invocation. Errors: `TypeError` for an unknown option, `Invalid` for a bad value."""
+def read_call(
+    prompt: Prompt,
+    options: CallOptions,
+    default_schema: type[Any] | None,
+    output_prompt: str | None = None,
+    stop: StopReason | None = None,
+) -> Invocation:
+    """The invocation; `stop`: the call was cancelled before. Errors: `Invalid` for a bad value of an option."""
     if not options:
         return Invocation(
-            prompt=prompt, invocation_state={"request_state": {}}, output_schema=output_schema_of(default_schema)
+            prompt=prompt,
+            invocation_state={"request_state": {}},
+            output_schema=output_schema_of(default_schema),
+            output_prompt=output_prompt,
+            stop=stop,
         )
-    unknown = sorted(options.keys() - CallOptions.__annotations__.keys())
-    if unknown:
-        msg = f"a call takes {', '.join(CallOptions.__annotations__)}, not {', '.join(unknown)}"
-        raise TypeError(msg)
     state = options.get("invocation_state")
     if state is None:
         state = {}
     elif not isinstance(cast("object", state), dict):
         raise Invalid("invocation_state is a dictionary", got=type(state).__name__)
+    unknown = sorted(options.keys() - CallOptions.__annotations__.keys())
+    if unknown:
+        about = f"a call takes {', '.join(CallOptions.__annotations__)}: pass {', '.join(unknown)} in invocation_state"
+        warnings.warn(about, DeprecationWarning, stacklevel=4)
+        state.update({name: cast("dict[str, Any]", options)[name] for name in unknown})
     kept = state.setdefault("request_state", {})
     if not isinstance(kept, dict):
         raise Invalid("invocation_state['request_state'] is a dictionary", got=type(kept).__name__)
@@ -285,6 +357,9 @@ def read_call(prompt: Prompt, options: CallOptions, default_schema: type[Any] | 
         idempotency_token=None if token is None else check_id(token, "idempotency_token"),
         drop_interrupts=bool(options.get("drop_interrupts")),
         output_schema=output_schema_of(options.get("structured_output_model") or default_schema),
+        output_prompt=options.get("structured_output_prompt") or output_prompt,
+        stop=stop,
+        cancel_signal=options.get("cancel_signal"),
         budget=_budget(options.get("budget")),
     )
 
@@ -304,6 +379,62 @@ def output_schema_of(kind: type[Any] | None) -> OutputSchema | None:
     return schema_for(kind)
 
 
+def with_memory(plugins: Sequence[Plugin] | None, manager: MemoryManager | None) -> Sequence[Plugin]:
+    checked = check_plugins(plugins or (), Plugin)
+    added = [] if manager is None or any(each is manager for each in checked) else [manager]
+    return check_plugins([*checked, *added], Plugin)
+
+
+def given_manager(given: object, plugins: object = None) -> MemoryManager | None:
+    """The memory manager from the argument of an agent, or among its plugins. Loads its module only when there is one.
+    Errors: `Invalid`.
+    """
+    if given is None and isinstance(plugins, list | tuple):
+        given = next((each for each in cast("Sequence[object]", plugins) if hasattr(each, "parts_for")), None)
+    if given is None:
+        return None
+    from repertory.app.memory.memory_manager import read_manager
+
+    return read_manager(given)
+
+
+def chosen_busy(busy: str, mode: str | None) -> Busy:
+    """What a call does while another one runs, as `busy` says it, or as the SDK's `concurrent_invocation_mode` does."""
+    if mode is not None:
+        throws = one_of("concurrent_invocation_mode", mode, ("throw", "unsafe_reentrant")) == "throw"
+        busy = "reject" if throws else "queue"
+    return one_of("busy", busy, ("queue", "reject", "interrupt", "steer"))
+
+
+def one_of(argument: str, value: Any, allowed: tuple[str, ...]) -> Any:
+    if value not in allowed:
+        raise Invalid(f"{argument} must be one of {', '.join(allowed)}", got=value)
+    return value
+
+
+def for_traces(attributes: Mapping[str, object] | None) -> dict[str, object]:
+    """Those attributes whose values traces can have."""
+    return {name: value for name, value in (attributes or {}).items() if _can_trace(value)}
+
+
+def _can_trace(value: object) -> bool:
+    many = cast("Sequence[object]", value) if isinstance(value, list | tuple) else (value,)
+    return all(isinstance(one, str | bool | int | float) for one in many)
+
+
+def read_config(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
+    """The keywords. Errors: `Invalid` for a file that cannot be read or holds no JSON object."""
+    if isinstance(config, Mapping):
+        return dict(config)
+    try:
+        document = json.loads(Path(config).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Invalid("an agent's configuration cannot be read", path=str(config), cause=str(error)) from error
+    if not isinstance(document, dict):
+        raise Invalid("an agent's configuration is a JSON object", path=str(config), got=type(document).__name__)
+    return cast("dict[str, Any]", document)
+
+
 def request_state_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """The part of an invocation state that callback handlers get."""
     found = state.get("request_state")
@@ -311,9 +442,68 @@ def request_state_of(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 CallbackHandler: TypeAlias = "Callable[..., object]"
-"""Called with each event's entries as keywords, and `request_state`. The turn waits for an asynchronous handler."""
+"""Called with each event's entries as keywords, and `request_state`. The turn waits for an asynchronous handler.
+
+Besides the events of `core/result.py` it is called with `init_event_loop=True` when a call begins, with `start=True`
+and `start_event_loop=True` when the model begins to answer, and with `current_tool_use` (its `input` is the text so
+far) and `delta` for each piece of a tool's input.
+"""
 
 _log = logging.getLogger("repertory.callbacks")
+
+
+def chosen_handler(given: CallbackHandler | type[PrintingCallbackHandler] | None) -> CallbackHandler:
+    """The callback handler that an agent has: one that prints of its own, or one that is silent for None."""
+    if given is None:
+        return null_callback_handler
+    return PrintingCallbackHandler() if given is PrintingCallbackHandler else cast("CallbackHandler", given)
+
+
+def calls_of(handler: CallbackHandler | None, invocation_state: Mapping[str, Any]) -> HandlerCalls | None:
+    """The calls of this handler in one call of an agent; None if it is silent."""
+    if handler is None or handler is null_callback_handler:
+        return None
+    return HandlerCalls(handler, invocation_state)
+
+
+class HandlerCalls:
+    """Calls a callback handler with the events of one call, and with what they mean."""
+
+    def __init__(self, handler: CallbackHandler, invocation_state: Mapping[str, Any]) -> None:
+        self._handler = handler
+        self._request_state = request_state_of(invocation_state)
+        self._begun = False
+        self._answering = False
+        self._use: dict[str, str] = {}
+
+    async def tell(self, event: Mapping[str, object]) -> None:
+        """Call the handler with this event. Its exceptions are logged."""
+        if not self._begun:
+            self._begun = True
+            await self._call({"init_event_loop": True})
+        raw = event.get("event")
+        if raw is not None and not self._answering:
+            self._answering = True
+            await self._call({"start": True})
+            await self._call({"start_event_loop": True})
+        await self._call(event)
+        if isinstance(raw, Mapping):
+            await self._tell_tool_use(cast("Mapping[str, Any]", raw))
+        elif "message" in event or "model_retry" in event:
+            self._answering = False
+
+    async def _tell_tool_use(self, raw: Mapping[str, Any]) -> None:
+        match raw:
+            case {"contentBlockStart": {"start": {"toolUse": {"toolUseId": use_id, "name": name}}}}:
+                self._use = {"toolUseId": use_id, "name": name, "input": ""}
+            case {"contentBlockDelta": {"delta": {"toolUse": {"input": str(piece)}} as delta}} if self._use:
+                self._use["input"] += piece
+                await self._call({"type": "tool_use_stream", "current_tool_use": dict(self._use), "delta": delta})
+            case _:
+                pass
+
+    async def _call(self, event: Mapping[str, object]) -> None:
+        await call_handler(self._handler, event, self._request_state)
 
 
 async def call_handler(handler: CallbackHandler, event: Mapping[str, object], request_state: dict[str, Any]) -> None:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 from repertory.actors.hooks.calls import fire_sync
 from repertory.actors.hooks.events import AfterSnapshotEvent, BeforeSnapshotEvent
 from repertory.app.agent.conversation_managers import restore_state
+from repertory.app.agent.persisted import Snapshot
 from repertory.app.host.edge import span
 from repertory.core.interrupt_state import read_state, snapshot_state
 from repertory.core.messages import repair
 from repertory.core.snapshots.fields import SnapshotFields
-from repertory.core.snapshots.portable import Snapshot, read_fields, snapshot_of
+from repertory.core.snapshots.portable import read_fields, snapshot_of
 from repertory.errors import Invalid, RepertoryError, SnapshotException
 
 if TYPE_CHECKING:
@@ -58,14 +59,14 @@ def take_snapshot(
             "conversation_manager_state": {**manager.get_state(), **now.manager_state, "__name__": manager.name},
             "interrupt_state": snapshot_state(now.pending_tools),
             "model_state": {},
-            "system_prompt": agent.system_prompt,
+            "system_prompt": agent.blueprint().parts.system_prompt,
             "enabled_tools": agent.enabled_tools,
             "components": components,
         }
         chosen = {name: value for name, value in fields.items() if name in wanted}
         if not components:
             chosen.pop("components", None)
-        snapshot = snapshot_of(chosen, before.metadata, time.time())
+        snapshot = Snapshot(snapshot_of(chosen, before.metadata, time.time()))
         fire_sync(agent.hooks, AfterSnapshotEvent(agent=agent, action="save", snapshot=snapshot))
     return snapshot
 

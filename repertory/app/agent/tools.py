@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from repertory.actors.call import Invocation
+from repertory.actors.tool_registry import ToolRegistry
 from repertory.app.agent.conversation_managers import another_manager
 from repertory.app.host.blocking import blocking_host
+from repertory.backends.sdk_members import SdkMembers
 from repertory.core.interrupts import agent_prefix
 from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result, tool_results
+from repertory.core.tools import normal_spec
 from repertory.core.turn_start import direct_prompt, recorded
 from repertory.errors import Invalid, RepertoryError
 
 if TYPE_CHECKING:
-    from repertory.actors.tool_registry import ToolRegistry
+    from repertory.actors.context import ToolExecution
     from repertory.app.agent.conversation_managers import ConversationManager
     from repertory.app.agent.session import AgentSessionSpec
     from repertory.app.host.session import ActiveSession
-    from repertory.backends.ports import ToolContext
+    from repertory.backends.ports import Tool, ToolContext
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Json, Message, Prompt
     from repertory.core.result import AgentResult, TurnEvent
@@ -57,7 +61,7 @@ class Answering(Protocol):
     def stream_async(self, prompt: Prompt) -> AsyncGenerator[TurnEvent]: ...
 
 
-class AgentTool:
+class AgentTool(SdkMembers):
     """A tool that passes `input` to an agent, and returns its answer.
 
     Without `preserve_context` each call begins with the messages and the state that the agent was built with, and
@@ -73,8 +77,19 @@ class AgentTool:
     effects = True
     idempotent = False
     timeout_s = None
+    tool_type = "agent"
 
-    def __init__(self, agent: Answering, *, name: str | None, description: str | None, preserve_context: bool) -> None:
+    def __init__(
+        self,
+        agent: Answering,
+        *,
+        name: str | None,
+        description: str | None,
+        preserve_context: bool,
+        delegate: bool = False,
+    ) -> None:
+        self.delegate = delegate
+        """Whether its answer ends the turn of the agent that asks, if it asks nothing else in the same step."""
         if not preserve_context:
             another_manager(agent.conversation_manager)  # Each call needs one.
         self._agent = agent
@@ -96,6 +111,14 @@ class AgentTool:
                 }
             },
         }
+
+    def _take_spec(self, spec: ToolSpec) -> None:
+        self.spec = normal_spec(spec)
+
+    @property
+    def agent(self) -> Answering:
+        """The agent that is asked."""
+        return self._agent
 
     @property
     def remembers(self) -> bool:
@@ -161,7 +184,10 @@ async def _passed_on(agent: Answering, answers: Mapping[str, Json]) -> Prompt:
 
 
 def as_tools(tools: Iterable[object]) -> list[object]:
-    """The tools as a flat list, with agents converted to tools. Errors: `Invalid` for anything but a list."""
+    """The tools as a flat list, with agents, and tools in the forms of the SDK, converted.
+
+    Errors: `Invalid` for anything but a list, and for a file, module or name that has no tools.
+    """
     if isinstance(tools, str | bytes) or not isinstance(cast("object", tools), Iterable):
         given: object = tools
         name = getattr(given, "__name__", None) or getattr(given, "name", None) or "my_tool"
@@ -170,9 +196,15 @@ def as_tools(tools: Iterable[object]) -> list[object]:
     for one in tools:
         if isinstance(one, list | tuple):
             found.extend(as_tools(cast("Iterable[object]", one)))
+        elif hasattr(one, "run"):
+            found.append(one)
+        elif callable(as_tool := getattr(one, "as_tool", None)):
+            found.append(as_tool())
         else:
-            as_tool = getattr(one, "as_tool", None)
-            found.append(as_tool() if callable(as_tool) else one)
+            from repertory.app.agent.foreign_tools import foreign_tools  # loaded by the first of them
+
+            foreign = foreign_tools(one)
+            found.extend([one] if foreign is None else foreign)
     return found
 
 
@@ -189,6 +221,79 @@ def check_forgetful(tools: Iterable[object]) -> None:
 
 def _remembers(tool: object) -> bool:
     return isinstance(tool, AgentTool) and tool.remembers
+
+
+class ToolExecutor(Protocol):
+    """How the tools of one step run, as an object; `Agent(tool_execution=...)` says it in a word."""
+
+    @property
+    def execution(self) -> ToolExecution:
+        """The word."""
+        ...
+
+
+class ChangeTools(Protocol):
+    """Gives an agent other tools, from its next step on."""
+
+    def __call__(self, change: Callable[[ToolRegistry], ToolRegistry], /) -> None: ...
+
+
+class AgentTools:
+    """The tools of an agent, to be read and changed while it lives: `agent.tool_registry`.
+
+    A change counts from the agent's next step, also in the middle of a turn.
+    """
+
+    def __init__(self, now: ToolRegistry, change: ChangeTools) -> None:
+        self._now = now
+        self._change = change
+
+    @property
+    def registry(self) -> dict[str, Tool]:
+        """The tools by name. A copy: `register_tool` and `unregister_tool` change the agent's."""
+        return {tool.name: tool for tool in self._now}
+
+    def register_tool(self, tool: object) -> None:
+        """Add a tool, or replace the one of the same name. Errors: `Invalid` for anything that is no tool."""
+        self.process_tools([tool])
+
+    def process_tools(self, tools: Iterable[object]) -> list[str]:
+        """Add tools in any form that `Agent(tools=...)` takes, and give their names. Errors: as `register_tool`."""
+        added = list(ToolRegistry(as_tools(tools)))
+
+        def with_them(now: ToolRegistry) -> ToolRegistry:
+            for tool in added:
+                now = now.without(tool.name).also(tool)
+            return now
+
+        self._change(with_them)
+        return [tool.name for tool in added]
+
+    def replace(self, new_tool: Tool) -> None:
+        """Put a tool in the place of the one of its name. Errors: `Invalid` if there is none."""
+        if new_tool.name not in self._now:
+            raise Invalid(f"Cannot replace tool '{new_tool.name}' - tool does not exist")
+        self.register_tool(new_tool)
+
+    def unregister_tool(self, name: str) -> None:
+        """Remove a tool. Errors: `AttributeError` for an unknown one."""
+        if name not in self._now:
+            raise AttributeError(f"Tool '{name}' not found")
+        self._change(lambda now: now.without(name))
+
+    def load_tool_from_filepath(self, tool_name: str, tool_path: str) -> None:
+        """Add a tool of a Python file. Errors: `FileNotFoundError`; `Invalid` when the file has no such tool."""
+        if not Path(tool_path).expanduser().exists():
+            raise FileNotFoundError(f"Tool file not found: {tool_path}")
+        self.process_tools([{"path": tool_path, "name": tool_name}])
+
+    def get_all_tool_specs(self) -> list[ToolSpec]:
+        """The spec of each tool, as the model sees it."""
+        return list(self._now.specs)
+
+    def get_all_tools_config(self) -> dict[str, ToolSpec]:
+        """The spec of each tool, by name."""
+        return {spec["name"]: spec for spec in self._now.specs}
 
 
 # `agent.tool.<name>(...)`: a tool called by the program itself, recorded or not.

@@ -226,7 +226,7 @@ class Chat:
                     return cast("AgentResult", event["result"])
         raise AssertionError("a turn's stream ends with its result or an error")
 
-    def _ask_about(self, interrupts: tuple[Interrupt, ...]) -> Prompt:
+    def _ask_about(self, interrupts: Sequence[Interrupt]) -> Prompt:
         """The user's answers to the questions; None when the input has ended."""
         answers: list[dict[str, object]] = []
         for interrupt in interrupts:

@@ -1,4 +1,4 @@
-"""The command line: `repertory chat`, `repertory sessions ...` and `repertory memory ...`."""
+"""The command line: `repertory chat`, `repertory sessions ...`, `repertory memory ...` and `repertory migrate`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -44,6 +45,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_place(chat)
     add_commands(commands.add_parser("sessions", help="list, search, fork, redact, repair and delete stored sessions"))
+    migrate = commands.add_parser("migrate", help="change programs of the Strands Agents SDK into programs of this one")
+    migrate.add_argument("paths", metavar="PATH", nargs="+", help="a program, or a folder of them")
+    migrate.add_argument("--check", action="store_true", help="change nothing, and say what would be changed")
     add_memory_commands(commands.add_parser("memory", help="search, add and erase what agents remember"))
     return parser
 
@@ -86,6 +90,9 @@ def _run(options: argparse.Namespace) -> int:
             place=chosen_place(options),
         )
         return run_chat(settings, os.environ)
+    if options.command == "migrate":
+        # Its package stands above this one.
+        return int(import_module("repertory.app.strands.migration").migrate(options.paths, check=options.check))
     if options.command == "memory":
         return run_memory_command(options)
     return run_command(options)

@@ -30,7 +30,8 @@ _INSTALLED = ("site-packages", "dist-packages")
 _SPECIAL = frozenset(("__init__", "__call__", "__enter__", "__exit__", "__aenter__", "__aexit__"))
 _LOOPS = ("anyio", "outcome", "sniffio", "trio")
 _CLIENTS = ("aiobotocore", "aiohttp", "anthropic", "botocore", "h11", "httpcore", "httpcore2", "httpx", "httpx2", "mcp")
-_LIBRARIES = frozenset((*_LOOPS, *_CLIENTS, "openai", "pydantic"))
+_MODELS = ("google", "litellm", "ollama", "openai", "writerai")
+_LIBRARIES = frozenset((*_LOOPS, *_CLIENTS, *_MODELS, "pydantic"))
 
 
 def short_errors(kind: type[T]) -> type[T]:

@@ -572,7 +572,8 @@ class Host:
             await self.memories.aclose()
         await self._stores.close_all()
         for model in self._models.values() if self._settings.closes_models else ():
-            await model.aclose()
+            if hasattr(type(model), "aclose"):
+                await model.aclose()
 
 
 def _key(spec: SessionSpec, within: ActivationLock | None) -> PlaceKey:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack, cast
 from weakref import WeakValueDictionary
 
 import anyio
 
 from repertory.app import lazy_names as later
-from repertory.app.agent.agent import Agent, given_manager, with_memory
+from repertory.app.agent.agent import Agent
 from repertory.app.host.edge import short_errors
 from repertory.core.retry import DEFAULT_PATIENCE, DEFAULT_RETRY
 from repertory.errors import Invalid
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 
     from repertory.actors.call import Busy, Invocation
     from repertory.actors.context import Durability, ToolExecution
-    from repertory.actors.hooks.events import HookProvider
+    from repertory.actors.hooks.events import HookCallback, HookProvider
     from repertory.app.agent.conversation_managers import ManagerChoice
     from repertory.app.agent.plugins import Plugin
     from repertory.app.agent.session import CallOptions
     from repertory.app.host.host import Host, SessionUse, ShutdownHook
     from repertory.app.host.reports import DrainReport, RuntimeStats
     from repertory.app.memory.memory_manager import MemoryManager
+    from repertory.app.plugins.interventions import InterventionHandler
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.ports import Model
     from repertory.core.interrupts import Interrupt
@@ -78,7 +79,7 @@ class Runtime:
         patience: StorePatience = DEFAULT_PATIENCE,
     ) -> None:
         self._sessions = later.check_place(sessions, "sessions")
-        self._memory = given_manager({"stores": memory} if isinstance(memory, list | tuple) else memory)
+        self._memory = later.given_manager({"stores": memory} if isinstance(memory, list | tuple) else memory)
         settings = later.HostSettings(
             idle_timeout_s=idle_timeout_s, drain_timeout_s=drain_timeout_s, on_fatal=on_fatal, patience=patience
         )
@@ -165,9 +166,12 @@ class HostedAgent:
 
     def __init__(self, host: Host, spec: AgentSpec, sessions: SessionPlace | None) -> None:
         self._host = host
+        if spec.context_manager is not None:
+            manager, more = later.managed_context(spec.context_manager, spec.conversation_manager, spec.plugins)
+            spec = replace(spec, conversation_manager=manager, plugins=more, context_manager=None)
         tools, plugins = later.as_tools(spec.tools), later.check_plugins(spec.plugins, later.Plugin)
-        memory = given_manager(spec.memory_manager)
-        added = [tool for plugin in with_memory(plugins, memory) for tool in plugin.tools]
+        memory = later.given_manager(spec.memory_manager)
+        added = [tool for plugin in later.with_memory(plugins, memory) for tool in plugin.tools]
         with_plugins = later.ToolRegistry([*tools, *added])
         later.check_forgetful(with_plugins)
         self._sessions = sessions
@@ -261,10 +265,10 @@ class AgentSpec:
     """An agent for any number of sessions. The fields have the meaning of `Agent`'s arguments.
 
     Each session has its own messages, state, system prompt and conversation manager: copies of those here that provably
-    share nothing, or a factory's (`conversation_manager=lambda: Mine(...)`). Model, tools, hooks, plugins, memory
-    manager and retry strategy are shared by all sessions, so they store data of a conversation only under its agent
-    (`event.agent`, `context.agent`) or its session. `Runtime.agent` refuses, with `Invalid`, conversation managers that
-    cannot be copied, and agents as tools with `preserve_context=True`.
+    share nothing, or a factory's (`conversation_manager=lambda: Mine(...)`). Model, tools, hooks, plugins,
+    interventions, memory manager and retry strategy are shared by all sessions, so they store data of a conversation
+    only under its agent (`event.agent`, `context.agent`) or its session. `Runtime.agent` refuses, with `Invalid`,
+    conversation managers that cannot be copied, and agents as tools with `preserve_context=True`.
     """
 
     name: str = "default"
@@ -279,8 +283,10 @@ class AgentSpec:
     busy: Busy = "queue"
     unknown_tool_outcome: UnknownOutcome = "ask"
     description: str | None = None
-    hooks: Sequence[HookProvider] = ()
+    hooks: Sequence[HookProvider | HookCallback] = ()
     plugins: Sequence[Plugin] = ()
+    interventions: Sequence[InterventionHandler] = ()
+    context_manager: Literal["auto", False] | None = None
     memory_manager: MemoryManager | Mapping[str, object] | None = None
     """None for the runtime's."""
     structured_output_model: type[Any] | None = None

@@ -49,6 +49,9 @@ class BedrockKnowledgeBaseS3Config(Options):
     client: Any = None
     """A boto3 client of S3, whose credentials, region and endpoint are used. Requests go through our own clients."""
     endpoint_url: str | None = None
+    kms_key_id: str | None = None
+    """The id, ARN or alias of the KMS key with which S3 encrypts the memories, which the knowledge base's role must be
+    allowed to use; None: the bucket's default encryption."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,9 +90,9 @@ class BedrockKnowledgeBaseStore(KnowledgeBaseMemory):
     """A memory store in a knowledge base of Amazon Bedrock: pass it to `MemoryManager(stores=[...])`, or use it alone.
 
     See `KnowledgeBaseMemory` for its methods. Nothing is connected before the first search or write, so an agent can be
-    built without a network. It needs bedrock:Retrieve; for writes bedrock:IngestKnowledgeBaseDocuments;
-    bedrock:GetKnowledgeBase when the kind of the knowledge base is not given and is not `VECTOR`; s3:PutObject for an
-    S3 data source.
+    built without a network. It needs bedrock:Retrieve; for writes bedrock:IngestKnowledgeBaseDocuments and
+    bedrock:StartIngestionJob; bedrock:GetKnowledgeBase when the kind of the knowledge base is not given and is not
+    `VECTOR`; s3:PutObject for an S3 data source (`docs/aws-permissions.md`).
     """
 
     def __init__(
@@ -190,6 +193,7 @@ def _open_objects(
         aws=_aws(config, s3.client, s3.endpoint_url),
         retry_policy=patience,
         content_type="text/plain; charset=utf-8",
+        kms_key_id=s3.kms_key_id,
     )
 
 

@@ -305,7 +305,7 @@ def _model_of(context: object) -> Model:
     for model in candidates:
         if model is not None:
             return cast("Model", model)
-    raise Invalid("there is no model to ask: give ModelExtractor one, or an agent")
+    raise Invalid("no model configured: give ModelExtractor one, or an agent")
 
 
 def _read(source: Any, name: str) -> object:

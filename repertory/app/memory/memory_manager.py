@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import copy_context
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from weakref import WeakKeyDictionary, ref
 
@@ -138,7 +139,7 @@ class MemoryManager(Plugin):
         one that has failed several times. Errors: `Invalid` for an unknown store; `Unavailable` when all have failed.
         """
         read = read_options(MemorySearchOptions, options, "options")
-        stores = self.managed if read.stores is None else [self._store(name) for name in read.stores]
+        stores = self.managed if read.stores is None else [self._store(name) for name in dict.fromkeys(read.stores)]
         return await self.search_stores(query, stores, read.max_search_results)
 
     async def search_stores(
@@ -178,7 +179,7 @@ class MemoryManager(Plugin):
         if read.stores is None:
             stores = [store for store in self.managed if store.adds]
         else:
-            stores = [self._writable(name) for name in read.stores]
+            stores = [self._writable(name) for name in dict.fromkeys(read.stores)]
         if not stores:
             raise Invalid("MemoryManager: no writable store matched")
         failed = await self._write_all(stores, [content], read.metadata, None, None)
@@ -212,7 +213,9 @@ class MemoryManager(Plugin):
         scope = [store for store in self.managed if among is None or store.name in among]
         found = [store for store in scope if not wanted or store.name in wanted]
         if not found:
-            raise Invalid("there are no such memory stores", got=wanted, stores=[store.name for store in scope])
+            raise Invalid(
+                "none of the requested memory stores are available", got=wanted, stores=[store.name for store in scope]
+            )
         unknown = [name for name in wanted or () if name not in [store.name for store in found]]
         if unknown:
             _log.warning("a model has named unknown memory stores stores=%r", unknown)
@@ -228,10 +231,13 @@ class MemoryManager(Plugin):
             raise AggregateMemoryError(text, [error for _, error in failed])
 
     async def accept(self, agent: Any, stores: Sequence[ManagedStore], contents: Sequence[str], key: str) -> int:
-        """Queue memories to be written after the turn; returns how many. Errors: `LimitReached` when too many wait."""
-        memory = self.parts_for(agent).link.ref
-        if memory is None:  # The program has called the tool outside any session.
-            await self.write(stores, contents, key=key, agent=agent)
+        """Queue memories to be written after the turn; returns how many. Outside any session they are written at once,
+        and failures are logged. Errors: `LimitReached` when too many wait.
+        """
+        memory = None if agent is None else self.parts_for(agent).link.ref
+        if memory is None:  # The program has called the tool itself.
+            for store, error in await self._write_all(stores, contents, None, key, agent):
+                _log.warning("a memory could not be written store=%r cause=%r", store, str(error))
             return len(contents)
         names = tuple(store.name for store in stores)
         return await memory.ask(AcceptMemories(stores=names, contents=tuple(contents), key=key), timeout_s=10.0)
@@ -334,8 +340,12 @@ def _firing(link: MemoryLink, store: str) -> Any:
 
 
 SEARCH_TOOL, ADD_TOOL = "search_memory", "add_memory"
-_SEARCH = "Search what is remembered from earlier conversations. Results come with the store that they are from."
-_ADD = "Remember something beyond this conversation: short facts that stand for themselves, one in each entry."
+SEARCH_DESCRIPTION = (
+    "Search what is remembered from earlier conversations. Results come with the store that they are from."
+)
+ADD_DESCRIPTION = (
+    "Remember something beyond this conversation: short facts that stand for themselves, one in each entry."
+)
 
 
 class Memory(Protocol):
@@ -360,7 +370,7 @@ def search_tool(manager: Memory, given: object) -> object | None:
 
     async def search_memory(
         query: str,
-        tool_context: ToolContext,
+        tool_context: ToolContext | None = None,
         max_search_results: int | None = None,
         stores: list[str] | None = None,
     ) -> list[dict[str, Any]]:
@@ -372,14 +382,15 @@ def search_tool(manager: Memory, given: object) -> object | None:
             stores: The names of the stores to search; all when left out.
         """
         chosen = manager.in_scope(stores)
-        found = await manager.search_stores(query, chosen, max_search_results, tool_context.agent)
+        agent = None if tool_context is None else tool_context.agent
+        found = await manager.search_stores(query, chosen, max_search_results, agent)
         return [
             {"content": entry.content, "store_name": entry.store_name}
             | ({"metadata": dict(entry.metadata)} if entry.metadata else {})
             for entry in found
         ]
 
-    described = _described(config.description or _SEARCH, stores)
+    described = _described(config.description or SEARCH_DESCRIPTION, stores)
     name = config.name or SEARCH_TOOL
     return tool(name=name, description=described, effects=False, idempotent=True)(search_memory)
 
@@ -393,7 +404,7 @@ def add_tool(manager: Memory, given: object) -> object | None:
     names = [store.name for store in scope]
 
     async def add_memory(
-        entries: list[str], tool_context: ToolContext, stores: list[str] | None = None
+        entries: list[str], tool_context: ToolContext | None = None, stores: list[str] | None = None
     ) -> dict[str, int]:
         """Add.
 
@@ -401,14 +412,19 @@ def add_tool(manager: Memory, given: object) -> object | None:
             entries: What to remember, one fact in each.
             stores: The names of the stores to add to; all when left out.
         """
+        if not entries:
+            raise Invalid("there is nothing to remember: add_memory requires at least one entry")
         targets = manager.in_scope(stores, among=names)
-        key = tool_context.idempotency_key
+        if tool_context is None:  # The program has called the tool as a function.
+            agent, key = None, token_hex(16)
+        else:
+            agent, key = tool_context.agent, tool_context.idempotency_key
         if not config.wait_for_writes:
-            return {"accepted": await manager.accept(tool_context.agent, targets, entries, key)}
-        await manager.write(targets, entries, key=key, agent=tool_context.agent)
+            return {"accepted": await manager.accept(agent, targets, entries, key)}
+        await manager.write(targets, entries, key=key, agent=agent)
         return {"stored": len(entries)}
 
-    described = _described(config.description or _ADD, scope)
+    described = _described(config.description or ADD_DESCRIPTION, scope)
     return tool(name=config.name or ADD_TOOL, description=described, idempotent=True)(add_memory)
 
 

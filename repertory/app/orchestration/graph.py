@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from repertory.actors.orchestrator.run_driver import NodePolicy, OnFailure
 from repertory.app.orchestration.nodes import RunnerSettings, node_of
@@ -27,11 +27,11 @@ from repertory.errors import HookFailed, Invalid
 
 if TYPE_CHECKING:
     from repertory.actors.call import Busy
-    from repertory.actors.hooks.events import HookProvider
+    from repertory.actors.hooks.events import HookCallback, HookProvider
     from repertory.app.host.edge import AttributeValue
     from repertory.app.orchestration.nodes import NodePlace
     from repertory.app.orchestration.orchestrator import MultiAgentPlugin
-    from repertory.app.sessions.sessions import SessionPlacement
+    from repertory.app.sessions.sessions import AnySessionManager
     from repertory.core.orchestration.plan import EdgePredicate
     from repertory.core.orchestration.run import Run
 
@@ -58,7 +58,16 @@ class GraphNode:
         return self.node_id
 
 
-EdgeCondition: TypeAlias = Callable[..., bool]
+class EdgeConditionWithContext(Protocol):
+    """A condition that is given the call's invocation state as well."""
+
+    def __call__(self, state: GraphState, *, invocation_state: dict[str, Any]) -> bool:
+        """Whether the edge is followed."""
+        ...
+
+
+LegacyEdgeCondition: TypeAlias = Callable[["GraphState"], bool]
+EdgeCondition: TypeAlias = LegacyEdgeCondition | EdgeConditionWithContext
 """Takes the `GraphState`, and `invocation_state` by keyword if it has a parameter of that name. A plain function."""
 
 
@@ -77,7 +86,7 @@ class GraphEdge:
         if condition is not None and (not callable(condition) or _is_async(condition)):
             raise Invalid("a condition is a plain function that gives True or False", edge=str(self), got=condition)
 
-    def should_traverse(self, state: GraphState, *, invocation_state: Mapping[str, object]) -> bool:
+    def should_traverse(self, state: GraphState, *, invocation_state: dict[str, Any]) -> bool:
         """Whether the condition holds. Errors: `HookFailed` when it raises; `Invalid` when it returns an awaitable."""
         if self.condition is None:
             return True
@@ -197,8 +206,8 @@ class Graph(Orchestrator[GraphResult]):
         execution_timeout: float | None = None,
         node_timeout: float | None = None,
         reset_on_revisit: bool = False,
-        session_manager: SessionPlacement | None = None,
-        hooks: Sequence[HookProvider] | None = None,
+        session_manager: AnySessionManager | None = None,
+        hooks: Sequence[HookProvider | HookCallback] | None = None,
         plugins: Sequence[MultiAgentPlugin] | None = None,
         id: str = "default_graph",
         busy: Busy = "queue",
@@ -275,7 +284,10 @@ class Graph(Orchestrator[GraphResult]):
         )
 
     def _condition(self, edge: GraphEdge) -> EdgePredicate:
-        return lambda run, state: edge.should_traverse(GraphState(run, self), invocation_state=state)
+        def holds(run: Run, state: Mapping[str, object]) -> bool:
+            return edge.should_traverse(GraphState(run, self), invocation_state=cast("dict[str, Any]", state))
+
+        return holds
 
     def _finished(self, run: Run, result: MultiAgentResult) -> GraphResult:
         known = {each.name: getattr(result, each.name) for each in fields(result)}
@@ -345,7 +357,7 @@ class GraphBuilder:
             raise Invalid(f"Node '{node_id}' already exists")
         if any(node.executor is executor for node in self.nodes.values()):
             raise Invalid("Duplicate node instance detected. Each node must have a unique object instance.")
-        if getattr(executor, "session_manager", None) is not None:
+        if any(getattr(executor, name, None) is not None for name in ("session_manager", "kept_by")):
             raise Invalid(NO_SESSIONS)
         if on_failure not in ("fail", "skip"):
             raise Invalid("on_failure is 'fail' or 'skip'", got=on_failure)
@@ -399,11 +411,11 @@ class GraphBuilder:
         """Set the graph's name in its session."""
         return self._set("id", graph_id)
 
-    def set_session_manager(self, session_manager: SessionPlacement | None) -> GraphBuilder:
+    def set_session_manager(self, session_manager: AnySessionManager | None) -> GraphBuilder:
         """Set where runs, and every node's conversation, are stored."""
         return self._set("session_manager", session_manager)
 
-    def set_hook_providers(self, hooks: Sequence[HookProvider]) -> GraphBuilder:
+    def set_hook_providers(self, hooks: Sequence[HookProvider | HookCallback]) -> GraphBuilder:
         """Set the providers of hook callbacks."""
         return self._set("hooks", hooks)
 

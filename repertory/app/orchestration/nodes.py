@@ -5,12 +5,13 @@ A node's session stays alive from the node's first execution in a call until the
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -24,7 +25,7 @@ from repertory.actors.orchestrator.orchestrator import OrchestratorActor, Orches
 from repertory.actors.orchestrator.run_driver import NodeCall, NodeEnd
 from repertory.actors.persister import PersisterSettings, persister_spec
 from repertory.app.agent.agent import Agent
-from repertory.app.agent.session import CallbackHandler, call_handler, output_schema_of
+from repertory.app.agent.session import CallbackHandler, calls_of, output_schema_of
 from repertory.app.agent.snapshots import (
     Snapshottable,
     enable_tools,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from repertory.core.journal.image import Image
     from repertory.core.messages import Json, Message
     from repertory.core.orchestration.results import NodeOutcome
+    from repertory.core.result import TurnEvent
     from repertory.core.snapshots.portable import NodeFields
     from repertory.runtime.ref import ActorRef
 
@@ -191,6 +193,15 @@ class Askable(Protocol):
 
     async def invoke_async(self, prompt: Any, /, *, invocation_state: dict[str, Any]) -> Any:
         """Do the work. Returns an `AgentResult`, a `MultiAgentResult` or a text."""
+        ...
+
+
+@runtime_checkable
+class Streamable(Protocol):
+    """An object that is asked in this way instead, so that a caller who streams sees its events as well."""
+
+    def stream_async(self, prompt: Any, /, *, invocation_state: dict[str, Any]) -> AsyncGenerator[Any]:
+        """Do the work: yield any events, and the result as `{"result": ...}` at last."""
         ...
 
 
@@ -402,13 +413,13 @@ async def _invoked(session: ActiveSession, node: SessionNode, call: NodeCall) ->
 async def _followed(
     session: ActiveSession, node: SessionNode, call: NodeCall, invocation: Invocation
 ) -> AgentResult | MultiAgentResult:
-    handler = node.handler
+    handler = calls_of(node.handler, call.invocation_state)
     if handler is None and call.publish is None:
         return await session.invoke(invocation)
     async with session.stream(invocation) as events:
         async for event in events:
             if handler is not None:
-                await call_handler(handler, event, call.invocation_state["request_state"])
+                await handler.tell(event)
             if call.publish is not None:
                 await call.publish(event)
             if isinstance(result := event.get("result"), AgentResult | MultiAgentResult):
@@ -419,6 +430,8 @@ async def _followed(
 async def _asked(node: Askable, call: NodeCall) -> NodeOutcome:
     """The result of a foreign node. Its exception is the outcome, also a cancellation that this task did not get."""
     try:
+        if isinstance(node, Streamable):
+            return _checked(await _streamed(node, call), call.node)
         return _checked(await node.invoke_async(call.prompt, invocation_state=call.invocation_state), call.node)
     except Exception as error:  # noqa: BLE001 - a node may be the user's code, and the run judges its failure
         return error
@@ -430,6 +443,19 @@ async def _asked(node: Askable, call: NodeCall) -> NodeOutcome:
         return failure
 
 
+async def _streamed(node: Streamable, call: NodeCall) -> object:
+    """The result of a foreign node, whose events go to a caller who streams as they come."""
+    events = node.stream_async(call.prompt, invocation_state=call.invocation_state)
+    result: object = None
+    async with aclosing(events) if hasattr(events, "aclose") else nullcontext(events) as given:
+        async for event in given:
+            told = cast("TurnEvent", event) if isinstance(event, dict) else {"data": cast("object", event)}
+            result = told.get("result")
+            if call.publish is not None and not isinstance(result, AgentResult | MultiAgentResult | str):
+                await call.publish(told)
+    return result
+
+
 def _checked(result: object, node: str) -> NodeOutcome:
     """The result of a foreign node. Errors: `Invalid` for one that a run cannot use or store."""
     if isinstance(result, str):
@@ -439,8 +465,10 @@ def _checked(result: object, node: str) -> NodeOutcome:
         raise Invalid(text, node=node, got=type(result).__name__)
     if isinstance(result, AgentResult) and result.message not in (None, _NOTHING_SAID):
         check_message(result.message)
+    if isinstance(result, MultiAgentResult) and result.status is Status.PENDING:  # It has not said how it ended.
+        result = dataclasses.replace(result, status=Status.COMPLETED)
     ended = node_result_of(result, 0)
-    if ended.status in (Status.PENDING, Status.EXECUTING):
+    if ended.status is Status.EXECUTING:
         raise Invalid("a node has ended when it gives its result", node=node, status=ended.status.value)
     dump(ended.to_record())
     return result
@@ -488,7 +516,7 @@ class NodeCut:
 def node_of(name: str, executor: object, no_sessions: str) -> Node:
     """The node for this object. Errors: `Invalid` for one that cannot be a node, or that has a session manager."""
     if isinstance(executor, Agent):
-        if executor.session_manager is not None:
+        if executor.session_manager is not None or executor.kept_by is not None:
             raise Invalid(no_sessions)
         check_no_calls_of_its_own(executor)
         return AgentNode(executor)

@@ -11,6 +11,7 @@ import inspect
 import math
 import secrets
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +26,8 @@ from repertory.actors.hooks.events import AfterSnapshotEvent, BeforeSnapshotEven
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.orchestrator.events import MultiAgentInitializedEvent
 from repertory.actors.orchestrator.run_driver import OrchestratorParts
-from repertory.app.agent.plugins import check_plugins, marked_callbacks
+from repertory.app.agent.persisted import Snapshot
+from repertory.app.agent.plugins import check_plugins, kept_list, marked_callbacks
 from repertory.app.agent.session import read_call
 from repertory.app.agent.snapshots import SnapshotLoaded
 from repertory.app.host.blocking import blocking_host
@@ -43,7 +45,6 @@ from repertory.core.snapshots.portable import (
     ORCHESTRATOR,
     RunFields,
     RunShape,
-    Snapshot,
     check_orchestrator,
     read_orchestrator,
     snapshot_of,
@@ -57,7 +58,8 @@ if TYPE_CHECKING:
     from repertory.app.host.edge import AttributeValue
     from repertory.app.host.session import ActiveSession
     from repertory.app.orchestration.nodes import Node, RunnerSettings
-    from repertory.app.sessions.sessions import SessionPlacement
+    from repertory.app.sessions.hooked import HookedManager
+    from repertory.app.sessions.sessions import AnySessionManager
     from repertory.backends.ports import OutputSchema
     from repertory.core.budget import Budget
     from repertory.core.messages import Prompt, Usage
@@ -103,6 +105,14 @@ class MultiAgentBase(ABC):
     ) -> MultiAgentResult:
         """Work on the task, or resume it."""
 
+    def __call__(
+        self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **values: Any
+    ) -> MultiAgentResult:
+        """`invoke_async` from sync code. `values` are further ones of the invocation state; that is deprecated."""
+        if values:
+            warnings.warn("give other keywords as invocation_state={...}", DeprecationWarning, stacklevel=2)
+        return blocking_host().run(self.invoke_async, task, {**(invocation_state or {}), **values})
+
     async def stream_async(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
     ) -> AsyncGenerator[TurnEvent]:
@@ -128,22 +138,27 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         id: str,
         nodes: Mapping[str, Node],
         *,
-        session_manager: SessionPlacement | None,
-        hooks: Sequence[HookProvider] | None,
+        session_manager: AnySessionManager | None,
+        hooks: Sequence[HookProvider | HookCallback] | None,
         plugins: Sequence[MultiAgentPlugin] | None,
         busy: Busy,
         trace_attributes: Mapping[str, AttributeValue] | None,
     ) -> None:
         self.id = check_id(id, "orchestrator id")
-        self.session_manager = check_placement(session_manager)
+        session_manager, kept = _hooked(session_manager)
+        self.session_manager = session_manager = check_placement(session_manager)
+        self.kept_by = None if kept is None else kept.manager
+        """The session manager that follows it by hooks, and keeps the run itself; None for all others."""
         for node in nodes if session_manager is not None else ():
             check_id(node_journal(self.id, node), "node id")
         if busy not in ("queue", "reject"):
             raise Invalid("busy is 'queue' or 'reject'", got=busy)
         self.busy: Busy = busy
         self.hooks = HookRegistry()
-        for provider in list_of(HookProvider, hooks, "hooks"):
-            self.hooks.add_hook(provider)
+        if kept is not None:
+            self.hooks.add_own(kept)
+        for hook in list_of(object, hooks, "hooks"):
+            self.hooks.add_hook(cast("HookProvider", hook))
         self.trace_attributes = _attributes(trace_attributes)
         self._node_map = dict(nodes)
         _check_apart(self._node_map)
@@ -151,12 +166,12 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         self._memory = InMemoryJournal()
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
         self._lock = ActivationLock()
-        self._life = SessionLife(f"orchestrator {self.id}", lambda: self.blueprint(None), keeps_host=True)
+        self._life = _life(f"orchestrator {self.id}", lambda: self.blueprint(None), kept, self)
         for plugin in (checked := check_plugins(list_of(object, plugins, "plugins"), MultiAgentPlugin)):
             for callback in plugin.hooks:
                 self.hooks.add_callback(None, callback)
         self._late = LateInits(self, checked)
-        self._late.follow(fire_built(self.hooks, MultiAgentInitializedEvent(source=self)))
+        self._late.follow(fire_built(self.hooks, MultiAgentInitializedEvent(source=self, invocation_state={})))
 
     def add_hook(
         self, callback: HookCallback, event_type: EventTypes = None, order: float = 0, *, guard: bool | None = None
@@ -167,7 +182,8 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
     @property
     def session_id(self) -> str | None:
         """The session's id; None when runs are not stored."""
-        return self.session_manager.session_id if self.session_manager is not None else None
+        manager: Any = self.session_manager or self.kept_by
+        return manager.session_id if manager is not None else None
 
     @property
     def form(self) -> OutputSchema | None:
@@ -235,7 +251,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         with span("repertory.snapshot.save", {**self.trace_attributes, "orchestrator.id": self.id}):
             fire_sync(self.hooks, before)
             state = await self._read_state()
-            snapshot = snapshot_of(state, before.metadata, time.time(), ORCHESTRATOR)
+            snapshot = Snapshot(snapshot_of(state, before.metadata, time.time(), ORCHESTRATOR))
             fire_sync(self.hooks, AfterSnapshotEvent(agent=None, source=self, action="save", snapshot=snapshot))
         return snapshot
 
@@ -585,12 +601,30 @@ class MultiAgentPlugin:
 
     @property
     def hooks(self) -> list[Callable[..., Any]]:
-        """The marked callbacks, base classes first, in the order in which they were written."""
-        return marked_callbacks(self)
+        """The marked callbacks, base classes first, in the order in which they were written; as `Plugin.hooks`."""
+        return kept_list(self, "hooks", marked_callbacks)
 
     def init_multi_agent(self, orchestrator: Any) -> Awaitable[None] | None:
         """Prepare an orchestrator that got this plugin; its hooks are registered already."""
         del orchestrator
+
+
+def _hooked(manager: AnySessionManager | None) -> tuple[AnySessionManager | None, HookedManager | None]:
+    if not hasattr(manager, "append_message"):
+        return manager, None
+    from repertory.app.sessions.hooked import hooked_or_placed  # loaded when used
+
+    return hooked_or_placed(manager, orchestrates=True)
+
+
+def _life(
+    name: str, spec: Callable[[], RunSessionSpec], kept: HookedManager | None, owner: Orchestrator[Any]
+) -> SessionLife:
+    if kept is None:
+        return SessionLife(name, spec, keeps_host=True)
+    from repertory.app.sessions.hooked import KeptLife  # loaded when used
+
+    return KeptLife(name, spec, kept, owner)
 
 
 class LateInits:

@@ -19,11 +19,11 @@ from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.actors.call import Busy
-    from repertory.actors.hooks.events import HookProvider
+    from repertory.actors.hooks.events import HookCallback, HookProvider
     from repertory.app.host.edge import AttributeValue
     from repertory.app.orchestration.nodes import NodePlace
     from repertory.app.orchestration.orchestrator import MultiAgentPlugin
-    from repertory.app.sessions.sessions import SessionPlacement
+    from repertory.app.sessions.sessions import AnySessionManager
     from repertory.backends.ports import Tool
     from repertory.core.messages import Json
     from repertory.core.orchestration.results import Status
@@ -117,8 +117,8 @@ class Swarm(Orchestrator[SwarmResult]):
         node_timeout: float = 300.0,
         repetitive_handoff_detection_window: int = 0,
         repetitive_handoff_min_unique_agents: int = 0,
-        session_manager: SessionPlacement | None = None,
-        hooks: Sequence[HookProvider] | None = None,
+        session_manager: AnySessionManager | None = None,
+        hooks: Sequence[HookProvider | HookCallback] | None = None,
         plugins: Sequence[MultiAgentPlugin] | None = None,
         id: str = "default_swarm",
         busy: Busy = "queue",
@@ -194,7 +194,7 @@ def _named(agents: Sequence[object]) -> dict[str, Agent]:
     for agent in agents:
         if not isinstance(agent, Agent):
             raise Invalid("a swarm is made of agents", got=type(agent).__name__)
-        if agent.session_manager is not None:
+        if agent.session_manager is not None or agent.kept_by is not None:
             raise Invalid(NO_SESSIONS)
         check_no_calls_of_its_own(agent)
         if agent.name in named:

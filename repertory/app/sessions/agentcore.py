@@ -18,6 +18,8 @@ from repertory.core.ids import check_id
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
+    from repertory.app.memory.agentcore import RetrievalConfig
+    from repertory.app.memory.memory_manager import MemoryManager
     from repertory.backends.ports import SessionStore
 
 LEASE_S = 30.0
@@ -29,20 +31,7 @@ _ARN = r"arn:[a-z-]+:bedrock-agentcore:[a-z0-9-]+:[0-9]{12}:memory/"
 _MEMORY = re.compile(rf"({_ARN})?[a-zA-Z][a-zA-Z0-9_-]{{0,99}}-[a-zA-Z0-9]{{10}}")
 _ACTOR = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_/-]*(:[a-zA-Z0-9_/-]+)*[a-zA-Z0-9_/-]*")
 _RESERVED = ("stateType", "agentId", "repertory")
-_NO_RETRIEVAL = (
-    "a session manager does not put long-term memories into messages here, where they would be stored and extracted"
-    " again: leave retrieval_config out, and give the agent a tool that asks RetrieveMemoryRecords (docs/agentcore.md)"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrievalConfig:
-    """What to retrieve from one namespace. Only for compatibility; see `AgentCoreMemoryConfig`."""
-
-    top_k: int = 10
-    relevance_score: float = 0.2
-    strategy_id: str | None = None
-    initialization_query: str | None = None
+_TAG = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +44,16 @@ class AgentCoreMemoryConfig:
     actor_id: str
     """The owner of the session: a user, or an agent and a user."""
     retrieval_config: Mapping[str, RetrievalConfig] | None = None
-    """Refused, unless it is empty: the message says what to use."""
+    """What the model is shown of the actor's long-term memory with each prompt, by namespace, in which `{actorId}`,
+    `{sessionId}` and `{memoryStrategyId}` are filled in. It is part of the request and never of the conversation, so it
+    is neither stored nor extracted again. An agent with a `memory_manager` of its own gets none of it.
+    """
     batch_size: int = 1
     """Ignored: a turn is always one event."""
     flush_interval_seconds: float | None = None
     """Ignored: an answer is returned when it is stored, so nothing waits for a flush."""
     context_tag: str = "user_context"
-    """Ignored with `retrieval_config`."""
+    """The element around what is shown."""
     filter_restored_tool_context: bool = False
     """Refused when True: the conversation manager decides what the model sees."""
     default_metadata: Mapping[str, str | Mapping[str, str]] | None = None
@@ -82,8 +74,8 @@ class AgentCoreMemoryConfig:
         if not _ACTOR.fullmatch(self.actor_id) or len(self.actor_id) > 255:
             msg = "an actor_id is at most 255 letters, digits and - _ / :, of which the first is a letter or digit"
             raise Invalid(msg, got=self.actor_id)
-        if self.retrieval_config:
-            raise Invalid(_NO_RETRIEVAL, namespaces=list(self.retrieval_config))
+        if not _TAG.fullmatch(self.context_tag):
+            raise Invalid("a context_tag is a letter, then letters, digits and . _ -", got=self.context_tag)
         if self.filter_restored_tool_context:
             msg = "what the model is shown is for the conversation manager: leave filter_restored_tool_context out"
             raise Invalid(msg)
@@ -158,6 +150,8 @@ class AgentCoreMemorySessionManager:
     takeover: bool = False
     """Fence a live owner in another process instead of being refused."""
 
+    memory_manager: MemoryManager | None = field(default=None, init=False, repr=False, compare=False)
+    """What an agent without one uses: it searches as `retrieval_config` says."""
     _beside: Any = field(default=None, init=False, repr=False, compare=False)
     """Keeps the metadata of this session's messages registered as long as the manager lives."""
 
@@ -167,6 +161,10 @@ class AgentCoreMemorySessionManager:
             raise Invalid("pass repertory.AgentCoreMemoryConfig(...)", got=type(config).__name__)
         if self.converter is not None:
             raise Invalid("messages are stored as bedrock-agentcore stores them by itself: leave converter out")
+        if config.retrieval_config:
+            from repertory.app.memory.agentcore import memory_of  # loaded when used
+
+            object.__setattr__(self, "memory_manager", memory_of(config.retrieval_config, config, self.sessions))
         if config.default_metadata or config.metadata_provider is not None:
             beside = _Beside(config)
             _BESIDE[self.sessions.key, config.session_id] = beside

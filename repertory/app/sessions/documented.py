@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from repertory.app.sessions.by_hand import RecordsInDocuments, SessionByHand
+from repertory.app.sessions.records import SessionRepository
 from repertory.app.sessions.sessions import aws_settings, new_owner, sessions_folder
-from repertory.core.ids import check_id, check_key
+from repertory.core.ids import check_id, check_key, check_kms_key
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import SessionStore
+    from repertory.backends.aws_clients import ThreadedClient
+    from repertory.backends.ports import ObjectStore, SessionStore
+    from repertory.backends.sessions.documents.lease import TreeLeases
 
 LEASE_S = 10.0
 """How long a lease on a bucket lives after its last renewal, which its owner repeats about every three seconds."""
@@ -36,6 +40,15 @@ class FileSessions:
     def key(self) -> str:
         """Equal for all objects that name the same folder."""
         return f"files:{self.path}"
+
+    def open_documents(self) -> tuple[ObjectStore, TreeLeases, bool]:
+        """The documents, which the caller closes, their leases, and whether long ids are shortened."""
+        from repertory.backends.objects.files import FileObjectStore  # loaded when used
+        from repertory.backends.sessions.documents.lease import TreeLeases
+        from repertory.backends.sessions.liveness import LockedFile
+
+        objects, owner = FileObjectStore(self.path), new_owner()
+        return objects, TreeLeases(objects, LockedFile(self.path / OWNERS, owner), owner, time.time, 0.0), True
 
     def open_store(self) -> SessionStore:
         """A store on this folder. The caller closes it."""
@@ -65,23 +78,49 @@ class S3Sessions:
     boto_client_config: Any = None
     region_name: str | None = None
     endpoint_url: str | None = None
+    kms_key_id: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_kms_key(self.kms_key_id)
 
     @property
     def key(self) -> str:
         """Equal for all objects that name the same bucket and prefix."""
         return f"s3:{self.endpoint_url or ''}/{self.bucket}/{self.prefix.strip('/')}"
 
+    def open_documents(self, client: ThreadedClient | None = None) -> tuple[ObjectStore, TreeLeases, bool]:
+        """The documents, which the caller closes, their leases, and whether long ids are shortened.
+
+        Errors: `ImportError` naming what to install.
+        """
+        from repertory.backends.sessions.documents.lease import TreeLeases
+        from repertory.backends.sessions.liveness import TimeToLive
+
+        owner = new_owner()
+        objects = self._open_objects(owner, client)
+        return objects, TreeLeases(objects, TimeToLive(time.time, LEASE_S), owner, time.time, 0.0), True
+
+    def _open_objects(self, owner: str, client: ThreadedClient | None = None) -> ObjectStore:
+        from repertory.backends.objects.s3 import S3ObjectStore
+
+        return S3ObjectStore(
+            self.bucket,
+            self.prefix,
+            writer=owner,
+            aws=aws_settings(self),
+            kms_key_id=self.kms_key_id,
+            client=client,
+        )
+
     def open_store(self) -> SessionStore:
         """A store on this bucket. The caller closes it. Errors: `ImportError` naming what to install."""
-        from repertory.backends.objects.s3 import S3ObjectStore
         from repertory.backends.sessions.documents.journal import TreeSettings
         from repertory.backends.sessions.documents.store import MessageTreeStore
         from repertory.backends.sessions.liveness import TimeToLive
 
         owner = new_owner()
-        objects = S3ObjectStore(self.bucket, self.prefix, writer=owner, aws=aws_settings(self))
         return MessageTreeStore(
-            objects,
+            self._open_objects(owner),
             owner=owner,
             life=TimeToLive(time.time, LEASE_S),
             wall=time.time,
@@ -90,8 +129,8 @@ class S3Sessions:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FileSessionManager:
+@dataclass(frozen=True)
+class FileSessionManager(RecordsInDocuments, SessionByHand):
     """One session in a folder of JSON documents: pass it to `Agent(session_manager=...)`.
 
     The same id opens the same conversation again, in this process or the next, also after other tools of this layout
@@ -104,6 +143,7 @@ class FileSessionManager:
     """`~/.repertory/sessions` (or `$REPERTORY_HOME/sessions`) when None. Created when missing, for its user alone."""
     takeover: bool = False
     """Fence a live owner in another process instead of being refused."""
+    _by_hand: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")
@@ -113,13 +153,25 @@ class FileSessionManager:
         """The sessions of the folder."""
         return FileSessions(self.storage_dir)
 
+    @property
+    def records(self) -> SessionRepository:
+        """This object."""
+        return self
 
-@dataclass(frozen=True, slots=True)
-class S3SessionManager:
+    def open_documents(self) -> tuple[ObjectStore, TreeLeases, bool]:
+        """The documents, which the caller closes, their leases, and whether long ids are shortened."""
+        return self.sessions.open_documents()
+
+    def _seen(self) -> dict[str, Any]:
+        return self._by_hand
+
+
+@dataclass(frozen=True)
+class S3SessionManager(RecordsInDocuments, SessionByHand):
     """One session in an S3 bucket, which must exist: pass it to `Agent(session_manager=...)`.
 
-    It needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket. A field that is None comes from the
-    environment, as in every AWS tool. Errors: as `FileSessionManager`.
+    It needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket: see `docs/aws-permissions.md`. A field that
+    is None comes from the environment, as in every AWS tool. Errors: as `FileSessionManager`.
     """
 
     session_id: str
@@ -135,9 +187,13 @@ class S3SessionManager:
     """The URL of a service that speaks S3's protocol, or of a VPC endpoint."""
     takeover: bool = False
     """Fence a live owner in another process instead of being refused."""
+    kms_key_id: str | None = field(default=None, kw_only=True)
+    """The id, ARN or alias of the KMS key with which S3 encrypts what is put; None: the bucket's default encryption."""
+    _by_hand: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")
+        check_kms_key(self.kms_key_id)
         if not self.bucket:
             raise Invalid("a bucket has a name", got=self.bucket)
         if self.prefix.strip("/"):
@@ -153,4 +209,35 @@ class S3SessionManager:
             boto_client_config=self.boto_client_config,
             region_name=self.region_name,
             endpoint_url=self.endpoint_url,
+            kms_key_id=self.kms_key_id,
         )
+
+    @property
+    def records(self) -> SessionRepository:
+        """This object."""
+        return self
+
+    def open_documents(self) -> tuple[ObjectStore, TreeLeases, bool]:
+        """The documents, which the caller closes, their leases, and whether long ids are shortened."""
+        from repertory.backends.aws_clients import ThreadedClient  # loaded when used
+
+        client = self._boto3_client()
+        return self.sessions.open_documents(None if client is None else ThreadedClient(client))
+
+    @property
+    def client(self) -> Any:
+        """A boto3 client, through which records are read and written by hand. Errors: `ImportError` without boto3."""
+        found = self._boto3_client()
+        if found is None:
+            raise ImportError("S3SessionManager.client is a client of boto3: pip install boto3")
+        return found
+
+    def _boto3_client(self) -> Any:
+        from repertory.backends.aws_clients import boto3_client  # loaded when used
+
+        if "" not in self._by_hand:  # No agent's id.
+            self._by_hand[""] = boto3_client("s3", aws_settings(self))
+        return self._by_hand[""]
+
+    def _seen(self) -> dict[str, Any]:
+        return self._by_hand

@@ -1,4 +1,4 @@
-"""Sessions in a user's own `SessionRepository`, and its records as objects of the documented layout."""
+"""Sessions in a user's own `SessionRepository`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,23 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
-from enum import StrEnum
+from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import anyio
 import anyio.to_thread
 from msgspec import Struct
 
+from repertory.app.sessions.by_hand import SessionByHand
+from repertory.app.sessions.records import (
+    Session,
+    SessionAgent,
+    SessionMessage,
+    SessionMultiAgent,
+    SessionRepository,
+    SessionType,
+)
 from repertory.app.sessions.sessions import new_owner
 from repertory.backends.ports import Condition, Create, ObjectInfo, StoredObject, Update
 from repertory.core.ids import check_id
@@ -27,166 +34,6 @@ from repertory.errors import AlreadyExists, Invalid, NotFound, PreconditionFaile
 
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore
-
-# The class that users implement to store sessions in their own database, and the records that it gets.
-#
-# Source: the documented session layout; names, fields and defaults are those of the SDK whose users we serve.
-
-Created = TypeVar("Created")
-
-
-class SessionType(StrEnum):
-    """The kind of a session."""
-
-    AGENT = "AGENT"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat()
-
-
-@dataclass
-class Session:
-    """A session. Times are ISO 8601 in UTC, here and in the other records."""
-
-    session_id: str
-    session_type: SessionType
-    created_at: str = field(default_factory=_now)
-    updated_at: str = field(default_factory=_now)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Session:
-        """The record from a mapping; unknown keys are left out."""
-        return _from_mapping(cls, values)
-
-
-@dataclass
-class SessionAgent:
-    """An agent in a session. Everything in it is JSON."""
-
-    agent_id: str
-    state: dict[str, Any]
-    conversation_manager_state: dict[str, Any]
-    _internal_state: dict[str, Any] = field(default_factory=dict[str, Any])
-    created_at: str = field(default_factory=_now)
-    updated_at: str = field(default_factory=_now)
-
-    @property
-    def internal_state(self) -> dict[str, Any]:
-        """Data for our own use: the repository has to store it with the record."""
-        return self._internal_state
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> SessionAgent:
-        """The record from a mapping; unknown keys are left out."""
-        return _from_mapping(cls, values)
-
-
-@dataclass
-class SessionMessage:
-    """A message of an agent. `message` may hold bytes."""
-
-    message: dict[str, Any]
-    message_id: int
-    """Messages are numbered from 0, in order."""
-    redact_message: dict[str, Any] | None = None
-    """What to show instead, when the message was redacted; `message` is the same then."""
-    created_at: str = field(default_factory=_now)
-    updated_at: str = field(default_factory=_now)
-
-    def to_message(self) -> dict[str, Any]:
-        """The message to show."""
-        return self.message if self.redact_message is None else self.redact_message
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> SessionMessage:
-        """The record from a mapping; unknown keys are left out."""
-        return _from_mapping(cls, values)
-
-
-@dataclass
-class SessionMultiAgent:
-    """A graph or swarm in a session, with its run."""
-
-    id: str
-    state: dict[str, Any]
-    """The run, as JSON."""
-
-    def serialize_state(self) -> dict[str, Any]:
-        """The JSON to store, which `read_multi_agent` returns."""
-        return self.state
-
-
-class SessionRepository:
-    """A database of sessions. Implement every method, either as a function or as a coroutine function; those of graphs
-    and swarms when there are any.
-
-    Functions run in worker threads, one at a time. Their exceptions reach the agent's caller as `SessionException`.
-    Records have to be stored whole, with all keys, and returned equal. A repository has no leases: two processes must
-    not use one session at the same time.
-    """
-
-    def create_session(self, session: Session) -> Session | Awaitable[Session] | None:
-        """Store a new session."""
-        raise self._missing("create_session")
-
-    def read_session(self, session_id: str) -> Session | Awaitable[Session | None] | None:
-        """The session; None when there is none."""
-        raise self._missing("read_session")
-
-    def create_agent(self, session_id: str, session_agent: SessionAgent) -> Awaitable[None] | None:
-        """Store a new agent of a session."""
-        raise self._missing("create_agent")
-
-    def read_agent(self, session_id: str, agent_id: str) -> SessionAgent | Awaitable[SessionAgent | None] | None:
-        """The agent; None when there is none."""
-        return None
-
-    def update_agent(self, session_id: str, session_agent: SessionAgent) -> Awaitable[None] | None:
-        """Replace the agent's record."""
-        raise self._missing("update_agent")
-
-    def create_message(self, session_id: str, agent_id: str, session_message: SessionMessage) -> Awaitable[None] | None:
-        """Store a new message of an agent."""
-        raise self._missing("create_message")
-
-    def read_message(
-        self, session_id: str, agent_id: str, message_id: int
-    ) -> SessionMessage | Awaitable[SessionMessage | None] | None:
-        """The message of that number; None when there is none."""
-        raise self._missing("read_message")
-
-    def update_message(self, session_id: str, agent_id: str, session_message: SessionMessage) -> Awaitable[None] | None:
-        """Replace the message's record: its content was redacted, and must be erased everywhere."""
-        raise self._missing("update_message")
-
-    def list_messages(
-        self, session_id: str, agent_id: str, limit: int | None = None, offset: int = 0
-    ) -> Sequence[SessionMessage] | Awaitable[Sequence[SessionMessage]]:
-        """The messages of an agent, oldest first, without the first `offset` ones, at most `limit`."""
-        raise self._missing("list_messages")
-
-    def create_multi_agent(self, session_id: str, multi_agent: SessionMultiAgent) -> Awaitable[None] | None:
-        """Store the run of a graph or swarm that has none yet. Only needed with graphs or swarms, like the next two."""
-        raise self._missing("create_multi_agent")
-
-    def read_multi_agent(
-        self, session_id: str, multi_agent_id: str
-    ) -> dict[str, Any] | Awaitable[dict[str, Any] | None] | None:
-        """The last stored run; None when there is none."""
-        raise self._missing("read_multi_agent")
-
-    def update_multi_agent(self, session_id: str, multi_agent: SessionMultiAgent) -> Awaitable[None] | None:
-        """Replace the run's record."""
-        raise self._missing("update_multi_agent")
-
-    def _missing(self, method: str) -> Invalid:
-        return Invalid(f"a session repository has a method {method}", repository=type(self).__name__)
-
-
-def _from_mapping(made: type[Created], values: Mapping[str, Any]) -> Created:
-    names = {each.name for each in fields(made)}  # type: ignore[arg-type]
-    return made(**{name: value for name, value in values.items() if name in names})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -216,8 +63,14 @@ class RepositorySessions:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RepositorySessionManager:
+_NEEDED = (
+    *("create_session", "read_session", "create_agent", "read_agent", "update_agent"),
+    *("create_message", "read_message", "update_message", "list_messages"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class RepositorySessionManager(SessionByHand):
     """One session in a user's own repository: pass it to `Agent(session_manager=...)`.
 
     Nothing is read or written before the session opens. Errors: `Invalid` (a ValueError) for a bad id; from calls
@@ -228,11 +81,12 @@ class RepositorySessionManager:
     session_repository: SessionRepository
     takeover: bool = False
     """Without effect: a repository has no owners."""
+    _by_hand: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")
         repository = cast("object", self.session_repository)
-        if not isinstance(repository, SessionRepository):
+        if not all(callable(getattr(repository, name, None)) for name in _NEEDED):
             raise Invalid(
                 "session_repository is an object of a class of yours that extends SessionRepository, as in "
                 "RepositorySessionManager('chat', MyRepository())",
@@ -243,6 +97,14 @@ class RepositorySessionManager:
     def sessions(self) -> RepositorySessions:
         """The sessions of the repository."""
         return RepositorySessions(self.session_repository)
+
+    @property
+    def records(self) -> SessionRepository:
+        """The repository."""
+        return self.session_repository
+
+    def _seen(self) -> dict[str, Any]:
+        return self._by_hand
 
 
 AgentSessionManager = RepositorySessionManager
@@ -467,7 +329,7 @@ def _agent_record(body: bytes, beside: Mapping[str, Any]) -> SessionAgent:
     document = cast("dict[str, Any]", read(body))
     ours: dict[str, Any] = {"agent": document.get(OURS), "beside": dict(beside)}
     internal = {**document["_internal_state"], OURS: ours}
-    return SessionAgent.from_dict({**{name: document[name] for name in _FIELDS}, "_internal_state": internal})
+    return SessionAgent.from_stored({**{name: document[name] for name in _FIELDS}, "_internal_state": internal})
 
 
 def _agent_body(record: SessionAgent) -> bytes:
@@ -486,7 +348,7 @@ def _message_record(body: bytes) -> SessionMessage:
         for name in ("message", "redact_message"):
             if document.get(name) is not None:
                 document[name] = _hiding(document[name], ours)
-    return SessionMessage.from_dict(document)
+    return SessionMessage.from_stored(document)
 
 
 def _hiding(message: Mapping[str, Any], ours: object) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -52,6 +52,36 @@ class SessionPlacement(Protocol):
         ...
 
 
+class SessionFollower(Protocol):
+    """A session manager that keeps the conversation itself: it follows an agent, graph or swarm by hooks."""
+
+    session_id: str
+
+    def register_hooks(self, registry: Any) -> None:
+        """Register the callbacks that call the other methods."""
+        ...
+
+    def initialize(self, agent: Any) -> None:
+        """Give the agent what is stored."""
+        ...
+
+    def append_message(self, message: Any, agent: Any) -> None:
+        """Store a message."""
+        ...
+
+    def redact_latest_message(self, redact_message: Any, agent: Any) -> None:
+        """Store another message in the place of the latest one."""
+        ...
+
+    def sync_agent(self, agent: Any) -> None:
+        """Store the agent's state."""
+        ...
+
+
+AnySessionManager: TypeAlias = "SessionPlacement | SessionFollower"
+"""What an agent, a graph or a swarm takes as its session manager."""
+
+
 async def listed(place: SessionPlace) -> Sequence[SessionInfo]:
     store = place.open_store()
     try:
@@ -72,12 +102,12 @@ def check_place(place: SessionPlace | None, name: str) -> SessionPlace | None:
     raise Invalid(f"{name} says where sessions are kept; write {instead}", got=kind)
 
 
-def check_placement(manager: SessionPlacement | None) -> SessionPlacement | None:
+def check_placement(manager: AnySessionManager | None) -> SessionPlacement | None:
     """The same object. Errors: `Invalid` for anything but a session manager, saying what to write."""
     given: object = manager
     named = all(hasattr(given, name) for name in ("sessions", "session_id", "takeover"))
     if given is None or (named and not isinstance(given, type)):
-        return manager
+        return cast("SessionPlacement | None", given)
     instead = "SQLiteSessionManager('chat')"
     if isinstance(given, str):
         instead = f"SQLiteSessionManager({given!r})"

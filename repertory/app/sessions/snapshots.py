@@ -7,10 +7,12 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import anyio
+import anyio.to_thread
 from msgspec.structs import replace
 
 from repertory.actors.leases import Durable
@@ -22,6 +24,7 @@ from repertory.backends.sessions.snapshots.storage_store import StorageSessionSt
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
+from repertory.core.journal.restore import Appender
 from repertory.core.messages import copy_message
 from repertory.core.snapshots.location import check_snapshot_id, number_of
 from repertory.core.snapshots.trigger import (
@@ -35,7 +38,7 @@ from repertory.core.snapshots.trigger import (
     Trigger,
     wanted_by,
 )
-from repertory.errors import Invalid
+from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from repertory.actors.context import MarkTurn
@@ -65,11 +68,17 @@ class SnapshotSessions:
     ) -> None:
         _check_one_of(SAVE_LATEST_ON, "save_latest_on", save_latest_on)
         _check_one_of(MULTI_AGENT_SAVE_LATEST_ON, "multi_agent_save_latest_on", multi_agent_save_latest_on)
+        self._given = storage is not None
         self.storage = _storage(storage)
         self.snapshot_trigger = _trigger(snapshot_trigger)
         self.choices = SnapshotChoices(
             save_latest_on=save_latest_on, multi_agent_save_latest_on=multi_agent_save_latest_on
         )
+
+    def keep_in(self, storage: SnapshotPlace) -> None:
+        """Use the storage of the first agent that has one, unless one was given. Errors: `Invalid` for others."""
+        if not self._given:
+            self.storage, self._given = _storage(storage), True
 
     @property
     def key(self) -> str:
@@ -78,7 +87,7 @@ class SnapshotSessions:
 
     def open_store(self) -> SessionStore:
         """A store on this storage. The caller closes it. Errors: `ImportError` naming what to install."""
-        return self._open()
+        return self.open_any()
 
     def marker(self, spec: AgentSessionSpec, keeper: Durable | InMemoryJournal) -> MarkTurn | None:
         """The callback for the end of each turn of a session that is about to start; None without a trigger."""
@@ -97,13 +106,14 @@ class SnapshotSessions:
 
     async def list_snapshot_ids(self, session_id: str, agent_id: str = "default") -> Sequence[str]:
         """The ids of an agent's numbered snapshots, oldest first."""
-        store = self._open()
+        store = self.open_any()
         try:
             return await store.list_snapshot_ids(check_id(session_id, "session_id"), check_id(agent_id, "agent_id"))
         finally:
             await store.aclose()
 
-    def _open(self) -> SnapshotSessionStore | StorageSessionStore:
+    def open_any(self) -> SnapshotSessionStore | StorageSessionStore:
+        """The same, with what its snapshots need besides."""
         from repertory.backends.sessions.snapshots.journal import SnapshotJournal  # loaded when used
 
         owner = new_owner()
@@ -131,7 +141,7 @@ class SnapshotSessionManager:
     tools see it.
 
     `storage`: `FileStorage`, `S3Storage`, `InMemoryStorage`, or your own `SnapshotStorage`; also as
-    `{"snapshot": storage}`. `FileStorage()` when None.
+    `{"snapshot": storage}`. When None, the `storage` of the first agent that has one, else `FileStorage()`.
     `save_latest_on`: `message` saves the latest snapshot after each committed message, `invocation` after each turn,
     `never` (also named `trigger`) when a numbered snapshot is taken.
     `multi_agent_save_latest_on`: `node` saves the snapshot of a graph or swarm each time that a node has ended,
@@ -159,7 +169,10 @@ class SnapshotSessionManager:
     """The sessions of the storage, with the settings of this manager."""
 
     def __post_init__(self) -> None:
-        check_id(self.session_id, "session_id")
+        try:
+            check_id(self.session_id.strip() and self.session_id, "session_id")
+        except Invalid as error:
+            raise Invalid(f"not a valid session identifier: {error}") from error
         sessions = SnapshotSessions(
             self.storage,
             save_latest_on=self.save_latest_on,
@@ -184,6 +197,47 @@ class SnapshotSessionManager:
             after = _order(check_snapshot_id(start_after))
             ids = [each for each in ids if _order(each) > after]
         return ids if limit is None else ids[: max(limit, 0)]
+
+    async def save_snapshot(self, agent: Any, *, is_latest: bool = False) -> str | None:
+        """Take a numbered snapshot of an agent that has this manager, as its trigger would; returns its id. With
+        `is_latest` save the latest one instead, whatever was chosen; then there is no id.
+
+        It ends what calls in this event loop, or in sync code, have left open of the agent. Errors: `SessionBusy` while
+        a call works, those of the storage.
+        """
+        from repertory.app.operations.reading import commit_rows, opening_of, owned  # loaded when used
+
+        await anyio.to_thread.run_sync(agent.shutdown)
+        await agent.shutdown_async()
+        async with aclosing(self.sessions.open_any()) as store, owned(store, self.session_id, takeover=False) as lease:
+            now = await opening_of(store, self.session_id, agent.agent_id)
+            kept = store.snapshots.find(self.session_id, agent.agent_id)
+            if kept is None or isinstance(kept, RunSnapshots):
+                raise NotFound("nothing is stored of the agent", session=self.session_id, agent=agent.agent_id)
+            appender = Appender(agent.agent_id, now.fold, now.link, os.urandom)
+            if is_latest:
+                kept.want_latest()
+                await commit_rows(store, lease, appender.restate(time.time()))
+                return None
+            taken = kept.history.mark(time.time())
+            await commit_rows(store, lease, [*appender.append_all([taken]), *appender.restate(taken.at)])
+            return str(int(taken.label.removeprefix("snapshot_")))
+
+    async def restore_snapshot(self, agent: Any, *, snapshot_id: str | int | None = None) -> bool:
+        """Let the agent continue from a numbered snapshot, or from the latest one; False when there is none. As
+        `agent.load_snapshot`, inside an event loop: the next call stores it.
+
+        Errors: `Invalid` for a bad id; those of `agent.load_snapshot`, and of the storage.
+        """
+        try:
+            wanted = None if snapshot_id is None else check_snapshot_id(snapshot_id)
+        except Invalid as error:
+            raise Invalid(f"not a valid snapshot id: {error}") from error
+        async with aclosing(self.sessions.open_any()) as store:
+            found = await store.document(self.session_id, agent.agent_id, wanted)
+        if found is not None:
+            agent.load_snapshot(found)
+        return found is not None
 
     async def delete_session(self) -> None:
         """Erase the session with all messages and snapshots. Close the agents that have it open first.

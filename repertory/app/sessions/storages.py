@@ -8,15 +8,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from repertory.app.sessions.sessions import listed, new_owner, sessions_folder
-from repertory.core.ids import check_id, check_key
+from repertory.app.sessions.stored_bytes import KeywordSearchStrategy, SearchStrategy, StoredBytes, below, scoped
+from repertory.core.ids import check_id, check_key, check_kms_key
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
+    from repertory.backends.aws_clients import AwsSettings, ThreadedClient
     from repertory.backends.objects.in_memory import ObjectShelf
     from repertory.backends.ports import ObjectStore, SessionInfo, SessionStore
     from repertory.backends.sessions.liveness import Liveness
@@ -46,11 +48,22 @@ class Storage(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FileStorage:
+class FileStorage(StoredBytes):
     """Objects as files below a folder of this machine. Any number of processes may share it."""
 
     path: str | os.PathLike[str] | None = None
     """`~/.repertory/sessions` (or `$REPERTORY_HOME/sessions`) when None. Created when missing, for its user alone."""
+    search_strategy: SearchStrategy | None = field(default=None, kw_only=True)
+    """How `search` finds entries; by the words in all of them when None."""
+
+    @property
+    def strategy(self) -> SearchStrategy:
+        """How the storage is searched."""
+        return self.search_strategy or KeywordSearchStrategy()
+
+    def namespace(self, prefix: str) -> Self:
+        """The storage of a folder below."""
+        return scoped(self, {"path": self.folder / below("", prefix)})
 
     @property
     def folder(self) -> Path:
@@ -77,12 +90,13 @@ class FileStorage:
         return LockedFile(self.folder / _OWNERS, owner)
 
 
-@dataclass(frozen=True, slots=True)
-class S3Storage:
+@dataclass(frozen=True)
+class S3Storage(StoredBytes):
     """Objects in an S3 bucket, which must exist, or in any service that speaks S3's protocol with conditional writes.
 
-    It needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket. A field that is None comes from the
-    environment, as in every AWS tool. Errors: `Invalid` (a ValueError) for a bad bucket or prefix.
+    It needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket: see `docs/aws-permissions.md`. A field that
+    is None comes from the environment, as in every AWS tool. Errors: `Invalid` (a ValueError) for a bad bucket, prefix
+    or key.
     """
 
     bucket: str
@@ -95,14 +109,41 @@ class S3Storage:
     """A boto3 client of S3, whose credentials, region and endpoint are used. Requests go through our own clients."""
     endpoint_url: str | None = field(default=None, kw_only=True)
     """The URL of a service that speaks S3's protocol, or of a VPC endpoint."""
+    kms_key_id: str | None = field(default=None, kw_only=True)
+    """The id, ARN or alias of the KMS key with which S3 encrypts what is put; None: the bucket's default encryption."""
+    boto_client_config: Any = field(default=None, kw_only=True)
+    """A botocore `Config`, which overrides ours."""
+    search_strategy: SearchStrategy | None = field(default=None, kw_only=True)
+    """How `search` finds entries; by the words in all of them when None."""
+    _by_hand: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)
+    """The client for reading and writing by hand, which namespaces share."""
+    region: InitVar[str | None] = field(default=None, kw_only=True)
+    """Another name of `region_name`."""
+    s3_client: InitVar[Any] = field(default=None, kw_only=True)
+    """Another name of `client`."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, region: str | None, s3_client: Any) -> None:
         if not self.bucket:
             raise Invalid("a bucket has a name", got=self.bucket)
         if self.prefix.strip("/"):
             check_key(self.prefix.strip("/"))
+        check_kms_key(self.kms_key_id)
+        for name, alias, given in (("region_name", "region", region), ("client", "s3_client", s3_client)):
+            if given is not None and getattr(self, name) is not None:
+                raise Invalid(f"{alias} is another name of {name}: give one of them")
+            if given is not None:
+                object.__setattr__(self, name, given)
         if self.boto_session is not None and self.client is not None:
             raise Invalid("boto_session and client exclude each other: both have credentials")
+
+    @property
+    def strategy(self) -> SearchStrategy:
+        """How the storage is searched."""
+        return self.search_strategy or KeywordSearchStrategy()
+
+    def namespace(self, prefix: str) -> Self:
+        """The storage of a longer prefix in the same bucket."""
+        return scoped(self, {"prefix": below(below("", self.prefix), prefix).rstrip("/")})
 
     @property
     def key(self) -> str:
@@ -111,17 +152,43 @@ class S3Storage:
 
     def open_objects(self, writer: str) -> ObjectStore:
         """An object store on this bucket. The caller closes it. Errors: `ImportError` naming what to install."""
-        from repertory.backends.aws_clients import AwsSettings, LendingClient  # loaded when used
-        from repertory.backends.objects.s3 import S3ObjectStore
+        return self._objects(writer, None)
 
-        aws = AwsSettings(
+    def open_bytes(self, writer: str) -> ObjectStore:
+        """What a program reads and writes by hand, through its own client or session, or boto3 where that is there. The
+        caller closes it. Errors: `ImportError` naming what to install.
+        """
+        from repertory.backends.aws_clients import ThreadedClient, boto3_client  # loaded when used
+
+        if "client" not in self._by_hand:
+            self._by_hand["client"] = self.client or boto3_client("s3", self._settings())
+        client = self._by_hand["client"]
+        return self._objects(writer, None if client is None else ThreadedClient(client))
+
+    def _objects(self, writer: str, client: ThreadedClient | None) -> ObjectStore:
+        from repertory.backends.objects.s3 import S3ObjectStore  # loaded when used
+
+        return S3ObjectStore(
+            self.bucket,
+            self.prefix,
+            writer=writer,
+            aws=self._settings(),
+            content_type="application/octet-stream",
+            kms_key_id=self.kms_key_id,
+            client=client,
+        )
+
+    def _settings(self) -> AwsSettings:
+        from repertory.backends.aws_clients import AwsSettings, LendingClient  # loaded when used
+
+        return AwsSettings(
             region_name=self.region_name,
             boto_session=self.boto_session if self.client is None else LendingClient(self.client),
             endpoint_url=self._endpoint,
+            boto_client_config=self.boto_client_config,
             connect_timeout_s=5.0,
             read_timeout_s=20.0,
         )
-        return S3ObjectStore(self.bucket, self.prefix, writer=writer, aws=aws, content_type="application/octet-stream")
 
     def owners(self, owner: str, lease_s: float) -> Liveness:
         """Alive for `lease_s` after the last write, by the service's clock."""
@@ -135,25 +202,54 @@ class S3Storage:
         return self.endpoint_url
 
 
-class InMemoryStorage:
+class InMemoryStorage(StoredBytes):
     """Objects that live as long as this object: for tests, and for data that need not outlive the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, search_strategy: SearchStrategy | None = None) -> None:
+        """`search_strategy`: how `search` finds entries; by the words in all of them when None."""
         self._shelf: ObjectShelf | None = None
+        self._within = ""
+        self.search_strategy = search_strategy
 
     @property
     def key(self) -> str:
         """Each object is its own place."""
-        return f"memory:{id(self):x}"
+        return f"memory:{id(self._shared()):x}"
+
+    @property
+    def within(self) -> str:
+        """What stands before every key, with a slash at its end; empty for the whole storage."""
+        return self._within
+
+    @property
+    def strategy(self) -> SearchStrategy:
+        """How the storage is searched."""
+        return self.search_strategy or KeywordSearchStrategy()
+
+    def namespace(self, prefix: str) -> Self:
+        """The same objects below a prefix. For the methods that read and write bytes: sessions are kept in the whole
+        storage.
+        """
+        self._shared()
+        return scoped(self, {"_within": below(self._within, prefix)})
+
+    def clear(self) -> None:
+        """Remove everything, in this namespace."""
+        self._shared().clear(self._within)
 
     def open_objects(self, writer: str) -> ObjectStore:
         """An object store on this storage. The caller closes it; the objects stay."""
-        from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf  # loaded when used
+        from repertory.backends.objects.in_memory import MemoryObjectStore  # loaded when used
 
         del writer
+        return MemoryObjectStore(self._shared())
+
+    def _shared(self) -> ObjectShelf:
+        from repertory.backends.objects.in_memory import ObjectShelf  # loaded when used
+
         if self._shelf is None:
             self._shelf = ObjectShelf(time.time)
-        return MemoryObjectStore(self._shelf)
+        return self._shelf
 
     def owners(self, owner: str, lease_s: float) -> Liveness:
         """Alive for `lease_s` after the last write."""

@@ -1,5 +1,5 @@
-"""Example tools, safe for real use: arithmetic, the time, and files below one folder.
+"""Tools to begin with: arithmetic, the time, files, commands, notes, the web, waiting and asking, other agents.
 
-Only tools made with `@tool` that need nothing but the standard library belong here. The command line and the demo use
-them; services bring their own. Start reading at `calculator.py`.
+Only tools made with `@tool` belong here; services bring their own. Those of `commands.py` and `web.py` do what this
+process may do. Start reading at `calculator.py`.
 """

@@ -324,7 +324,7 @@ def check_result_count(count: object) -> int:
 NOT_ALLOWED = "accessdeniedexception"
 _ACCESS = (
     "the identity may not do this: allow bedrock:Retrieve on the knowledge base, and to write"
-    " bedrock:IngestKnowledgeBaseDocuments"
+    " bedrock:IngestKnowledgeBaseDocuments and bedrock:StartIngestionJob"
 )
 _HINTS = {
     NOT_ALLOWED: _ACCESS,

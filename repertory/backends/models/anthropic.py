@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
+from repertory.backends.models.caching import CacheConfig, CacheToolsConfig, with_cache_points
 from repertory.backends.models.content import (
     BLANK_TEXT,
     block_kind,
@@ -17,14 +18,14 @@ from repertory.backends.models.content import (
     mentions_tools,
     text_in,
 )
-from repertory.backends.models.provider import ModelCall
+from repertory.backends.models.provider import BaseModelConfig, ModelCall
 from repertory.backends.models.sdk import ClientSettings, SDKModel, Service, as_plain, ask, with_params
-from repertory.backends.ports import StreamEvent
 from repertory.core.answer import count_field, filled, is_mapping, malformed, mapping_field
 from repertory.errors import ModelStreamBroken
 
 if TYPE_CHECKING:
-    from repertory.core.messages import Message
+    from repertory.core.converse import ContentBlockDelta, ContentBlockStart, StreamEvent
+    from repertory.core.messages import Message, Usage
 
 DEFAULT_MODEL_ID = "claude-sonnet-4-6"
 DEFAULT_MAX_TOKENS = 8_192
@@ -41,7 +42,7 @@ ANTHROPIC = Service(
 )
 
 
-class AnthropicConfig(TypedDict, total=False):
+class AnthropicConfig(BaseModelConfig, total=False):
     """Settings of an `AnthropicModel`."""
 
     model_id: str
@@ -52,15 +53,15 @@ class AnthropicConfig(TypedDict, total=False):
 
     `extra_headers`, `extra_query` and `timeout` are the SDK's.
     """
-    context_window_limit: int | None
-    """The model's window in tokens, for models that our table lacks."""
     streaming: bool | None
     """True to stream the answer (the default), False to get it whole."""
     use_native_token_count: bool | None
     """True if `count_tokens` asks the service. False by default, since it is one more network call."""
+    cache_config: CacheConfig | None
+    """What the service is asked to cache."""
     cache_prompt: str | None
     """Type of the cache point after the system prompt, such as `default`."""
-    cache_tools: str | None
+    cache_tools: str | CacheToolsConfig | None
     """Type of the cache point after the tools."""
 
 
@@ -77,6 +78,7 @@ class AnthropicModel(SDKModel):
     that the caller decides about retries. Cancellation: closing the stream early releases its connection.
     """
 
+    AnthropicConfig = AnthropicConfig
     _known = AnthropicConfig
     _service = ANTHROPIC.name
     _sdk = ANTHROPIC
@@ -154,6 +156,7 @@ def counting_arguments(call: ModelCall) -> dict[str, Any]:
 
 
 def _conversation(call: ModelCall) -> dict[str, Any]:
+    call = with_cache_points(call, claude=True, converse=False)
     messages = [_message(message) for message in call.messages]
     sent: dict[str, Any] = {"model": call.config.get("model_id"), "messages": messages}
     if system := _system(call):
@@ -243,15 +246,14 @@ def redacted_text(data: bytes) -> str:
 
 
 def _system(call: ModelCall) -> str | list[dict[str, Any]] | None:
-    marks = _point(call.config.get("cache_prompt"))
-    if call.system_prompt_content is None and not marks:
+    if call.system_prompt_content is None:
         return call.system_text or None
-    return _marked([*call.system_blocks, *marks]) or None
+    return _marked(call.system_blocks) or None
 
 
 def _tools(call: ModelCall) -> list[dict[str, Any]]:
     tools: list[dict[str, Any]] = []
-    for spec in (*call.tool_specs, *_point(call.config.get("cache_tools"))):
+    for spec in call.tool_specs:
         if "cachePoint" not in spec:
             tools.append(_tool(spec))
         elif tools:
@@ -273,10 +275,6 @@ def _tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
     if "tool" in choice:
         return {"type": "tool", "name": choice["tool"]["name"]}
     return {"type": "any" if "any" in choice else "auto"}
-
-
-def _point(kind: str | None) -> list[dict[str, Any]]:
-    return [{"cachePoint": {"type": kind}}] if kind else []
 
 
 def _cache_control(point: Mapping[str, Any]) -> dict[str, Any]:
@@ -361,7 +359,8 @@ class MessagesReader:
         reason = filled(self._stop_reason, "message_delta", "stop_reason")
         yield {"messageStop": {"stopReason": STOP_REASONS.get(reason, reason)}}
         if self._usage:
-            yield {"metadata": {"usage": {**self._usage, "totalTokens": sum(self._usage.values())}}}
+            counted = {**self._usage, "totalTokens": sum(self._usage.values())}
+            yield {"metadata": {"usage": cast("Usage", counted)}}
 
     def _block_start(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
         index, name = _index(event), "content_block_start"
@@ -386,7 +385,7 @@ class MessagesReader:
 
     def _started(self, index: int, start: Mapping[str, object]) -> StreamEvent:
         self._open.add(index)
-        return {"contentBlockStart": {"contentBlockIndex": index, "start": start}}
+        return {"contentBlockStart": {"contentBlockIndex": index, "start": cast("ContentBlockStart", start)}}
 
     def _block_delta(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
         index, name = _index(event), "content_block_delta"
@@ -439,7 +438,7 @@ def _spoken(index: int, piece: Mapping[str, object]) -> Iterator[StreamEvent]:
 
 
 def _delta(index: int, delta: Mapping[str, object]) -> StreamEvent:
-    return {"contentBlockDelta": {"contentBlockIndex": index, "delta": delta}}
+    return {"contentBlockDelta": {"contentBlockIndex": index, "delta": cast("ContentBlockDelta", delta)}}
 
 
 def _citation(citation: Mapping[str, object]) -> dict[str, object]:

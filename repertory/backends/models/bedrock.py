@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
 from repertory.backends.aws_errors import (
@@ -17,16 +17,17 @@ from repertory.backends.aws_errors import (
     WRONG_SIGNATURE,
     aws_client_errors,
 )
-from repertory.backends.models.content import BLANK_TEXT, input_of, mentions_tools
+from repertory.backends.models.caching import CacheConfig, CacheToolsConfig, with_cache_points
+from repertory.backends.models.content import BLANK_TEXT, block_kind, cannot_take, input_of, mentions_tools
 from repertory.backends.models.provider import (
     NONSENSE,
+    BaseModelConfig,
     ModelCall,
     ProviderModel,
     is_overflow,
     release,
     retry_after_s,
 )
-from repertory.backends.ports import StreamEvent
 from repertory.core.answer import message_events
 from repertory.errors import (
     ContextWindowOverflowException,
@@ -38,19 +39,18 @@ from repertory.errors import (
 )
 
 if TYPE_CHECKING:
+    from repertory.core.converse import MetadataEvent, RedactContentEvent, StreamEvent
     from repertory.core.messages import Message
 
 BEDROCK = AwsService(name="bedrock-runtime", wanted_by="BedrockModel", extra="bedrock")
 DEFAULT_MODEL_ID = "global.anthropic.claude-sonnet-4-6"
 
 
-class BedrockConfig(TypedDict, total=False):
+class BedrockConfig(BaseModelConfig, total=False):
     """Settings of a `BedrockModel`. A field that is missing or None is left to the service."""
 
     model_id: str
     """A model id, an inference profile, or an ARN."""
-    context_window_limit: int | None
-    """The model's window in tokens, for models that our table lacks."""
     streaming: bool | None
     """True for ConverseStream (the default), False for Converse."""
     use_native_token_count: bool | None
@@ -59,9 +59,11 @@ class BedrockConfig(TypedDict, total=False):
     max_tokens: int | None
     top_p: float | None
     stop_sequences: list[str] | None
+    cache_config: CacheConfig | None
+    """What the service is asked to cache; `auto` means the Claude models."""
     cache_prompt: str | None
     """Type of the cache point after the system prompt, such as `default`."""
-    cache_tools: str | None
+    cache_tools: str | CacheToolsConfig | None
     """Type of the cache point after the tools."""
     guardrail_id: str | None
     guardrail_version: str | None
@@ -98,6 +100,7 @@ class BedrockModel(ProviderModel):
     Cancellation: closing the stream early releases its connection.
     """
 
+    BedrockConfig = BedrockConfig
     _known = BedrockConfig
     _service = "Bedrock"
 
@@ -182,7 +185,8 @@ async def _whole_answer(response: Mapping[str, Any]) -> AsyncGenerator[StreamEve
         raise ModelFailed("the model answered without a message", response=sorted(response))
     for event in message_events(message.get("content", ()), stop_reason=stop_reason):
         yield event
-    yield {"metadata": {key: response[key] for key in ("usage", "metrics", "trace") if key in response}}
+    metadata = {key: response[key] for key in ("usage", "metrics", "trace") if key in response}
+    yield {"metadata": cast("MetadataEvent", metadata)}
 
 
 # After a guardrail's verdict: which of the two messages must be replaced.
@@ -201,7 +205,7 @@ def redaction(config: BedrockConfig, stop_reason: str | None, metadata: Mapping[
     if stop_reason != INTERVENED:
         return None
     trace = metadata.get("trace", {}).get("guardrail")
-    body: dict[str, str] = {}
+    body: RedactContentEvent = {}
     if config.get("guardrail_redact_input") is not False and (not trace or _blocked(trace.get("inputAssessment"))):
         body["redactUserContentMessage"] = config.get("guardrail_redact_input_message") or REDACTED_INPUT
     if config.get("guardrail_redact_output") and (not trace or _blocked(trace.get("outputAssessments"))):
@@ -233,25 +237,33 @@ async def converse_events(stream: Any) -> AsyncGenerator[StreamEvent, None]:
     Errors: botocore's and httpx's; `ModelFailed` for a frame that does not fit the service model; `ModelStreamBroken`
     when the stream ended without `messageStop`. Closing the generator, also by cancellation, releases the connection.
     """
-    response = stream._raw_stream  # the httpx response; aiobotocore offers no public way to it
-    chunks: AsyncGenerator[bytes, None] = response.aiter_raw()
-    frames = import_module("botocore.eventstream").EventStreamBuffer()
     stopped = False
-    try:
-        async for chunk in chunks:
-            frames.add_data(chunk)
-            for frame in frames:
-                event = await _parsed(stream, frame)
-                stopped = stopped or "messageStop" in event
-                if event:
-                    yield event
-    finally:
-        await release(chunks, response.aclose, bedrock_errors())
+    async with aclosing(framed_events(stream)) as events:
+        async for event in events:
+            stopped = stopped or "messageStop" in event
+            yield cast("StreamEvent", event)
     if not stopped:
         raise ModelStreamBroken("Bedrock ended the stream in the middle of an answer")
 
 
-async def _parsed(stream: Any, frame: Any) -> StreamEvent:
+async def framed_events(stream: Any) -> AsyncGenerator[dict[str, Any], None]:
+    """The events of a response that is a stream of frames, by its service model. Closing the generator, also by
+    cancellation, releases the connection.
+    """
+    response = stream._raw_stream  # the httpx response; aiobotocore offers no public way to it
+    chunks: AsyncGenerator[bytes, None] = response.aiter_raw()
+    frames = import_module("botocore.eventstream").EventStreamBuffer()
+    try:
+        async for chunk in chunks:
+            frames.add_data(chunk)
+            for frame in frames:
+                if event := await _parsed(stream, frame):
+                    yield event
+    finally:
+        await release(chunks, response.aclose, bedrock_errors())
+
+
+async def _parsed(stream: Any, frame: Any) -> dict[str, Any]:
     """One frame as an event; empty when the service model does not know it."""
     try:
         return await stream._parse_event(frame) or {}
@@ -289,7 +301,9 @@ _ACCESS = {
 }
 
 
-def service_error(code: str, status: int, message: str, retry_after_s: float | None = None) -> RepertoryError:
+def service_error(
+    code: str, status: int, message: str, retry_after_s: float | None = None, *, service: str = "Bedrock"
+) -> RepertoryError:
     """The error for a refusal by the service. `code` in any spelling, `status` 0 when it came inside a stream."""
     name = code.lower()
     fields: dict[str, object] = {"code": code, "status": status} if status else {"code": code}
@@ -300,11 +314,11 @@ def service_error(code: str, status: int, message: str, retry_after_s: float | N
     if name in _UNAVAILABLE:
         return Unavailable(f"the model is not available: {message}", **fields)
     if name in _THROTTLED or status == 429:
-        return Throttled(f"Bedrock asks for fewer requests: {message}", retry_after_s=retry_after_s, **fields)
+        return Throttled(f"{service} asks for fewer requests: {message}", retry_after_s=retry_after_s, **fields)
     if status >= 500:
-        return Unavailable(f"Bedrock is not available: {message}", **fields)
+        return Unavailable(f"{service} is not available: {message}", **fields)
     hint = _ACCESS.get(name)
-    return ModelFailed(f"{hint} ({message})" if hint else f"Bedrock refused the request: {message}", **fields)
+    return ModelFailed(f"{hint} ({message})" if hint else f"{service} refused the request: {message}", **fields)
 
 
 def bedrock_errors() -> tuple[type[Exception], ...]:
@@ -312,20 +326,20 @@ def bedrock_errors() -> tuple[type[Exception], ...]:
     return (*aws_client_errors(), import_module("botocore.eventstream").ParserError)
 
 
-def from_bedrock_error(error: Exception) -> RepertoryError:
+def from_bedrock_error(error: Exception, service: str = "Bedrock") -> RepertoryError:
     """Our error for one of `bedrock_errors`. Raise it `from` the original."""
     import httpx2
 
     boto, frames = import_module("botocore.exceptions"), import_module("botocore.eventstream")
     match error:
         case boto.ClientError():
-            return _from_response(error.response)
+            return _from_response(error.response, service)
         case boto.NoCredentialsError() | boto.PartialCredentialsError() | boto.NoAuthTokenError():
             return ModelFailed(NO_CREDENTIALS)
         case boto.NoRegionError():
             return ModelFailed(NO_REGION)
         case boto.HTTPClientError() | boto.ConnectionError():
-            return Unavailable(f"Bedrock cannot be reached: {error}")
+            return Unavailable(f"{service} cannot be reached: {error}")
         case httpx2.HTTPError() | httpx2.StreamError():
             return ModelStreamBroken(f"the connection ended within an answer: {type(error).__name__}: {error}")
         case frames.ParserError():
@@ -334,10 +348,11 @@ def from_bedrock_error(error: Exception) -> RepertoryError:
             return ModelFailed(f"the model call failed: {error}")
 
 
-def _from_response(response: Mapping[str, Any]) -> RepertoryError:
+def _from_response(response: Mapping[str, Any], service: str) -> RepertoryError:
     details, meta = response.get("Error", {}), response.get("ResponseMetadata", {})
     code, message = str(details.get("Code", "Unknown")), str(details.get("Message", "no message"))
-    return service_error(code, meta.get("HTTPStatusCode", 0), message, retry_after_s(meta.get("HTTPHeaders", {})))
+    wait_s = retry_after_s(meta.get("HTTPHeaders", {}))
+    return service_error(code, meta.get("HTTPStatusCode", 0), message, wait_s, service=service)
 
 
 # Builds requests to Converse and ConverseStream: settings and a conversation as request parameters.
@@ -368,13 +383,18 @@ _PLACEHOLDER_TOOL: dict[str, Any] = {
 }
 
 
+_MEDIA = ("audio", "document", "image", "video")
+
+
 def converse_request(call: ModelCall) -> dict[str, Any]:
     """The parameters of one call."""
     config: BedrockConfig = call.config
+    model_id = config.get("model_id", "").lower()
+    call = with_cache_points(call, claude="claude" in model_id or "anthropic" in model_id, converse=True)
     values: Mapping[str, Any] = config
     request: dict[str, Any] = {"modelId": config.get("model_id"), "messages": _messages(config, call.messages)}
-    if system := _system(call):
-        request["system"] = system
+    if system := call.system_blocks:
+        request["system"] = list(system)
     inference: dict[str, Any] = {name: values[key] for key, name in _INFERENCE.items() if values.get(key) is not None}
     if inference:
         request["inferenceConfig"] = inference
@@ -398,11 +418,6 @@ def counting_request(request: Mapping[str, Any]) -> dict[str, Any]:
     counted = ("messages", "system", "toolConfig", "additionalModelRequestFields")
     conversation = {key: request[key] for key in counted if key in request}
     return {"modelId": request["modelId"], "input": {"converse": conversation}}
-
-
-def _system(call: ModelCall) -> list[Mapping[str, Any]]:
-    blocks = call.system_blocks
-    return [*blocks, *_cache_point(call.config.get("cache_prompt"))] if blocks else []
 
 
 def _messages(config: BedrockConfig, messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -430,9 +445,21 @@ def _block(block: Mapping[str, Any], *, with_status: bool) -> dict[str, Any]:
         return {"toolUse": {"toolUseId": use["toolUseId"], "name": use["name"], "input": input_of(use)}}
     if "toolResult" in block:
         result = block["toolResult"]
-        sent = {"toolUseId": result["toolUseId"], "content": result["content"]}
+        sent = {"toolUseId": result["toolUseId"], "content": [_medium(each) for each in result["content"]]}
         return {"toolResult": sent | ({"status": result["status"]} if with_status and "status" in result else {})}
-    return dict(block)
+    return _medium(block)
+
+
+def _medium(block: Mapping[str, Any]) -> dict[str, Any]:
+    """A block whose medium, if it is one, is where the service looks for it. Errors: `Invalid` for other places."""
+    kind = block_kind(block)
+    location = block[kind].get("source", {}).get("location") if kind in _MEDIA else None
+    if location is None:
+        return dict(block)
+    if location.get("type") != "s3" or "uri" not in location:
+        raise cannot_take(kind, "Bedrock", "its location is none in S3", location)
+    place = {key: location[key] for key in ("uri", "bucketOwner") if key in location}
+    return {kind: {**block[kind], "source": {"s3Location": place}}}
 
 
 def _sends_status(config: BedrockConfig) -> bool:
@@ -453,9 +480,7 @@ def _guard_latest(sent: list[dict[str, Any]]) -> None:
 
 def _tools(call: ModelCall) -> list[dict[str, Any]]:
     tools: list[dict[str, Any]] = [_tool(spec) for spec in call.tool_specs]
-    if tools:
-        return [*tools, *_cache_point(call.config.get("cache_tools"))]
-    return [_PLACEHOLDER_TOOL] if mentions_tools(call.messages) else []
+    return tools or ([_PLACEHOLDER_TOOL] if mentions_tools(call.messages) else [])
 
 
 def _tool(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -478,7 +503,3 @@ def _guardrail(config: BedrockConfig) -> dict[str, Any]:
     if mode and config.get("streaming") is not False:
         guardrail["streamProcessingMode"] = mode
     return guardrail
-
-
-def _cache_point(kind: str | None) -> list[dict[str, Any]]:
-    return [{"cachePoint": {"type": kind}}] if kind else []

@@ -66,7 +66,7 @@ def image_in(block: Mapping[str, Any], service: str) -> ImageBlock:
     kind = _IMAGE_FORMATS.get(image.get("format", ""))
     if kind is None:
         raise cannot_take("image", service, "a format other than png, jpeg, gif and webp", image.get("format"))
-    return ImageBlock(f"image/{kind}", _base64(_bytes_of("image", image, service)))
+    return ImageBlock(f"image/{kind}", _base64(bytes_in("image", image, service)))
 
 
 def document_in(block: Mapping[str, Any], service: str) -> DocumentBlock:
@@ -78,11 +78,11 @@ def document_in(block: Mapping[str, Any], service: str) -> DocumentBlock:
     if "content" in source:
         return DocumentBlock(name=name, texts=tuple(text_in(part) or "" for part in source["content"]))
     if kind == "pdf":
-        return DocumentBlock(name=name, pdf=_base64(_bytes_of("document", document, service)))
+        return DocumentBlock(name=name, pdf=_base64(bytes_in("document", document, service)))
     if kind not in _TEXT_FORMATS:
         raise cannot_take("document", service, "a format other than pdf, txt, md, csv and html", kind)
     try:
-        return DocumentBlock(name=name, texts=(_bytes_of("document", document, service).decode(),))
+        return DocumentBlock(name=name, texts=(bytes_in("document", document, service).decode(),))
     except UnicodeDecodeError as error:
         raise cannot_take("document", service, "text that is not UTF-8", name) from error
 
@@ -95,7 +95,8 @@ def block_kind(block: Mapping[str, Any]) -> str:
     return next(iter(block), "empty")
 
 
-def _bytes_of(kind: str, body: Mapping[str, Any], service: str) -> bytes:
+def bytes_in(kind: str, body: Mapping[str, Any], service: str) -> bytes:
+    """The bytes of a medium."""
     source = body.get("source", {})
     data = source.get("bytes")
     if not isinstance(data, bytes | bytearray):

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
-from repertory.backends.ports import Model, StreamEvent
+from repertory.backends.ports import Model
 from repertory.core.answer import message_events
 from repertory.core.messages import text_of, tool_results, tool_uses
 from repertory.core.tokens import estimate_tokens
 
 if TYPE_CHECKING:
-    from repertory.core.messages import ContentBlock, Message, ToolResult, ToolSpec
+    from repertory.core.converse import StreamEvent
+    from repertory.core.messages import ContentBlock, Message, ToolResult, ToolSpec, Usage
 
 OFFLINE_LABEL = "[offline] "
 """The start of every answer, so that no user takes it for a language model's."""
@@ -53,7 +54,7 @@ class OfflineModel(Model):
             yield event
         input_tokens = estimate_tokens(messages, tool_specs, system_prompt)
         output_tokens = estimate_tokens([{"role": "assistant", "content": [block]}])
-        usage = {
+        usage: Usage = {
             "inputTokens": input_tokens,
             "outputTokens": output_tokens,
             "totalTokens": input_tokens + output_tokens,

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
 from msgspec import Struct
 
+from repertory.backends.models.caching import CacheConfig, cache_routing
 from repertory.backends.models.content import (
     BLANK_TEXT,
     block_kind,
+    bytes_in,
     cannot_take,
     document_in,
     image_in,
     input_of,
     text_in,
 )
-from repertory.backends.models.provider import ModelCall
+from repertory.backends.models.provider import BaseModelConfig, ModelCall
 from repertory.backends.models.sdk import (
     ClientSettings,
     SDKModel,
     Service,
     with_params,
 )
-from repertory.backends.ports import StreamEvent
 from repertory.core.answer import filled, is_mapping, malformed, mapping_field
 from repertory.errors import ModelFailed, ModelStreamBroken
 
 if TYPE_CHECKING:
-    from repertory.core.messages import Message, ToolSpec
+    from repertory.core.converse import ContentBlockDelta, ContentBlockStart, StreamEvent
+    from repertory.core.messages import Message, ToolSpec, Usage
 
 DEFAULT_MODEL_ID = "gpt-5.4"
 OPENAI = Service(
@@ -46,7 +49,7 @@ OPENAI = Service(
 )
 
 
-class OpenAIConfig(TypedDict, total=False):
+class OpenAIConfig(BaseModelConfig, total=False):
     """Settings of an `OpenAIModel`."""
 
     model_id: str
@@ -56,10 +59,12 @@ class OpenAIConfig(TypedDict, total=False):
 
     `extra_headers`, `extra_query` and `timeout` are the SDK's.
     """
-    context_window_limit: int | None
-    """The model's window in tokens, for models that our table lacks."""
     streaming: bool | None
     """True to stream the answer (the default), False to get it whole."""
+    stream: bool | None
+    """The same by another name; either can turn it off."""
+    cache_config: CacheConfig | None
+    """`cache_key` and `ttl` (`in_memory` or `24h`) are sent; the service caches by itself."""
     reasoning_field: str | None
     """The field of an assistant message that returns earlier reasoning, for servers that require it, such as
     `reasoning_content`. Without it, reasoning is not sent.
@@ -80,15 +85,16 @@ class OpenAIModel(SDKModel):
     that the caller decides about retries. Cancellation: closing the stream early releases its connection.
     """
 
+    OpenAIConfig = OpenAIConfig
     _known = OpenAIConfig
     _service = OPENAI.name
     _sdk = OPENAI
 
     def __init__(
         self,
-        *,
-        client_args: Mapping[str, Any] | None = None,
         client: Any = None,
+        client_args: Mapping[str, Any] | None = None,
+        *,
         connect_timeout_s: float = 10.0,
         read_timeout_s: float = 120.0,
         **config: Unpack[OpenAIConfig],
@@ -104,7 +110,10 @@ class OpenAIModel(SDKModel):
         super().__init__(start, config, settings)
 
     def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
-        return self._ask(completion_arguments(call), CompletionReader())
+        return self._ask(self._arguments(call), CompletionReader())
+
+    def _arguments(self, call: ModelCall) -> dict[str, Any]:
+        return completion_arguments(call)
 
 
 # Builds requests to Chat Completions: settings and a conversation as arguments of the SDK's call.
@@ -117,51 +126,66 @@ class OpenAIModel(SDKModel):
 
 ATTACHED = "[The attachments of this result follow in the next message.]"
 """Replaces content in a tool result that only a user message can hold."""
-_SERVICE = "OpenAI"
 
 
-def completion_arguments(call: ModelCall) -> dict[str, Any]:
-    """The arguments of one call. Errors: `Invalid` for a block that the service cannot take."""
-    config: OpenAIConfig = call.config
-    system = call.system_text
-    sent: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
-    for message in call.messages:
-        sent += _user(message) if message["role"] == "user" else [_assistant(message, config.get("reasoning_field"))]
-    arguments: dict[str, Any] = {"model": config.get("model_id"), "messages": sent}
+def completion_arguments(
+    call: ModelCall, service: str = OPENAI.name, fields: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The arguments of one call. `fields`: what the settings say besides those of `OpenAIConfig`; `params` override
+    them. Errors: `Invalid` for a block that the service cannot take.
+    """
+    config: Mapping[str, Any] = call.config
+    arguments: dict[str, Any] = {"model": config.get("model_id"), "messages": sent_messages(call, service)}
     if tools := [_tool(spec) for spec in call.tool_specs if "cachePoint" not in spec]:
         arguments["tools"] = tools
         if call.tool_choice:
             arguments["tool_choice"] = _tool_choice(call.tool_choice)
-    if config.get("streaming") is not False:
+    if streams(config):
         arguments |= {"stream": True, "stream_options": {"include_usage": True}}
-    return with_params(arguments, config.get("params"))
+    return with_params(arguments, {**cache_routing(config), **(fields or {}), **(config.get("params") or {})})
 
 
-def _user(message: Message) -> list[dict[str, Any]]:
+def streams(config: Mapping[str, Any]) -> bool:
+    return config.get("streaming") is not False and config.get("stream") is not False
+
+
+def sent_messages(call: ModelCall, service: str) -> list[dict[str, Any]]:
+    """The conversation as messages of the service."""
+    system = call.system_text
+    sent: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+    for message in call.messages:
+        if message["role"] == "user":
+            sent += _user(message, service)
+        else:
+            sent.append(_assistant(message, call.config.get("reasoning_field"), service))
+    return sent
+
+
+def _user(message: Message, service: str) -> list[dict[str, Any]]:
     """Tool messages first, directly after the assistant's as required; then everything else as one user message."""
     tools: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
     for block in message["content"]:
         if "toolResult" in block:
-            text, attached = _tool_content(block["toolResult"]["content"])
+            text, attached = _tool_content(block["toolResult"]["content"], service)
             tools.append({"role": "tool", "tool_call_id": block["toolResult"]["toolUseId"], "content": text})
             parts += attached
         else:
-            parts += _parts(block)
+            parts += _parts(block, service)
     if parts or not tools:
         return [*tools, {"role": "user", "content": _together(parts)}]
     return tools
 
 
-def _tool_content(content: Sequence[Mapping[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+def _tool_content(content: Sequence[Mapping[str, Any]], service: str) -> tuple[str, list[dict[str, Any]]]:
     """The text of a tool message, and the content that it cannot hold."""
-    parts = [part for block in content for part in _parts(block)]
+    parts = [part for block in content for part in _parts(block, service)]
     attached = [part for part in parts if part["type"] != "text"]
     texts = [part["text"] for part in parts if part["type"] == "text"]
     return "\n".join([*texts, ATTACHED] if attached else texts), attached
 
 
-def _assistant(message: Message, reasoning_field: str | None) -> dict[str, Any]:
+def _assistant(message: Message, reasoning_field: str | None, service: str) -> dict[str, Any]:
     calls: list[dict[str, Any]] = []
     texts: list[str] = []
     thoughts: list[str] = []
@@ -174,7 +198,7 @@ def _assistant(message: Message, reasoning_field: str | None) -> dict[str, Any]:
         elif text is not None:
             texts.append(text)
         elif "cachePoint" not in block:
-            raise cannot_take(block_kind(block), _SERVICE, "an assistant message holds only text there", sorted(block))
+            raise cannot_take(block_kind(block), service, "an assistant message holds only text there", sorted(block))
     shown_text = "\n".join(text for text in texts if text.strip())
     sent: dict[str, Any] = {"role": "assistant", "content": shown_text or (None if calls else BLANK_TEXT)}
     if calls:
@@ -200,24 +224,28 @@ def _together(parts: Sequence[Mapping[str, Any]]) -> str | list[Mapping[str, Any
     return "\n".join(part["text"] for part in parts) or BLANK_TEXT
 
 
-def _parts(block: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _parts(block: Mapping[str, Any], service: str) -> list[dict[str, Any]]:
     """The block as parts of a message; none for blank text and marks."""
     text = text_in(block)
     if text is not None:
         return [{"type": "text", "text": text}] if text.strip() else []
     if "image" in block:
-        image = image_in(block, _SERVICE)
+        image = image_in(block, service)
         return [{"type": "image_url", "image_url": {"url": f"data:{image.media_type};base64,{image.data}"}}]
     if "document" in block:
-        return [_document(block)]
+        return [_document(block, service)]
+    if "audio" in block:
+        audio = block["audio"]
+        data = base64.b64encode(bytes_in("audio", audio, service)).decode()
+        return [{"type": "input_audio", "input_audio": {"data": data, "format": audio.get("format", "wav")}}]
     if "cachePoint" in block:
         return []
-    raise cannot_take(block_kind(block), _SERVICE, "it has no such blocks", sorted(block))
+    raise cannot_take(block_kind(block), service, "it has no such blocks", sorted(block))
 
 
-def _document(block: Mapping[str, Any]) -> dict[str, Any]:
+def _document(block: Mapping[str, Any], service: str) -> dict[str, Any]:
     """A PDF as a file; other documents as text, since the service takes no other files."""
-    document = document_in(block, _SERVICE)
+    document = document_in(block, service)
     if document.pdf is None:
         return {"type": "text", "text": "\n".join([f"Document {document.name!r}:", *document.texts])}
     name = document.name if document.name.endswith(".pdf") else f"{document.name}.pdf"
@@ -313,7 +341,7 @@ class CompletionReader:
             yield {"contentBlockStop": {"contentBlockIndex": call.block}}
         yield {"messageStop": {"stopReason": self._stop_reason(self._finish)}}
         if usage := _counted(self._usage):
-            yield {"metadata": {"usage": usage}}
+            yield {"metadata": {"usage": cast("Usage", usage)}}
 
     def _on_delta(self, delta: Mapping[str, object], answer_id: str) -> Iterator[StreamEvent]:
         thought = next(
@@ -324,9 +352,21 @@ class CompletionReader:
         for name in ("content", "refusal"):
             if delta.get(name):
                 self._refused = self._refused or name == "refusal"
-                yield from self._speak("text", {"text": filled(delta[name], "chunk", name)})
+                yield from self._on_text(delta, name)
         for part in _mappings(delta, "tool_calls"):
             yield from self._on_tool_call(part, answer_id)
+
+    def _on_text(self, holder: Mapping[str, object], name: str) -> Iterator[StreamEvent]:
+        """Text, or a list of parts, as Mistral's reasoning models send it."""
+        if not isinstance(holder[name], list):
+            yield from self._speak("text", {"text": filled(holder[name], "chunk", name)})
+            return
+        for part in _mappings(holder, name):
+            for thought in _mappings(part, "thinking") if part.get("type") == "thinking" else ():
+                if thought.get("text"):
+                    yield from self._speak("reasoning", {"reasoningContent": {"text": str(thought["text"])}})
+            if part.get("type") == "text" and part.get("text"):
+                yield from self._speak("text", {"text": filled(part["text"], "chunk", name)})
 
     def _speak(self, voice: Voice, delta: Mapping[str, object]) -> Iterator[StreamEvent]:
         if self._voice != voice:
@@ -362,11 +402,11 @@ class CompletionReader:
 
 
 def _start(index: int, start: Mapping[str, object]) -> StreamEvent:
-    return {"contentBlockStart": {"contentBlockIndex": index, "start": start}}
+    return {"contentBlockStart": {"contentBlockIndex": index, "start": cast("ContentBlockStart", start)}}
 
 
 def _delta(index: int, delta: Mapping[str, object]) -> StreamEvent:
-    return {"contentBlockDelta": {"contentBlockIndex": index, "delta": delta}}
+    return {"contentBlockDelta": {"contentBlockIndex": index, "delta": cast("ContentBlockDelta", delta)}}
 
 
 def _mappings(holder: Mapping[str, object], name: str) -> Sequence[Mapping[str, object]]:

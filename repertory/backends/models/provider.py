@@ -12,18 +12,19 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 import anyio
 from msgspec import Struct
 
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.content import text_in
-from repertory.backends.ports import Model, StreamEvent
+from repertory.backends.ports import Model
 from repertory.core.tokens import estimate_tokens
 from repertory.errors import Invalid, RepertoryError
 
 if TYPE_CHECKING:
+    from repertory.core.converse import StreamEvent
     from repertory.core.messages import Message, ToolSpec
 
 _log = logging.getLogger("repertory.models")
@@ -31,8 +32,24 @@ _log = logging.getLogger("repertory.models")
 NONSENSE = (ValueError, TypeError, LookupError, AttributeError)
 """Raised by client libraries for answers of an unexpected shape."""
 
-_CALL_OPTIONS = ("tool_choice", "system_prompt_content", "invocation_state")
-"""The options that every provider accepts. `invocation_state` is for hooks and tools; providers do not receive it."""
+_CALL_OPTIONS = (
+    "tool_choice",
+    "system_prompt_content",
+    "dynamic_trailing_blocks",
+    "invocation_state",
+    "agent_metadata",
+    "cancel_signal",
+    "structured_output_model",
+)
+"""The options that every provider accepts. The last four are for models of users; providers do not receive them."""
+
+
+class BaseModelConfig(TypedDict, total=False):
+    """The settings that models of all providers have."""
+
+    model_id: str
+    context_window_limit: int | None
+    """The model's window in tokens, for models that our table lacks."""
 
 
 class ModelCall(Struct, frozen=True, kw_only=True):
@@ -47,6 +64,8 @@ class ModelCall(Struct, frozen=True, kw_only=True):
     """The system prompt as blocks (`text`, `cachePoint`). It overrides the string."""
     tool_choice: Mapping[str, Any] | None
     """In Converse's spelling: `{"auto": {}}`, `{"any": {}}` or `{"tool": {"name": ...}}`."""
+    trailing_blocks: int = 0
+    """How many blocks at the end of the last user message are for this call alone: not worth caching."""
 
     @property
     def system_blocks(self) -> Sequence[Mapping[str, Any]]:
@@ -82,6 +101,7 @@ def model_call(
         system_prompt=system_prompt,
         system_prompt_content=options.get("system_prompt_content"),
         tool_choice=choice,
+        trailing_blocks=options.get("dynamic_trailing_blocks", 0),
     )
 
 
@@ -105,6 +125,11 @@ class ProviderModel(Model):
         """The settings, as given."""
         return dict(self._config)
 
+    @property
+    def config(self) -> dict[str, Any]:
+        """A copy of the settings; `update_config` changes them."""
+        return dict(self._config)
+
     def update_config(self, **settings: Any) -> None:
         """Change settings for later calls. `TypeError` names the ones that do not exist."""
         self._config = changed_settings(type(self), self._known, self._config, settings)
@@ -116,7 +141,9 @@ class ProviderModel(Model):
         system_prompt: str | None = None,
         **options: Any,
     ) -> AsyncIterator[StreamEvent]:
-        """Ask the model. `options`: `tool_choice`, `system_prompt_content`, and settings for this call only."""
+        """Ask the model. `options`: `tool_choice`, `system_prompt_content`, `dynamic_trailing_blocks` (how many blocks
+        at the end of the last user message a cache point stands before), and settings for this call only.
+        """
         settings = {name: value for name, value in options.items() if name not in _CALL_OPTIONS}
         config = changed_settings(type(self), self._known, self._config, settings)
         call = model_call(config, messages, tool_specs, system_prompt, options)
@@ -202,13 +229,20 @@ _WORDS = (
     "input length exceeds context window",
     "input and output tokens exceed your context limit",
     "exceeds the context window",
-    "exceeds the available context size",
+    "exceeds the available context",
+    "exceed context limit",
+    "exceeded max context length",
     "exceeds the maximum number of tokens",
     "greater than the context length",
+    "longer than the context length",
+    "longer than the model's context length",
+    "exceeds the context length",
+    "maximum context limit",
     "maximum context length",
     "input tokens exceed the configured limit",
     "must be reduced in order to run successfully",
     "request size exceeds model context window",
+    "too large for model",
     "too many input tokens",
     "too many total text bytes",
 )

@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from repertory.backends.ports import Model, StreamEvent
+from repertory.backends.ports import Model
 from repertory.core.answer import Split, message_events, whole
 from repertory.core.tokens import estimate_tokens
 from repertory.errors import Invalid, LimitReached
 
 if TYPE_CHECKING:
-    from repertory.core.messages import ContentBlock, Message, ToolSpec
+    from repertory.core.converse import StreamEvent
+    from repertory.core.messages import ContentBlock, Message, ToolSpec, Usage
 
 ScriptedReply: TypeAlias = (
     "str | dict[str, Any] | Sequence[dict[str, Any]] | BaseException | type[BaseException] | ReplyFunction"
@@ -140,7 +141,8 @@ def _split_by(chunk: int | None) -> Split:
 
 def _metadata(input_tokens: int, blocks: list[ContentBlock]) -> StreamEvent:
     output_tokens = estimate_tokens([{"role": "assistant", "content": blocks}])
-    usage = {"inputTokens": input_tokens, "outputTokens": output_tokens, "totalTokens": input_tokens + output_tokens}
+    total_tokens = input_tokens + output_tokens
+    usage: Usage = {"inputTokens": input_tokens, "outputTokens": output_tokens, "totalTokens": total_tokens}
     return {"metadata": {"usage": usage, "metrics": {"latencyMs": 0}}}
 
 

@@ -35,7 +35,8 @@ from repertory.errors import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from repertory.backends.ports import StreamEvent
+    from repertory.core.converse import StreamEvent
+
 
 ApiCall = Callable[[], Awaitable[Any]]
 
@@ -64,7 +65,8 @@ class SDKModel(ProviderModel):
 
     def _ask(self, arguments: Mapping[str, Any], reader: AnswerReader) -> AsyncGenerator[StreamEvent]:
         async def call() -> Any:
-            return await attrgetter(self._sdk.resource)(await self._clients.get()).create(**arguments)
+            client = await self._clients.get()
+            return await attrgetter(f"{self._sdk.resource}.{self._sdk.method}")(client)(**arguments)
 
         events = streamed_events if arguments.get("stream") else whole_events
         return events(self._sdk, call, reader)
@@ -113,12 +115,20 @@ def _pieces(service: Service, stream: Any) -> AsyncGenerator[object, None]:
 
 
 async def _wrapped(stream: Any, errors: tuple[type[Exception], ...]) -> AsyncGenerator[object, None]:
-    pieces = aiter(stream)
+    async with aclosing(released(aiter(stream), stream.close, errors)) as pieces:
+        async for piece in pieces:
+            yield piece
+
+
+async def released(
+    pieces: AsyncIterator[object], close: Callable[[], Awaitable[object]], errors: tuple[type[Exception], ...]
+) -> AsyncGenerator[object, None]:
+    """The pieces of an answer. Closing the generator, also half way, releases the connection."""
     try:
         async for piece in pieces:
             yield piece
     finally:
-        await release(pieces, stream.close, errors)
+        await release(pieces, close, errors)
 
 
 def as_plain(answer: object) -> object:
@@ -179,11 +189,14 @@ def _key_advice(service: Service) -> str:
 
 def sdk_errors(service: Service) -> tuple[type[Exception], ...]:
     """The classes that `from_sdk_error` maps. The SDK must be installed, and this call loads it."""
-    import httpx2
+    root = getattr(import_module(service.package), service.root_error)
+    return (root, *connection_errors(http_library(service)), *NONSENSE)
 
-    sdk = import_module(service.package)
-    connection = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, anyio.EndOfStream, OSError)
-    return (getattr(sdk, service.root_error), *connection, *NONSENSE)
+
+def connection_errors(*libraries: Any) -> tuple[type[Exception], ...]:
+    """What these HTTP libraries raise when a connection fails."""
+    theirs = (each for library in libraries for each in (library.HTTPError, library.StreamError, library.InvalidURL))
+    return (*theirs, anyio.EndOfStream, OSError)
 
 
 def from_sdk_error(service: Service, error: Exception, *, answering: bool) -> RepertoryError:
@@ -191,22 +204,27 @@ def from_sdk_error(service: Service, error: Exception, *, answering: bool) -> Re
 
     `answering`: an answer had started, so a lost connection means a broken answer.
     """
-    import httpx2
-
     sdk: Any = import_module(service.package)
     match error:
         case sdk.APIStatusError():
             return _from_status(service, error)
-        case sdk.APIConnectionError() | httpx2.HTTPError() | httpx2.StreamError() | anyio.EndOfStream() | OSError():
-            return _from_connection(service, error, answering=answering)
+        case sdk.APIConnectionError():
+            return from_connection(service, error, answering=answering)
         case sdk.APIError():
             return refusal_error(service, 0, *_message_and_codes(error.body, str(error)))
-        case _ if "api_key" in str(error):
-            return ModelFailed(f"no key for {service.name} was found: {_key_advice(service)}")
-        case _ if answering:
-            return ModelFailed(f"the model's answer cannot be read: {error}")
         case _:
-            return ModelFailed(f"the model call failed: {error}")
+            return from_other_error(service, error, http_library(service), answering=answering)
+
+
+def from_other_error(service: Service, error: Exception, *libraries: Any, answering: bool) -> RepertoryError:
+    """Our error for one that is no class of the SDK: of its HTTP library, or of Python."""
+    if isinstance(error, connection_errors(*libraries)):
+        return from_connection(service, error, answering=answering)
+    if "api_key" in str(error):
+        return ModelFailed(f"no key for {service.name} was found: {_key_advice(service)}")
+    return ModelFailed(
+        f"the model's answer cannot be read: {error}" if answering else f"the model call failed: {error}"
+    )
 
 
 def is_error(piece: Mapping[str, object]) -> bool:
@@ -224,22 +242,30 @@ def _from_status(service: Service, error: Any) -> RepertoryError:
     return refusal_error(service, status, message, *codes, wait_s=retry_after_s(error.response.headers))
 
 
-def _from_connection(service: Service, error: Exception, *, answering: bool) -> RepertoryError:
-    import httpx2
+_UNSENDABLE = frozenset(("UnsupportedProtocol", "LocalProtocolError", "InvalidURL"))
 
+
+def from_connection(service: Service, error: Exception, *, answering: bool) -> RepertoryError:
+    """Our error when the connection failed."""
     reason = error.__cause__ if isinstance(error.__cause__, Exception) else error
     text = f"{type(reason).__name__}: {reason}"
-    if isinstance(reason, httpx2.UnsupportedProtocol | httpx2.LocalProtocolError | httpx2.InvalidURL):
+    if type(reason).__name__ in _UNSENDABLE:
         return ModelFailed(f"the request cannot be sent: check base_url and api_key ({text})")
     if answering:
         return ModelStreamBroken(f"the connection ended within an answer: {text}")
-    request = getattr(error, "request", None)
-    url = getattr(request, "url", None)
+    url = _url_of(error)
     if url is None:
         return Unavailable(f"{service.name} cannot be reached: {text}")
     host = f"{url.scheme}://{url.host}" + ("" if url.port is None else f":{url.port}")  # No user and password of it.
     hint = f"check that a server runs there, client_args={{'base_url': ...}} and {service.url_variable}"
     return Unavailable(f"{service.name} cannot be reached at {host}: {hint} ({text})", url=f"{host}{url.path}")
+
+
+def _url_of(error: Exception) -> Any:
+    try:
+        return getattr(getattr(error, "request", None), "url", None)
+    except RuntimeError:  # httpx, for an error that knows no request
+        return None
 
 
 def _message_and_codes(body: object, otherwise: str) -> list[str]:
@@ -330,29 +356,36 @@ def with_params(arguments: Mapping[str, Any], params: Mapping[str, Any] | None) 
 
 # Clients of the two official SDKs, Anthropic's and OpenAI's, which are built alike.
 #
-# Both speak HTTP through httpx2, which finds out at its first connection whether it runs on asyncio or on trio. Making
-# a client imports the SDK, reads certificates and looks for credentials in the environment and in files, so it happens
-# in a worker thread.
+# Both speak HTTP through httpx2, and their releases before 3 (OpenAI's) and 1 (Anthropic's) through httpx, which is the
+# same by another name. It finds out at its first connection whether it runs on asyncio or on trio. Making a client
+# imports the SDK, reads certificates and looks for credentials in the environment and in files, so it happens in a
+# worker thread.
 
 
 _CREDENTIALS = frozenset(("api_key", "admin_api_key", "workload_identity", "provider"))
 
 
 class Service(Struct, frozen=True, kw_only=True):
-    """What differs between the two SDKs."""
+    """What differs between services, and between the SDKs that are built alike."""
 
     name: str
     model: str
     package: str
-    """The SDK, and the extra that installs it."""
-    client: str
+    """The SDK."""
+    extra: str = ""
+    """The extra that installs it, when that has another name."""
+    client: str = ""
     """The SDK's asynchronous client."""
-    root_error: str
+    root_error: str = ""
     """The base class of the SDK's errors."""
-    resource: str
+    resource: str = ""
     """The client attribute with the calls of a model."""
+    method: str = "create"
+    """Which of them asks for an answer."""
     key_variable: str
     url_variable: str
+    base_url: str | None = None
+    """Where the service is, if it is another one than the SDK's own."""
     keyless: bool
     """True if a server given by its URL is called without a key, too."""
 
@@ -372,9 +405,7 @@ class ClientSettings:
 
 def sdk_clients(service: Service, settings: ClientSettings) -> LoopClients:
     """The clients of one model. `ImportError` names the extra to install when the SDK is missing."""
-    if find_spec(service.package) is None:
-        msg = f"{service.model} needs {service.package}: pip install 'repertory[{service.package}]'"
-        raise ImportError(msg)
+    need(service)
 
     async def connect(stack: AsyncExitStack) -> Any:
         if settings.client is not None:
@@ -387,26 +418,58 @@ def sdk_clients(service: Service, settings: ClientSettings) -> LoopClients:
     return LoopClients(connect)
 
 
+def need(service: Service) -> None:
+    """`ImportError` names the extra to install when the SDK is missing."""
+    root, _, _ = service.package.partition(".")
+    if find_spec(root) is None or find_spec(service.package) is None:
+        msg = f"{service.model} needs {service.package}: pip install 'repertory[{service.extra or service.package}]'"
+        raise ImportError(msg)
+
+
 def _open(service: Service, settings: ClientSettings) -> Any:
     """A client with everything loaded that its first call needs. Runs in a worker thread."""
-    import_module("httpcore2")  # which httpx2 would import at its first request, on the event loop
-    sdk, timeouts = import_module(service.package), import_module("httpx2").Timeout
-    timeout = timeouts(settings.read_timeout_s, connect=settings.connect_timeout_s, pool=None)
+    sdk, httpx = import_module(service.package), http_library(service)
+    import_module(
+        httpx.__name__.replace("httpx", "httpcore")
+    )  # which it would import at its first request, on the loop
+    timeout = httpx.Timeout(settings.read_timeout_s, connect=settings.connect_timeout_s, pool=None)
     arguments = {"timeout": timeout, "max_retries": 0, **settings.client_args}  # the agent retries, visibly
     if "http_client" not in arguments:
         # The SDK's own client has a finalizer that starts a task in any loop that runs by then.
-        arguments["http_client"] = sdk.DefaultAsyncHttpxClient(timeout=arguments["timeout"], verify=_certificates())
-    if service.keyless and _needs_no_key(service, arguments):
+        arguments["http_client"] = sdk.DefaultAsyncHttpxClient(
+            timeout=arguments["timeout"], verify=certificates(httpx.__name__)
+        )
+    if service.base_url is not None:
+        arguments = _elsewhere(service, service.base_url, arguments)
+    elif service.keyless and _needs_no_key(service, arguments):
         arguments["api_key"] = "none"
     client = getattr(sdk, service.client)(**arguments)
     attrgetter(service.resource)(client)
     return client
 
 
+def http_library(service: Service) -> Any:
+    """The HTTP library of the installed SDK, which this call loads: `httpx2`, or `httpx` in older releases."""
+    lineage = import_module(service.package).DefaultAsyncHttpxClient.__mro__
+    return import_module(
+        next(name for base in lineage if (name := base.__module__.partition(".")[0]).startswith("httpx"))
+    )
+
+
+def _elsewhere(service: Service, base_url: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments for another service than the SDK's own, which must not get the key that the SDK would find."""
+    key = os.environ.get(service.key_variable) or ("none" if service.keyless else None)
+    found = {"base_url": os.environ.get(service.url_variable) or base_url, "api_key": key, **arguments}
+    if found["api_key"] is None:
+        msg = "no api_key"
+        raise ValueError(msg)
+    return found
+
+
 @functools.cache
-def _certificates() -> Any:
+def certificates(library: str) -> Any:
     """The trusted certificates, read once per process: reading them takes longer than everything else here."""
-    return import_module("httpx2").create_ssl_context()
+    return import_module(library).create_ssl_context()
 
 
 def _needs_no_key(service: Service, arguments: Mapping[str, Any]) -> bool:

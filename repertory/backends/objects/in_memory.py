@@ -42,6 +42,12 @@ class ObjectShelf:
         """Folder to the number of objects below it."""
         forget_in_children(self)
 
+    def clear(self, prefix: str = "") -> None:
+        """Remove every object whose key begins with `prefix`."""
+        with self.lock:
+            self.objects = {key: kept for key, kept in self.objects.items() if not key.startswith(prefix)}
+            self.folders = Counter(folder for key in self.objects for folder in _folders(key))
+
     def forget_parent(self) -> None:
         """In a forked child: use a new lock. The objects are a copy from here on."""
         self.lock = threading.Lock()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
+from repertory.backends.aws_clients import AwsService, AwsSettings, ThreadedClient, aws_clients
 from repertory.backends.aws_errors import (
     EXPIRED,
     OF_SESSIONS,
@@ -23,8 +23,9 @@ from repertory.backends.aws_errors import (
     aws_client_errors,
     with_retries,
 )
+from repertory.backends.loop_clients import LoopClients
 from repertory.backends.ports import Condition, Create, ObjectInfo, Overwrite, StoredObject, Update
-from repertory.core.ids import KEY_BYTES_MAX, check_id, check_key, check_prefix, is_key
+from repertory.core.ids import KEY_BYTES_MAX, check_id, check_key, check_kms_key, check_prefix, is_key
 from repertory.errors import (
     AlreadyExists,
     Conflict,
@@ -58,7 +59,8 @@ class S3ObjectStore:
     """An `ObjectStore` in a bucket. Building one connects to nothing; the bucket must exist.
 
     One request per call, one per 1,000 keys of a listing. It needs s3:GetObject, s3:PutObject and s3:DeleteObject on
-    the objects and s3:ListBucket on the bucket, nothing else. Credentials and region are looked up at the first call.
+    the objects and s3:ListBucket on the bucket, and with a KMS key kms:GenerateDataKey and kms:Decrypt on that; nothing
+    else. Credentials and region are looked up at the first call.
     One store may be used from several event loops; each has its own connections, released by `aclose` in that loop.
 
     Throttling, 5xx and broken connections are retried with backoff, for `patience.timeout_s` in all; botocore's own
@@ -79,22 +81,29 @@ class S3ObjectStore:
         aws: AwsSettings | None = None,
         retry_policy: RetryPolicy | None = None,
         content_type: str = "application/json",
+        kms_key_id: str | None = None,
+        client: ThreadedClient | None = None,
     ) -> None:
         """`prefix` precedes every key, with a slash between; slashes at its ends are ignored.
 
         `writer` must be unique to this object, such as a random id: the store recognises its own puts by it, and it
         makes the retry delays of different stores differ. `content_type` is the content type of the objects.
+        `kms_key_id`: the KMS key with which S3 encrypts them; the bucket's default encryption when None. `client`: asks
+        S3 instead of clients of its own.
         """
         if not bucket:
             raise Invalid("a bucket has a name", got=bucket)
+        check_kms_key(kms_key_id)
         self._bucket = bucket
         below = prefix.strip("/")
         self._prefix = f"{check_key(below)}/" if below else ""
         self._writer = blake2b(check_id(writer, "writer").encode(), digest_size=16)
         self._aws = aws or AwsSettings(connect_timeout_s=5.0, read_timeout_s=20.0)
         self._retry_policy = replace(retry_policy or RetryPolicy(), unavailable=StoreUnavailable)
-        self._content_type = content_type
-        self._clients = aws_clients(_SERVICE, self._aws)
+        self._put_fields: dict[str, Any] = {"ContentType": content_type}
+        if kms_key_id is not None:
+            self._put_fields |= {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key_id}
+        self._clients: LoopClients | ThreadedClient = client or aws_clients(_SERVICE, self._aws)
         self._numbers = count(1)
         self._closed = False
 
@@ -119,7 +128,7 @@ class S3ObjectStore:
         """Write an object; it is durable in S3 on return. Errors: `AlreadyExists`, `PreconditionFailed`, and see the
         class.
         """
-        request: dict[str, Any] = {"Key": self._full(key), "Body": body, "ContentType": self._content_type}
+        request: dict[str, Any] = {"Key": self._full(key), "Body": body, **self._put_fields}
         if isinstance(condition, Overwrite):
             return _version(await self._patiently(lambda: self._ask("put_object", request)))
         if isinstance(condition, Update) and condition.version in _NO_VERSIONS:
@@ -241,6 +250,10 @@ _ACCESS = (
     "the identity may not do this: allow s3:GetObject, s3:PutObject and s3:DeleteObject on the bucket's objects, and"
     " s3:ListBucket on the bucket, without which S3 answers the same for an object that is not there"
 )
+_KMS = (
+    "S3 cannot use this KMS key: allow kms:GenerateDataKey and kms:Decrypt on it, and check its id, its region and that"
+    " it is enabled"
+)
 _REGION = "the bucket is in another region: pass its region_name, or set AWS_REGION"
 _CLOCK = "this machine's clock is too far from that of S3: set it, for example by NTP"
 _HINTS = {
@@ -277,6 +290,8 @@ def _particular(refusal: Refusal) -> RepertoryError | None:
     headers = refusal.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     region = refusal.response.get("Error", {}).get("Region") or headers.get("x-amz-bucket-region")
     hint = _HINTS.get(refusal.name) or (_REGION if refusal.status in (301, 307) else None)
+    if refusal.name.startswith("kms.") or "kms:" in refusal.message:
+        hint = _KMS
     return refusal.failed(hint, {"region": region} if region else None)
 
 

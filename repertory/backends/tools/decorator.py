@@ -19,7 +19,16 @@ class ToolDecorator(Protocol):
 
 
 @overload
-def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+def tool(
+    func: Callable[P, R],
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    context: bool | str = False,
+    timeout_s: float | None = None,
+    idempotent: bool = False,
+    effects: bool = True,
+) -> FunctionTool[P, R]: ...
 @overload
 def tool(
     *,
@@ -32,8 +41,7 @@ def tool(
     effects: bool = True,
 ) -> ToolDecorator: ...
 def tool(
-    function: Callable[..., Any] | None = None,
-    /,
+    func: Callable[..., Any] | None = None,
     *,
     name: str | None = None,
     description: str | None = None,
@@ -71,4 +79,4 @@ def tool(
         made.warn_of_silence(target, settings)
         return made.FunctionTool(target, made.ToolDeclaration(target, settings, context_name))
 
-    return decorate if function is None else decorate(function)
+    return decorate if func is None else decorate(func)

@@ -10,7 +10,7 @@ import functools
 import inspect
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
@@ -21,9 +21,16 @@ from anyio.lowlevel import RunVar
 from msgspec import Struct
 
 from repertory.backends.ports import ToolContext
+from repertory.backends.sdk_members import (
+    SdkMembers,
+    called_by_hand,
+    result_as_text,
+    stream_event,
+)
+from repertory.core.call_events import ToolResultEvent
 from repertory.core.interrupts import question_in
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
-from repertory.core.tools import exception_text, tool_result
+from repertory.core.tools import exception_text, normal_spec, tool_result
 from repertory.errors import Invalid, LimitReached, TooLarge
 
 if TYPE_CHECKING:
@@ -59,6 +66,8 @@ class ToolDeclaration:
         """Errors: `TypeError` for parameters that a model cannot fill in."""
         self.settings = settings
         self.parameters: Parameters = read_parameters(function, context_name)
+        self.given_spec: ToolSpec | None = None
+        """What was assigned to `tool_spec`."""
         self._function = function
 
     @functools.cached_property
@@ -71,17 +80,26 @@ class ToolDeclaration:
     def has_schema(self) -> bool:
         return "schema" in self.__dict__
 
+    def take(self, spec: ToolSpec) -> None:
+        """Show this spec from now on. Input is still checked against the signature."""
+        self.given_spec = spec
+        self.__dict__.pop("spec", None)
+
     @functools.cached_property
     def spec(self) -> ToolSpec:
+        if self.given_spec is not None:
+            return normal_spec(self.given_spec)
         settings = self.settings
-        description = settings.description or read_docstring(self._function.__doc__).description or settings.name
+        function_name = getattr(self._function, "__name__", settings.name)
+        description = settings.description or read_docstring(self._function.__doc__).description or function_name
         schema = settings.input_schema or self.schema.json_schema
         return {"name": settings.name, "description": description, "inputSchema": {"json": schema}}
 
 
-class FunctionTool(Generic[P, R]):
+class FunctionTool(SdkMembers, Generic[P, R]):
     """A function with a `Tool` around it. Made by `@tool`; calling it from Python calls the function unchanged."""
 
+    supports_hot_reload = True
     __wrapped__: Callable[..., Any]
 
     def __init__(self, function: Callable[P, R], declaration: ToolDeclaration) -> None:
@@ -152,32 +170,73 @@ class FunctionTool(Generic[P, R]):
         swallowed either.
         """
         use_id = tool_use["toolUseId"]
-        if not self._declaration.has_schema:
-            await load_schema_library()
         try:
-            arguments = self._arguments(tool_use["input"], context)
+            arguments = await self._arguments(tool_use["input"], context)
             result = functools.partial(tool_result, use_id, bytes_max=context.result_bytes)
             return await self._carry_out(arguments, context.on_partial, result)
-        except Invalid as error:
-            _log.info("tool input refused", extra={"tool": self.name, "tool_use_id": use_id})
-            return _failed(use_id, error, context)
-        except TooLarge as error:
-            _log.warning("tool result refused: %s", error, extra={"tool": self.name, "tool_use_id": use_id})
-            return _failed(use_id, error, context)
         except Exception as error:
             if question_in(error) is not None:
                 raise
-            about = {"tool": self.name, "tool_use_id": use_id}
-            _log.warning("tool failed tool=%r error=%r", self.name, exception_text(error), extra=about)
-            _log.debug("tool failed here", exc_info=error, extra=about)
-            return _failed(use_id, error, context)
+            return self._failed(error, use_id, context)
 
-    def _arguments(self, value: object, context: ToolContext) -> dict[str, Any]:
+    async def stream(
+        self, tool_use: ToolUse, invocation_state: Mapping[str, Any], **kwargs: Any
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Run the tool by hand, as programs of the SDK do: `invocation_state["agent"]` is its agent. Yields each value
+        of an asynchronous generator, and a `ToolResultEvent` last, in which what is no finished result is text.
+        """
+        del kwargs
+        failures: list[Exception] = []
+        context = called_by_hand(self.name, tool_use, invocation_state, failures.append)
+        use_id = context.tool_use["toolUseId"]
+        try:
+            arguments = await self._arguments(context.tool_use["input"], context)
+            if self._kind == "generator":
+                last: object = None
+                async with aclosing(cast("Any", self._function)(**arguments)) as values:
+                    async for last in values:
+                        yield stream_event(context.tool_use, last)
+                result = result_as_text(use_id, last)
+            else:
+                result = await self._carry_out(arguments, None, functools.partial(result_as_text, use_id))
+        except Exception as error:
+            if question_in(error) is not None:
+                raise
+            result = self._failed(error, use_id, context)
+        yield ToolResultEvent(result, failures[-1] if failures else None)
+
+    def _given_spec(self) -> ToolSpec:
+        return self._declaration.given_spec or self.spec
+
+    def _take_spec(self, spec: ToolSpec) -> None:
+        self._declaration.take(spec)
+
+    def get_display_properties(self) -> dict[str, str]:
+        """What to show of the tool."""
+        return {**super().get_display_properties(), "Function": getattr(self._function, "__name__", self.name)}
+
+    async def _arguments(self, value: object, context: ToolContext) -> dict[str, Any]:
         declaration = self._declaration
+        if not declaration.has_schema:
+            await load_schema_library()
         arguments = declaration.schema.read(value)
         for name, what in declaration.parameters.injected.items():
             arguments[name] = context if what == "context" else context.agent
         return arguments
+
+    def _failed(self, error: Exception, use_id: str, context: ToolContext) -> ToolResult:
+        """The result of a run that failed, noted and logged."""
+        about = {"tool": self.name, "tool_use_id": use_id}
+        if isinstance(error, Invalid):
+            _log.info("tool input refused", extra=about)
+        elif isinstance(error, TooLarge):
+            _log.warning("tool result refused: %s", error, extra=about)
+        else:
+            _log.warning("tool failed tool=%r error=%r", self.name, exception_text(error), extra=about)
+            _log.debug("tool failed here", exc_info=error, extra=about)
+        if context.on_exception is not None:
+            context.on_exception(error)
+        return error_result(use_id, exception_text(error))
 
     async def _carry_out(
         self, arguments: dict[str, Any], on_partial: OnPartial | None, result_of: Callable[[object], ToolResult]
@@ -196,12 +255,6 @@ class FunctionTool(Generic[P, R]):
 
         result, awaitable = await tool_threads().run(work)
         return result_of(await awaitable) if result is None else result
-
-
-def _failed(use_id: str, error: Exception, context: ToolContext) -> ToolResult:
-    if context.on_exception is not None:
-        context.on_exception(error)
-    return error_result(use_id, exception_text(error))
 
 
 async def _last(values: AsyncIterator[object], on_partial: OnPartial | None) -> object:
@@ -269,7 +322,9 @@ def _indent(line: str) -> int | None:
 
 InjectedParameter = Literal["agent", "context"]
 
-_CONTEXT_ANNOTATION = re.compile(r"(?:Optional\[)?(?:\w+\.)*ToolContext\]?(?:\s*\|\s*None)?")
+_CONTEXT_ANNOTATION = re.compile(r"(?:Optional\[)?(?:\w+\.)*ToolContext(?:\[[\w.]+\])?\]?(?:\s*\|\s*None)?")
+_PLAIN = ("str", "int", "float", "bool", "list", "dict")
+"""Annotations that say that the model fills in a parameter, whatever its name."""
 _UNSUPPORTED = {
     inspect.Parameter.VAR_POSITIONAL: "*{}",
     inspect.Parameter.VAR_KEYWORD: "**{}",
@@ -309,8 +364,10 @@ def read_parameters(function: Callable[..., Any], context_name: str | None = Non
 
 
 def _injected(parameter: inspect.Parameter, context_name: str | None) -> InjectedParameter | None:
-    if parameter.name in ("tool_context", context_name) or _says_context(parameter.annotation):
+    if parameter.name == context_name or _says_context(parameter.annotation):
         return "context"
+    if parameter.name == "tool_context":
+        return None if getattr(parameter.annotation, "__name__", parameter.annotation) in _PLAIN else "context"
     return "agent" if parameter.name == "agent" else None
 
 
@@ -443,6 +500,8 @@ def warn_of_silence(target: Callable[..., Any], settings: ToolSettings) -> None:
 
 def checked_name(name: str) -> str:
     """The name. Errors: `Invalid` for one that a provider refuses."""
+    if not isinstance(cast("object", name), str):
+        raise Invalid("Tool name must be a string", got=name)
     if not _NAME.fullmatch(name):
         raise Invalid("a tool's name is 1 to 64 of a-z, A-Z, 0-9, _ and -; give one with @tool(name=...)", name=name)
     return name

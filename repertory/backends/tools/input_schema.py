@@ -43,6 +43,7 @@ class InputSchema:
         """Errors: `Invalid`, naming the parameter whose annotation cannot be resolved or has no JSON schema."""
         self._tool_name = tool_name
         self._names = tuple(parameter.name for parameter in parameters)
+        self._fields_left_out = {each.name: each.default for each in parameters if isinstance(each.default, FieldInfo)}
         fields = {
             parameter.name: _field(parameter, _annotation(tool_name, function, parameter), descriptions)
             for parameter in parameters
@@ -64,12 +65,15 @@ class InputSchema:
                 f"input of {self._tool_name}: must be an object, not {type(value).__name__}; {self._fields()}"
             )
         try:
-            return cast("dict[str, Any]", self._validate(_copied(cast("object", value))))
+            read = cast("dict[str, Any]", self._validate(_copied(cast("object", value))))
         except pydantic.ValidationError as error:
             problems = error.errors(include_url=False, include_context=False)
             text = "; ".join(_problem(problem) for problem in problems[:PROBLEMS_MAX])
             more = f"; and {len(problems) - PROBLEMS_MAX} more" if len(problems) > PROBLEMS_MAX else ""
             raise Invalid(f"input of {self._tool_name}: {text}{more}; {self._fields()}") from None
+        for name, field in self._fields_left_out.items():
+            read.setdefault(name, _default_of(field))
+        return read
 
     def _fields(self) -> str:
         return f"its fields are: {', '.join(self._names) or 'none'}"
@@ -77,16 +81,29 @@ class InputSchema:
 
 def _field(parameter: inspect.Parameter, annotation: Any, descriptions: Mapping[str, str]) -> Any:
     """The annotation of one key: optional when the parameter has a default, with its description."""
-    settings: dict[str, Any] = {}
-    if description := _description(annotation) or descriptions.get(parameter.name):
-        settings["description"] = description
-    if parameter.default is _NOTHING:
+    default: Any = parameter.default
+    field = default if isinstance(default, FieldInfo) else None
+    description = _description(annotation)
+    if field is not None:
+        default = _default_of(field)
+        description = field.description if description is None else description
+        for constraint in field.metadata:
+            annotation = Annotated[annotation, constraint]
+    if description is None:
+        description = descriptions.get(parameter.name) or f"Parameter {parameter.name}"
+    settings: dict[str, Any] = {"description": description}
+    if default is _NOTHING:
         return Annotated[annotation, pydantic.Field(**settings)]
-    if parameter.default is None:
+    if default is None:
         annotation = Optional[annotation]  # noqa: UP045 - the operand is a value, which `|` need not accept
-    if _is_json(parameter.default):
-        settings["json_schema_extra"] = {"default": parameter.default}
+    if _is_json(default) and (field is None or field.default_factory is None):
+        settings["json_schema_extra"] = {"default": default}
     return typing_extensions.NotRequired[Annotated[annotation, pydantic.Field(**settings)]]
+
+
+def _default_of(field: FieldInfo) -> Any:
+    """The default of a parameter that is written as `= Field(...)`."""
+    return _NOTHING if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
 
 
 def _annotation(tool_name: str, function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
@@ -169,8 +186,21 @@ class _Schema(GenerateJsonSchema):
 def _json_schema(adapter: pydantic.TypeAdapter[Any]) -> dict[str, object]:
     schema = adapter.json_schema(schema_generator=_Schema)
     schema.pop("title", None)
-    schema.setdefault("properties", {})
+    schema.pop("additionalProperties", None)
+    fields = schema.setdefault("properties", {})
+    for name in fields.keys() - schema.get("required", ()):
+        fields[name] = _without_null(fields[name])
     return schema
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema without its choice of null, which a key that may be left out does not need. It is still read."""
+    choices: list[dict[str, Any]] = schema.get("anyOf", [])
+    kept = [choice for choice in choices if choice.get("type") != "null"]
+    if not choices or len(kept) == len(choices):
+        return schema
+    rest = {key: value for key, value in schema.items() if key != "anyOf"}
+    return {**kept[0], **rest} if len(kept) == 1 else {"anyOf": kept, **rest}
 
 
 def _problem(problem: ErrorDetails) -> str:

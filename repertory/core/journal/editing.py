@@ -11,7 +11,7 @@ from msgspec import Struct
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.records import MessageAdded, Record
 from repertory.core.journal.view import VisibleMessages, view_change
-from repertory.core.messages import NO_ANSWER_TEXT, tool_results
+from repertory.core.messages import NO_ANSWER_TEXT, tool_results, tool_uses
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.decision import DEFAULT_MANAGER, apply_plan, is_summary
 from repertory.errors import Invalid
@@ -46,27 +46,50 @@ def editing(image: Image, edit: MessagesEdit, at: float) -> list[Record]:
     """The records to append to the journal whose image is `image`.
 
     When the edit hides a last prompt that has no answer, `NO_ANSWER_TEXT` is added behind it, as when another turn
-    begins, and hidden with it. Errors: `Invalid` when other messages are shown by now.
+    begins, and hidden with it. A view has one message in front of all others: an earlier one that stays behind a new
+    one is recorded, and pinned with all that stays. Errors: `Invalid` when other messages are shown by now.
     """
     shown = [message for _, message in image.shown]
     if shown != list(edit.shown):
         raise Invalid("the conversation has gone on since agent.messages was edited: read it and edit it again")
     plan, window = edit.plan, VisibleMessages(image.view, iter(image.recent))
-    last, last_seq, index = image.last_message, image.last_seq, image.message_count
+    last, last_seq, index, turn = image.last_message, image.last_seq, image.message_count, image.turns
+    wanted = plan
+    hidden: list[Message] = []
+    second = plan.summary is not None and image.view.summary is not None and (plan.drop == 0 or 0 in plan.pinned)
+    if second:
+        plan, front = _behind_another(plan, shown, last)
+        hidden.append(front)
+    hides_last = plan.drop >= len(shown) and len(shown) - 1 not in plan.pinned
+    end = hidden[-1] if hidden else last
+    if end is not None and end["role"] == "user" and (second or hides_last):
+        hidden.append({"role": "assistant", "content": [{"text": NO_ANSWER_TEXT}]})
     records: list[Record] = []
-    hides_last = plan.drop == len(shown) and len(shown) - 1 not in plan.pinned
-    if last is not None and last["role"] == "user" and hides_last:
-        note: Message = {"role": "assistant", "content": [{"text": NO_ANSWER_TEXT}]}
-        last_seq, index, last = last_seq + 1, index + 1, note
-        records.append(MessageAdded(at=at, message=note, turn=image.turns, index=image.message_count))
-        window.add(last_seq, note)
-        plan = replace(plan, drop=plan.drop + 1)
+    for record in said_by_hand(hidden, last, turn=turn, index=index, at=at):
+        records.append(record)
+        last_seq, index, turn, last = last_seq + 1, index + 1, record.turn, record.message
+        window.add(last_seq, record.message)
+    if hidden:
+        plan = replace(plan, drop=len(shown) + len(hidden))
     if plan.changes:
-        kept = _counted(image, plan, shown)
+        kept = _counted(image, wanted, shown)
         manager = image.view.manager or DEFAULT_MANAGER
         records.append(view_change(window, last_seq, plan, manager=manager, manager_state=kept, at=at))
-    records += said_by_hand(edit.added, last, turn=image.turns, index=index, at=at)
+    records += said_by_hand(edit.added, last, turn=turn, index=index, at=at)
     return records
+
+
+def _behind_another(plan: WindowPlan, shown: Sequence[Message], last: Message | None) -> tuple[WindowPlan, Message]:
+    """For a new message in front of an earlier one, which stays: that one, to be recorded behind all others, and the
+    plan that then pins it and everything else that stays. Errors: `Invalid` when nothing can be recorded now.
+    """
+    front = plan.replaced.get(0, shown[0])
+    if any(tool_uses(front)) or any(tool_results(front)) or (last is not None and any(tool_uses(last))):
+        raise Invalid("a message stands in front of all others already: replace that one while tool uses wait")
+    stays = [*plan.pinned, *range(plan.drop, len(shown))]
+    pinned = (len(shown), *(position for position in stays if position))
+    replaced = {position: message for position, message in plan.replaced.items() if position}
+    return replace(plan, drop=len(shown), pinned=pinned, replaced=replaced), front
 
 
 def said_by_hand(

@@ -146,7 +146,7 @@ def _read(document: Mapping[str, Json]) -> _ParsedDocument:
 
 def _asking(interrupts: tuple[Interrupt, ...]) -> NodeResult:
     """The result of a node that waits for these interrupts."""
-    outcome = AgentResult(stop_reason="interrupt", message=None, interrupts=interrupts)
+    outcome = AgentResult(stop_reason="interrupt", message=None, interrupts=[*interrupts])
     return node_result_of(outcome, 0)
 
 

@@ -9,15 +9,15 @@ and class name.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Never, Self, TypeAlias, TypedDict, cast
+from typing import Never, Self, TypeAlias, TypedDict, TypeVar, cast
 
 from repertory.core.budget import Spent
 from repertory.core.interrupts import Interrupt
 from repertory.core.limits import is_too_deep
-from repertory.core.messages import Json, Usage, copy_message, repair_stored_message
+from repertory.core.messages import Json, Usage, copy_message, repair_stored_message, text_of, texts_in
 from repertory.core.result import AgentResult, StepMetrics, ToolMetrics, TurnMetrics
 from repertory.core.state import plain_value
 from repertory.errors import Corrupt, Failed
@@ -39,23 +39,31 @@ class Status(Enum):
     INTERRUPTED = "interrupted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _no_usage() -> Usage:
+    return {**NO_USAGE}
+
+
+def _no_metrics() -> dict[str, float]:
+    return {"latencyMs": 0}
+
+
+@dataclass(frozen=True, slots=True)
 class NodeResult:
     """The result of one node. `str(result)` is its text."""
 
     result: AgentResult | MultiAgentResult | Exception
     """The error, if the node failed."""
-    status: Status
     execution_time: int = 0
     """Milliseconds."""
-    accumulated_usage: Usage = field(default_factory=lambda: NO_USAGE)
+    status: Status = Status.PENDING
+    accumulated_usage: Usage = field(default_factory=_no_usage)
     """Tokens of all agents below it, in the attempt that gave this result; none for an attempt that raised an error. A
     `Budget` counts all attempts.
     """
-    accumulated_metrics: Mapping[str, float] = field(default_factory=lambda: {"latencyMs": 0})
-    execution_count: int = 1
+    accumulated_metrics: Mapping[str, float] = field(default_factory=_no_metrics)
+    execution_count: int = 0
     """Turns of the agents below it."""
-    interrupts: tuple[Interrupt, ...] = ()
+    interrupts: Sequence[Interrupt] = field(default_factory=list["Interrupt"])
     """The interrupts that it waits for."""
 
     def get_agent_results(self) -> list[AgentResult]:
@@ -104,22 +112,25 @@ class NodeResult:
             raise Corrupt("not the result of a node", cause=repr(error)) from error
 
     def __str__(self) -> str:
-        return str(self.result)
+        result = self.result
+        if isinstance(result, AgentResult) and result.message is not None:
+            return "\n".join(texts_in(result.message))  # The same of a result that was read back.
+        return str(result)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MultiAgentResult:
     """The end of a run, or where it waits. `str(result)` is each node's text, with its name."""
 
-    status: Status
+    status: Status = Status.PENDING
     results: Mapping[str, NodeResult] = field(default_factory=dict[str, NodeResult])
     """The latest result of each node, in the order of their first executions."""
-    accumulated_usage: Usage = field(default_factory=lambda: NO_USAGE)
-    accumulated_metrics: Mapping[str, float] = field(default_factory=lambda: {"latencyMs": 0})
+    accumulated_usage: Usage = field(default_factory=_no_usage)
+    accumulated_metrics: Mapping[str, float] = field(default_factory=_no_metrics)
     execution_count: int = 0
     execution_time: int = 0
     """Working time in milliseconds, over all calls of the run."""
-    interrupts: tuple[Interrupt, ...] = ()
+    interrupts: Sequence[Interrupt] = field(default_factory=list["Interrupt"])
     """The interrupts that the run waits for."""
     run: int = 0
     """The number of the run, from 1."""
@@ -165,7 +176,7 @@ class MultiAgentResult:
     def __str__(self) -> str:
         if self.interrupts:
             return str(_interrupts_fields(self.interrupts))
-        texts = {node: str(result).removesuffix("\n") for node, result in self.results.items()}
+        texts = {node: str(result) for node, result in self.results.items()}
         return "\n".join(f"{node}: {text}" for node, text in texts.items() if text)
 
 
@@ -185,7 +196,7 @@ def node_result_of(outcome: NodeOutcome, execution_time: int) -> NodeResult:
             interrupts=outcome.interrupts,
         )
     if isinstance(outcome, Exception):
-        return NodeResult(result=outcome, status=Status.FAILED, execution_time=execution_time)
+        return NodeResult(result=outcome, status=Status.FAILED, execution_time=execution_time, execution_count=1)
     status = Status.COMPLETED
     if outcome.stop_reason == "interrupt":
         status = Status.INTERRUPTED
@@ -195,10 +206,20 @@ def node_result_of(outcome: NodeOutcome, execution_time: int) -> NodeResult:
         result=replace(outcome, message=None if outcome.message is None else copy_message(outcome.message)),
         status=status,
         execution_time=execution_time,
-        accumulated_usage=outcome.metrics.usage,
-        accumulated_metrics=outcome.metrics.accumulated_metrics,
+        accumulated_usage=_measured(outcome, "accumulated_usage", _no_usage()),
+        accumulated_metrics=_measured(outcome, "accumulated_metrics", _no_metrics()),
+        execution_count=1,
         interrupts=outcome.interrupts,
     )
+
+
+_Figures = TypeVar("_Figures", bound=Mapping[str, object])
+
+
+def _measured(outcome: AgentResult, name: str, without: _Figures) -> _Figures:
+    """The figures of an agent's result. A node of a program may give metrics of any kind, or none."""
+    found: object = getattr(outcome.metrics, name, None)
+    return cast("_Figures", found) if isinstance(found, Mapping) else without
 
 
 def sum_of(usages: Mapping[str, int], more: Mapping[str, object]) -> dict[str, int]:
@@ -247,8 +268,9 @@ def _outcome_fields(outcome: NodeOutcome) -> dict[str, Json]:
         "stop_reason": outcome.stop_reason,
         "checkpoint": None,
     }
-    if outcome.metrics.steps or outcome.metrics.tool_metrics:
-        fields["metrics"] = _metrics_fields(outcome.metrics)
+    metrics = cast("object", outcome.metrics)
+    if isinstance(metrics, TurnMetrics) and (metrics.steps or metrics.tool_metrics):
+        fields["metrics"] = _metrics_fields(metrics)
     if outcome.structured_output is not None and (filled := _filled_in(outcome)) is not None:
         fields["structured_output"] = filled
     if outcome.state and (state := _state_fields(outcome.state)):
@@ -275,7 +297,8 @@ def _filled_in(result: AgentResult) -> Json:
     if isinstance(result.structured_output, FilledIn):
         return dict(result.structured_output)
     try:
-        parsed = cast("Json", json.loads(str(result), parse_constant=_no_number))
+        said = "" if result.message is None else text_of(result.message)
+        parsed = cast("Json", json.loads(said, parse_constant=_no_number))
     except (ValueError, RecursionError):
         parsed = None
     return parsed if isinstance(parsed, dict) and not is_too_deep(parsed) else _plain(result.structured_output)
@@ -300,7 +323,7 @@ def _no_number(constant: str) -> Never:
     raise ValueError(constant)
 
 
-def _interrupts_fields(interrupts: tuple[Interrupt, ...]) -> list[Json]:
+def _interrupts_fields(interrupts: Sequence[Interrupt]) -> list[Json]:
     return [interrupt.to_dict() for interrupt in interrupts]
 
 
@@ -320,7 +343,7 @@ def _node_result(fields: _Fields) -> NodeResult:
     )
 
 
-def _outcome(fields: _Fields, interrupts: tuple[Interrupt, ...]) -> NodeOutcome:
+def _outcome(fields: _Fields, interrupts: Sequence[Interrupt]) -> NodeOutcome:
     match fields["type"]:
         case "agent_result":
             filled = fields.get("structured_output")
@@ -329,7 +352,7 @@ def _outcome(fields: _Fields, interrupts: tuple[Interrupt, ...]) -> NodeOutcome:
                 message=repair_stored_message(fields["message"]) if fields["message"] is not None else None,
                 metrics=_sums(fields),
                 state=dict(json_object(fields.get("state") or {})),
-                interrupts=interrupts,
+                interrupts=[*interrupts],
                 structured_output=FilledIn(filled) if isinstance(filled, dict) else filled,
             )
         case "multiagent_result":
@@ -347,7 +370,7 @@ class _OfRun(TypedDict):
     accumulated_metrics: Mapping[str, float]
     execution_count: int
     execution_time: int
-    interrupts: tuple[Interrupt, ...]
+    interrupts: Sequence[Interrupt]
     reason: str | None
 
 
@@ -399,8 +422,8 @@ def _metrics(fields: _Fields, latency_ms: float) -> Mapping[str, float]:
     }
 
 
-def _interrupts(fields: _Fields) -> tuple[Interrupt, ...]:
-    return tuple(_interrupt(json_object(each)) for each in cast("list[Json]", fields.get("interrupts") or ()))
+def _interrupts(fields: _Fields) -> list[Interrupt]:
+    return [_interrupt(json_object(each)) for each in cast("list[Json]", fields.get("interrupts") or ())]
 
 
 def _interrupt(fields: _Fields) -> Interrupt:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,13 +40,8 @@ _STATE_KEY = "state."
 """The prefix of an override for one key of the state."""
 
 
-class Snapshot(dict[str, "Json"]):
-    """An agent, or an orchestrator with its nodes, at one point in time: a dictionary that `json.dump` accepts.
-
-    `type` is "agent" or "multiAgent"; `state` is opaque: do not modify it; `metadata` is yours; `created_at` is the
-    time in UTC; `schema_version` is the format's version; `sha256` proves that nothing but the metadata changed. The
-    attributes `scope`, `data` and `app_data` are `type`, `state` and `metadata`.
-    """
+class PortableSnapshot(dict[str, "Json"]):
+    """The dictionary of a snapshot, with its keys as attributes in both spellings."""
 
     @property
     def scope(self) -> Json:
@@ -95,18 +90,18 @@ class Snapshot(dict[str, "Json"]):
         }
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, object]) -> Snapshot:
+    def from_dict(cls, document: Mapping[str, object]) -> Self:
         """A snapshot from either form. Errors: `SnapshotException`."""
-        snapshot = _in_our_spelling(document)
+        snapshot = cls(_in_our_spelling(document))
         snapshot.validate()
         return snapshot
 
 
 def snapshot_of(
     state: Mapping[str, object], metadata: Mapping[str, object] | None, at: float, kind: str = AGENT
-) -> Snapshot:
+) -> PortableSnapshot:
     """A snapshot of copies of this content. Errors: `Invalid` for values that are not JSON."""
-    return Snapshot(
+    return PortableSnapshot(
         make_snapshot(kind, plain_json(state), cast("dict[str, Json]", json_copy(dict(metadata or {}))), zulu(at))
     )
 
@@ -130,12 +125,12 @@ def read_orchestrator(document: object) -> RunFields:
     return read_run_state(revived(snapshot.data), epoch(snapshot.created_at))
 
 
-def _in_our_spelling(document: object, *expected: str) -> Snapshot:
+def _in_our_spelling(document: object, *expected: str) -> PortableSnapshot:
     if not isinstance(document, Mapping):
         raise SnapshotException("a snapshot is a dictionary", got=type(document).__name__)
     form = cast("Mapping[str, Json]", document)
     if "type" in form or "scope" not in form:
-        return Snapshot(form)
+        return PortableSnapshot(form)
     kind, data, app_data = form["scope"], form.get("data"), form.get("app_data", {})
     known = expected or (AGENT, ORCHESTRATOR)
     if kind not in known:
@@ -154,7 +149,7 @@ def _in_our_spelling(document: object, *expected: str) -> Snapshot:
         state = run_from_documented(fields, epoch(created_at))
     else:
         state = {name: value for name, value in fields.items() if name in ALL_FIELDS}
-    return Snapshot(make_snapshot(cast("str", kind), plain_json(state), app_data, created_at))
+    return PortableSnapshot(make_snapshot(cast("str", kind), plain_json(state), app_data, created_at))
 
 
 def _overridden(fields: dict[str, Json], overrides: Mapping[str, object]) -> dict[str, Json]:

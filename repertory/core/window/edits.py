@@ -7,6 +7,7 @@ left, which changed, and what was put in front.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TypeGuard
 
@@ -49,6 +50,23 @@ def edit_of(
     return plan, tuple(copy_message(message) for message in left[end:])
 
 
+def joined_in_front(plan: WindowPlan, front: Message | None) -> WindowPlan:
+    """The same plan, where a new message in front of an earlier one takes in its content: during a turn a view has
+    room for one. `front`: the earlier one, at position 0; None without any.
+    """
+    if plan.summary is None or front is None or (plan.drop > 0 and 0 not in plan.pinned):
+        return plan
+    front = plan.replaced.get(0, front)
+    joined: Message = {**front, **plan.summary, "content": [*plan.summary["content"], *front["content"]]}
+    return replace(
+        plan,
+        drop=max(plan.drop, 1),
+        pinned=tuple(at for at in plan.pinned if at),
+        replaced={at: message for at, message in plan.replaced.items() if at},
+        summary=joined,
+    )
+
+
 def _plan(shown: Sequence[Message], origins: Sequence[int | None], left: Sequence[Message]) -> WindowPlan:
     summary = left[0] if left and origins[0] is None else None
     kept = origins[1:] if summary is not None else origins
@@ -64,7 +82,9 @@ def _plan(shown: Sequence[Message], origins: Sequence[int | None], left: Sequenc
 
 
 def _origins(given: Sequence[Message], shown: Sequence[Message], left: Sequence[Message]) -> list[int | None]:
-    """The index of each remaining message: by identity, else the next equal one that is not taken."""
+    """The index of each remaining message: by identity, else the next equal one that is not taken; else that of the one
+    in whose place it stands, behind and before messages that were given.
+    """
     places = {id(message): at for at, message in enumerate(given)}
     origins = [places.get(id(message)) for message in left]
     taken = {at for at in origins if at is not None}
@@ -75,6 +95,11 @@ def _origins(given: Sequence[Message], shown: Sequence[Message], left: Sequence[
             at = next((at for at in range(after, len(shown)) if at not in taken and shown[at] == message), None)
             origins[number] = at
         after = after if at is None else at + 1
+    known = [number for number, at in enumerate(origins) if at is not None]
+    for number, following in pairwise(known):
+        first, end = origins[number], origins[following]
+        if first is not None and end is not None and following - number <= end - first:
+            origins[number + 1 : following] = range(first + 1, first + following - number)
     return origins
 
 

@@ -45,8 +45,10 @@ class OffloadSettings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.max_result_tokens <= 0:
             raise Invalid("max_result_tokens must be positive", got=self.max_result_tokens)
-        if not 0 <= self.preview_tokens < self.max_result_tokens:
-            raise Invalid("preview_tokens is at least 0 and less than max_result_tokens", got=self.preview_tokens)
+        if self.preview_tokens < 0:
+            raise Invalid("preview_tokens must be non-negative", got=self.preview_tokens)
+        if self.preview_tokens >= self.max_result_tokens:
+            raise Invalid("preview_tokens must be less than max_result_tokens", got=self.preview_tokens)
 
 
 class Reference(NamedTuple):

@@ -24,6 +24,7 @@ from repertory.core.window.decision import (
     is_summary,
     left_out,
 )
+from repertory.core.window.pinning import pinned_among
 from repertory.errors import ContextWindowOverflowException, Invalid
 
 
@@ -60,8 +61,7 @@ class SlidingWindow(Struct, frozen=True, kw_only=True):
             return WindowPlan()
         if self.window_size == 0 and not _awaits_answer(shown[-1]):
             return self._plan(shown, len(shown), "window")
-        pinned = _pinned(shown, self.pin_first or 0)
-        at_least = min(excess, len(shown) - 1) + len(pinned)
+        at_least = _behind(_pinned(shown, self.pin_first or 0), min(excess, len(shown) - 1))
         return self._plan(shown, _cut(shown, at_least), "window")
 
     def manages_before_call(self, model_calls: int) -> bool:
@@ -77,8 +77,9 @@ class SlidingWindow(Struct, frozen=True, kw_only=True):
             if found:
                 return WindowPlan(replaced=found, reason="tool results shortened")
         excess = len(shown) - self.window_size
-        first = len(_pinned(shown, self.pin_first or 0))
-        cut = reducing_cut(shown, first, first + (excess if excess > 0 else 2), budget.least)
+        pinned = _pinned(shown, self.pin_first or 0)
+        at_least = _behind(pinned, excess if excess > 0 else 2)
+        cut = reducing_cut(shown, _behind(pinned, 0), at_least, budget.least)
         plan = self._plan(shown, cut, "overflow")
         if not plan.changes:
             raise nothing_left("Unable to trim conversation context!", shown, budget) from budget.error
@@ -87,7 +88,7 @@ class SlidingWindow(Struct, frozen=True, kw_only=True):
     def _plan(self, shown: Sequence[Message], cut: int | None, reason: str) -> WindowPlan:
         if cut is None:
             return WindowPlan()
-        pinned = tuple(position for position in _pinned(shown, self.pin_first or 0) if position < cut)
+        pinned = tuple(sorted(position for position in _pinned(shown, self.pin_first or 0) if position < cut))
         return WindowPlan(drop=cut, pinned=pinned, reason=reason)
 
 
@@ -145,12 +146,23 @@ def _awaits_answer(message: Message) -> bool:
     return message["role"] == "user" or any(tool_uses(message))
 
 
-def _pinned(shown: Sequence[Message], first: int) -> range:
-    """The pinned positions: the first ones, extended until no tool use at their end lacks its results."""
+def _pinned(shown: Sequence[Message], first: int) -> frozenset[int]:
+    """The pinned positions: the first ones, extended until no tool use at their end lacks its results, and those that
+    are pinned themselves.
+    """
     end = min(first, len(shown))
     while 0 < end < len(shown) and any(tool_uses(shown[end - 1])):
         end += 1
-    return range(end)
+    return pinned_among(shown) | frozenset(range(end))
+
+
+def _behind(pinned: frozenset[int], count: int) -> int:
+    """The position behind that many messages that are not pinned, and behind the pinned ones that follow."""
+    position = 0
+    while count > 0 or position in pinned:
+        count -= position not in pinned
+        position += 1
+    return position
 
 
 # Shortening long tool results to their beginning and end.
@@ -296,27 +308,29 @@ class Summarizing(Struct, frozen=True, kw_only=True):
 
         Errors: `ContextWindowOverflowException` when nothing is left to summarise, shorten or leave out.
         """
-        pinned = _pinned_first(shown, self.pin_first or 0)
-        end = self._end(shown, len(pinned), budget.least)
+        first = _pinned_first(shown, self.pin_first or 0)
+        marked = pinned_among(shown)
+        end = self._end(shown, len(first), budget.least, marked)
         if end is None or budget.unsummarised:
-            plan = WindowPlan() if budget.error is None else _without_summary(shown, pinned, budget.least)
+            plan = WindowPlan() if budget.error is None else _without_summary(shown, first, budget.least, marked)
             if not plan.changes:
                 msg = "Cannot summarize: insufficient messages for summarization"
                 raise nothing_left(msg, shown, budget) from budget.error
             return plan
         return SummaryRequest(
             messages=tuple(shown[:end]),
-            pinned=pinned,
+            pinned=_below(end, first, marked),
             system_prompt=self.system_prompt or SUMMARY_PROMPT,
             agent=self.agent,
         )
 
     @property
-    def _ratio(self) -> float:
+    def ratio(self) -> float:
+        """`summary_ratio`, clamped."""
         least, most = RATIOS
         return min(most, max(least, self.summary_ratio))
 
-    def _end(self, shown: Sequence[Message], pinned: int, least: int) -> int | None:
+    def _end(self, shown: Sequence[Message], pinned: int, least: int, marked: frozenset[int]) -> int | None:
         """Where the messages to summarise end; None when there are none, or only an earlier summary. They hold `least`
         tokens if that many messages may be summarised.
         """
@@ -324,7 +338,7 @@ class Summarizing(Struct, frozen=True, kw_only=True):
         if latest <= pinned:
             return None
         fewest = 2 if shown and is_summary(shown[0]) else 1
-        end = min(pinned + max(fewest, int((len(shown) - pinned) * self._ratio)), latest)
+        end = min(pinned + max(fewest, int((len(shown) - pinned) * self.ratio)), latest)
         least -= estimate_tokens(shown[pinned:end]) if least > 0 else 0
         while least > 0 and end < latest:
             least -= estimate_tokens(shown[end : end + 1])
@@ -332,10 +346,18 @@ class Summarizing(Struct, frozen=True, kw_only=True):
         cut = next((cut for cut in range(end, latest + 1) if _may_follow_summary(shown[cut])), None)
         if cut is None:
             cut = next((cut for cut in range(end, pinned, -1) if _may_follow_summary(shown[cut])), pinned)
-        return cut if cut - pinned >= fewest else None
+        stay = sum(pinned <= position < cut for position in marked)
+        return cut if cut - pinned - stay >= fewest else None
 
 
-def _without_summary(shown: Sequence[Message], pinned: tuple[int, ...], least: int) -> WindowPlan:
+def _below(end: int, first: Sequence[int], marked: frozenset[int]) -> tuple[int, ...]:
+    """The pinned positions before `end`."""
+    return tuple(sorted({*first, *(position for position in marked if position < end)}))
+
+
+def _without_summary(
+    shown: Sequence[Message], pinned: tuple[int, ...], least: int, marked: frozenset[int]
+) -> WindowPlan:
     """The plan that removes `least` tokens without a summary; a plan without changes when nothing can be removed."""
     shortened = shorten_largest(shown, least)
     if shortened:
@@ -345,9 +367,10 @@ def _without_summary(shown: Sequence[Message], pinned: tuple[int, ...], least: i
     cut = reducing_cut(shown, first, first + 1, least)
     if cut is None:
         return WindowPlan(drop=first if summarised else 0, pinned=pinned if summarised else (), reason="left out")
+    pinned = _below(cut, pinned, marked)
     gone = [message for at, message in enumerate(shown[:cut]) if at not in pinned]
-    note: Message | None = left_out(gone)
-    if estimate_tokens([note]) >= estimate_tokens(gone):
+    note: Message | None = left_out(gone) if gone else None
+    if note is not None and estimate_tokens([note]) >= estimate_tokens(gone):
         note = None
     return WindowPlan(drop=cut, pinned=pinned, summary=note, reason="left out")
 

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import anyio.lowlevel
 import pytest
+from repertory.strands.vended_memory_stores import FileMemoryStore, TestMemoryStore
 
-from repertory import BedrockKnowledgeBaseStore, SQLiteMemoryStore
+from repertory import BedrockKnowledgeBaseStore, FileStorage, SQLiteMemoryStore
 from repertory.core.memory.options import AddMessagesContext, MemoryEntry, SearchOptions
 from repertory.core.messages import Message, text_of
 from repertory.testing.memory_contract import MemoryStoreContract
@@ -59,6 +61,48 @@ class TestTheDocumentedStoreOfMessages(MemoryStoreContract):
 class TestSQLiteMemoryStore(MemoryStoreContract):
     def open_store(self, place: Path) -> object:
         return SQLiteMemoryStore(place / "memory.db")
+
+
+class PlainStorage:
+    """A user's own storage, with the methods of the SDK's."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = anyio.Path(folder)
+
+    async def write(self, key: str, data: bytes) -> None:
+        place = self._folder / key
+        await place.parent.mkdir(parents=True, exist_ok=True)
+        await place.write_bytes(data)
+
+    async def read(self, key: str) -> bytes | None:
+        place = self._folder / key
+        return await place.read_bytes() if await place.exists() else None
+
+    async def list(self, query: str = "") -> list[str]:
+        found = [str(place.relative_to(self._folder)) async for place in self._folder.rglob("*.md")]
+        return sorted(key for key in found if key.startswith(query))
+
+
+@pytest.mark.real_time
+class TestFileMemoryStore(MemoryStoreContract):
+    keeps_metadata = False
+
+    def open_store(self, place: Path) -> object:
+        return FileMemoryStore(name="topics", storage=FileStorage(place / "files"))
+
+
+@pytest.mark.real_time
+class TestFileMemoryStoreInTheUsersStorage(MemoryStoreContract):
+    keeps_metadata = False
+
+    def open_store(self, place: Path) -> object:
+        return FileMemoryStore(name="topics", storage=PlainStorage(place))
+
+
+@pytest.mark.real_time
+class TestTestMemoryStore(MemoryStoreContract):
+    def open_store(self, place: Path) -> object:
+        return TestMemoryStore(name="notes", path=str(place / "notes.json"))
 
 
 @pytest.fixture(scope="module")

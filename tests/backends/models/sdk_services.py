@@ -1,6 +1,6 @@
-"""The two services behind official SDKs, as a test speaks for them: models that ask, and answers in their spelling.
+"""The services behind SDKs, as a test speaks for them: models that ask, and answers in their spelling.
 
-Source: the Messages API and the Chat Completions API.
+Source: the Messages API, the Chat Completions and Responses APIs, and those of Ollama, Gemini and Mistral.
 """
 
 from __future__ import annotations
@@ -8,20 +8,35 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
 import pytest
 
+from repertory.backends.models import anthropic, compatible, gemini, ollama, openai, responses
 from repertory.backends.models.anthropic import AnthropicModel
+from repertory.backends.models.compatible import LlamaAPIModel, LlamaCppModel, MistralModel, WriterModel
+from repertory.backends.models.gemini import GeminiModel
+from repertory.backends.models.ollama import OllamaModel
 from repertory.backends.models.openai import OpenAIModel
+from repertory.backends.models.provider import ProviderModel
+from repertory.backends.models.responses import OpenAIResponsesModel
+from repertory.backends.models.sdk import Service
 from repertory.core.answer import Answer, Assembler
 from repertory.core.messages import Message
 from tests.backends.models.wire_server import SERVER_SENT_EVENTS, Exchange, Handler, WireServer, wire_server
 
 HELLO: list[Message] = [{"role": "user", "content": [{"text": "Hello"}]}]
-SdkModel = AnthropicModel | OpenAIModel
+SdkModel = ProviderModel
+
+
+def event(data: object) -> bytes:
+    """One event of the Messages API, or one chunk of Chat Completions. Bytes are sent as they are."""
+    if isinstance(data, bytes):
+        return data
+    name = f"event: {data['type']}\n" if isinstance(data, dict) and "type" in data else ""
+    return f"{name}data: {data if isinstance(data, str) else json.dumps(data)}\n\n".encode()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +44,7 @@ class SdkService:
     """One service."""
 
     name: str
+    sdk: Service
     path: str
     model: Callable[..., SdkModel]
     """Takes the URL of a server and the model's settings."""
@@ -39,12 +55,22 @@ class SdkService:
     error: Callable[[str, str], dict[str, Any]]
     """The body of an error of this type with this message."""
     key_variable: str
+    media: str = SERVER_SENT_EVENTS
+    """The type of a stream."""
+    event: Callable[[object], bytes] = event
+    """One event of a stream."""
+
+    def said(self, body: dict[str, Any]) -> str:
+        """The text of the first message of a request."""
+        message = (body.get("messages") or body.get("input") or body.get("contents"))[0]
+        content = message.get("content") or message.get("parts")
+        return content if isinstance(content, str) else content[0]["text"]
 
     def streaming(self, *events: bytes) -> Handler:
         """A server that answers every request with these events."""
 
         async def handle(exchange: Exchange) -> None:
-            await exchange.stream(*events, media=SERVER_SENT_EVENTS)
+            await exchange.stream(*events, media=self.media)
 
         return handle
 
@@ -57,14 +83,6 @@ class SdkService:
                 yield model, server
             finally:
                 await model.aclose()
-
-
-def event(data: object) -> bytes:
-    """One event of the Messages API, or one chunk of Chat Completions. Bytes are sent as they are."""
-    if isinstance(data, bytes):
-        return data
-    name = f"event: {data['type']}\n" if isinstance(data, dict) and "type" in data else ""
-    return f"{name}data: {data if isinstance(data, str) else json.dumps(data)}\n\n".encode()
 
 
 def message_start(**usage: int) -> bytes:
@@ -134,6 +152,7 @@ def _openai_model(url: str, **config: Any) -> OpenAIModel:
 
 ANTHROPIC = SdkService(
     name="Anthropic",
+    sdk=anthropic.ANTHROPIC,
     path="/v1/messages",
     model=_anthropic_model,
     text=anthropic_text,
@@ -152,6 +171,7 @@ ANTHROPIC = SdkService(
 )
 OPENAI = SdkService(
     name="OpenAI",
+    sdk=openai.OPENAI,
     path="/v1/chat/completions",
     model=_openai_model,
     text=openai_text,
@@ -170,6 +190,157 @@ OPENAI = SdkService(
 )
 SERVICES = (ANTHROPIC, OPENAI)
 on_both = pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.name)
+
+
+def _like_openai(sdk: Service, make: Callable[..., SdkModel], path: str = OPENAI.path) -> SdkService:
+    return replace(OPENAI, name=sdk.name, sdk=sdk, model=make, key_variable=sdk.key_variable, path=path)
+
+
+def _at(url: str, config: dict[str, Any]) -> dict[str, Any]:
+    return {"base_url": url, "api_key": "key", **config.pop("client_args", {})}
+
+
+MISTRAL = _like_openai(
+    compatible.MISTRAL,
+    lambda url, **config: MistralModel(client_args=_at(f"{url}/v1", config), **{"model_id": "m", **config}),
+)
+LLAMA_API = _like_openai(
+    compatible.LLAMA_API,
+    lambda url, **config: LlamaAPIModel(client_args=_at(f"{url}/v1", config), **{"model_id": "m", **config}),
+)
+LLAMA_CPP = _like_openai(
+    compatible.LLAMA_CPP,
+    lambda url, **config: LlamaCppModel(url, client_args={"api_key": "key", **config.pop("client_args", {})}, **config),
+)
+WRITER = _like_openai(
+    compatible.WRITER,
+    lambda url, **config: WriterModel(client_args=_at(url, config), **{"model_id": "m", **config}),
+    "/v1/chat",
+)
+
+
+def _response(text: str) -> dict[str, Any]:
+    said = {"type": "output_text", "text": text, "annotations": []}
+    return {
+        "id": "resp_1",
+        "object": "response",
+        "status": "completed",
+        "error": None,
+        "output": [{"type": "message", "id": "msg_1", "role": "assistant", "content": [said]}],
+        "usage": {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5, "input_tokens_details": {}},
+    }
+
+
+def responses_text(*pieces: str) -> list[bytes]:
+    """A whole answer of text."""
+    item = {"type": "message", "id": "msg_1", "role": "assistant", "content": []}
+    created = {"type": "response.created", "response": {"id": "resp_1", "error": None}}
+    deltas = [{"type": "response.output_text.delta", "output_index": 0, "delta": piece} for piece in pieces]
+    return [
+        event(created),
+        event({"type": "response.output_item.added", "output_index": 0, "item": item}),
+        *map(event, deltas),
+        event({"type": "response.output_item.done", "output_index": 0, "item": item}),
+        event({"type": "response.completed", "response": _response("".join(pieces))}),
+    ]
+
+
+RESPONSES = replace(
+    OPENAI,
+    name="Responses",
+    sdk=responses.RESPONSES,
+    path="/v1/responses",
+    model=lambda url, **config: OpenAIResponsesModel(client_args=_at(f"{url}/v1", config), **config),
+    text=responses_text,
+    whole=_response("Hello"),
+)
+
+
+def line(data: object) -> bytes:
+    """One line of JSON."""
+    return data if isinstance(data, bytes) else json.dumps(data).encode() + b"\n"
+
+
+def ollama_piece(content: str, **fields: Any) -> dict[str, Any]:
+    """One piece of an answer of Ollama."""
+    message = {"role": "assistant", "content": content, **fields.pop("message", {})}
+    return {"model": "m", "created_at": "2026-01-01T00:00:00Z", "message": message, "done": False, **fields}
+
+
+OLLAMA_END = {"done": True, "done_reason": "stop", "prompt_eval_count": 3, "eval_count": 2, "total_duration": 7_000_000}
+
+
+def ollama_text(*pieces: str) -> list[bytes]:
+    """A whole answer of text."""
+    return [*(line(ollama_piece(piece)) for piece in ("", *pieces)), line(ollama_piece("", **OLLAMA_END))]
+
+
+OLLAMA = SdkService(
+    name="Ollama",
+    sdk=ollama.OLLAMA,
+    path="/api/chat",
+    model=lambda url, **config: OllamaModel(
+        url, ollama_client_args=config.pop("client_args", {}), **{"model_id": "m", **config}
+    ),
+    text=ollama_text,
+    whole=ollama_piece("Hello", **OLLAMA_END),
+    error=lambda kind, message: {"error": message},
+    key_variable="OLLAMA_API_KEY",
+    media="application/x-ndjson",
+    event=line,
+)
+
+
+def gemini_piece(*parts: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    """One piece of an answer of Gemini."""
+    candidate: dict[str, Any] = {"content": {"role": "model", "parts": list(parts)}, "index": 0}
+    if finish:
+        candidate["finishReason"] = finish
+    usage = {"promptTokenCount": 3, "candidatesTokenCount": 2, "totalTokenCount": 5}
+    return {"candidates": [candidate], "usageMetadata": usage}
+
+
+def gemini_text(*pieces: str) -> list[bytes]:
+    """A whole answer of text."""
+    return [*(event(gemini_piece({"text": piece})) for piece in ("", *pieces)), event(gemini_piece(finish="STOP"))]
+
+
+_GEMINI_CODES = {
+    "rate_limit_error": (429, "RESOURCE_EXHAUSTED"),
+    "overloaded_error": (503, "UNAVAILABLE"),
+    "server_error": (500, "INTERNAL"),
+}
+
+
+def _gemini_error(kind: str, message: str) -> dict[str, Any]:
+    code, status = _GEMINI_CODES.get(kind, (400, "INVALID_ARGUMENT"))
+    return {"error": {"code": code, "message": message, "status": status}}
+
+
+def _gemini_model(url: str, **config: Any) -> GeminiModel:
+    given = {
+        "api_key": "key",
+        "http_options": {"base_url": url, "api_version": "v1beta"},
+        **config.pop("client_args", {}),
+    }
+    return GeminiModel(client_args=given, **{"model_id": "m", **config})
+
+
+GEMINI = SdkService(
+    name="Gemini",
+    sdk=gemini.GEMINI,
+    path="/v1beta/models/m:streamGenerateContent?alt=sse",
+    model=_gemini_model,
+    text=gemini_text,
+    whole=gemini_piece({"text": "Hello"}, finish="STOP"),
+    error=_gemini_error,
+    key_variable="GEMINI_API_KEY",
+)
+WITH_EVENTS = (*SERVICES, MISTRAL, LLAMA_API, LLAMA_CPP, WRITER, RESPONSES)
+"""Those whose server-sent events we read ourselves."""
+PROVIDERS = (*WITH_EVENTS, OLLAMA, GEMINI)
+with_events = pytest.mark.parametrize("service", WITH_EVENTS, ids=lambda service: service.name)
+on_all = pytest.mark.parametrize("service", PROVIDERS, ids=lambda service: service.name)
 
 
 def reading(model: SdkModel, messages: list[Message] = HELLO, **options: Any) -> aclosing[Any]:

@@ -12,7 +12,7 @@ from typing import Any, TypedDict, TypeVar
 import pytest
 from pydantic import BaseModel
 
-from repertory import Agent, Model, tool
+from repertory import Agent, CacheConfig, ContextInjector, Model, SlidingWindowConversationManager, tool
 from repertory.actors.turn import ModelRequest, call_model
 from repertory.core.messages import Message
 from repertory.errors import ModelFailed
@@ -126,3 +126,37 @@ async def test_its_settings_and_its_estimate_work() -> None:
     assert await model.count_tokens([{"role": "user", "content": [{"text": "four"}]}]) == 1
     assert not model.stateful
     await model.aclose()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("settings", [None, "echo", 3, object()], ids=["nothing", "a name", "a number", "an object"])
+async def test_what_it_gives_for_its_settings_matters_to_no_turn(settings: object) -> None:
+    class Unset(EchoModel):
+        def get_config(self) -> Any:
+            return settings
+
+    manager = SlidingWindowConversationManager(window_size=4, per_turn=True)
+    async with Agent(Unset(), tools=[root], conversation_manager=manager, callback_handler=None) as agent:
+        assert str(await agent.invoke_async("What is the root of 16?")) == "heard 4"
+        assert str(await agent.invoke_async("Good", limits={"total_tokens": 1_000})) == "heard Good"
+    assert Unset().context_window_limit is None
+
+
+@pytest.mark.anyio
+async def test_what_is_added_for_one_call_is_counted_for_a_model_that_caches() -> None:
+    """Else its cache point would stand behind what changes with each call, and nothing would be found again."""
+    told: list[object] = []
+
+    class Caching(EchoModel):
+        def stream(self, messages: Any, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
+            told.append((len(messages[-1]["content"]), options.get("dynamic_trailing_blocks")))
+            return super().stream(messages, *arguments, **options)
+
+    def noon() -> str:
+        return "It is noon."
+
+    for config, expected in (({"cache_config": CacheConfig()}, (2, 1)), ({}, (2, None))):
+        injector = ContextInjector(lambda context: noon())
+        async with Agent(Caching(**config), plugins=[injector], callback_handler=None) as agent:
+            await agent.invoke_async("Hi")
+        assert told.pop() == expected

@@ -8,19 +8,26 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import AsyncIterator, Iterator
+from hashlib import sha256
 from typing import Any
 
 import anyio
 import pytest
 
+from repertory import MistralModel
 from repertory.core.answer import text_delta
 from repertory.core.messages import Message, ToolSpec, text_of
 from repertory.errors import ModelFailed, ModelStreamBroken, Throttled, Unavailable
 from tests.backends.models.aimock_server import aimock
-from tests.backends.models.sdk_services import SERVICES, SdkModel, SdkService, ask, on_both, reading
+from tests.backends.models.sdk_services import GEMINI, OLLAMA, PROVIDERS, WRITER, SdkModel, SdkService, ask, reading
 
 pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("no_keys")]
 
+SPOKEN = [service for service in PROVIDERS if service not in (GEMINI, OLLAMA, WRITER)]
+"""What aimock speaks. Of Ollama it knows no usage, limits and reasoning, of Writer nothing, and Gemini's SDK refuses
+its reason for a tool.
+"""
+on_spoken = pytest.mark.parametrize("service", SPOKEN, ids=lambda service: service.name)
 STORY = "Once upon a time there was a model that never answered in one piece, however short the question was."
 PARALLEL = [
     {"name": "calculator", "arguments": '{"expression": "6*7"}', "id": "call_2"},
@@ -35,6 +42,7 @@ FIXTURES: list[dict[str, Any]] = [
         "chunkSize": 4,
     },
     {"match": {"toolCallId": "call_1"}, "response": {"content": "It is 42."}},
+    {"match": {"toolCallId": sha256(b"call_1").hexdigest()[:9]}, "response": {"content": "It is 42."}},
     {"match": {"userMessage": "both", "hasToolResult": False}, "response": {"content": "Wait.", "toolCalls": PARALLEL}},
     {"match": {"userMessage": "think"}, "response": {"content": "42", "reasoning": "Let me think about it."}},
     {
@@ -74,7 +82,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=SERVICES, ids=lambda service: service.name)
+@pytest.fixture(params=SPOKEN, ids=lambda service: service.name)
 async def model(request: pytest.FixtureRequest, server: str, no_keys: pytest.MonkeyPatch) -> AsyncIterator[SdkModel]:
     model = request.param.model(server)
     yield model
@@ -146,6 +154,9 @@ async def test_reasoning(model: SdkModel, streaming: bool) -> None:
 @pytest.mark.anyio
 async def test_usage_and_the_token_limit(model: SdkModel, streaming: bool) -> None:
     answer = await ask(model, [user("usage")], streaming=streaming)
+    if isinstance(model, MistralModel) and streaming:
+        assert answer.stop_reason == "max_tokens"
+        return  # The service sends the usage unasked, aimock only when `stream_options` ask for it.
     assert answer.usage == {"inputTokens": 7, "outputTokens": 2, "totalTokens": 9}
     assert answer.stop_reason == "max_tokens"
 
@@ -192,7 +203,7 @@ async def test_a_connection_cut_within_an_answer_is_broken(model: SdkModel) -> N
     assert await said(model, "hello") == "Hello from a peer."
 
 
-@on_both
+@on_spoken
 @pytest.mark.anyio
 async def test_a_model_that_hangs_times_out(service: SdkService, server: str) -> None:
     model = service.model(server, read_timeout_s=0.3)
@@ -223,7 +234,7 @@ async def test_concurrent_calls_do_not_mix(model: SdkModel) -> None:
     assert sorted(heard) == sorted((question, texts[question]) for question in list(texts) * 10)
 
 
-@on_both
+@on_spoken
 @pytest.mark.parametrize("backends", [("asyncio", "asyncio"), ("trio", "trio"), ("asyncio", "trio")])
 def test_one_model_serves_one_loop_after_another(service: SdkService, server: str, backends: tuple[str, str]) -> None:
     """A synchronous caller may get a new loop per call."""
@@ -238,7 +249,7 @@ def test_one_model_serves_one_loop_after_another(service: SdkService, server: st
     gc.collect()
 
 
-@on_both
+@on_spoken
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_loop_that_ended_without_closing_does_not_spoil_the_next(service: SdkService, server: str) -> None:
     model = service.model(server)
@@ -255,7 +266,7 @@ def test_a_loop_that_ended_without_closing_does_not_spoil_the_next(service: SdkS
     gc.collect()
 
 
-@on_both
+@on_spoken
 def test_one_model_serves_two_loops_at_once(service: SdkService, server: str) -> None:
     model = service.model(server)
     heard: list[str] = []

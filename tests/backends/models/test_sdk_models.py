@@ -1,6 +1,6 @@
-"""AnthropicModel and OpenAIModel against a server that says, byte by byte, what services say, and what they should not.
+"""Models behind SDKs against a server that says, byte by byte, what services say, and what they should not.
 
-Both are held to the same promises, so each test runs for both.
+All are held to the same promises, so each test runs for all, unless it is about what only some SDKs have.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 import anthropic
 import anyio
-import httpx2
 import openai
 import pytest
 
+from repertory.backends.models.sdk import http_library
 from repertory.core.answer import Answer
 from repertory.core.messages import Message
 from repertory.errors import (
@@ -27,10 +27,10 @@ from repertory.errors import (
     Throttled,
     Unavailable,
 )
-from tests.backends.models.sdk_services import SdkService, ask, event, on_both, reading
-from tests.backends.models.wire_server import SERVER_SENT_EVENTS, Exchange, Handler, wire_server
+from tests.backends.models.sdk_services import SdkService, ask, on_all, on_both, reading, with_events
+from tests.backends.models.wire_server import Exchange, Handler, wire_server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_time, pytest.mark.usefixtures("no_keys"), on_both]
+pytestmark = [pytest.mark.anyio, pytest.mark.real_time, pytest.mark.usefixtures("no_keys")]
 
 HELLO = [{"text": "Hello"}]
 
@@ -60,6 +60,7 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@on_all
 async def test_an_answer_streams_and_assembles(service: SdkService) -> None:
     async with service.serving(hello(service)) as (model, server):
         answer = await ask(model)
@@ -69,12 +70,14 @@ async def test_an_answer_streams_and_assembles(service: SdkService) -> None:
     assert server.requests[0].path == service.path
 
 
+@on_all
 @pytest.mark.parametrize("anyio_backend", ["uvloop"], indirect=True)
 async def test_an_answer_streams_on_uvloop_too(service: SdkService) -> None:
     async with service.serving(hello(service)) as (model, _):
         assert (await ask(model)).message["content"] == HELLO
 
 
+@on_all
 async def test_the_stream_is_well_formed(service: SdkService) -> None:
     async with service.serving(hello(service)) as (model, _), reading(model) as events:
         names = [name async for piece in events for name in piece]
@@ -82,12 +85,13 @@ async def test_the_stream_is_well_formed(service: SdkService) -> None:
     assert names == ["messageStart", "contentBlockStart", *deltas, "contentBlockStop", "messageStop", "metadata"]
 
 
+@on_all
 async def test_events_arrive_while_the_model_is_still_speaking(service: SdkService) -> None:
     heard = anyio.Event()
     *first, last = service.text("Hel", "lo")
 
     async def handle(exchange: Exchange) -> None:
-        await exchange.begin(SERVER_SENT_EVENTS)
+        await exchange.begin(service.media)
         await exchange.send(*first)
         await heard.wait()
         await exchange.send(last)
@@ -102,14 +106,16 @@ async def test_events_arrive_while_the_model_is_still_speaking(service: SdkServi
     assert heard.is_set()
 
 
+@on_all
 async def test_without_streaming_the_whole_answer_comes_as_the_same_events(service: SdkService) -> None:
     async with service.serving(answering(200, service.whole), streaming=False) as (model, server):
         answer = await ask(model)
-    assert "stream" not in server.requests[0].body
+    assert not server.requests[0].body.get("stream")
     assert answer.message == {"role": "assistant", "content": HELLO}
     assert answer.usage == {"inputTokens": 3, "outputTokens": 2, "totalTokens": 5}
 
 
+@on_both
 @pytest.mark.parametrize("body", [b"{nonsense", b"[]", {}, {"choices": [], "content": None}, b'"text"'])
 async def test_without_streaming_nonsense_is_refused(service: SdkService, body: object) -> None:
     async with service.serving(answering(200, body), streaming=False) as (model, _):
@@ -117,6 +123,7 @@ async def test_without_streaming_nonsense_is_refused(service: SdkService, body: 
             await ask(model)
 
 
+@on_both
 async def test_the_request_says_what_was_configured_and_nothing_of_ours(service: SdkService) -> None:
     message: Message = {"role": "user", "content": [{"text": "a"}], "metadata": {"custom": {}}, "tracking_id": "x"}
     settings = {
@@ -133,6 +140,7 @@ async def test_the_request_says_what_was_configured_and_nothing_of_ours(service:
     assert "key" in request.headers.get("x-api-key", "") + request.headers.get("authorization", "")
 
 
+@on_both
 async def test_settings_may_change_for_one_call(service: SdkService) -> None:
     async with service.serving(hello(service)) as (model, server):
         await ask(model, model_id="other")
@@ -156,6 +164,7 @@ REFUSALS: list[tuple[int, str, str, type[RepertoryError]]] = [
 ]
 
 
+@on_all
 @pytest.mark.parametrize("streams", [True, False], ids=["streaming", "whole"])
 @pytest.mark.parametrize(("status", "kind", "message", "expected"), REFUSALS)
 async def test_a_refusal_is_asked_once_and_mapped(
@@ -174,6 +183,7 @@ async def test_a_refusal_is_asked_once_and_mapped(
         assert caught.value.retry_after_s == 7
 
 
+@on_both
 async def test_a_refusal_says_what_to_set(service: SdkService) -> None:
     for status, words in ((401, service.key_variable), (403, "model_id"), (404, "model_id")):
         async with service.serving(answering(status, service.error("x", "no"))) as (model, _):
@@ -181,6 +191,7 @@ async def test_a_refusal_says_what_to_set(service: SdkService) -> None:
                 await ask(model)
 
 
+@on_all
 @pytest.mark.parametrize(
     "body", [b"", b"<html>Bad gateway</html>", b"[]", b'{"error": "no"}', b'{"error": {"code": 5}}']
 )
@@ -191,6 +202,7 @@ async def test_a_refusal_in_any_spelling_is_mapped_by_its_status(service: SdkSer
                 await ask(model)
 
 
+@on_both
 @pytest.mark.parametrize(
     ("kind", "message", "expected"),
     [
@@ -204,7 +216,7 @@ async def test_a_refusal_in_any_spelling_is_mapped_by_its_status(service: SdkSer
 async def test_an_error_within_the_stream_is_mapped_and_the_next_call_works(
     service: SdkService, kind: str, message: str, expected: type[RepertoryError]
 ) -> None:
-    broken = service.streaming(*service.text("Hel")[:3], event(service.error(kind, message)))
+    broken = service.streaming(*service.text("Hel")[:3], service.event(service.error(kind, message)))
     async with service.serving(in_turn(broken, hello(service))) as (model, _):
         with pytest.raises(expected, match=message) as caught:
             await ask(model)
@@ -213,24 +225,21 @@ async def test_an_error_within_the_stream_is_mapped_and_the_next_call_works(
 
 
 async def cut_off(service: SdkService, exchange: Exchange) -> None:
-    await exchange.begin(SERVER_SENT_EVENTS)
+    await exchange.begin(service.media)
     await exchange.send(*service.text("Hel", "lo")[:3])
     await exchange.socket.aclose()
 
 
 async def no_end(service: SdkService, exchange: Exchange) -> None:
-    await exchange.stream(*service.text("Hel", "lo")[:3], media=SERVER_SENT_EVENTS)
+    await exchange.stream(*service.text("Hel", "lo")[:3], media=service.media)
 
 
 async def nothing(service: SdkService, exchange: Exchange) -> None:
-    await exchange.stream(media=SERVER_SENT_EVENTS)
+    await exchange.stream(media=service.media)
 
 
-async def a_proxy(service: SdkService, exchange: Exchange) -> None:
-    await exchange.stream(b"<html>Sorry, this is a proxy and not the model</html>", media="text/html")
-
-
-@pytest.mark.parametrize("breaks", [cut_off, no_end, nothing, a_proxy], ids=lambda breaks: breaks.__name__)
+@on_all
+@pytest.mark.parametrize("breaks", [cut_off, no_end, nothing], ids=lambda breaks: breaks.__name__)
 async def test_a_stream_that_breaks_off_is_no_short_answer(
     service: SdkService, breaks: Callable[[SdkService, Exchange], Awaitable[None]]
 ) -> None:
@@ -243,6 +252,18 @@ async def test_a_stream_that_breaks_off_is_no_short_answer(
         assert (await ask(model)).message["content"] == HELLO
 
 
+@with_events
+async def test_a_page_instead_of_an_answer_is_no_short_answer(service: SdkService) -> None:
+    async def handle(exchange: Exchange) -> None:
+        await exchange.stream(b"<html>Sorry, this is a proxy and not the model</html>", media="text/html")
+
+    async with service.serving(in_turn(handle, hello(service))) as (model, _):
+        with pytest.raises(ModelStreamBroken):
+            await ask(model)
+        assert (await ask(model)).message["content"] == HELLO
+
+
+@on_both
 @pytest.mark.parametrize(
     "piece",
     [
@@ -265,11 +286,12 @@ async def test_a_malformed_event_fails_and_the_next_call_works(service: SdkServi
         assert server.open_connections == 1
 
 
+@on_all
 async def test_events_may_be_cut_anywhere(service: SdkService) -> None:
     data = b"".join(service.text("Hél", "lo"))
 
     async def handle(exchange: Exchange) -> None:
-        await exchange.begin(SERVER_SENT_EVENTS)
+        await exchange.begin(service.media)
         await exchange.send(*(data[start : start + 7] for start in range(0, len(data), 7)))
         await exchange.end()
 
@@ -277,9 +299,10 @@ async def test_events_may_be_cut_anywhere(service: SdkService) -> None:
         assert (await ask(model)).message["content"] == [{"text": "Héllo"}]
 
 
+@on_all
 async def test_silence_within_an_answer_ends_it(service: SdkService) -> None:
     async def handle(exchange: Exchange) -> None:
-        await exchange.begin(SERVER_SENT_EVENTS)
+        await exchange.begin(service.media)
         await exchange.send(*service.text("Hel", "lo")[:3])
         await exchange.until_closed()
 
@@ -289,6 +312,7 @@ async def test_silence_within_an_answer_ends_it(service: SdkService) -> None:
         assert (await ask(model)).message["content"] == HELLO
 
 
+@on_all
 async def test_silence_before_an_answer_is_unavailable(service: SdkService) -> None:
     async def handle(exchange: Exchange) -> None:
         await exchange.until_closed()
@@ -299,6 +323,7 @@ async def test_silence_before_an_answer_is_unavailable(service: SdkService) -> N
         assert len(server.requests) == 1
 
 
+@on_all
 async def test_a_server_that_is_not_there_is_unavailable(service: SdkService) -> None:
     async with wire_server(hello(service)) as server:
         pass
@@ -308,6 +333,7 @@ async def test_a_server_that_is_not_there_is_unavailable(service: SdkService) ->
     await model.aclose()
 
 
+@on_both
 @pytest.mark.parametrize(
     ("client_args", "words"),
     [({"base_url": "localhost:1/v1"}, "base_url"), ({"api_key": "a\nb"}, "api_key"), ({"nonsense": 1}, "nonsense")],
@@ -319,12 +345,14 @@ async def test_a_client_that_cannot_work_says_why(service: SdkService, client_ar
         assert not server.requests
 
 
+@on_both
 async def test_a_missing_key_says_what_to_set(service: SdkService, no_keys: pytest.MonkeyPatch) -> None:
     model = type(service.model("http://127.0.0.1:1"))()
     with pytest.raises(ModelFailed, match=f"set {service.key_variable}"):
         await ask(model)
 
 
+@on_both
 async def test_the_key_and_the_url_may_come_from_the_environment(
     service: SdkService, no_keys: pytest.MonkeyPatch
 ) -> None:
@@ -337,9 +365,10 @@ async def test_the_key_and_the_url_may_come_from_the_environment(
         assert "from-the-environment" in str(server.requests[0].headers)
 
 
+@on_all
 async def test_cancellation_while_waiting_releases_the_connection_and_the_next_call_works(service: SdkService) -> None:
     async def endless(exchange: Exchange) -> None:
-        await exchange.begin(SERVER_SENT_EVENTS)
+        await exchange.begin(service.media)
         await exchange.send(*service.text("Hel", "lo")[:3])
         await exchange.until_closed()
 
@@ -361,11 +390,12 @@ async def test_cancellation_while_waiting_releases_the_connection_and_the_next_c
         assert (await ask(model)).message["content"] == HELLO
 
 
+@on_all
 async def test_leaving_the_stream_early_releases_the_connection(service: SdkService) -> None:
     """Also between two events of one chunk, where the SDKs leave generators behind that trio complains of."""
 
     async def handle(exchange: Exchange) -> None:
-        await exchange.begin(SERVER_SENT_EVENTS)
+        await exchange.begin(service.media)
         await exchange.send(b"".join(service.text("Hel", "lo")[:3]))
         await exchange.until_closed()
 
@@ -378,6 +408,7 @@ async def test_leaving_the_stream_early_releases_the_connection(service: SdkServ
     gc.collect()
 
 
+@on_all
 async def test_a_whole_answer_gives_its_connection_back(service: SdkService) -> None:
     async with service.serving(hello(service)) as (model, server):
         for _ in range(5):
@@ -385,6 +416,7 @@ async def test_a_whole_answer_gives_its_connection_back(service: SdkService) -> 
         assert server.open_connections == 1
 
 
+@on_all
 async def test_many_answers_stream_at_the_same_time(service: SdkService) -> None:
     """All calls are held at a gate until the last one has come."""
     calls, arrived, gate = 40, 0, anyio.Event()
@@ -395,9 +427,7 @@ async def test_many_answers_stream_at_the_same_time(service: SdkService) -> None
         if arrived == calls:
             gate.set()
         await gate.wait()
-        content = exchange.body["messages"][0]["content"]
-        said = content if isinstance(content, str) else content[0]["text"]
-        await exchange.stream(*service.text(said), media=SERVER_SENT_EVENTS)
+        await exchange.stream(*service.text(service.said(exchange.body)), media=service.media)
 
     answers: dict[str, Answer] = {}
     async with service.serving(handle) as (model, _):
@@ -412,9 +442,10 @@ async def test_many_answers_stream_at_the_same_time(service: SdkService) -> None
     assert all(answer.message["content"] == [{"text": text}] for text, answer in answers.items())
 
 
+@on_all
 async def test_no_file_stays_open_after_closing(service: SdkService) -> None:
     async def endless(exchange: Exchange) -> None:
-        await exchange.begin(SERVER_SENT_EVENTS)
+        await exchange.begin(service.media)
         await exchange.send(*service.text("Hel", "lo")[:3])
         await exchange.until_closed()
 
@@ -433,6 +464,7 @@ async def test_no_file_stays_open_after_closing(service: SdkService) -> None:
     assert open_files() <= before
 
 
+@on_all
 async def test_a_closed_model_opens_again_when_it_is_asked(service: SdkService) -> None:
     async with service.serving(hello(service)) as (model, _):
         await ask(model)
@@ -448,6 +480,7 @@ def sdk_client(service: SdkService, url: str) -> Any:
     return openai.AsyncOpenAI(api_key="mine", base_url=f"{url}/v1")
 
 
+@on_both
 async def test_a_client_of_the_users_own_is_used_and_not_closed(service: SdkService) -> None:
     async with wire_server(hello(service)) as server:
         async with sdk_client(service, server.url) as client:
@@ -458,8 +491,9 @@ async def test_a_client_of_the_users_own_is_used_and_not_closed(service: SdkServ
         assert "mine" in str(server.requests[0].headers)
 
 
+@on_both
 async def test_an_http_client_of_the_users_own_is_used_and_not_closed(service: SdkService) -> None:
-    http_client = httpx2.AsyncClient(headers={"x-mine": "yes"})
+    http_client = http_library(service.sdk).AsyncClient(headers={"x-mine": "yes"})
     async with http_client, service.serving(hello(service), client_args={"http_client": http_client}) as serving:
         model, server = serving
         await ask(model)
@@ -489,6 +523,7 @@ class Observed:
         await self._stream.close()
 
 
+@on_both
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_stream_that_somebody_has_wrapped_is_read_through_the_wrapper(service: SdkService) -> None:
     """The SDK's own generators are at work then, and trio complains of those that OpenAI's leaves behind."""

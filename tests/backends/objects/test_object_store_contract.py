@@ -100,3 +100,39 @@ class TestS3ObjectStore(ObjectsAndSteps):
         """A place is a prefix in the bucket, which every test shares."""
         prefix = f"/{sha256(str(place).encode()).hexdigest()}/objects/"
         return S3ObjectStore(BUCKET, prefix, writer=f"writer-{next(_writers)}", aws=AwsSettings(endpoint_url=self._url))
+
+
+KMS_KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+
+
+@pytest.mark.real_time
+class TestS3ObjectStoreWithAKey(TestS3ObjectStore):
+    """Versions are opaque, so a bucket whose ETags are no digests of the content changes nothing."""
+
+    def open_store(self, place: Path) -> ObjectStore:
+        return self.store(f"/{sha256(str(place).encode()).hexdigest()}/encrypted/", KMS_KEY)
+
+    def store(self, prefix: str, kms_key_id: str | None) -> S3ObjectStore:
+        aws = AwsSettings(endpoint_url=self._url)
+        return S3ObjectStore(BUCKET, prefix, writer=f"writer-{next(_writers)}", aws=aws, kms_key_id=kms_key_id)
+
+    @pytest.mark.anyio
+    @pytest.mark.parametrize("kms_key_id", [KMS_KEY, "alias/sessions", None])
+    async def test_every_put_names_the_key(self, kms_key_id: str | None) -> None:
+        prefix = f"every-put-{next(_writers)}"
+        store = self.store(prefix, kms_key_id)
+        version = await store.put("created", b"one", Create())
+        await store.put("updated", b"one", Create())
+        await store.put("created", b"two", Update(version))
+        await store.put("overwritten", b"three", Overwrite())
+        await store.aclose()
+        boto3 = pytest.importorskip("boto3")
+        client = boto3.client("s3", endpoint_url=self._url)
+        for key in ("created", "updated", "overwritten"):
+            head = client.head_object(Bucket=BUCKET, Key=f"{prefix}/{key}")
+            assert head.get("SSEKMSKeyId") == kms_key_id
+            assert (head.get("ServerSideEncryption") == "aws:kms") == (kms_key_id is not None)
+
+    def test_a_blank_key_is_invalid(self) -> None:
+        with pytest.raises(Invalid, match="kms_key_id"):
+            self.store("blank", " ")

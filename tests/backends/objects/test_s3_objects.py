@@ -303,6 +303,8 @@ async def test_an_update_of_nothing_that_s3_calls_no_such_key_is_refused(store: 
     ("answer", "hint"),
     [
         (Say(403, "AccessDenied"), "s3:ListBucket"),
+        (Say(403, "AccessDeniedException", "not authorized to perform: kms:GenerateDataKey"), "kms:Decrypt on it"),
+        (Say(400, "KMS.DisabledException", "is disabled"), "that it is enabled"),
         (Say(403, "InvalidAccessKeyId"), "AWS_ACCESS_KEY_ID"),
         (Say(403, "SignatureDoesNotMatch"), "AWS_SECRET_ACCESS_KEY"),
         (Say(403, "RequestTimeTooSkewed"), "clock"),

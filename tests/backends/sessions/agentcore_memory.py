@@ -77,6 +77,8 @@ class FakeMemory:
     sessions: dict[tuple[str, str], dict[str, StoredEvent]] = field(default_factory=dict)
     """Actor and session to events by id."""
     tokens: dict[str, StoredEvent] = field(default_factory=dict)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    """Long-term records, as `MemoryRecordSummary` spells them; the service orders them by score."""
     says_duplicates: bool = True
     """Whether a request that repeats an earlier one is answered with its event."""
     lag: Callable[[StoredEvent], int] = lambda event: 0
@@ -112,6 +114,18 @@ class FakeMemory:
         """What was asked since the last look."""
         taken, self.calls = self.calls, []
         return taken
+
+    def _retrieve_records(self, params: dict[str, Any]) -> dict[str, Any]:
+        criteria, path = params["searchCriteria"], params["namespacePath"]
+        strategy = criteria.get("memoryStrategyId")
+        found = [
+            record
+            for record in self.records
+            if any(f"{name}/".startswith(f"{path.rstrip('/')}/") for name in record["namespaces"])
+            and strategy in (None, record["memoryStrategyId"])
+        ]
+        found.sort(key=lambda record: -record.get("score", 0.0))
+        return {"memoryRecordSummaries": found[: criteria.get("topK", 10)]}
 
     def _create_event(self, params: dict[str, Any]) -> dict[str, Any]:
         token = params.get("clientToken")
@@ -235,6 +249,7 @@ _HANDLERS = {
     "GetEvent": "_get_event",
     "DeleteEvent": "_delete_event",
     "ListSessions": "_list_sessions",
+    "RetrieveMemoryRecords": "_retrieve_records",
 }
 
 Fault = str

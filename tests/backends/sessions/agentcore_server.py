@@ -79,7 +79,7 @@ class MemoryServer:
 
 def _routes() -> list[tuple[str, re.Pattern[str], str, int]]:
     routes: list[tuple[str, re.Pattern[str], str, int]] = []
-    for name in ("CreateEvent", "ListEvents", "GetEvent", "DeleteEvent", "ListSessions"):
+    for name in ("CreateEvent", "ListEvents", "GetEvent", "DeleteEvent", "ListSessions", "RetrieveMemoryRecords"):
         http = MODEL.operation_model(name).http
         path = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", http["requestUri"])
         routes.append((http["method"], re.compile(path), name, http.get("responseCode", 200)))

@@ -35,6 +35,9 @@ def on_files(folder: Path, owner: str) -> ObjectSessionStore:
     return ObjectSessionStore(FileObjectStore(folder), owner=owner, life=life)
 
 
-def on_s3(url: str, prefix: str, owner: str, *, lease_s: float = 10.0) -> ObjectSessionStore:
-    objects = S3ObjectStore("bucket", prefix, writer=owner, aws=AwsSettings(endpoint_url=url))
+def on_s3(
+    url: str, prefix: str, owner: str, *, lease_s: float = 10.0, kms_key_id: str | None = None
+) -> ObjectSessionStore:
+    aws = AwsSettings(endpoint_url=url)
+    objects = S3ObjectStore("bucket", prefix, writer=owner, aws=aws, kms_key_id=kms_key_id)
     return ObjectSessionStore(objects, owner=owner, life=TimeToLive(time.time, lease_s))

@@ -52,3 +52,9 @@ class TestSessionsInABucket(SessionStoreContract):
     def open_store(self, place: Path, owner: str) -> ObjectSessionStore:
         """A place is a prefix in the bucket, which every test shares."""
         return on_s3(self._url, sha256(str(place).encode()).hexdigest(), owner)
+
+
+@pytest.mark.real_time
+class TestSessionsInAnEncryptedBucket(TestSessionsInABucket):
+    def open_store(self, place: Path, owner: str) -> ObjectSessionStore:
+        return on_s3(self._url, sha256(str(place).encode()).hexdigest(), owner, kms_key_id="alias/sessions")

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
+from inspect import signature, unwrap
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,8 @@ async def test_a_server_that_floods_before_it_shakes_hands_cannot_be_reached() -
 
 @pytest.mark.parametrize("kind", ["pipes", "json", "events"])
 async def test_what_is_large_and_allowed_arrives_whole(kind: str) -> None:
+    if kind == "events" and "max_sse_event_size" not in signature(unwrap(streamable_http_client)).parameters:
+        pytest.skip("releases of mcp before 2.3 take no event of more than 1 MiB")
     with anyio.fail_after(50):
         async with connected(kind) as connection:
             assert text(await call(connection, "flood", way="escapes", size=5 * MIB - 1000)) == "Ж" * (5 * MIB - 1000)

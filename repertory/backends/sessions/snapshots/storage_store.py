@@ -178,6 +178,14 @@ class StorageSessionStore(SessionStore):
         """The ids of an agent's numbered snapshots, oldest first."""
         return await self._storage.ids(SnapshotLocation.of(session_id, agent_id))
 
+    async def document(self, session_id: str, agent_id: str, snapshot_id: str | None) -> Mapping[str, object] | None:
+        """An agent's numbered snapshot, or its latest one, as it is stored; None when there is none."""
+        location = SnapshotLocation.of(session_id, agent_id)
+        if snapshot_id is None:
+            return cast("Mapping[str, object] | None", await self._storage.latest(location))
+        found = await self._storage.history(location, snapshot_id)
+        return None if found is None else found.document
+
     # Within.
 
     def _check_open(self) -> None:

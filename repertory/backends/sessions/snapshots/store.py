@@ -7,7 +7,7 @@ session is opened. `docs/snapshot-layout.md` describes the tree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -222,6 +222,14 @@ class SnapshotSessionStore(SessionStore):
     async def list_snapshot_ids(self, session_id: str, agent_id: str) -> list[str]:
         """The ids of an agent's numbered snapshots, oldest first."""
         return await self._tree.ids(SnapshotLocation.of(session_id, agent_id))
+
+    async def document(self, session_id: str, agent_id: str, snapshot_id: str | None) -> Mapping[str, object] | None:
+        """An agent's numbered snapshot, or its latest one, as it is stored; None when there is none."""
+        location = SnapshotLocation.of(session_id, agent_id)
+        found = await (
+            self._tree.latest(location) if snapshot_id is None else self._tree.history(location, snapshot_id)
+        )
+        return None if found is None else found.document
 
     async def _close(self, session_id: str) -> None:
         await side_by_side([each.close for each in self._open_in(session_id)])

@@ -33,6 +33,16 @@ class ToolFilters(TypedDict, total=False):
     rejected: Sequence[ToolMatcher]
 
 
+class Introduction(Struct, frozen=True, kw_only=True):
+    """What a client says of itself to a server, and what it can be asked."""
+
+    name: str | None = None
+    """The program's name; None for that of the package."""
+    version: str | None = None
+    elicit: Any = None
+    """Answers the server's questions to a person; None: it asks none."""
+
+
 class ToolChoice(Struct, frozen=True, kw_only=True):
     """How a server's tools become ours."""
 

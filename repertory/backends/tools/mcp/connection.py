@@ -20,6 +20,7 @@ from base64 import b64decode
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property, partial
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
 
@@ -35,6 +36,7 @@ from mcp_types import (
     CallToolResult,
     EmbeddedResource,
     ImageContent,
+    Implementation,
     ResourceLink,
     TextContent,
     TextResourceContents,
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
     from mcp_types import ContentBlock
 
     from repertory.backends.ports import OfferedTool
-    from repertory.backends.tools.mcp.choice import ToolChoice
+    from repertory.backends.tools.mcp.choice import Introduction, ToolChoice
 
 LEAVE_TIMEOUT_S = 3.0
 """How long closing an HTTP session may take. For a process, `mcp`'s own limits apply."""
@@ -104,7 +106,11 @@ _checks: RunVar[anyio.CapacityLimiter] = RunVar("repertory_answer_checks")
 
 @asynccontextmanager
 async def open_connection(
-    transport: AbstractAsyncContextManager[Any], wire: WireBound, choice: ToolChoice, list_timeout_s: float
+    transport: AbstractAsyncContextManager[Any],
+    wire: WireBound,
+    choice: ToolChoice,
+    list_timeout_s: float,
+    introduction: Introduction,
 ) -> AsyncGenerator[MCPConnection]:
     """Shake hands over the transport, which enforces the size limit. Errors: those of the transport and the package,
     perhaps in groups.
@@ -112,7 +118,13 @@ async def open_connection(
     signals = Signals()
     watched = _watched(transport, signals.end)
     async with (
-        Client(watched, cache=None, message_handler=signals.hear) as client,
+        Client(
+            watched,
+            cache=None,
+            message_handler=signals.hear,
+            client_info=_named(introduction),
+            elicitation_callback=introduction.elicit,
+        ) as client,
         anyio.create_task_group() as group,
     ):
         if _announces_changes(client):
@@ -121,6 +133,12 @@ async def open_connection(
             yield MCPConnection(client, wire, choice, signals, list_timeout_s)
         finally:
             group.cancel_scope.cancel()
+
+
+def _named(introduction: Introduction) -> Implementation | None:
+    if not introduction.name:
+        return None
+    return Implementation(name=introduction.name, version=introduction.version or version("repertory"))
 
 
 class Signals:
@@ -295,6 +313,8 @@ class MCPConnection:
                 return await self._client.get_prompt(**values)
             case "resources/list":
                 return await self._client.list_resources(**values)
+            case "resources/templates/list":
+                return await self._client.list_resource_templates(**values)
             case "resources/read":
                 return await self._client.read_resource(**values)
             case _:

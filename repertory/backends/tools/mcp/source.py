@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.to_thread
 
-from repertory.backends.tools.mcp.choice import ToolChoice
+from repertory.backends.tools.mcp.choice import Introduction, ToolChoice
 from repertory.core.tools import exception_text
 from repertory.errors import Invalid, RepertoryError, Unavailable
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import ToolConnection
+    from repertory.backends.ports import OfferedTool, ToolConnection
     from repertory.backends.tools.mcp.wire import WireBound
 
 TransportFactory: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
@@ -57,6 +57,8 @@ class HTTPServer:
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    auth: object = None
+    """What signs each request: an `Auth` of httpx2, or `ClientCredentials`."""
 
     def __repr__(self) -> str:
         """Only the host of the address, and no headers: both may hold secrets."""
@@ -70,6 +72,19 @@ class HTTPServer:
     check = "check the address, the headers, and whether the server runs"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientCredentials:
+    """What a program says of itself to get a token by OAuth's client credentials grant."""
+
+    client_id: str
+    client_secret: str = field(repr=False)
+    scopes: Sequence[str] = ()
+
+
+ToolsChanged: TypeAlias = "Callable[[list[str], list[OfferedTool]], object]"
+"""Told of a server's tools when they have changed: the names before, and the tools now."""
+
+
 class MCPSource:
     """A `ToolSource` that connects to an MCP server."""
 
@@ -80,6 +95,7 @@ class MCPSource:
         *,
         name: str | None = None,
         startup_timeout_s: float = 30.0,
+        introduction: Introduction | None = None,
     ) -> None:
         """`ImportError` names the extra to install when `mcp` is missing. Errors: `Invalid`, `TypeError`."""
         if find_spec("mcp") is None:
@@ -94,6 +110,7 @@ class MCPSource:
         self._choice = choice or ToolChoice()
         self._name = name or getattr(server, "name", None) or "mcp"
         self._startup_timeout_s = startup_timeout_s
+        self._introduction = introduction or Introduction()
 
     @property
     def name(self) -> str:
@@ -101,8 +118,11 @@ class MCPSource:
         return self._name
 
     @asynccontextmanager
-    async def connect(self) -> AsyncGenerator[ToolConnection]:
-        """Connect, shake hands and stay connected for the length of the block.
+    async def connect(
+        self, listener: Callable[[], ToolsChanged | None] = lambda: None
+    ) -> AsyncGenerator[ToolConnection]:
+        """Connect, shake hands and stay connected for the length of the block. `listener` gives what is told of changed
+        tools, when they have changed.
 
         Errors, on entering: `Unavailable` with what to check, after `startup_timeout_s` at most; a process that then
         does not end by itself takes some seconds more. While the block runs, the connection's own methods raise its
@@ -119,7 +139,7 @@ class MCPSource:
                 async with await self._open(wire) as connection:
                     scope.deadline = math.inf
                     try:
-                        yield connection
+                        yield _Told(connection, listener)
                     except Exception as error:
                         raised.append(error)
                         raise
@@ -134,7 +154,7 @@ class MCPSource:
         from repertory.backends.tools.mcp.connection import open_connection
 
         transport = await _transport(self._server, wire)
-        return open_connection(transport, wire, self._choice, self._startup_timeout_s)
+        return open_connection(transport, wire, self._choice, self._startup_timeout_s, self._introduction)
 
     def _outcome(self, error: Exception, scope: anyio.CancelScope, broken: str | None) -> RepertoryError:
         """Our error for an error of the transport or the package; `broken`: what the server sent before it."""
@@ -155,11 +175,40 @@ class MCPSource:
         return Unavailable(f"the tool server cannot be reached: {why}; {check}", server=self._name)
 
 
+class _Told:
+    """A connection that tells of changed tools."""
+
+    def __init__(self, connection: ToolConnection, listener: Callable[[], ToolsChanged | None]) -> None:
+        self.call = connection.call
+        self.query = connection.query
+        self.changed = connection.changed
+        self._connection = connection
+        self._listener = listener
+        self._before: Sequence[OfferedTool] | None = None
+
+    async def tools(self) -> Sequence[OfferedTool]:
+        before, now = self._before, await self._connection.tools()
+        self._before = now
+        listener = self._listener()
+        if listener is not None and before is not None and before != now:
+            listener([tool.spec["name"] for tool in before], list(now))
+        return now
+
+
 def _load() -> None:
     """Load the package, and what the first check of an answer needs. Blocks."""
     import_module("repertory.backends.tools.mcp.connection")
     import_module("repertory.backends.tools.mcp.transports")
     import_module("jsonschema.validators")
+
+
+def _auth(server: HTTPServer) -> Any:
+    if not isinstance(server.auth, ClientCredentials):
+        return server.auth
+    from repertory.backends.tools.mcp.transports import client_credentials
+
+    given = server.auth
+    return client_credentials(server.url, given.client_id, given.client_secret, given.scopes)
 
 
 def _wire(server: str) -> WireBound:
@@ -181,5 +230,5 @@ async def _transport(
         parameters = StdioServerParameters(command=server.command, args=[*server.args], env=env, cwd=server.cwd)
         return stdio(parameters, wire)
     if isinstance(server, HTTPServer):
-        return await http(server.url, server.headers, wire)
+        return await http(server.url, server.headers, wire, _auth(server))
     return await bounded(server(), wire)

@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from inspect import signature, unwrap
 from typing import TYPE_CHECKING, Any, TextIO
@@ -35,6 +35,7 @@ from repertory.errors import TooLarge
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
+    from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 CONNECT_TIMEOUT_S = 30.0
 """How long connecting, sending and waiting for a free connection may each take over HTTP."""
@@ -52,9 +53,44 @@ def stdio(parameters: StdioServerParameters, wire: WireBound, errlog: Any = None
     return stdio_transport(parameters, wire, errlog)
 
 
-async def http(url: str, headers: Mapping[str, str], wire: WireBound) -> AbstractAsyncContextManager[Any]:
+async def http(
+    url: str, headers: Mapping[str, str], wire: WireBound, auth: Auth | None = None
+) -> AbstractAsyncContextManager[Any]:
     """A service over streamable HTTP. Reading has no timeout: calls have their own."""
-    return _http(await _client(headers, read_timeout_s=None), wire, {"url": url})
+    return _http(await _client(headers, None, auth), wire, {"url": url})
+
+
+def client_credentials(url: str, client_id: str, client_secret: str, scopes: Sequence[str]) -> Auth:
+    """Signs requests with a token of OAuth's client credentials grant, which is kept in memory."""
+    from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
+
+    return ClientCredentialsOAuthProvider(
+        server_url=url,
+        storage=_TokensInMemory(),
+        client_id=client_id,
+        client_secret=client_secret,
+        scope=" ".join(scopes) or None,
+    )
+
+
+class _TokensInMemory:
+    """The package's `TokenStorage`, for as long as a connection lasts."""
+
+    def __init__(self) -> None:
+        self._tokens: OAuthToken | None = None
+        self._client: OAuthClientInformationFull | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self._tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self._tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self._client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self._client = client_info
 
 
 async def bounded(transport: AbstractAsyncContextManager[Any], wire: WireBound) -> AbstractAsyncContextManager[Any]:
@@ -94,10 +130,10 @@ def _streamable(client: AsyncClient, given: Mapping[str, Any]) -> AbstractAsyncC
     return _make_streamable(**{**unbound, **given, "http_client": client})
 
 
-async def _client(headers: Mapping[str, str], read_timeout_s: float | None) -> AsyncClient:
+async def _client(headers: Mapping[str, str], read_timeout_s: float | None, auth: Auth | None = None) -> AsyncClient:
     """In a thread, since reading the system's certificates takes some time."""
     timeout = Timeout(CONNECT_TIMEOUT_S, read=read_timeout_s)
-    return await anyio.to_thread.run_sync(lambda: AsyncClient(headers=dict(headers), timeout=timeout))
+    return await anyio.to_thread.run_sync(lambda: AsyncClient(headers=dict(headers), timeout=timeout, auth=auth))
 
 
 # A tool server that is started as a process and spoken to over its pipes, one line for each message.

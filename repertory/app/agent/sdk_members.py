@@ -1,0 +1,69 @@
+"""What programs of the Strands Agents SDK read of an agent, beside what the agent offers itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+from repertory.app import lazy_names as later
+from repertory.errors import StructuredOutputException
+
+if TYPE_CHECKING:
+    from repertory.actors.call import Busy
+    from repertory.actors.context import AgentParts
+    from repertory.actors.loop_metrics import EventLoopMetrics
+    from repertory.core.converse import SystemContentBlock
+    from repertory.core.messages import Prompt
+    from repertory.core.result import AgentResult
+
+T = TypeVar("T")
+
+
+class SdkAgentMembers:
+    """The members of an agent that follow from its parts and from `invoke_async`."""
+
+    _parts: AgentParts
+    _busy: Busy
+
+    if TYPE_CHECKING:
+
+        async def invoke_async(self, prompt: Prompt = None, *, structured_output_model: type[Any]) -> AgentResult: ...
+
+    @property
+    def system_prompt_content(self) -> list[SystemContentBlock] | None:
+        """The system prompt as content blocks, with the cache points that it has."""
+        prompt = self._parts.system_prompt
+        blocks = [{"text": prompt}] if isinstance(prompt, str) else None if prompt is None else [*prompt]
+        return cast("list[SystemContentBlock] | None", blocks)
+
+    @property
+    def concurrent_invocation_mode(self) -> str:
+        """`throw` if a call is refused while another one runs, else `unsafe_reentrant`; see `busy`."""
+        return "throw" if self._busy == "reject" else "unsafe_reentrant"
+
+    @property
+    def event_loop_metrics(self) -> EventLoopMetrics:
+        """What the answered turns of this object took together."""
+        return self._parts.all_metrics()
+
+    def structured_output(self, output_model: type[T], prompt: Prompt = None) -> T:
+        """`structured_output_async` from sync code."""
+        return later.blocking_host().run(self.structured_output_async, output_model, prompt)
+
+    async def structured_output_async(self, output_model: type[T], prompt: Prompt = None) -> T:
+        """An object of that type, filled in by the model. Errors: `StructuredOutputException` when there is none."""
+        result = await self.invoke_async(prompt, structured_output_model=output_model)
+        if result.structured_output is None:
+            raise StructuredOutputException("the turn ended without structured output", stop_reason=result.stop_reason)
+        return cast("T", result.structured_output)
+
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any] | str | PathLike[str], more: Mapping[str, Any] | None = None
+    ) -> Self:
+        """An agent from its constructor's keywords, given as a mapping or as the path of a JSON file; `more` adds
+        keywords that JSON cannot express, and wins. Errors: `Invalid` for a file that cannot be read; those of the
+        constructor.
+        """
+        return cls(**{**later.read_config(config), **(more or {})})

@@ -1,0 +1,234 @@
+"""`CedarAuthorization`: Cedar policies say which tools may be used, by whom, how often and with which input."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
+
+from repertory.app.plugins.interventions import Deny, InterventionHandler, OnError, Proceed
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.actors.hooks.events import BeforeToolCallEvent
+
+_COUNTS = "cedar-authorization"  # Sessions of the Strands Agents SDK have their counts under this key.
+_RESOURCE = 'Resource::"agent"'
+
+TypeAndId: TypeAlias = Mapping[str, str]
+"""Who asks: `{"type": "User", "id": "alice"}`."""
+PrincipalResolver: TypeAlias = Callable[[dict[str, Any]], TypeAndId | None]
+"""Says by the invocation state who asks; None for nobody, who may do nothing."""
+ContextEnricher: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+"""Gives further values of `context.session`, by `tool_name`, `tool_input` and `invocation_state`."""
+
+
+class ToolDefinition(TypedDict):
+    """A tool that policies may name."""
+
+    name: str
+    description: NotRequired[str]
+    inputSchema: NotRequired[dict[str, Any]]
+
+
+class _Rules(NamedTuple):
+    policies: str
+    entities: list[dict[str, Any]]
+    schema: str | None
+
+
+class CedarAuthorization(InterventionHandler):
+    """Refuses what Cedar policies do not permit: `Agent(interventions=[CedarAuthorization(policies=...)])`.
+
+        permit(principal == User::"alice", action == Action::"send_email", resource)
+        when { context.session.call_count <= 3 && context.input.to like "*@example.com" };
+
+    The action is the name of the tool. `context.input` is the input of the tool; `context.session` has `hour_utc`,
+    `call_count` (the allowed uses of this tool, and this one) and what `context_enricher` gives. Counts are in the
+    agent's state, so they outlive restarts, and agents that share this object share them. The resource is
+    `Resource::"agent"`.
+
+    `policies`, `schema`: text, or the path of a `.cedar` or `.cedarschema` file. `entities`: a list, its JSON, or the
+    path of a JSON file. `tools`: the tools that policies may name, so that a mistyped name is found here. `principal`:
+    who asks, `User::"anonymous"` unless given; `principal_resolver` says it by the invocation state of each call.
+    `on_error`: what becomes of a tool use when one of the two functions raises; what the engine cannot decide is
+    refused. Files are read when this is made and by `reload`, which block until then.
+
+    Errors: `Invalid` for policies that are wrong, or do not fit the schema or the tools, for entities without an id and
+    for two principals; `FileNotFoundError`; `ImportError` without cedarpy (extra `cedar`).
+    """
+
+    name = "cedar-authorization"
+
+    def __init__(
+        self,
+        *,
+        policies: str,
+        tools: Sequence[ToolDefinition] | None = None,
+        entities: list[dict[str, Any]] | str | None = None,
+        schema: str | None = None,
+        principal: TypeAndId | None = None,
+        principal_resolver: PrincipalResolver | None = None,
+        context_enricher: ContextEnricher | None = None,
+        on_error: OnError = "throw",
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        if principal is not None and principal_resolver is not None:
+            raise Invalid("give either principal or principal_resolver, not both")
+        self._cedar = _cedar()
+        self._sources = (policies, entities, schema)
+        self._tools = None if tools is None else frozenset(each["name"] for each in tools)
+        self._principal = principal or {"type": "User", "id": "anonymous"}
+        self._resolver, self._enricher = principal_resolver, context_enricher
+        self._on_error: OnError = on_error
+        self._now = now
+        self._counts: dict[str, int] = {}
+        self._rules = self._read()
+
+    @property
+    def on_error(self) -> OnError:
+        """What becomes of a tool use when a function that was given raises."""
+        return self._on_error
+
+    def before_tool_call(self, event: BeforeToolCallEvent, **kwargs: Any) -> Proceed | Deny:
+        """Let the tool run if the policies permit it. Errors: what the given functions raise."""
+        tool, said = event.tool_use["name"], event.tool_use.get("input") or {}
+        who = self._principal if self._resolver is None else self._resolver(event.invocation_state)
+        if not who or not who.get("type") or not who.get("id"):
+            return Deny(reason="No principal identity is known for this call")
+        for what, text in (("Tool name", tool), ("Principal type", who["type"]), ("Principal id", who["id"])):
+            if '"' in text or "\\" in text:
+                return Deny(reason=f"{what} has double quotes or a backslash: {text}")
+        count = self._count(event.agent, tool) + 1
+        request = {
+            "principal": f'{who["type"]}::"{who["id"]}"',
+            "action": f'Action::"{tool}"',
+            "resource": _RESOURCE,
+            "context": {"input": said, "session": self._session(event, tool, said, count)},
+        }
+        denial = self._denial(request)
+        if denial is not None:
+            return Deny(reason=denial)
+        self._counts[tool] = count
+        event.agent.state.set(_COUNTS, {**_kept(event.agent), tool: count})
+        return Proceed()
+
+    def reload(self) -> None:
+        """Read policies, entities and schema again. What is wrong raises as in the constructor, and changes nothing."""
+        self._rules = self._read()
+
+    def reset_call_counts(self, agent: Any = None) -> None:
+        """Count from nothing again. What an agent has in its state counts as before, unless it is given."""
+        self._counts.clear()
+        if agent is not None:
+            agent.state.set(_COUNTS, {})
+
+    def _count(self, agent: Any, tool: str) -> int:
+        kept = _kept(agent).get(tool)
+        return max(self._counts.get(tool, 0), kept if isinstance(kept, int) else 0)
+
+    def _session(self, event: BeforeToolCallEvent, tool: str, said: object, count: int) -> dict[str, Any]:
+        more: dict[str, Any] = {}
+        if self._enricher is not None:
+            more = self._enricher({"tool_name": tool, "tool_input": said, "invocation_state": event.invocation_state})
+        return {**more, "hour_utc": datetime.fromtimestamp(self._now(), UTC).hour, "call_count": count}
+
+    def _denial(self, request: dict[str, Any]) -> str | None:
+        """Why the policies do not permit it; None if they do."""
+        rules = self._rules
+        try:
+            found = self._cedar.is_authorized(request, rules.policies, rules.entities, rules.schema)
+        except (RuntimeError, TypeError, ValueError) as error:
+            return f"Cedar evaluation failed: {error}"
+        problems = [str(getattr(each, "error", each)) for each in found.diagnostics.errors or ()]
+        if found.decision == self._cedar.Decision.NoDecision:
+            return ": ".join(["Cedar evaluation failed", *([", ".join(problems)] if problems else [])])
+        if found.allowed:
+            return None
+        why = [str(each) for each in found.diagnostics.reasons or ()] + problems
+        return ": ".join(["Access denied by Cedar policy", *([", ".join(why)] if why else [])])
+
+    def _read(self) -> _Rules:
+        policies, entities, schema = self._sources
+        rules = _Rules(
+            _text(policies, ".cedar"), _entities(entities), None if schema is None else _text(schema, ".cedarschema")
+        )
+        try:
+            parsed: object = json.loads(self._cedar.policies_to_json_str(rules.policies))
+        except ValueError as error:
+            raise Invalid(f"Invalid Cedar policy: {error}") from error
+        if rules.schema is not None:
+            found = self._cedar.validate_policies(rules.policies, rules.schema)
+            if not found.validation_passed:
+                wrong = ", ".join(f"{each.policy_id}: {each.error}" for each in found.errors)
+                raise Invalid(f"Cedar policy validation failed: {wrong}")
+        elif self._tools is not None:
+            unknown = sorted(set(_actions(parsed)) - self._tools)
+            if unknown:
+                raise Invalid("Cedar policy validation failed: it names tools that there are not", got=unknown)
+        return rules
+
+
+def _cedar() -> ModuleType:
+    try:
+        import cedarpy
+    except ImportError as error:
+        raise ImportError("Cedar policies are decided by cedarpy: pip install 'repertory[cedar]'") from error
+    return cast("ModuleType", cedarpy)
+
+
+def _kept(agent: Any) -> dict[str, Any]:
+    return _mapping(agent.state.get(_COUNTS))
+
+
+def _text(source: str, ending: str) -> str:
+    return _file(source) if source.endswith(ending) else source
+
+
+def _file(path: str) -> str:
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"a file of Cedar was not found: {path}")
+    return Path(path).read_text(encoding="utf-8")
+
+
+def _entities(source: list[dict[str, Any]] | str | None) -> list[dict[str, Any]]:
+    """Errors: `Invalid` for anything but entities that have a `uid` of `type` and `id`."""
+    read: object = source or []
+    if isinstance(read, str):
+        try:
+            read = json.loads(read if read.lstrip().startswith("[") else _file(read))
+        except json.JSONDecodeError as error:
+            raise Invalid("the entities are no JSON", error=str(error)) from error
+    if not isinstance(read, list):
+        raise Invalid("the entities are a list", got=type(read).__name__)
+    entities = cast("list[dict[str, Any]]", read)
+    if not all(map(_is_entity, entities)):
+        raise Invalid("each entity has a uid with type and id", got=json.dumps(entities))
+    return entities
+
+
+def _is_entity(entity: object) -> bool:
+    uid = _mapping(_mapping(entity).get("uid"))
+    uid = _mapping(uid.get("__entity", uid))
+    return bool(uid.get("type") and uid.get("id"))
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _actions(parsed: object) -> Iterator[str]:
+    """The ids of all actions that parsed policies name."""
+    if isinstance(parsed, dict):
+        found = cast("dict[str, object]", parsed)
+        if found.get("type") == "Action" and isinstance(found.get("id"), str):
+            yield cast("str", found["id"])
+        for each in found.values():
+            yield from _actions(each)
+    elif isinstance(parsed, list):
+        for each in cast("list[object]", parsed):
+            yield from _actions(each)

@@ -1,0 +1,237 @@
+"""`HumanInTheLoop`: a person allows each use of a tool, or each that is risky."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
+
+from pydantic import BaseModel, Field
+
+from repertory.app.plugins.interventions import Confirm, Deny, InterventionHandler, Proceed, default_evaluate
+from repertory.backends.worker_threads import run_foreign
+from repertory.core.interrupts import InterruptException, hook_scope, question_id
+from repertory.errors import Invalid, StructuredOutputException
+
+if TYPE_CHECKING:
+    from repertory.actors.hooks.events import BeforeToolCallEvent
+    from repertory.backends.ports import Model
+
+_log = logging.getLogger("repertory.interventions")
+
+_TRUSTED = "hitl:trusted_tools"
+_ABANDON_S = 1.0
+
+
+@dataclass
+class ClassifierResult:
+    """Whether a person has to allow a tool use. `reason` is shown to the person."""
+
+    requires_human_in_the_loop: bool
+    reason: str | None = None
+
+
+@runtime_checkable
+class HumanInTheLoopClassifier(Protocol):
+    """Decides whether a person has to allow a tool use; synchronous or not."""
+
+    def __call__(self, event: BeforeToolCallEvent, **kwargs: Any) -> ClassifierResult | Awaitable[ClassifierResult]:
+        """The decision about this event."""
+        ...
+
+
+@runtime_checkable
+class AskCallback(Protocol):
+    """Asks a person; synchronous or not. The event loop waits for a synchronous one."""
+
+    def __call__(self, prompt: str, **kwargs: Any) -> Any | Awaitable[Any]:
+        """The person's answer; None for none, which is a no."""
+        ...
+
+
+@runtime_checkable
+class EvaluateCallback(Protocol):
+    """Reads a person's answer."""
+
+    def __call__(self, response: Any, **kwargs: Any) -> bool:
+        """Whether the answer is a yes."""
+        ...
+
+
+@dataclass
+class LLMClassifierConfig:
+    """A model decides which tool uses are risky. `system_prompt`: what counts as risky; None for a general text.
+    `model`: None for the agent's `aux_model`, which is its `model` unless it has one.
+    """
+
+    system_prompt: str | None = None
+    model: Model | None = None
+
+
+class HumanInTheLoop(InterventionHandler):
+    """Has a person allow the use of tools: `Agent(interventions=[HumanInTheLoop()])`.
+
+    `allowed_tools`: names that need no person; `"*"` for all, and `"!name"` for one that always needs a person.
+    `classifier`: which of the other uses need one: None for all; True or an `LLMClassifierConfig` has a model decide;
+    or a function. Where it fails, a person is asked; where a person has answered already, it is not called.
+    `enable_trust`: an answer that `evaluate_trust` accepts (`t` or `trust`) also allows every later use of the tool in
+    this conversation; this is agent state, so it outlives restarts. `evaluate`: which answers are a yes, else True, `y`
+    and `yes`. `ask`: how the person is asked: None waits with an interrupt, also across restarts; `"stdio"` asks in the
+    terminal, in a thread; or a function.
+
+    An agent has at most one, unless a subclass has another `name`. Errors: `Invalid` for names that are not in a list.
+    """
+
+    name = "strands:human-in-the-loop"  # Programs look for the interrupt under this name.
+
+    def __init__(
+        self,
+        *,
+        allowed_tools: Collection[str] | None = None,
+        classifier: bool | LLMClassifierConfig | HumanInTheLoopClassifier | None = None,
+        enable_trust: bool = False,
+        evaluate_trust: EvaluateCallback | Callable[[Any], bool] | None = None,
+        evaluate: EvaluateCallback | Callable[[Any], bool] | None = None,
+        ask: AskCallback | Callable[[str], Any] | Literal["stdio"] | None = None,
+    ) -> None:
+        if isinstance(allowed_tools, str):
+            raise Invalid("allowed_tools must be a list of names", got=allowed_tools)
+        self._allowed = frozenset(allowed_tools or ())
+        self._classifier = _classifier(classifier)
+        if self._classifier is not None and "*" in self._allowed:
+            _log.warning('the classifier has no effect: allowed_tools contains "*"')
+        self._enable_trust = enable_trust
+        self._evaluate_trust = evaluate_trust or _is_trust
+        self._evaluate = evaluate or default_evaluate
+        self._ask = _terminal(enable_trust) if ask == "stdio" else ask
+
+    async def before_tool_call(self, event: BeforeToolCallEvent, **kwargs: Any) -> Proceed | Deny | Confirm:
+        """Let the tool run, or have a person decide. Errors: what `ask` raises."""
+        tool = event.tool_use["name"]
+        needed = await self._needed(event, tool)
+        if not needed.requires_human_in_the_loop:
+            return Proceed()
+        because = f" — {needed.reason}" if needed.reason else ""
+        prompt = f'Approve "{tool}"{because}?\n  Input: {json.dumps(event.tool_use["input"])}'
+
+        def allows(answer: Any) -> bool:
+            if self._enable_trust and f"!{tool}" not in self._allowed and self._evaluate_trust(answer):
+                _trust(event, tool)
+                return True
+            return self._evaluate(answer)
+
+        if self._ask is None:
+            return Confirm(prompt=prompt, evaluate=allows)
+        asked = self._ask(prompt)
+        answer = await asked if inspect.isawaitable(asked) else asked
+        if answer is None:
+            return Deny(reason=f'nobody answered whether the tool "{tool}" may run: there was no response')
+        return Confirm(prompt=prompt, response=answer, evaluate=allows)
+
+    async def _needed(self, event: BeforeToolCallEvent, tool: str) -> ClassifierResult:
+        if f"!{tool}" in self._allowed:
+            return ClassifierResult(True)
+        if "*" in self._allowed or tool in self._allowed or tool in _trusted(event):
+            return ClassifierResult(False)
+        if self._classifier is None or self._was_answered(event):
+            return ClassifierResult(True)
+        try:
+            decided = self._classifier(event)
+            found = cast("object", await decided if inspect.isawaitable(decided) else decided)
+            if isinstance(found, ClassifierResult) and type(found.requires_human_in_the_loop) is bool:
+                return found
+            raise Invalid("a classifier gave a malformed or non-boolean decision", got=repr(found)[:200])
+        except Exception as error:
+            if isinstance(error, InterruptException):
+                raise
+            _log.warning("classifier failed, so a person is asked: %s", error, exc_info=error, extra={"tool": tool})
+            return ClassifierResult(True)
+
+    def _was_answered(self, event: BeforeToolCallEvent) -> bool:
+        """Whether the turn goes on with a person's answer to this very question."""
+        question = question_id(hook_scope(event.tool_use["toolUseId"]), self.name)
+        return event.questions is not None and bool(event.questions.answers_below(question))
+
+
+def _trusted(event: BeforeToolCallEvent) -> list[str]:
+    return list(event.agent.state.get(_TRUSTED) or ())
+
+
+def _trust(event: BeforeToolCallEvent, tool: str) -> None:
+    trusted = _trusted(event)
+    if tool not in trusted:
+        event.agent.state.set(_TRUSTED, [*trusted, tool])
+
+
+def _is_trust(answer: Any) -> bool:
+    return isinstance(answer, str) and answer.strip().lower() in ("t", "trust")
+
+
+def _terminal(trust: bool) -> Callable[[str], Awaitable[str]]:
+    """Asks in the terminal, one question after the other. Cancelled, it leaves a thread behind that reads a line."""
+    lock = threading.Lock()
+    options = "(y/n/t)" if trust else "(y/n)"
+
+    def read(prompt: str) -> str:
+        with lock:
+            return input(f"{prompt} {options}: ").strip()
+
+    async def ask(prompt: str) -> str:
+        return await run_foreign(lambda: read(prompt), grace_s=_ABANDON_S)
+
+    return ask
+
+
+# A model that tells risky uses of tools.
+
+
+class _RiskDecision(BaseModel):
+    requires_approval: bool = Field(description="Whether a person has to allow this tool call before it runs")
+    reason: str = Field(description="Why, in at most ten words")
+
+
+_RISKS = """You judge whether a tool call of another agent is risky, so that a person must allow it before it runs.
+
+A person must allow what
+- deletes or changes something that cannot easily be brought back, or that others rely on
+- reads or sends secrets, credentials, personal or financial data, even if it only reads
+- reaches people or systems outside: mail, posts, payments
+- touches many records, users or systems at once
+
+A person need not be asked for reading what is not sensitive, for temporary or local things, and for small changes that
+are easily undone. Judge the name of the tool with these very arguments. In doubt, a person must allow it. A person
+reads your reason in one line."""
+
+
+def _classifier(
+    given: bool | LLMClassifierConfig | HumanInTheLoopClassifier | None,
+) -> HumanInTheLoopClassifier | None:
+    if given is None or given is False:
+        return None
+    if given is True or isinstance(given, LLMClassifierConfig):
+        return _RiskClassifier(LLMClassifierConfig() if given is True else given)
+    return given
+
+
+class _RiskClassifier:
+    def __init__(self, config: LLMClassifierConfig) -> None:
+        self._config = config
+
+    async def __call__(self, event: BeforeToolCallEvent, **kwargs: Any) -> ClassifierResult:
+        from repertory.app.agent.agent import Agent  # which need not be loaded before
+
+        judge = Agent(
+            self._config.model or event.agent.aux_model,
+            system_prompt=self._config.system_prompt or _RISKS,
+            callback_handler=None,
+        )
+        arguments = json.dumps(event.tool_use["input"], indent=2)
+        question = f"Must a person allow this tool call?\n\nTool: {event.tool_use['name']}\nInput: {arguments}"
+        decided = (await judge.invoke_async(question, structured_output_model=_RiskDecision)).structured_output
+        if decided is None:
+            raise StructuredOutputException("the model that judges risks gave no decision")
+        return ClassifierResult(decided.requires_approval, decided.reason)

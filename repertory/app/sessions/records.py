@@ -1,0 +1,189 @@
+"""The records of sessions, and the class that users implement to keep them in their own database."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Self
+
+from repertory.core.message_tree.json_files import decoded, encoded
+from repertory.errors import Invalid
+
+# Source: the documented session layout; names, fields and defaults are those of the SDK whose users we serve.
+
+
+class SessionType(StrEnum):
+    """The kind of a session."""
+
+    AGENT = "AGENT"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+@dataclass
+class _StoredRecord:
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON; bytes are in it as marked base64."""
+        return encoded(asdict(self))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The record from its JSON; unknown keys are left out."""
+        return cls.from_stored(decoded(values))
+
+    @classmethod
+    def from_stored(cls, values: Mapping[str, Any]) -> Self:
+        """The record from a mapping whose bytes are decoded; unknown keys are left out."""
+        names = {each.name for each in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in names})
+
+
+@dataclass
+class Session(_StoredRecord):
+    """A session. Times are ISO 8601 in UTC, here and in the other records."""
+
+    session_id: str
+    session_type: SessionType
+    created_at: str = field(default_factory=_now)
+    updated_at: str = field(default_factory=_now)
+
+
+@dataclass
+class SessionAgent(_StoredRecord):
+    """An agent in a session. Everything in it is JSON."""
+
+    agent_id: str
+    state: dict[str, Any]
+    conversation_manager_state: dict[str, Any]
+    _internal_state: dict[str, Any] = field(default_factory=dict[str, Any])
+    created_at: str = field(default_factory=_now)
+    updated_at: str = field(default_factory=_now)
+
+    @property
+    def internal_state(self) -> dict[str, Any]:
+        """Data for our own use: the repository has to store it with the record."""
+        return self._internal_state
+
+    @classmethod
+    def from_agent(cls, agent: Any) -> SessionAgent:
+        """The record of an agent as it is now, without what waits for a person. Errors: `Invalid` without an id."""
+        if agent.agent_id is None:
+            raise Invalid("agent_id needs to be defined")
+        manager = getattr(agent, "conversation_manager", None)
+        return cls(agent.agent_id, agent.state.get(), {} if manager is None else manager.get_state())
+
+
+@dataclass
+class SessionMessage(_StoredRecord):
+    """A message of an agent. `message` may hold bytes."""
+
+    message: dict[str, Any]
+    message_id: int
+    """Messages are numbered from 0, in order."""
+    redact_message: dict[str, Any] | None = None
+    """What to show instead, when the message was redacted; `message` is the same then."""
+    created_at: str = field(default_factory=_now)
+    updated_at: str = field(default_factory=_now)
+
+    def to_message(self) -> dict[str, Any]:
+        """The message to show."""
+        return self.message if self.redact_message is None else self.redact_message
+
+    @classmethod
+    def from_message(cls, message: Any, index: int) -> SessionMessage:
+        """The record of a message; `index` is its number."""
+        return cls(message, index)
+
+
+@dataclass
+class SessionMultiAgent:
+    """A graph or swarm in a session, with its run."""
+
+    id: str
+    state: dict[str, Any]
+    """The run, as JSON."""
+
+    def serialize_state(self) -> dict[str, Any]:
+        """The JSON to store, which `read_multi_agent` returns."""
+        return self.state
+
+
+class SessionRepository:
+    """A database of sessions. Implement every method, either as a function or as a coroutine function; those of graphs
+    and swarms when there are any.
+
+    Functions run in worker threads, one at a time. Their exceptions reach the agent's caller as `SessionException`.
+    Records have to be stored whole, with all keys, and returned equal. A repository has no leases: two processes must
+    not use one session at the same time.
+    """
+
+    def create_session(self, session: Session) -> Session | Awaitable[Session] | None:
+        """Store a new session."""
+        raise self._missing("create_session")
+
+    def read_session(self, session_id: str) -> Session | Awaitable[Session | None] | None:
+        """The session; None when there is none."""
+        raise self._missing("read_session")
+
+    def create_agent(self, session_id: str, session_agent: SessionAgent) -> Awaitable[None] | None:
+        """Store a new agent of a session."""
+        raise self._missing("create_agent")
+
+    def read_agent(self, session_id: str, agent_id: str) -> SessionAgent | Awaitable[SessionAgent | None] | None:
+        """The agent; None when there is none."""
+        return None
+
+    def update_agent(self, session_id: str, session_agent: SessionAgent) -> Awaitable[None] | None:
+        """Replace the agent's record."""
+        raise self._missing("update_agent")
+
+    def create_message(self, session_id: str, agent_id: str, session_message: SessionMessage) -> Awaitable[None] | None:
+        """Store a new message of an agent."""
+        raise self._missing("create_message")
+
+    def read_message(
+        self, session_id: str, agent_id: str, message_id: int
+    ) -> SessionMessage | Awaitable[SessionMessage | None] | None:
+        """The message of that number; None when there is none."""
+        raise self._missing("read_message")
+
+    def update_message(self, session_id: str, agent_id: str, session_message: SessionMessage) -> Awaitable[None] | None:
+        """Replace the message's record: its content was redacted, and must be erased everywhere."""
+        raise self._missing("update_message")
+
+    def list_messages(
+        self, session_id: str, agent_id: str, limit: int | None = None, offset: int = 0
+    ) -> Sequence[SessionMessage] | Awaitable[Sequence[SessionMessage]]:
+        """The messages of an agent, oldest first, without the first `offset` ones, at most `limit`."""
+        raise self._missing("list_messages")
+
+    def create_multi_agent(self, session_id: str, multi_agent: SessionMultiAgent) -> Awaitable[None] | None:
+        """Store the run of a graph or swarm that has none yet. Only needed with graphs or swarms, like the next two."""
+        raise self._missing("create_multi_agent")
+
+    def read_multi_agent(
+        self, session_id: str, multi_agent_id: str
+    ) -> dict[str, Any] | Awaitable[dict[str, Any] | None] | None:
+        """The last stored run; None when there is none."""
+        raise self._missing("read_multi_agent")
+
+    def update_multi_agent(self, session_id: str, multi_agent: SessionMultiAgent) -> Awaitable[None] | None:
+        """Replace the run's record."""
+        raise self._missing("update_multi_agent")
+
+    def _missing(self, method: str) -> Invalid:
+        return Invalid(f"a session repository has a method {method}", repository=type(self).__name__)
+
+
+def encode_bytes_values(obj: Any) -> Any:
+    """The value as JSON: bytes become dictionaries of marked base64."""
+    return encoded({"": obj})[""]
+
+
+def decode_bytes_values(obj: Any) -> Any:
+    """The value from its JSON."""
+    return decoded({"": obj})[""]

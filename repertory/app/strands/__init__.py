@@ -1,0 +1,1 @@
+"""The Strands Agents SDK's names, for its programs: `repertory.strands`."""

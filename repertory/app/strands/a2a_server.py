@@ -1,0 +1,418 @@
+"""An agent as a service that other agents ask over the Agent2Agent protocol, on the official `a2a-sdk` (0.3).
+
+One A2A context is one conversation. A context's requests run one after the other. With `agent_factory` every context
+has an agent of its own, which may have a `session_manager`; with one `agent` the contexts take turns on it, and each
+continues from its own snapshot. The agents of the `max_contexts` contexts that were used last are kept in memory.
+
+Loads the `a2a-sdk`; nothing but the names of the SDK's modules leads here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import mimetypes
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import anyio
+from msgspec import Struct, field
+
+from repertory.errors import Invalid, RepertoryError
+
+try:
+    from a2a.server.agent_execution import AgentExecutor, RequestContext
+    from a2a.server.apps import A2AFastAPIApplication, A2AStarletteApplication
+    from a2a.server.request_handlers import DefaultRequestHandler
+    from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
+    from a2a.types import (
+        AgentCapabilities,
+        AgentCard,
+        AgentSkill,
+        DataPart,
+        FileWithBytes,
+        InternalError,
+        InvalidParamsError,
+        Part,
+        TaskNotCancelableError,
+        TextPart,
+        UnsupportedOperationError,
+    )
+    from a2a.utils import new_task
+    from a2a.utils.errors import ServerError
+except ImportError as error:  # pragma: no cover - the tests' environment has it
+    message = f"A2AServer needs the a2a-sdk of the 0.3 series ({error}): pip install 'repertory[a2a]'"
+    raise ImportError(message, name=error.name) from error
+
+if TYPE_CHECKING:
+    from a2a.server.events import EventQueue, QueueManager
+    from a2a.server.tasks import PushNotificationConfigStore, PushNotificationSender, TaskStore
+    from fastapi import FastAPI
+    from starlette.applications import Starlette
+
+    from repertory.app.agent.agent import Agent
+    from repertory.core.messages import ContentBlock, Json
+    from repertory.core.result import AgentResult
+
+    AgentFactory = Callable[[str], Agent]
+else:
+    AgentFactory = Callable
+"""Makes the agent of a context from its id."""
+
+INTERRUPTS_KEY = "interrupts"
+"""The key of a data part that lists the questions a task waits for."""
+INTERRUPT_RESPONSE_KEY = "interruptResponse"
+"""The key of a data part that answers one."""
+
+_CARD = "__agent_card__"
+"""The context id with which a factory is asked for the agent that the card describes."""
+_ANSWER = "agent_response"
+_IMAGES = {"image/gif": "gif", "image/jpeg": "jpeg", "image/jpg": "jpeg", "image/png": "png", "image/webp": "webp"}
+_VIDEOS = {"mkv", "mov", "mp4", "webm", "flv", "mpeg", "mpg", "wmv"}
+_DOCUMENTS = {"pdf", "csv", "doc", "docx", "xls", "xlsx", "html", "txt", "md"}
+
+
+class _Context(Struct):
+    """One conversation."""
+
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    agent: Agent | None = None
+    """Its own agent, from the factory."""
+    snapshot: Mapping[str, Any] | None = None
+    """Where it stands, when all contexts share an agent."""
+
+
+class StrandsA2AExecutor(AgentExecutor):
+    """Runs the turns of A2A tasks; `A2AServer` makes one.
+
+    `agent_factory`: makes the agent of a context. `agent`: one for all, without a session manager. `max_contexts`: how
+    many contexts are kept; the one that was used longest ago goes first. `enable_a2a_compliant_streaming`: pieces of an
+    answer are pieces of one artifact; without it they are status updates, and the artifact has the whole answer.
+
+    Errors: `ValueError` for both or neither of `agent` and `agent_factory`, for an agent with a session manager, and
+    for `max_contexts` below 1.
+    """
+
+    DEFAULT_MAX_CONTEXTS = 1000
+
+    def __init__(
+        self,
+        agent: Agent | None = None,
+        *,
+        agent_factory: AgentFactory | None = None,
+        enable_a2a_compliant_streaming: bool = False,
+        max_contexts: int = DEFAULT_MAX_CONTEXTS,
+    ) -> None:
+        if (agent is None) == (agent_factory is None):
+            raise Invalid("give exactly one of 'agent' or 'agent_factory'")
+        if max_contexts < 1:
+            raise Invalid("max_contexts must be >= 1", max_contexts=max_contexts)
+        if agent is not None and agent.session_manager is not None:
+            text = "a session_manager is not supported with one agent for all contexts: its session would hold them all"
+            raise Invalid(f"{text}; give an agent_factory whose agents have sessions named after the context")
+        self.agent = agent
+        self._factory = agent_factory
+        self._streams_artifacts = enable_a2a_compliant_streaming
+        self._contexts_max = max_contexts
+        self._contexts: OrderedDict[str, _Context] = OrderedDict()
+        self._turn: anyio.Lock | None = None
+        """Of the shared agent; made in the event loop that serves."""
+        self._clean: Mapping[str, Any] | None = None
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Run the turn that a message asks for. A turn that fails ends the task as failed, with the error's text.
+
+        Errors: `ServerError` for a message that cannot be a prompt.
+        """
+        if context.context_id is None or context.message is None:
+            raise ServerError(error=InvalidParamsError(message="a message has a context and parts"))
+        prompt = _prompt(context.message.parts)
+        task = context.current_task
+        if task is None:
+            task = new_task(context.message)
+            await event_queue.enqueue_event(task)
+        updater = TaskUpdater(event_queue, task.id, task.context_id)
+        try:
+            async with self._agent_of(context.context_id) as agent:
+                _check_answers(agent, prompt)
+                result = await self._run(agent, prompt, context, updater)
+        except RepertoryError as error:  # The caller is another process: it is told in the protocol.
+            text = f"{type(error).__name__}: {error}"
+            await updater.failed(updater.new_agent_message([Part(root=TextPart(text=text))]))
+            return
+        if result is not None and result.stop_reason == "interrupt":
+            await updater.requires_input(updater.new_agent_message(_questions(result)))
+        elif result is not None and result.stop_reason == "cancelled":
+            await updater.cancel()
+        else:
+            await updater.complete()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Cancel a task's turn. Errors: `ServerError` for a task that is unknown or over."""
+        task = context.current_task
+        if task is None:
+            raise ServerError(error=UnsupportedOperationError())
+        updater = TaskUpdater(event_queue, task.id, task.context_id)
+        known = self._contexts.get(task.context_id)
+        agent = self.agent if known is None or known.agent is None else known.agent
+        if agent is not None:
+            agent.cancel()
+        try:
+            await updater.cancel()
+        except RuntimeError as error:  # It ended in the meantime.
+            raise ServerError(error=TaskNotCancelableError()) from error
+
+    async def _run(
+        self, agent: Agent, prompt: list[Any], context: RequestContext, updater: TaskUpdater
+    ) -> AgentResult | None:
+        artifact, streamed = str(uuid4()), False
+        result: AgentResult | None = None
+        state: dict[str, Any] = {"a2a_request_context": context}
+        async with aclosing(agent.stream_async(prompt, invocation_state=state)) as events:
+            async for event in events:
+                result = cast("AgentResult | None", event.get("result", result))
+                text = event.get("data")
+                if not isinstance(text, str) or not text:
+                    continue
+                parts = [Part(root=TextPart(text=text))]
+                if self._streams_artifacts:
+                    await updater.add_artifact(parts, artifact_id=artifact, name=_ANSWER, append=streamed)
+                else:
+                    await updater.start_work(updater.new_agent_message(parts))
+                streamed = True
+        answer = str(result) if result is not None and result.stop_reason != "interrupt" else ""
+        if self._streams_artifacts and streamed:
+            last = [Part(root=TextPart(text=""))]
+            await updater.add_artifact(last, artifact_id=artifact, name=_ANSWER, append=True, last_chunk=True)
+        elif answer:
+            await updater.add_artifact([Part(root=TextPart(text=answer))], name=_ANSWER, last_chunk=True)
+        return result
+
+    @asynccontextmanager
+    async def _agent_of(self, context_id: str) -> AsyncGenerator[Agent]:
+        """The context's agent, where the conversation stands, for one turn."""
+        context = self._contexts.pop(context_id, None) or _Context()
+        self._contexts[context_id] = context
+        while len(self._contexts) > self._contexts_max:
+            self._contexts.popitem(last=False)
+        if self._factory is not None:
+            async with context.lock:
+                if context.agent is None:
+                    context.agent = self._factory(context_id)
+                yield context.agent
+            return
+        agent = self.agent
+        assert agent is not None
+        self._turn = self._turn or anyio.Lock()
+        async with self._turn:
+            if self._clean is None:
+                self._clean = agent.save_snapshot()
+            await agent.load_snapshot_async(self._clean if context.snapshot is None else context.snapshot)
+            try:
+                yield agent
+            finally:
+                context.snapshot = agent.save_snapshot()
+                with anyio.CancelScope(shield=True):
+                    await agent.load_snapshot_async(self._clean)
+
+
+def _check_answers(agent: Agent, prompt: list[Any]) -> None:
+    """Refuse, before anything runs, answers to questions that nobody asked, and a prompt where answers are due."""
+    open_ids = {each.id for each in agent.interrupts}
+    answered = [each[INTERRUPT_RESPONSE_KEY]["interruptId"] for each in prompt if INTERRUPT_RESPONSE_KEY in each]
+    if open_ids and not answered:
+        raise ServerError(error=InvalidParamsError(message="the task waits for answers to its interrupts"))
+    if not open_ids.issuperset(answered) or len(set(answered)) < len(answered):
+        raise ServerError(error=InvalidParamsError(message="an answer is to one open interrupt, once"))
+
+
+def _prompt(parts: Sequence[Part]) -> list[Any]:
+    """A message's parts as a prompt: content blocks, or answers to interrupts.
+
+    Errors: `ServerError` for no content, a file that is not base64, answers of another shape, or beside other parts.
+    """
+    answers = [
+        part.root.data for part in parts if isinstance(part.root, DataPart) and INTERRUPT_RESPONSE_KEY in part.root.data
+    ]
+    if not answers:
+        try:
+            blocks = [block for part in parts for block in _blocks(part)]
+        except ValueError as error:
+            raise ServerError(error=InvalidParamsError(message=f"a part cannot be read: {error}")) from error
+        if not blocks:
+            raise ServerError(error=InternalError(message="the message has no content"))
+        return blocks
+    if len(answers) != len(parts):
+        raise ServerError(error=InvalidParamsError(message="answers to interrupts stand alone in a message"))
+    for each in answers:
+        match each:
+            case {"interruptResponse": {"interruptId": str(), "response": response}} if response is not None:
+                pass
+            case _:
+                text = "an answer is {interruptResponse: {interruptId: text, response: value}}"
+                raise ServerError(error=InvalidParamsError(message=text))
+    return [{INTERRUPT_RESPONSE_KEY: each[INTERRUPT_RESPONSE_KEY]} for each in answers]
+
+
+def _blocks(part: Part) -> list[ContentBlock]:
+    root = part.root
+    if isinstance(root, TextPart):
+        return [{"text": root.text}]
+    if isinstance(root, DataPart):
+        return [{"text": f"Structured data:\n{json.dumps(root.data, indent=2)}"}]
+    file = root.file
+    if isinstance(file, FileWithBytes):
+        return [_media(base64.b64decode(file.bytes, validate=True), file.mime_type or "", file.name or "file")]
+    return [{"text": f"File {file.name or 'file'} ({file.mime_type or 'unknown type'}) at {file.uri}"}]
+
+
+def _media(data: bytes, mime_type: str, name: str) -> ContentBlock:
+    """A file as the block that a model can read; its text, or what it was, where there is none."""
+    stem, _, suffix = name.rpartition(".")
+    suffix = (mimetypes.guess_extension(mime_type) or f".{suffix}")[1:].lower()
+    if mime_type in _IMAGES:
+        return cast("ContentBlock", {"image": {"format": _IMAGES[mime_type], "source": {"bytes": data}}})
+    if mime_type.startswith("video/"):
+        kind = "three_gp" if mime_type == "video/3gpp" else suffix if suffix in _VIDEOS else "mp4"
+        return cast("ContentBlock", {"video": {"format": kind, "source": {"bytes": data}}})
+    if suffix in _DOCUMENTS or mime_type.startswith(("text/", "application/")):
+        kind = suffix if suffix in _DOCUMENTS else "txt"
+        return cast("ContentBlock", {"document": {"format": kind, "name": stem or name, "source": {"bytes": data}}})
+    return {"text": f"File {name}: {len(data)} bytes of {mime_type or 'unknown type'}, which cannot be shown"}
+
+
+def _questions(result: AgentResult) -> list[Part]:
+    """What a person is asked: as text, and as data with the ids that answers need."""
+    asked: list[dict[str, Json]] = [
+        {"interruptId": each.id, "name": each.name, "reason": each.reason} for each in result.interrupts
+    ]
+    text = "; ".join(f"{each.name}: {each.reason}" if each.reason else each.name for each in result.interrupts)
+    parts = [Part(root=TextPart(text=f"Input is needed. {text}"))]
+    return [*parts, Part(root=DataPart(data={INTERRUPTS_KEY: asked}))] if asked else parts
+
+
+class A2AServer:
+    """An agent as an A2A service: `A2AServer(agent_factory=make_agent).serve()`.
+
+    `agent`, `agent_factory`, `max_contexts`, `enable_a2a_compliant_streaming`: see `StrandsA2AExecutor`. `host`,
+    `port`: where `serve` listens. `http_url`: the address that callers use, when it is another; its path is where the
+    applications are mounted, unless `serve_at_root` says that a proxy takes it off. `version`, `skills`: of the agent's
+    card; None for one skill for each tool. `task_store`, `queue_manager`, `push_config_store`, `push_sender`: parts of
+    the `a2a-sdk`; tasks are kept in memory without a store.
+
+    Errors: `ValueError` as for `StrandsA2AExecutor`. `public_agent_card` raises it for an agent without a description.
+    """
+
+    def __init__(
+        self,
+        agent: Agent | None = None,
+        *,
+        agent_factory: AgentFactory | None = None,
+        max_contexts: int = StrandsA2AExecutor.DEFAULT_MAX_CONTEXTS,
+        host: str = "127.0.0.1",
+        port: int = 9000,
+        http_url: str | None = None,
+        serve_at_root: bool = False,
+        version: str = "0.0.1",
+        skills: list[AgentSkill] | None = None,
+        task_store: TaskStore | None = None,
+        queue_manager: QueueManager | None = None,
+        push_config_store: PushNotificationConfigStore | None = None,
+        push_sender: PushNotificationSender | None = None,
+        enable_a2a_compliant_streaming: bool = False,
+    ) -> None:
+        executor = StrandsA2AExecutor(
+            agent,
+            agent_factory=agent_factory,
+            max_contexts=max_contexts,
+            enable_a2a_compliant_streaming=enable_a2a_compliant_streaming,
+        )
+        self.host, self.port, self.version = host, port, version
+        self.http_url = (http_url or f"http://{host}:{port}").rstrip("/") + "/"
+        address = urlsplit(self.http_url)
+        self.public_base_url = f"{address.scheme}://{address.netloc}"
+        self.mount_path = "" if serve_at_root else address.path.rstrip("/")
+        self._address_is_given = http_url is not None
+        described = agent_factory(_CARD) if agent_factory is not None else agent
+        assert described is not None
+        self.strands_agent = described
+        self.name, self.description = described.name, described.description
+        self.capabilities = AgentCapabilities(streaming=True)
+        self.agent_skills = skills if skills is not None else _skills(described)
+        self.agent_card_url = self.http_url
+        self.request_handler = DefaultRequestHandler(
+            agent_executor=executor,
+            task_store=task_store or InMemoryTaskStore(),
+            queue_manager=queue_manager,
+            push_config_store=push_config_store,
+            push_sender=push_sender,
+        )
+
+    @property
+    def public_agent_card(self) -> AgentCard:
+        """What callers are told of the agent. Errors: `Invalid` for one without a name or a description."""
+        if not self.name or not self.description:
+            raise Invalid("an agent that is asked over A2A has a name and a description", name=self.name)
+        return AgentCard(
+            name=self.name,
+            description=self.description,
+            url=self.agent_card_url,
+            version=self.version,
+            skills=self.agent_skills,
+            default_input_modes=["text"],
+            default_output_modes=["text"],
+            capabilities=self.capabilities,
+        )
+
+    def to_starlette_app(self, *, app_kwargs: dict[str, Any] | None = None) -> Starlette:
+        """The service as a Starlette application; `app_kwargs` are those of `Starlette`."""
+        from starlette.applications import Starlette
+
+        app = A2AStarletteApplication(self.public_agent_card, self.request_handler).build(**(app_kwargs or {}))
+        if not self.mount_path:
+            return app
+        outer = Starlette(**(app_kwargs or {}))
+        outer.mount(self.mount_path, app)
+        return outer
+
+    def to_fastapi_app(self, *, app_kwargs: dict[str, Any] | None = None) -> FastAPI:
+        """The service as a FastAPI application; `app_kwargs` are those of `FastAPI`."""
+        from fastapi import FastAPI
+
+        app = A2AFastAPIApplication(self.public_agent_card, self.request_handler).build(**(app_kwargs or {}))
+        if not self.mount_path:
+            return app
+        outer = FastAPI(**(app_kwargs or {}))
+        outer.mount(self.mount_path, app)
+        return outer
+
+    def serve(
+        self,
+        app_type: str = "starlette",
+        *,
+        host: str | None = None,
+        port: int | None = None,
+        app_kwargs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Serve with uvicorn until a signal ends it. `host`, `port`: instead of those of the server, and on its card,
+        unless it has an `http_url`. `app_type`: `starlette` or `fastapi`. `kwargs`: those of `uvicorn.run`.
+        """
+        import uvicorn
+
+        host, port = host or self.host, self.port if port is None else port
+        if not self._address_is_given:
+            self.agent_card_url = f"http://{host}:{port}/"
+        app = self.to_fastapi_app if app_type == "fastapi" else self.to_starlette_app
+        uvicorn.run(app(app_kwargs=app_kwargs), host=host, port=port, **kwargs)
+
+
+def _skills(agent: Agent) -> list[AgentSkill]:
+    """A skill for each tool."""
+    tools = agent.tool_registry.registry
+    specs = [tools[name].spec for name in agent.tool_names if name in tools]
+    return [AgentSkill(id=each["name"], name=each["name"], description=each["description"], tags=[]) for each in specs]

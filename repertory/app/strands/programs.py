@@ -1,0 +1,130 @@
+"""Functions and classes of the SDK that its programs call, and that are one step away from what is here."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import typing_extensions
+
+from repertory.actors.loop_metrics import EventLoopMetrics
+from repertory.app.agent.agent import Agent
+from repertory.app.sessions.records import SessionMessage, SessionRepository
+from repertory.app.sessions.repository import RepositorySessionManager
+from repertory.app.toolbox.commands import make_shell
+from repertory.backends.tools.function_tool import FunctionTool
+from repertory.core.result import TurnMetrics
+from repertory.errors import Invalid
+
+AGENT_CONFIG_SCHEMA: dict[str, Any] = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "title": "Agent Configuration",
+    "type": "object",
+    "properties": {
+        "name": {"type": ["string", "null"], "default": None},
+        "model": {"type": ["string", "null"], "default": None},
+        "prompt": {"type": ["string", "null"], "default": None},
+        "tools": {"type": "array", "items": {"type": "string"}, "default": []},
+    },
+    "additionalProperties": False,
+}
+"""What a configuration may hold."""
+
+_NOT_VALID = "Configuration validation error"
+_ARGUMENTS = {"model": "model", "prompt": "system_prompt", "tools": "tools", "name": "name"}
+
+
+def config_to_agent(config: str | Mapping[str, Any], **options: Any) -> Agent:
+    """The agent of a configuration: a mapping, or the path of a JSON file (`file://` before it is left out). `options`
+    are further arguments of `Agent`, and come before those of the configuration.
+
+    Errors: `FileNotFoundError`; `ValueError` for anything that `AGENT_CONFIG_SCHEMA` does not allow, and for tools that
+    cannot be loaded.
+    """
+    if isinstance(config, str):
+        path = Path(config.removeprefix("file://"))
+        if not path.exists():
+            raise FileNotFoundError(f"Configuration file not found: {path}")
+        config = json.loads(path.read_text())
+    if not isinstance(config, Mapping):
+        raise Invalid("Config must be a file path string or dictionary", got=type(config).__name__)
+    unknown = sorted(set(config) - set(_ARGUMENTS))
+    if unknown:
+        raise Invalid(f"{_NOT_VALID}: it has {', '.join(_ARGUMENTS)}", got=unknown)
+    for key in ("model", "prompt", "name"):
+        if not isinstance(config.get(key), str | None):
+            raise Invalid(f"{_NOT_VALID}: {key} is a string", got=config[key])
+    tools = cast("object", config.get("tools"))
+    if tools is not None and not (
+        isinstance(tools, list) and all(isinstance(each, str) for each in cast("list[object]", tools))
+    ):
+        raise Invalid(f"{_NOT_VALID}: tools is a list of paths and module names", got=str(cast("object", tools)))
+    given = {_ARGUMENTS[key]: value for key, value in config.items() if value is not None}
+    return Agent(**{**given, **options})
+
+
+def metrics_to_string(metrics: TurnMetrics | EventLoopMetrics, allowed_names: set[str] | None = None) -> str:
+    """What a turn, or several, took, for people to read: calls of the model, tokens, tools. `allowed_names`: the tools
+    to show; None for all.
+    """
+    usage = metrics.accumulated_usage
+    lines = [
+        f"Calls of the model: {metrics.cycle_count} in {sum(metrics.cycle_durations):.3f} s",
+        f"Tokens: in={usage['inputTokens']}, out={usage['outputTokens']}, total={usage['totalTokens']}",
+    ]
+    lines += [f"  {name}: {count}" for name, count in usage.items() if name.startswith("cache")]
+    for name, tool in metrics.tool_metrics.items():
+        if allowed_names is None or name in allowed_names:
+            lines.append(
+                f"Tool {name}: calls={tool.call_count}, errors={tool.error_count}, average={tool.average_time:.3f} s"
+            )
+    return "\n".join(lines)
+
+
+class ConcurrentToolExecutor:
+    """`Agent(tool_executor=...)`: the tools of one step run at the same time. The default."""
+
+    execution = "concurrent"
+
+
+class SequentialToolExecutor:
+    """`Agent(tool_executor=...)`: the tools of one step run one after the other."""
+
+    execution = "sequential"
+
+
+class PreparedSessionManager(RepositorySessionManager):
+    """A `RepositorySessionManager` that makes its session at once, if the repository's methods are synchronous:
+    programs write records into it before any agent does.
+    """
+
+    def __init__(self, session_id: str, session_repository: SessionRepository, **kwargs: Any) -> None:
+        super().__init__(session_id, session_repository)
+        self._latest_agent_message: dict[str, SessionMessage | None] = {}
+        """By agent: what a subclass has stored last. The package of AgentCore writes it."""
+        if not inspect.iscoroutinefunction(session_repository.read_session):
+            _ = self.session
+
+    def redact_latest_message(self, redact_message: Any, agent: Any, **kwargs: Any) -> None:
+        """Store another message in the place of the latest one, of the number that a subclass gave it."""
+        last = self._latest_agent_message.get(agent.agent_id)
+        if last is None:
+            super().redact_latest_message(redact_message, agent)
+            return
+        last.redact_message = redact_message
+        self.records.update_message(self.session_id, agent.agent_id, last)
+
+
+# Names of before a renaming: the tools are still called what they were called.
+
+
+@typing_extensions.deprecated("make_bash is deprecated: use make_shell")
+def make_bash(*, name: str = "bash", **options: Any) -> FunctionTool[..., Any]:
+    """The tool `shell` under its earlier name; see `make_shell`."""
+    return make_shell(name=name, **options)
+
+
+bash = make_shell(name="bash")

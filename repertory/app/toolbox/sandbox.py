@@ -1,0 +1,172 @@
+"""What a sandbox is: a place where commands and code run and files are, for an agent and its tools.
+
+Subclass `Sandbox` for a place of your own. `this_machine.py` has this machine, `shell_sandboxes.py` containers and
+other machines.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Literal
+
+from repertory.backends.ports import Tool
+from repertory.errors import CommandFailed, Invalid
+
+LANGUAGE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""The command of an interpreter."""
+ENV_KEY_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""The name of an environment variable."""
+
+StreamType = Literal["stdout", "stderr"]
+Env = Mapping[str, str]
+
+
+@dataclass
+class StreamChunk:
+    """A piece of what a command writes."""
+
+    data: str
+    stream_type: StreamType = "stdout"
+
+
+@dataclass
+class FileInfo:
+    """An entry of a folder. None: not known."""
+
+    name: str
+    is_dir: bool | None = None
+    size: int | None = None
+    """In bytes."""
+
+
+@dataclass
+class OutputFile:
+    """A file that code has made, such as a picture."""
+
+    name: str
+    content: bytes
+    mime_type: str = "application/octet-stream"
+
+
+@dataclass
+class ExecutionResult:
+    """How a command ended. One that a signal ended has 128 and the signal's number as its `exit_code`."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    output_files: list[OutputFile] = field(default_factory=list[OutputFile])
+
+
+Output = AsyncGenerator[StreamChunk | ExecutionResult, None]
+"""Pieces as they are written, and the result as the last one. Close it (`aclosing`) if you leave it early."""
+
+
+class Sandbox(ABC):
+    """A place where commands run and files are, shared by the tools of an agent: `Agent(sandbox=...)`.
+
+    Six methods make one; the others use those. A `timeout` is in seconds, None for none; relative paths are below a
+    place's own folder. Cancelling a call ends what it runs.
+    """
+
+    @abstractmethod
+    def execute_streaming(
+        self, command: str, *, timeout: float | None = None, cwd: str | None = None, env: Env | None = None
+    ) -> Output:
+        """Run a command of a shell. Errors: `CommandTimeout` with what was written until then; `CommandFailed` when
+        nothing could be run; `Invalid` for the name of a variable.
+        """
+
+    @abstractmethod
+    def execute_code_streaming(
+        self,
+        code: str,
+        language: str,
+        *,
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Env | None = None,
+    ) -> Output:
+        """Run code by the interpreter with this command. Errors: as `execute_streaming`; `Invalid` for a language that
+        is no plain name. An interpreter that is not there ends with 127.
+        """
+
+    @abstractmethod
+    async def read_file(self, path: str) -> bytes:
+        """A file. Errors: `FileNotFoundError`, another `OSError`."""
+
+    @abstractmethod
+    async def write_file(self, path: str, content: bytes) -> None:
+        """Create or replace a file, and make the folders above it. Errors: `OSError`."""
+
+    @abstractmethod
+    async def remove_file(self, path: str) -> None:
+        """Errors: `FileNotFoundError`, another `OSError`."""
+
+    @abstractmethod
+    async def list_files(self, path: str) -> list[FileInfo]:
+        """The entries of a folder, by name. Errors: `PathNotFound` for no folder, another `OSError`."""
+
+    def get_tools(self) -> Sequence[Tool]:
+        """Tools that an agent with this sandbox has besides its own."""
+        return ()
+
+    def execute(
+        self, command: str, *, timeout: float | None = None, cwd: str | None = None, env: Env | None = None
+    ) -> Coroutine[object, object, ExecutionResult]:
+        """How a command of a shell ended. Errors: those of `execute_streaming`."""
+        return _end_of(self.execute_streaming(command, timeout=timeout, cwd=cwd, env=env), "execute_streaming")
+
+    def execute_code(
+        self,
+        code: str,
+        language: str,
+        *,
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Env | None = None,
+    ) -> Coroutine[object, object, ExecutionResult]:
+        """How this code ended. Errors: those of `execute_code_streaming`."""
+        output = self.execute_code_streaming(code, language, timeout=timeout, cwd=cwd, env=env)
+        return _end_of(output, "execute_code_streaming")
+
+    async def read_text(self, path: str, encoding: str = "utf-8") -> str:
+        """A text file. Errors: those of `read_file`; `UnicodeDecodeError`."""
+        return (await self.read_file(path)).decode(encoding)
+
+    async def write_text(self, path: str, content: str, encoding: str = "utf-8") -> None:
+        """Create or replace a text file. Errors: those of `write_file`."""
+        await self.write_file(path, content.encode(encoding))
+
+
+async def _end_of(output: Output, who: str) -> ExecutionResult:
+    async with aclosing(output) as pieces:
+        async for piece in pieces:
+            if isinstance(piece, ExecutionResult):
+                return piece
+    raise CommandFailed(f"{who}() did not yield an ExecutionResult")
+
+
+def check_language(language: str) -> str:
+    """The same language. Errors: `Invalid` unless it is a plain name."""
+    if LANGUAGE_PATTERN.fullmatch(language) is None:
+        raise Invalid("language contains invalid characters", got=language)
+    return language
+
+
+def validate_env_keys(env: Env) -> None:
+    """Errors: `Invalid` for a name that no shell takes."""
+    for name in env:
+        if ENV_KEY_PATTERN.fullmatch(name) is None:
+            raise Invalid("Invalid environment variable name", got=name)
+
+
+def check_sandbox(sandbox: object) -> Sandbox:
+    """The same sandbox. Errors: `TypeError` for anything else."""
+    if not isinstance(sandbox, Sandbox):
+        raise TypeError(f"sandbox must be a Sandbox instance, got {type(sandbox).__name__}")
+    return sandbox

@@ -1,0 +1,168 @@
+"""Which parts of a request a provider is asked to cache: settings, and cache points that follow from them.
+
+A cache point is a block `{"cachePoint": {"type": "default"}}`, as in Converse: what stands before it is cached. Each
+provider translates the points in its own way; here is decided where they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from msgspec.structs import replace
+
+from repertory.backends.models.provider import ModelCall
+
+if TYPE_CHECKING:
+    from repertory.core.messages import ContentBlock, Message, ToolSpec
+
+_RETENTIONS = frozenset(("in_memory", "24h"))
+"""The lifetimes that OpenAI's protocol has names for."""
+
+
+@dataclass
+class CacheConfig:
+    """What a provider is asked to cache. A provider that lacks a feature ignores its field, as docs/models.md says."""
+
+    strategy: Literal["auto", "anthropic"] = "auto"
+    """`auto`: the model's own way, where it has one. `anthropic`: cache points, whatever the model's id is."""
+    ttl: str | None = None
+    """How long, such as `5m` or `1h`; None for the provider's default. Bedrock refuses a longer time after a shorter
+    one, in the order tools, system prompt, messages.
+    """
+    system_prompt_ttl: bool | str = True
+    """True: a point after the system prompt, for `ttl`. A string: for that long. False: none."""
+    cache_key: str | Literal[False] | None = None
+    """Routes requests with the same beginning to the same cache, at providers with OpenAI's protocol."""
+    tools_ttl: bool | str | None = None
+    """As `system_prompt_ttl`, for the tools. None: as `cache_tools` of the model says."""
+
+
+@dataclass
+class CacheToolsConfig:
+    """The cache point after the tools."""
+
+    type: str = "default"
+    ttl: str | None = None
+
+
+def with_cache_points(call: ModelCall, *, claude: bool, converse: bool) -> ModelCall:
+    """The call with the points that its settings ask for (`cache_config`, `cache_prompt`, `cache_tools`).
+
+    `claude`: the model has cache points of its own, so `auto` sets them. `converse`: Bedrock's rules hold: a document
+    that is no PDF must not stand right before a point, and a point in messages lives as long as `ttl` says.
+    """
+    config: Mapping[str, Any] = call.config
+    settings: CacheConfig | None = config.get("cache_config")
+    active = settings if settings is not None and (claude or settings.strategy == "anthropic") else None
+    tools_point = _tools_point(config, settings, active) if call.tool_specs else None
+    specs = [*call.tool_specs, {"cachePoint": tools_point}] if tools_point else call.tool_specs
+    system = _with_system_point(call, active, tools_point, converse=converse)
+    messages = call.messages if active is None else _with_message_point(call, active, converse=converse)
+    return replace(call, tool_specs=cast("Sequence[ToolSpec]", specs), system_prompt_content=system, messages=messages)
+
+
+def cache_routing(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a request with OpenAI's protocol that `cache_config` asks for."""
+    settings: CacheConfig | None = config.get("cache_config")
+    if settings is None:
+        return {}
+    key = {"prompt_cache_key": settings.cache_key} if settings.cache_key else {}
+    return key | ({"prompt_cache_retention": settings.ttl} if settings.ttl in _RETENTIONS else {})
+
+
+def _point(kind: str, ttl: str | None) -> dict[str, str]:
+    return {"type": kind, **({"ttl": ttl} if ttl else {})}
+
+
+def _tools_point(
+    config: Mapping[str, Any], settings: CacheConfig | None, active: CacheConfig | None
+) -> dict[str, str] | None:
+    if settings is not None and settings.tools_ttl is not None:
+        if active is None or settings.tools_ttl is False:
+            return None
+        return _point("default", settings.tools_ttl if isinstance(settings.tools_ttl, str) else settings.ttl)
+    asked: str | CacheToolsConfig | None = config.get("cache_tools")
+    if not asked or (settings is not None and active is None):
+        return None
+    kind, ttl = (asked, None) if isinstance(asked, str) else (asked.type, asked.ttl)
+    return _point(kind, ttl or (active.ttl if active else None))
+
+
+def _with_system_point(
+    call: ModelCall, active: CacheConfig | None, tools_point: Mapping[str, str] | None, *, converse: bool
+) -> Sequence[Mapping[str, Any]] | None:
+    blocks = [*call.system_blocks]
+    if not blocks:
+        return call.system_prompt_content
+    prompted: str | None = call.config.get("cache_prompt")
+    if prompted:
+        blocks.append({"cachePoint": {"type": prompted}})
+    if active is None:
+        return blocks if prompted else call.system_prompt_content
+    if active.system_prompt_ttl is not False and not any("cachePoint" in block for block in blocks):
+        blocks.append({"cachePoint": {"type": "default"}})
+    own = active.system_prompt_ttl if isinstance(active.system_prompt_ttl, str) else None
+    ttl = own or active.ttl
+    if converse and not own and tools_point is not None and tools_point.get("ttl") != ttl:
+        ttl = None  # Bedrock would refuse it when the tools' time is shorter.
+    return [_lasting(block, ttl) if "cachePoint" in block else block for block in blocks]
+
+
+def _lasting(block: Mapping[str, Any], ttl: str | None) -> Mapping[str, Any]:
+    """The point with a lifetime, unless it has one."""
+    point = block["cachePoint"]
+    return {"cachePoint": _point(point.get("type", "default"), point.get("ttl") or ttl)}
+
+
+def _with_message_point(call: ModelCall, active: CacheConfig, *, converse: bool) -> Sequence[Message]:
+    """The messages with one point in all: in the last user message that has content, where its first one stands, else
+    before what is added to it for this call alone.
+    """
+    chosen = next(
+        (
+            position
+            for position in range(len(call.messages) - 1, -1, -1)
+            if call.messages[position]["role"] == "user" and _content(call.messages[position])
+        ),
+        None,
+    )
+    sent: list[Message] = []
+    for position, message in enumerate(call.messages):
+        content = _content(message)
+        if position == chosen:
+            content = _pointed(message, content, active.ttl, call.trailing_blocks, converse=converse)
+        sent.append(cast("Message", {**message, "content": content}))
+    return sent
+
+
+def _content(message: Message) -> list[ContentBlock]:
+    return [block for block in message["content"] if "cachePoint" not in block]
+
+
+def _pointed(
+    message: Message, content: list[ContentBlock], ttl: str | None, trailing: int, *, converse: bool
+) -> list[ContentBlock]:
+    placed = next((index for index, block in enumerate(message["content"]) if "cachePoint" in block), 0)
+    point: Mapping[str, Any] = message["content"][placed].get("cachePoint", {}) if placed else {}
+    own: str | None = point.get("ttl")
+    place = placed or max(0, len(content) - trailing)
+    if converse:
+        place, own = _after_no_document(content, place, by_hand=placed > 0 or trailing > 0), None
+    if place == 0:
+        return content  # There is nothing before it to cache.
+    made = cast("ContentBlock", {"cachePoint": _point("default", own or ttl)})
+    return [*content[:place], made, *content[place:]]
+
+
+def _after_no_document(content: Sequence[ContentBlock], place: int, *, by_hand: bool) -> int:
+    """The nearest place that Bedrock accepts. A point set by nobody stands before the first such document."""
+    plain = [
+        index for index, block in enumerate(content) if block.get("document", {"format": "pdf"})["format"] != "pdf"
+    ]
+    if not by_hand:
+        return min([place, *plain])
+    while place - 1 in plain:
+        place -= 1
+    return place

@@ -1,0 +1,362 @@
+"""Models on services with OpenAI's protocol that have a class of their own: Mistral, Llama API, llama.cpp, Writer.
+
+Each is `OpenAIModel` at another address, with its settings as fields of the request. The first three are asked through
+OpenAI's SDK; Writer has an SDK of the same make, and another path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar, Unpack, cast
+
+import msgspec
+
+from repertory.backends.models.caching import CacheConfig
+from repertory.backends.models.openai import OPENAI, OpenAIModel, completion_arguments, sent_messages
+from repertory.backends.models.provider import BaseModelConfig, ModelCall
+from repertory.backends.models.sdk import ClientSettings, SDKModel, Service, ask, with_params
+from repertory.core.answer import mapping_field
+from repertory.errors import Invalid, ModelFailed
+
+
+class CompatibleModel(OpenAIModel):
+    """A model behind Chat Completions whose service has settings of its own."""
+
+    _fields: ClassVar[tuple[str, ...]] = ()
+    """The settings that are fields of the request by the same name."""
+    _default_id: ClassVar[str | None] = None
+
+    def __init__(
+        self,
+        client: Any,
+        client_args: Mapping[str, Any] | None,
+        connect_timeout_s: float,
+        read_timeout_s: float,
+        config: Mapping[str, Any],
+    ) -> None:
+        settings = ClientSettings(client, dict(client_args or {}), connect_timeout_s, read_timeout_s)
+        start = {"model_id": self._default_id} if self._default_id else {}
+        SDKModel.__init__(self, start, config, settings)
+
+    def _arguments(self, call: ModelCall) -> dict[str, Any]:
+        config: Mapping[str, Any] = call.config
+        if not config.get("model_id"):
+            raise Invalid(f"{type(self).__name__} needs a model_id", service=self._service)
+        fields = {name: config[name] for name in self._fields if config.get(name) is not None}
+        return completion_arguments(call, self._service, fields)
+
+
+# ------------------------------------------------------------------------------------------------------------- Mistral
+
+MISTRAL = msgspec.structs.replace(
+    OPENAI,
+    name="Mistral",
+    model="MistralModel",
+    extra="mistral",
+    key_variable="MISTRAL_API_KEY",
+    url_variable="MISTRAL_BASE_URL",
+    base_url="https://api.mistral.ai/v1",
+    keyless=False,
+)
+_MISTRAL_ID = re.compile(r"[a-zA-Z0-9]{9}")
+
+
+class MistralConfig(BaseModelConfig, total=False):
+    """Settings of a `MistralModel`."""
+
+    model_id: str
+    max_tokens: int | None
+    temperature: float | None
+    """From 0 to 1."""
+    top_p: float | None
+    """From 0 to 1."""
+    params: Mapping[str, Any] | None
+    """Further fields of the request, such as `safe_prompt`. They override ours; None removes a field."""
+    stream: bool | None
+    """True to stream the answer (the default), False to get it whole."""
+    streaming: bool | None
+    """The same by another name; either can turn it off."""
+    cache_config: CacheConfig | None
+    """`cache_key` is sent; the service caches by itself."""
+
+
+class MistralModel(CompatibleModel):
+    """A model on Mistral's service, through Chat Completions. Building one connects to nothing.
+
+    The key is `api_key`, else `MISTRAL_API_KEY`. Connections, errors and cancellation are those of `OpenAIModel`.
+    """
+
+    MistralConfig = MistralConfig
+    _known = MistralConfig
+    _service = MISTRAL.name
+    _sdk = MISTRAL
+    _fields = ("max_tokens", "temperature", "top_p")
+
+    def __init__(
+        self,
+        api_key: str | None = None,
+        *,
+        client_args: Mapping[str, Any] | None = None,
+        connect_timeout_s: float = 10.0,
+        read_timeout_s: float = 120.0,
+        **config: Unpack[MistralConfig],
+    ) -> None:
+        """`MistralConfig` documents the fields of `config`; an unknown name is a `TypeError`.
+
+        `client_args` are arguments of `openai.AsyncOpenAI`; `server_url` and `timeout_ms`, as Mistral's own SDK has
+        them, are accepted too. Errors: `ValueError` for a temperature or `top_p` outside of 0 to 1.
+        """
+        arguments = dict(client_args or {})
+        if api_key:
+            arguments["api_key"] = api_key
+        if server := arguments.pop("server_url", None):
+            arguments["base_url"] = f"{str(server).rstrip('/').removesuffix('/v1')}/v1"
+        if (timeout_ms := arguments.pop("timeout_ms", None)) is not None:
+            arguments["timeout"] = timeout_ms / 1000
+        super().__init__(None, arguments, connect_timeout_s, read_timeout_s, config)
+
+    def update_config(self, **settings: Any) -> None:
+        """Change settings for later calls. `TypeError` names the ones that do not exist."""
+        for name in ("temperature", "top_p"):
+            value = settings.get(name)
+            if value is not None and not 0 <= value <= 1:
+                msg = f"{name} must be between 0.0 and 1.0, got {value}"
+                raise ValueError(msg)
+        super().update_config(**settings)
+
+    def _arguments(self, call: ModelCall) -> dict[str, Any]:
+        arguments = super()._arguments(call)
+        params: Mapping[str, Any] = call.config.get("params") or {}
+        if "stream_options" not in params:  # which the service refuses; it sends the usage unasked
+            arguments.pop("stream_options", None)
+        for message in arguments["messages"]:
+            if "tool_call_id" in message:
+                message["tool_call_id"] = _mistral_id(message["tool_call_id"])
+            for made in message.get("tool_calls", ()):
+                made["id"] = _mistral_id(made["id"])
+        return arguments
+
+
+def _mistral_id(use_id: str) -> str:
+    """The id of a tool use as the service wants it: nine letters and digits."""
+    return use_id if _MISTRAL_ID.fullmatch(use_id) else hashlib.sha256(use_id.encode()).hexdigest()[:9]
+
+
+# ----------------------------------------------------------------------------------------------------------- Llama API
+
+LLAMA_API = msgspec.structs.replace(
+    OPENAI,
+    name="Llama API",
+    model="LlamaAPIModel",
+    extra="llamaapi",
+    key_variable="LLAMA_API_KEY",
+    url_variable="LLAMA_API_CLIENT_BASE_URL",
+    base_url="https://api.llama.com/compat/v1",
+    keyless=False,
+)
+
+
+class LlamaAPIConfig(BaseModelConfig, total=False):
+    """Settings of a `LlamaAPIModel`."""
+
+    model_id: str
+    repetition_penalty: float | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    max_completion_tokens: int | None
+    params: Mapping[str, Any] | None
+    """Further fields of the request. They override ours; None removes a field."""
+    streaming: bool | None
+    """True to stream the answer (the default), False to get it whole."""
+
+
+class LlamaAPIModel(CompatibleModel):
+    """A model on Meta's Llama API, through its endpoint for Chat Completions. Building one connects to nothing.
+
+    The key comes from `client_args`, else from `LLAMA_API_KEY`. Connections, errors and cancellation are those of
+    `OpenAIModel`. Meta has announced the end of this service.
+    """
+
+    LlamaConfig = LlamaAPIConfig
+    _known = LlamaAPIConfig
+    _service = LLAMA_API.name
+    _sdk = LLAMA_API
+    _fields = ("repetition_penalty", "temperature", "top_p", "top_k", "max_completion_tokens")
+
+    def __init__(
+        self,
+        *,
+        client_args: Mapping[str, Any] | None = None,
+        connect_timeout_s: float = 10.0,
+        read_timeout_s: float = 120.0,
+        **config: Unpack[LlamaAPIConfig],
+    ) -> None:
+        """`LlamaAPIConfig` documents the fields of `config`; an unknown name is a `TypeError`.
+
+        `client_args` are arguments of `openai.AsyncOpenAI`; a `base_url` is one of an endpoint with OpenAI's protocol.
+        """
+        super().__init__(None, client_args, connect_timeout_s, read_timeout_s, config)
+
+
+# ----------------------------------------------------------------------------------------------------------- llama.cpp
+
+LLAMA_CPP = msgspec.structs.replace(
+    OPENAI,
+    name="llama.cpp",
+    model="LlamaCppModel",
+    extra="llamacpp",
+    key_variable="LLAMA_API_KEY",
+    url_variable="LLAMACPP_BASE_URL",
+    base_url="http://localhost:8080/v1",
+    keyless=True,
+)
+
+
+class LlamaCppConfig(BaseModelConfig, total=False):
+    """Settings of a `LlamaCppModel`."""
+
+    model_id: str
+    """`default` unless the server has several."""
+    params: Mapping[str, Any] | None
+    """Further fields of the request: `temperature`, and what is the server's own, such as `grammar`, `json_schema`,
+    `mirostat`, `repeat_penalty` or `slot_id`. They override ours; None removes a field.
+    """
+    streaming: bool | None
+    """True to stream the answer (the default), False to get it whole."""
+    use_native_token_count: bool | None
+    """True if `count_tokens` asks the server. False by default, since it is one more network call."""
+    cache_config: CacheConfig | None
+    """Asks the server to keep the prompt (`cache_prompt`); it has no other settings of a cache."""
+    context_window_limit: int | None
+    """The window that the server was started with, in tokens."""
+
+
+class LlamaCppModel(CompatibleModel):
+    """A model on a llama.cpp server. Building one connects to nothing, and needs no key.
+
+    Connections, errors and cancellation are those of `OpenAIModel`. Images and sound are sent, for models that take
+    them.
+    """
+
+    LlamaCppConfig = LlamaCppConfig
+    _known = LlamaCppConfig
+    _service = LLAMA_CPP.name
+    _sdk = LLAMA_CPP
+    _default_id = "default"
+
+    def __init__(
+        self,
+        base_url: str = "http://localhost:8080",
+        timeout: float | tuple[float, ...] | None = None,
+        *,
+        client_args: Mapping[str, Any] | None = None,
+        connect_timeout_s: float = 10.0,
+        read_timeout_s: float = 120.0,
+        **config: Unpack[LlamaCppConfig],
+    ) -> None:
+        """`LlamaCppConfig` documents the fields of `config`; an unknown name is a `TypeError`.
+
+        `base_url` is the server's, without `/v1`. `timeout`, in seconds, replaces the two others: one number, or the
+        one for connecting and the one for reading. `client_args` are arguments of `openai.AsyncOpenAI`.
+        """
+        self._root = base_url.rstrip("/").removesuffix("/v1")
+        if timeout is not None:
+            limits = timeout if isinstance(timeout, tuple) else (timeout, timeout)
+            connect_timeout_s, read_timeout_s = limits[0], limits[min(1, len(limits) - 1)]
+        arguments = {"base_url": f"{self._root}/v1", **(client_args or {})}
+        super().__init__(None, arguments, connect_timeout_s, read_timeout_s, config)
+
+    def _arguments(self, call: ModelCall) -> dict[str, Any]:
+        arguments = super()._arguments(msgspec.structs.replace(call, config={**call.config, "cache_config": None}))
+        if call.config.get("cache_config") is None:
+            return arguments
+        return with_params(arguments, {"extra_body": {"cache_prompt": True, **arguments.pop("extra_body", {})}})
+
+    def _counting(self, call: ModelCall) -> Callable[[], Awaitable[int]]:
+        arguments = completion_arguments(call, self._service)
+        body = {"messages": sent_messages(call, self._service)}
+        if arguments.get("tools"):
+            body["tools"] = arguments["tools"]
+
+        async def count() -> Any:
+            return await (await self._clients.get()).post(f"{self._root}/tokenize", body=body, cast_to=object)
+
+        async def counted() -> int:
+            answer = mapping_field(await ask(LLAMA_CPP, count), "tokenize", "answer")
+            tokens = answer.get("tokens")
+            if not isinstance(tokens, list):
+                raise ModelFailed("llama.cpp counted no tokens: the server is too old", answer=sorted(answer))
+            return len(cast("list[object]", tokens))
+
+        return counted
+
+
+# -------------------------------------------------------------------------------------------------------------- Writer
+
+WRITER = Service(
+    name="Writer",
+    model="WriterModel",
+    package="writerai",
+    extra="writer",
+    client="AsyncWriter",
+    root_error="WriterError",
+    resource="chat",
+    method="chat",
+    key_variable="WRITER_API_KEY",
+    url_variable="WRITER_BASE_URL",
+    keyless=False,
+)
+
+
+class WriterConfig(BaseModelConfig, total=False):
+    """Settings of a `WriterModel`."""
+
+    model_id: str
+    max_tokens: int | None
+    temperature: float | None
+    top_p: float | None
+    stop: str | list[str] | None
+    stream_options: Mapping[str, Any] | None
+    """By default, the usage is asked for."""
+    params: Mapping[str, Any] | None
+    """Further fields of the request. They override ours; None removes a field."""
+    streaming: bool | None
+    """True to stream the answer (the default), False to get it whole."""
+    cache_config: CacheConfig | None
+    """Has no effect: the service caches by itself."""
+
+
+class WriterModel(CompatibleModel):
+    """A model on Writer's service, through its official SDK. Building one connects to nothing.
+
+    The key comes from `client_args`, else from `WRITER_API_KEY`. Connections, errors and cancellation are those of
+    `OpenAIModel`.
+    """
+
+    WriterConfig = WriterConfig
+    _known = WriterConfig
+    _service = WRITER.name
+    _sdk = WRITER
+    _fields = ("max_tokens", "temperature", "top_p", "stop", "stream_options")
+
+    def __init__(
+        self,
+        client_args: Mapping[str, Any] | None = None,
+        *,
+        client: Any = None,
+        connect_timeout_s: float = 10.0,
+        read_timeout_s: float = 120.0,
+        **config: Unpack[WriterConfig],
+    ) -> None:
+        """`WriterConfig` documents the fields of `config`; an unknown name is a `TypeError`.
+
+        `client_args` are arguments of `writerai.AsyncWriter`. `client` is your own such client, which is never closed.
+        """
+        super().__init__(client, client_args, connect_timeout_s, read_timeout_s, config)
+
+    def _arguments(self, call: ModelCall) -> dict[str, Any]:
+        plain = {**call.config, "cache_config": None}
+        return super()._arguments(msgspec.structs.replace(call, config=plain))

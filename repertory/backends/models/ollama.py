@@ -1,0 +1,380 @@
+"""Models on an Ollama server, through its own chat protocol.
+
+Its endpoint with OpenAI's protocol would ignore `options` and `keep_alive`, so it is asked in its own, through the
+connections of the official client.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+import anyio.to_thread
+
+from repertory.backends.loop_clients import LoopClients
+from repertory.backends.models.caching import CacheConfig
+from repertory.backends.models.content import (
+    BLANK_TEXT,
+    block_kind,
+    bytes_in,
+    cannot_take,
+    document_in,
+    input_of,
+    text_in,
+)
+from repertory.backends.models.provider import (
+    NONSENSE,
+    BaseModelConfig,
+    ModelCall,
+    ProviderModel,
+    release,
+    retry_after_s,
+)
+from repertory.backends.models.sdk import (
+    Service,
+    certificates,
+    connection_errors,
+    from_other_error,
+    need,
+    refusal_error,
+)
+from repertory.core.answer import filled, is_mapping, malformed, mapping_field
+from repertory.errors import Invalid, ModelStreamBroken, RepertoryError
+
+if TYPE_CHECKING:
+    from repertory.core.converse import ContentBlockDelta, ContentBlockStartToolUse, StreamEvent
+    from repertory.core.messages import Message, ToolSpec, Usage
+
+_log = logging.getLogger("repertory.models")
+
+OLLAMA = Service(
+    name="Ollama",
+    model="OllamaModel",
+    package="ollama",
+    key_variable="OLLAMA_API_KEY",
+    url_variable="OLLAMA_HOST",
+    keyless=True,
+)
+
+
+class OllamaConfig(BaseModelConfig, total=False):
+    """Settings of an `OllamaModel`."""
+
+    model_id: str
+    max_tokens: int | None
+    temperature: float | None
+    top_p: float | None
+    stop_sequences: list[str] | None
+    options: Mapping[str, Any] | None
+    """Further options of the model, such as `num_ctx` or `top_k`; the four above override them."""
+    keep_alive: float | str | None
+    """How long the server keeps the model in memory, in seconds or such as `10m`."""
+    additional_args: Mapping[str, Any] | None
+    """Further fields of the request, such as `think` or `format`. They override ours."""
+    streaming: bool | None
+    """True to stream the answer (the default), False to get it whole."""
+    cache_config: CacheConfig | None
+    """Has no effect: the server caches by itself."""
+    context_window_limit: int | None
+    """The window that the model is run with, in tokens."""
+
+
+class OllamaModel(ProviderModel):
+    """A model on an Ollama server. Building one connects to nothing.
+
+    Many agents may use one model at once, from several event loops; each loop has its own connections, released by
+    `aclose` in that loop. The server cannot be told to use a tool, so `tool_choice` has no effect.
+
+    Errors: `Throttled` and `Unavailable` (call again later), `ModelStreamBroken` (call again),
+    `ContextWindowOverflowException` (shorten), `ModelFailed` (refused, no such model, nonsense), `Invalid` (a block
+    that the server cannot take; nothing was sent). Cancellation: closing the stream early releases its connection.
+    """
+
+    OllamaConfig = OllamaConfig
+    _known = OllamaConfig
+    _service = OLLAMA.name
+
+    def __init__(
+        self,
+        host: str | None = None,
+        *,
+        ollama_client_args: Mapping[str, Any] | None = None,
+        client_args: Mapping[str, Any] | None = None,
+        connect_timeout_s: float = 10.0,
+        read_timeout_s: float = 600.0,
+        **config: Unpack[OllamaConfig],
+    ) -> None:
+        """`OllamaConfig` documents the fields of `config`; an unknown name is a `TypeError`.
+
+        `host`: the server's address; else `OLLAMA_HOST`, else this machine. `ollama_client_args` (or `client_args`) are
+        arguments of `ollama.AsyncClient`, which override the timeouts here. `read_timeout_s` bounds the time between
+        two pieces of an answer; a model that is loaded first takes that long, too.
+        """
+        need(OLLAMA)
+        self.host = host
+        arguments = {**(client_args or {}), **(ollama_client_args or {})}
+        limits = (connect_timeout_s, read_timeout_s)
+        super().__init__({}, config, LoopClients(lambda stack: _connect(stack, host, arguments, limits)))
+
+    async def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
+        request = chat_request(call)
+        reader = ChatReader(f"{call.config.get('model_id')}/{len(call.messages)}")
+        answering = False
+        try:
+            client = await self._clients.get()
+            async with aclosing(_pieces(client, request)) as pieces:
+                async for piece in pieces:
+                    answering = True
+                    for event in reader.feed(piece):
+                        yield event
+        except ollama_errors() as error:
+            raise from_other_error(OLLAMA, error, import_module("httpx"), answering=answering) from error
+        for event in reader.finish():
+            yield event
+
+
+async def _pieces(client: Any, request: Mapping[str, Any]) -> AsyncGenerator[Mapping[str, object]]:
+    """The lines of an answer. The client's own reader is made of generators that do not close each other, so its
+    connections are used without it. Closing the generator releases the connection.
+    """
+    http = client._client  # the httpx client, with the server's address and the headers
+    response = await http.send(http.build_request("POST", "/api/chat", json=request), stream=True)
+    chunks: AsyncGenerator[bytes, None] = response.aiter_bytes()
+    rest = b""
+    try:
+        if response.status_code >= 400:
+            refusal = await _refusal(response, chunks)
+            raise refusal from _status_error(response)
+        async for chunk in chunks:
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                if line.strip():
+                    yield _checked(json.loads(line))
+        if rest.strip():
+            yield _checked(json.loads(rest))
+    finally:
+        await release(chunks, response.aclose, ollama_errors())
+
+
+def _status_error(response: Any) -> Exception | None:
+    try:
+        response.raise_for_status()
+    except connection_errors(import_module("httpx")) as error:
+        return error
+    return None
+
+
+async def _refusal(response: Any, chunks: AsyncGenerator[bytes, None]) -> RepertoryError:
+    body = b"".join([chunk async for chunk in chunks])
+    try:
+        said: object = json.loads(body)
+    except ValueError:
+        said = None
+    told = said.get("error") if is_mapping(said) else None
+    message = told if isinstance(told, str) else body.decode(errors="replace") or response.reason_phrase
+    return refusal_error(OLLAMA, response.status_code, message, wait_s=retry_after_s(response.headers))
+
+
+def _checked(piece: object) -> Mapping[str, object]:
+    fields = mapping_field(piece, "chat", "line")
+    if fields.get("error"):
+        raise refusal_error(OLLAMA, 0, str(fields["error"]))
+    return fields
+
+
+async def _connect(
+    stack: AsyncExitStack, host: str | None, arguments: Mapping[str, Any], limits: tuple[float, float]
+) -> Any:
+    client = await anyio.to_thread.run_sync(_open, host, arguments, limits)
+    stack.push_async_callback(client._client.aclose)  # its own `close` is newer than the oldest release that works
+    return client
+
+
+def _open(host: str | None, arguments: Mapping[str, Any], limits: tuple[float, float]) -> Any:
+    """A client with everything loaded that its first call needs. Runs in a worker thread."""
+    import_module("httpcore")  # which httpx would import at its first request, on the event loop
+    httpx = import_module("httpx")
+    timeout = httpx.Timeout(limits[1], connect=limits[0], pool=None)
+    given = {"timeout": timeout, "verify": certificates("httpx"), **arguments}
+    return import_module("ollama").AsyncClient(host, **given)
+
+
+def ollama_errors() -> tuple[type[Exception], ...]:
+    """What a call can raise that is not ours yet. An `except` clause evaluates this only when something was raised."""
+    return (*connection_errors(import_module("httpx")), *NONSENSE)
+
+
+# Builds requests to `POST /api/chat`. Pure.
+#
+# Source: the Ollama API.
+
+_OPTIONS = {"max_tokens": "num_predict", "temperature": "temperature", "top_p": "top_p", "stop_sequences": "stop"}
+
+
+def chat_request(call: ModelCall) -> dict[str, Any]:
+    """The arguments of one call. Errors: `Invalid` for a block that the server cannot take."""
+    config: Mapping[str, Any] = call.config
+    if not config.get("model_id"):
+        raise Invalid("OllamaModel needs a model_id, such as 'llama3.2'")
+    if call.tool_choice and "auto" not in call.tool_choice:
+        _log.info("the tool choice is left out: Ollama has none", extra={"choice": sorted(call.tool_choice)})
+    system = call.system_text
+    names: dict[str, str] = {}
+    sent: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+    for message in call.messages:
+        sent += _messages(message, names)
+    settings = {name: config[key] for key, name in _OPTIONS.items() if config.get(key) is not None}
+    request: dict[str, Any] = {
+        "model": config["model_id"],
+        "messages": sent,
+        "options": {**(config.get("options") or {}), **settings},
+        "stream": config.get("streaming") is not False,
+    }
+    if tools := [_tool(spec) for spec in call.tool_specs if "cachePoint" not in spec]:
+        request["tools"] = tools
+    if config.get("keep_alive") is not None:
+        request["keep_alive"] = config["keep_alive"]
+    return request | dict(config.get("additional_args") or {})
+
+
+def _messages(message: Message, names: dict[str, str]) -> list[dict[str, Any]]:
+    """One message of ours. `names`: the tool of each use, which results must name."""
+    tools: list[dict[str, Any]] = []
+    texts: list[str] = []
+    images: list[str] = []
+    uses: list[dict[str, Any]] = []
+    thoughts: list[str] = []
+    for block in message["content"]:
+        if "toolUse" in block:
+            use = block["toolUse"]
+            names[use["toolUseId"]] = use["name"]
+            uses.append({"function": {"name": use["name"], "arguments": input_of(use)}})
+        elif "toolResult" in block:
+            result: Mapping[str, Any] = block["toolResult"]
+            shown: list[str] = []
+            for part in result["content"]:
+                _show(part, shown, images)
+            name = names.get(result["toolUseId"])
+            tools.append({"role": "tool", "content": "\n".join(shown), **({"tool_name": name} if name else {})})
+        elif "reasoningContent" in block:
+            reasoning: Mapping[str, Any] = block["reasoningContent"]
+            thoughts.append(str(reasoning.get("reasoningText", {}).get("text", "")))
+        else:
+            _show(block, texts, images)
+    if not texts and not images and not uses and tools:
+        return tools
+    said: dict[str, Any] = {"role": message["role"], "content": "\n".join(texts)}
+    said |= {"images": images} if images else {}
+    said |= {"tool_calls": uses} if uses else {}
+    said |= {"thinking": "\n".join(thoughts)} if any(thoughts) else {}
+    if not texts and not images and not uses:
+        said["content"] = BLANK_TEXT
+    return [*tools, said]
+
+
+def _show(block: Mapping[str, Any], texts: list[str], images: list[str]) -> None:
+    text = text_in(block)
+    if text is not None:
+        texts += [text] if text.strip() else []
+    elif "image" in block:
+        images.append(base64.b64encode(bytes_in("image", block["image"], OLLAMA.name)).decode())
+    elif "document" in block:
+        document = document_in(block, OLLAMA.name)
+        if document.pdf is not None:
+            raise cannot_take("document", OLLAMA.name, "it reads no PDF", document.name)
+        texts.append("\n".join([f"Document {document.name!r}:", *document.texts]))
+    elif "cachePoint" not in block:
+        raise cannot_take(block_kind(block), OLLAMA.name, "it has no such blocks", sorted(block))
+
+
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    described = {"name": spec["name"], "description": spec["description"] or spec["name"]}
+    return {"type": "function", "function": {**described, "parameters": spec["inputSchema"]["json"]}}
+
+
+# One answer of the server as events of ours.
+
+_STOPS = {"stop": "end_turn", "length": "max_tokens"}
+
+
+class ChatReader:
+    """Reads one answer. Errors: `ModelFailed` for nonsense, `ModelStreamBroken` when the end never came."""
+
+    __slots__ = ("_blocks", "_kind", "_last", "_seed", "_started", "_used")
+
+    def __init__(self, seed: str) -> None:
+        """`seed`: ids of tool uses are made from it when the server gives none, as older releases do."""
+        self._seed = seed
+        self._started = False
+        self._blocks = 0
+        self._kind: str | None = None
+        """The kind of the open block, text or reasoning."""
+        self._used = 0
+        self._last: Mapping[str, object] | None = None
+
+    def feed(self, piece: Mapping[str, object]) -> Iterator[StreamEvent]:
+        if not self._started:
+            self._started = True
+            yield {"messageStart": {"role": "assistant"}}
+        message = mapping_field(piece.get("message") or {}, "chat", "message")
+        for name, kind in (("thinking", "reasoning"), ("content", "text")):
+            if message.get(name):
+                yield from self._speak(kind, filled(message[name], "chat", name))
+        uses = message.get("tool_calls") or ()
+        if not isinstance(uses, list | tuple):
+            malformed("chat", "a list under 'tool_calls'", uses)
+        for use in cast("Sequence[object]", uses):
+            called = mapping_field(use, "chat", "tool_calls")
+            function = mapping_field(called.get("function"), "chat", "function")
+            yield from self._use(function, str(called.get("id") or ""), str(piece.get("created_at")))
+        if piece.get("done"):
+            self._last = piece
+
+    def finish(self) -> Iterator[StreamEvent]:
+        last = self._last
+        if last is None:
+            raise ModelStreamBroken("Ollama ended the stream in the middle of an answer")
+        yield from self._fall_silent()
+        reason = str(last.get("done_reason") or "stop")
+        stop = _STOPS.get(reason, reason)
+        yield {"messageStop": {"stopReason": "tool_use" if self._used and stop == "end_turn" else stop}}
+        given, made = _number(last.get("prompt_eval_count")), _number(last.get("eval_count"))
+        usage: Usage = {"inputTokens": given, "outputTokens": made, "totalTokens": given + made}
+        yield {"metadata": {"usage": usage, "metrics": {"latencyMs": _number(last.get("total_duration")) // 1_000_000}}}
+
+    def _speak(self, kind: str, text: str) -> Iterator[StreamEvent]:
+        if self._kind != kind:
+            yield from self._fall_silent()
+            self._kind = kind
+            yield {"contentBlockStart": {"contentBlockIndex": self._blocks, "start": {}}}
+        delta: ContentBlockDelta = {"text": text} if kind == "text" else {"reasoningContent": {"text": text}}
+        yield {"contentBlockDelta": {"contentBlockIndex": self._blocks, "delta": delta}}
+
+    def _fall_silent(self) -> Iterator[StreamEvent]:
+        if self._kind is not None:
+            yield {"contentBlockStop": {"contentBlockIndex": self._blocks}}
+            self._kind = None
+            self._blocks += 1
+
+    def _use(self, function: Mapping[str, object], given_id: str, when: str) -> Iterator[StreamEvent]:
+        yield from self._fall_silent()
+        name, arguments = filled(function.get("name"), "chat", "name"), function.get("arguments")
+        made = hashlib.sha256(f"{self._seed}/{when}/{self._used}/{name}".encode()).hexdigest()[:24]
+        use: ContentBlockStartToolUse = {"toolUseId": given_id or f"call_{made}", "name": name}
+        text = json.dumps(arguments if is_mapping(arguments) else {"input": arguments})
+        self._used += 1
+        index = self._blocks
+        self._blocks += 1
+        yield {"contentBlockStart": {"contentBlockIndex": index, "start": {"toolUse": use}}}
+        yield {"contentBlockDelta": {"contentBlockIndex": index, "delta": {"toolUse": {"input": text}}}}
+        yield {"contentBlockStop": {"contentBlockIndex": index}}
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0

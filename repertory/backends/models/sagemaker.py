@@ -1,0 +1,218 @@
+"""Models on Amazon SageMaker endpoints that speak OpenAI's protocol."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from msgspec.structs import replace
+
+from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
+from repertory.backends.models.bedrock import bedrock_errors, framed_events, from_bedrock_error
+from repertory.backends.models.caching import CacheConfig
+from repertory.backends.models.openai import CompletionReader, completion_arguments
+from repertory.backends.models.provider import NONSENSE, ModelCall, ProviderModel, changed_settings
+from repertory.backends.models.sdk import EventDecoder, Service, is_error, stream_error
+from repertory.core.answer import mapping_field
+from repertory.errors import Invalid, ModelFailed, RepertoryError, Unavailable
+
+if TYPE_CHECKING:
+    from repertory.core.converse import StreamEvent
+
+SAGEMAKER = AwsService(name="sagemaker-runtime", wanted_by="SageMakerAIModel", extra="sagemaker")
+_CONTAINER = Service(
+    name="SageMaker",
+    model="SageMakerAIModel",
+    package="aiobotocore",
+    key_variable="AWS_ACCESS_KEY_ID",
+    url_variable="AWS_ENDPOINT_URL",
+    keyless=False,
+)
+
+
+class SageMakerAIEndpointConfig(TypedDict, total=False):
+    """Which endpoint a `SageMakerAIModel` asks."""
+
+    endpoint_name: str
+    region_name: str | None
+    inference_component_name: str | None
+    target_model: str | None
+    target_variant: str | None
+    additional_args: Mapping[str, Any] | None
+    """Further parameters of `InvokeEndpoint`, added unchanged."""
+    cache_config: CacheConfig | None
+    """Has no effect: the endpoint's container caches by itself."""
+    context_window_limit: int | None
+    """The model's window in tokens."""
+
+
+class SageMakerAIPayloadSchema(TypedDict, total=False):
+    """What is asked of the model in the endpoint's container."""
+
+    max_tokens: int | None
+    stream: bool | None
+    """True to stream the answer (the default), False to get it whole."""
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    stop: list[str] | None
+    tool_results_as_user_messages: bool | None
+    """True for containers that know no messages of tools."""
+    additional_args: Mapping[str, Any] | None
+    """Further fields of the payload, added unchanged."""
+
+
+class SageMakerAIModel(ProviderModel):
+    """A model on a SageMaker endpoint whose container takes Chat Completions, as those of DJL, vLLM and TGI do.
+
+    Building one connects to nothing. Credentials are found as by `BedrockModel`. Many agents may use one model at once,
+    from several event loops; each loop has its own connections, released by `aclose` in that loop.
+
+    Errors and cancellation are those of `BedrockModel`. `update_config` changes the endpoint's settings.
+    """
+
+    SageMakerAIEndpointConfig = SageMakerAIEndpointConfig
+    SageMakerAIPayloadSchema = SageMakerAIPayloadSchema
+    _known = SageMakerAIEndpointConfig
+    _service = "SageMaker"
+
+    def __init__(
+        self,
+        endpoint_config: SageMakerAIEndpointConfig,
+        payload_config: SageMakerAIPayloadSchema,
+        boto_session: Any = None,
+        boto_client_config: Any = None,
+        *,
+        endpoint_url: str | None = None,
+        connect_timeout_s: float = 10.0,
+        read_timeout_s: float = 120.0,
+    ) -> None:
+        """An unknown name in one of the two is a `TypeError`.
+
+        `boto_session` is a boto3, botocore or aiobotocore session that provides credentials and region;
+        `boto_client_config` is a botocore `Config` that overrides ours. `read_timeout_s` bounds the time between two
+        pieces of an answer, not the whole answer.
+        """
+        start = {"stream": True, "tool_results_as_user_messages": False}
+        self.payload_config = changed_settings(type(self), SageMakerAIPayloadSchema, start, payload_config)
+        settings = AwsSettings(
+            region_name=endpoint_config.get("region_name"),
+            boto_session=boto_session,
+            endpoint_url=endpoint_url,
+            boto_client_config=boto_client_config,
+            connect_timeout_s=connect_timeout_s,
+            read_timeout_s=read_timeout_s,
+        )
+        super().__init__({}, endpoint_config, aws_clients(SAGEMAKER, settings))
+
+    @property
+    def endpoint_config(self) -> dict[str, Any]:
+        """A copy of the endpoint's settings; `update_config` changes them."""
+        return self.config
+
+    async def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
+        payload = endpoint_payload(call, self.payload_config)
+        request = endpoint_request(call.config, payload)
+        reader = CompletionReader()
+        try:
+            client = await self._clients.get()
+            if payload.get("stream"):
+                answer = await client.invoke_endpoint_with_response_stream(**request)
+                async with aclosing(_pieces(answer["Body"])) as pieces:
+                    async for piece in pieces:
+                        for event in reader.feed(piece):
+                            yield event
+            else:
+                body = await (await client.invoke_endpoint(**request))["Body"].read()
+                for event in reader.whole(mapping_field(json.loads(body), "answer", "answer")):
+                    yield event
+        except bedrock_errors() as error:
+            raise _error(error) from error
+        except NONSENSE as error:
+            raise ModelFailed(f"the model's answer cannot be read: {error}") from error
+        for event in reader.finish():
+            yield event
+
+
+def _error(error: Any) -> RepertoryError:
+    """Our error. The container's own status decides, where the service tells it."""
+    ours = from_bedrock_error(error, "SageMaker")
+    response: Mapping[str, Any] = getattr(error, "response", None) or {}
+    if type(ours) is ModelFailed and int(response.get("OriginalStatusCode") or 0) >= 500:
+        return Unavailable(f"the endpoint's container failed: {response.get('OriginalMessage')}")
+    return ours
+
+
+async def _pieces(body: Any) -> AsyncGenerator[Mapping[str, object]]:
+    """The chunks of an answer: server-sent events, or JSON on lines, cut anywhere."""
+    decoder, lines = EventDecoder(), b""
+    async with aclosing(framed_events(body)) as frames:
+        async for frame in frames:
+            data: bytes = frame.get("PayloadPart", {}).get("Bytes", b"")
+            *whole, lines = (lines + data).split(b"\n")
+            for line in whole:
+                for piece in _read(decoder, line):
+                    yield piece
+    for piece in _read(decoder, lines):
+        yield piece
+    for text in decoder.feed(b"\n\n"):  # the last event of a container that ends without a blank line
+        if text != "[DONE]":
+            yield _checked(json.loads(text))
+
+
+def _read(decoder: EventDecoder, line: bytes) -> list[Mapping[str, object]]:
+    if line.lstrip().startswith(b"{"):
+        return [_checked(json.loads(line))]
+    ends = b"\n\n" if line.startswith(b"data:") else b"\n"  # some containers put no blank line between events
+    return [_checked(json.loads(text)) for text in decoder.feed(line + ends) if text != "[DONE]"]
+
+
+def _checked(piece: object) -> Mapping[str, object]:
+    fields = mapping_field(piece, "stream", "piece")
+    if is_error(fields):
+        raise stream_error(_CONTAINER, fields)
+    return fields
+
+
+def endpoint_payload(call: ModelCall, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the container gets. Errors: `Invalid` for a block that it cannot take."""
+    fields = {
+        name: value
+        for name, value in settings.items()
+        if name not in ("additional_args", "tool_results_as_user_messages") and value is not None
+    }
+    streams = settings.get("stream") is not False
+    call_config = {"streaming": streams, "params": fields}
+    payload = completion_arguments(replace(call, config=call_config), "SageMaker")
+    payload |= payload.pop("extra_body", {})
+    payload["stream"] = streams
+    if settings.get("tool_results_as_user_messages"):
+        payload["messages"] = [_as_users(message) for message in payload["messages"]]
+    return payload | dict(settings.get("additional_args") or {})
+
+
+def _as_users(message: dict[str, Any]) -> dict[str, Any]:
+    if message["role"] != "tool":
+        return message
+    return {"role": "user", "content": f"Tool call ID {message['tool_call_id']!r} returned: {message['content']}"}
+
+
+def endpoint_request(config: Mapping[str, Any], payload: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of `InvokeEndpoint`."""
+    if not config.get("endpoint_name"):
+        raise Invalid("SageMakerAIModel needs an endpoint_name in its endpoint_config")
+    request: dict[str, Any] = {
+        "EndpointName": config["endpoint_name"],
+        "Body": json.dumps(payload).encode(),
+        "ContentType": "application/json",
+        "Accept": "application/json",
+    }
+    names = {
+        "inference_component_name": "InferenceComponentName",
+        "target_model": "TargetModel",
+        "target_variant": "TargetVariant",
+    }
+    request |= {name: config[key] for key, name in names.items() if config.get(key)}
+    return request | dict(config.get("additional_args") or {})

@@ -1,0 +1,90 @@
+"""The events of calls of models and tools that are their results, for code that stands around them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from repertory.core.answer import Answer
+    from repertory.core.messages import Message, ToolResult
+
+
+class TypedEvent(dict[str, object]):
+    """One event of a call: the entries that callers of the turn are shown."""
+
+    @property
+    def is_callback_event(self) -> bool:
+        """Whether a callback handler is told of it; results come as the turn's own events."""
+        return True
+
+    def as_dict(self) -> dict[str, object]:
+        """The entries alone."""
+        return dict(self)
+
+    def prepare(self, invocation_state: Mapping[str, object]) -> None:
+        """What an event adds to itself of the call's state: nothing, unless a subclass says otherwise."""
+
+
+class ModelStopReason(TypedEvent):
+    """The result of a model call."""
+
+    answer: Answer | None = None
+    """The model's own answer, if nobody has made another result of it."""
+
+    def __init__(
+        self, stop_reason: str, message: Message, usage: Mapping[str, object], metrics: Mapping[str, object]
+    ) -> None:
+        super().__init__(stop=(stop_reason, message, usage, metrics))
+
+    @property
+    def is_callback_event(self) -> bool:
+        """False."""
+        return False
+
+    @property
+    def _stop(self) -> tuple[str, Message, Mapping[str, object], Mapping[str, object]]:
+        return cast("tuple[str, Message, Mapping[str, object], Mapping[str, object]]", self["stop"])
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the model stopped."""
+        return self._stop[0]
+
+    @property
+    def message(self) -> Message:
+        """What it answered."""
+        return self._stop[1]
+
+    @property
+    def usage(self) -> Mapping[str, object]:
+        """The tokens that it took."""
+        return self._stop[2]
+
+    @property
+    def metrics(self) -> Mapping[str, object]:
+        """How long it took, as `latencyMs`."""
+        return self._stop[3]
+
+
+class ToolResultEvent(TypedEvent):
+    """The result of a tool call: the last piece that a tool yields."""
+
+    def __init__(self, tool_result: ToolResult, exception: Exception | None = None) -> None:
+        super().__init__({"type": "tool_result", "tool_result": tool_result})
+        self.exception = exception
+
+    @property
+    def is_callback_event(self) -> bool:
+        """False."""
+        return False
+
+    @property
+    def tool_result(self) -> ToolResult:
+        """The result."""
+        return cast("ToolResult", self["tool_result"])
+
+    @property
+    def tool_use_id(self) -> str:
+        """Of the call that it answers."""
+        return self.tool_result["toolUseId"]

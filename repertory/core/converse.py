@@ -1,0 +1,468 @@
+"""The rest of the Converse API's dictionaries, with types: media, citations, guardrails, tool choices, stream events.
+
+`core.messages` has those that a turn reads. Keys that a provider leaves out are optional here.
+
+Source: Amazon Bedrock API reference, `Converse` and `ConverseStream`; `audio` and `location` as the SDK of our users
+spells them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired, Required, TypeAlias, TypedDict
+
+from repertory.core.messages import CachePoint as CachePoint
+from repertory.core.messages import Json, Role, Usage
+from repertory.core.messages import SystemContentBlock as SystemContentBlock
+
+# --------------------------------------------------------------------------------------------------------------- media
+
+DocumentFormat = Literal["pdf", "csv", "doc", "docx", "xls", "xlsx", "html", "txt", "md"]
+ImageFormat = Literal["png", "jpeg", "gif", "webp"]
+VideoFormat = Literal["flv", "mkv", "mov", "mpeg", "mpg", "mp4", "three_gp", "webm", "wmv"]
+AudioFormat = Literal[
+    "mp3", "opus", "wav", "aac", "flac", "mp4", "ogg", "mkv", "mka", "x-aac", "m4a", "mpeg", "mpga", "pcm", "webm"
+]
+
+
+class Location(TypedDict, total=False):
+    """Where a medium lies that is not sent as bytes; what `type` means is the provider's."""
+
+    type: Required[str]
+
+
+class S3Location(TypedDict, total=False):
+    """A medium in a bucket. `bucketOwner`: the account, if it is another one."""
+
+    type: Required[Literal["s3"]]
+    uri: Required[str]
+    bucketOwner: str
+
+
+SourceLocation: TypeAlias = Location | S3Location
+
+
+class MediaSource(TypedDict, total=False):
+    """The bytes of a medium, or where it lies: one of the two."""
+
+    bytes: bytes
+    location: SourceLocation
+
+
+class ImageContent(TypedDict):
+    """An image in a message."""
+
+    format: ImageFormat
+    source: MediaSource
+
+
+class VideoContent(TypedDict):
+    """A video in a message."""
+
+    format: VideoFormat
+    source: MediaSource
+
+
+class AudioContent(TypedDict):
+    """Sound in a message."""
+
+    format: AudioFormat
+    source: MediaSource
+
+
+class CitationsConfig(TypedDict):
+    """Whether the model shall cite the document."""
+
+    enabled: bool
+
+
+class DocumentContent(TypedDict, total=False):
+    """A document in a message. `context`: what the model is told about it."""
+
+    format: DocumentFormat
+    name: str
+    source: MediaSource
+    citations: CitationsConfig | None
+    context: str | None
+
+
+# ----------------------------------------------------------------------------------------------------------- citations
+
+
+class DocumentRange(TypedDict, total=False):
+    """A part of one of the request's documents, by characters, pages or chunks, from 0; `end` is behind the last."""
+
+    documentIndex: int
+    start: int
+    end: int
+
+
+class SearchResultRange(TypedDict, total=False):
+    """A part of one of the request's search results."""
+
+    searchResultIndex: int
+    start: int
+    end: int
+
+
+class WebLocation(TypedDict, total=False):
+    """A page of the web."""
+
+    url: str
+    domain: str
+
+
+DocumentCharLocationDict: TypeAlias = dict[Literal["documentChar"], DocumentRange]
+DocumentPageLocationDict: TypeAlias = dict[Literal["documentPage"], DocumentRange]
+DocumentChunkLocationDict: TypeAlias = dict[Literal["documentChunk"], DocumentRange]
+SearchResultLocationDict: TypeAlias = dict[Literal["searchResultLocation"], SearchResultRange]
+WebLocationDict: TypeAlias = dict[Literal["web"], WebLocation]
+CitationLocation: TypeAlias = (
+    DocumentCharLocationDict
+    | DocumentPageLocationDict
+    | DocumentChunkLocationDict
+    | SearchResultLocationDict
+    | WebLocationDict
+)
+
+
+class CitedText(TypedDict, total=False):
+    """Text of a source, or of an answer that cites it."""
+
+    text: str
+
+
+class Citation(TypedDict, total=False):
+    """One source that an answer cites."""
+
+    location: CitationLocation
+    sourceContent: list[CitedText]
+    title: str
+
+
+class CitationsContentBlock(TypedDict, total=False):
+    """Text of an answer with the sources that it cites."""
+
+    citations: list[Citation]
+    content: list[CitedText]
+
+
+# ---------------------------------------------------------------------------------------- other blocks of a message
+
+
+class ReasoningTextBlock(TypedDict, total=False):
+    """The model's reasoning. `signature`: what the provider checks when it is sent back."""
+
+    signature: str | None
+    text: str
+
+
+class ReasoningContentBlock(TypedDict, total=False):
+    """The model's reasoning, as text or encrypted."""
+
+    reasoningText: ReasoningTextBlock
+    redactedContent: bytes
+
+
+class GuardContentText(TypedDict):
+    """Text for a guardrail to check."""
+
+    qualifiers: NotRequired[list[Literal["grounding_source", "query", "guard_content"]]]
+    text: str
+
+
+class GuardContent(TypedDict):
+    """What a guardrail shall check."""
+
+    text: GuardContentText
+
+
+# ------------------------------------------------------------------------------------------------------ tool choices
+
+
+class ToolChoiceAuto(TypedDict):
+    """The model decides whether to use a tool."""
+
+
+class ToolChoiceAny(TypedDict):
+    """The model must use some tool."""
+
+
+class ToolChoiceTool(TypedDict):
+    """The model must use this tool."""
+
+    name: str
+
+
+ToolChoiceAutoDict: TypeAlias = dict[Literal["auto"], ToolChoiceAuto]
+ToolChoiceAnyDict: TypeAlias = dict[Literal["any"], ToolChoiceAny]
+ToolChoiceToolDict: TypeAlias = dict[Literal["tool"], ToolChoiceTool]
+ToolUseChoice: TypeAlias = ToolChoiceAutoDict | ToolChoiceAnyDict | ToolChoiceToolDict
+
+
+class ToolResultContent(TypedDict, total=False):
+    """One part of a tool's result: exactly one of these keys is present."""
+
+    document: DocumentContent
+    image: ImageContent
+    json: Json
+    text: str
+
+
+# ------------------------------------------------------------------------------------------------- guardrail traces
+
+
+class GuardrailConfig(TypedDict, total=False):
+    """The guardrail of a request."""
+
+    guardrailIdentifier: str
+    guardrailVersion: str
+    streamProcessingMode: Literal["sync", "async"] | None
+    trace: Literal["enabled", "disabled"]
+
+
+class Topic(TypedDict):
+    """A topic that was refused."""
+
+    action: Literal["BLOCKED"]
+    name: str
+    type: Literal["DENY"]
+
+
+class TopicPolicy(TypedDict):
+    """The topics that were refused."""
+
+    topics: list[Topic]
+
+
+class ContentFilter(TypedDict):
+    """A kind of content that was refused."""
+
+    action: Literal["BLOCKED"]
+    confidence: Literal["NONE", "LOW", "MEDIUM", "HIGH"]
+    type: Literal["INSULTS", "HATE", "SEXUAL", "VIOLENCE", "MISCONDUCT", "PROMPT_ATTACK"]
+
+
+class ContentPolicy(TypedDict):
+    """The kinds of content that were refused."""
+
+    filters: list[ContentFilter]
+
+
+class CustomWord(TypedDict):
+    """A word of the guardrail's own list."""
+
+    action: Literal["BLOCKED"]
+    match: str
+
+
+class ManagedWord(TypedDict):
+    """A word of a list that the provider keeps."""
+
+    action: Literal["BLOCKED"]
+    match: str
+    type: Literal["PROFANITY"]
+
+
+class WordPolicy(TypedDict):
+    """The words that were refused."""
+
+    customWords: list[CustomWord]
+    managedWordLists: list[ManagedWord]
+
+
+class PIIEntity(TypedDict):
+    """Personal data that was found; `type` is the provider's name of its kind, such as `EMAIL`."""
+
+    action: Literal["ANONYMIZED", "BLOCKED"]
+    match: str
+    type: str
+
+
+class Regex(TypedDict):
+    """What one of the guardrail's regular expressions has found."""
+
+    action: Literal["ANONYMIZED", "BLOCKED"]
+    match: str
+    name: str
+    regex: str
+
+
+class SensitiveInformationPolicy(TypedDict):
+    """The personal data that was found."""
+
+    piiEntities: list[PIIEntity]
+    regexes: list[Regex]
+
+
+class ContextualGroundingFilter(TypedDict):
+    """How well an answer is grounded in its sources, or relevant to its question."""
+
+    action: Literal["BLOCKED", "NONE"]
+    score: float
+    threshold: float
+    type: Literal["GROUNDING", "RELEVANCE"]
+
+
+class ContextualGroundingPolicy(TypedDict):
+    """How well an answer is grounded in its sources."""
+
+    filters: list[ContextualGroundingFilter]
+
+
+class GuardrailAssessment(TypedDict):
+    """What each policy of a guardrail has found."""
+
+    contentPolicy: ContentPolicy
+    contextualGroundingPolicy: ContextualGroundingPolicy
+    sensitiveInformationPolicy: SensitiveInformationPolicy
+    topicPolicy: TopicPolicy
+    wordPolicy: WordPolicy
+
+
+class GuardrailTrace(TypedDict):
+    """What a guardrail has found in a request and its answer."""
+
+    inputAssessment: dict[str, GuardrailAssessment]
+    modelOutput: list[str]
+    outputAssessments: dict[str, list[GuardrailAssessment]]
+
+
+class GuardedTrace(TypedDict):
+    """The trace of a request with a guardrail."""
+
+    guardrail: GuardrailTrace
+
+
+# ------------------------------------------------------------------------------------------------------ stream events
+
+
+class Metrics(TypedDict, total=False):
+    """How long a request took, in milliseconds."""
+
+    latencyMs: Required[int]
+    timeToFirstByteMs: int
+
+
+class MessageStartEvent(TypedDict):
+    """An answer begins."""
+
+    role: Role
+
+
+class ContentBlockStartToolUse(TypedDict):
+    """The tool that a block asks for. `reasoningSignature`: ties the reasoning before it to the use."""
+
+    name: str
+    toolUseId: str
+    reasoningSignature: NotRequired[str]
+
+
+class ContentBlockStart(TypedDict, total=False):
+    """What is known of a block when it begins."""
+
+    toolUse: ContentBlockStartToolUse | None
+
+
+class ContentBlockStartEvent(TypedDict, total=False):
+    """A block begins."""
+
+    contentBlockIndex: int | None
+    start: ContentBlockStart
+
+
+class TextDelta(TypedDict):
+    """A piece of text."""
+
+    text: str
+
+
+class ToolUseDelta(TypedDict):
+    """A piece of a tool's input, as JSON text. Some providers name the tool here and not where the block begins."""
+
+    input: str
+    toolUseId: NotRequired[str]
+    name: NotRequired[str]
+
+
+class ReasoningDelta(TypedDict, total=False):
+    """A piece of reasoning."""
+
+    redactedContent: bytes | None
+    signature: str | None
+    text: str | None
+
+
+class ContentBlockDelta(TypedDict, total=False):
+    """A piece of a block: one of these keys is present."""
+
+    reasoningContent: ReasoningDelta
+    text: str
+    toolUse: ToolUseDelta
+    citation: Citation
+
+
+class ContentBlockDeltaEvent(TypedDict, total=False):
+    """A piece of a block."""
+
+    contentBlockIndex: int | None
+    delta: ContentBlockDelta
+
+
+class ContentBlockStopEvent(TypedDict, total=False):
+    """A block ends."""
+
+    contentBlockIndex: int | None
+
+
+class MessageStopEvent(TypedDict, total=False):
+    """The answer ends. `stopReason`: `end_turn`, `tool_use`, `stop_sequence`, `max_tokens`, `content_filtered`,
+    `guardrail_intervened`, or a provider's own.
+    """
+
+    additionalModelResponseFields: Json
+    stopReason: str
+
+
+class MetadataEvent(TypedDict, total=False):
+    """What the answer took. The last event, if there is one."""
+
+    metrics: Metrics
+    trace: GuardedTrace | None
+    usage: Usage
+
+
+class ExceptionEvent(TypedDict):
+    """The provider failed in the middle of its answer."""
+
+    message: str
+
+
+class ModelStreamErrorEvent(ExceptionEvent):
+    """The model behind the provider failed in the middle of its answer."""
+
+    originalMessage: str
+    originalStatusCode: int
+
+
+class RedactContentEvent(TypedDict, total=False):
+    """A guardrail has intervened: what to put in the place of the prompt, and of the answer."""
+
+    redactUserContentMessage: str | None
+    redactAssistantContentMessage: str | None
+
+
+class StreamEvent(TypedDict, total=False):
+    """One event of a model's answer: exactly one of these keys is present."""
+
+    messageStart: MessageStartEvent
+    contentBlockStart: ContentBlockStartEvent
+    contentBlockDelta: ContentBlockDeltaEvent
+    contentBlockStop: ContentBlockStopEvent
+    messageStop: MessageStopEvent
+    metadata: MetadataEvent
+    redactContent: RedactContentEvent
+    internalServerException: ExceptionEvent
+    modelStreamErrorException: ModelStreamErrorEvent
+    serviceUnavailableException: ExceptionEvent
+    throttlingException: ExceptionEvent
+    validationException: ExceptionEvent

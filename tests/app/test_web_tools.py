@@ -1,0 +1,268 @@
+"""Tools that ask web services and read pages, against a server on loopback."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recorder import use
+
+from repertory import Agent, ScriptedModel
+from repertory.app.toolbox.web import http_request, make_http_request, make_web_fetch, markdown_of
+from repertory.backends.tools.function_tool import schema_class
+from repertory.core.messages import text_of, tool_results
+from repertory.errors import HttpRequestError, Invalid, WebFetchError
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
+
+schema_class()  # Loading it uses a thread, which a clock that jumps would pass.
+
+PAGE = (
+    "<html><head><title>Trees</title><script>x()</script></head><body><h2>Oak</h2><p>A <b>tree</b>.</p></body></html>"
+)
+
+
+class Handler(BaseHTTPRequestHandler):
+    def answer(self) -> None:
+        size = int(self.headers.get("content-length") or 0)
+        sent = self.rfile.read(size).decode()
+        status, headers, body = self.reply(sent)
+        self.send_response(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def reply(self, sent: str) -> tuple[int, list[tuple[str, str]], bytes]:
+        match self.path:
+            case "/page":
+                return (
+                    200,
+                    [("Content-Type", "text/html; charset=latin-1")],
+                    PAGE.replace("Oak", "Bäume").encode("latin-1"),
+                )
+            case "/moved":
+                return 302, [("Location", "/page")], b""
+            case "/away":
+                return 302, [("Location", "file:///etc/passwd")], b""
+            case "/elsewhere":
+                return 302, [("Location", "http://localhost:1/page")], b""
+            case "/large":
+                return 200, [], b"x" * 10_000
+            case "/slow":
+                threading.Event().wait(2)
+                return 200, [], b"late"
+            case "/cookies":
+                return 200, [("Set-Cookie", "a=1"), ("Set-Cookie", "b=2")], b""
+            case "/echo":
+                return 201, [], f"{self.command} {self.headers.get('x-mine')} {sent}".encode()
+            case _:
+                return 404, [], b"nothing"
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = answer  # noqa: N815
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def base() -> Generator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = False  # Closing it waits for them.
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+async def ask(url: str, method: str = "GET", tool: Any = http_request, **options: Any) -> Any:
+    return await tool(method=method, url=url, **options)
+
+
+async def test_a_request_is_sent_and_its_answer_given(base: str) -> None:
+    answer = await ask(f"{base}/echo", "POST", headers={"X-Mine": "yes"}, body='{"a": 1}')
+    assert (answer["status"], answer["status_text"]) == (201, "Created")
+    assert answer["body"] == 'POST yes {"a": 1}'
+    assert answer["headers"]["content-length"] == "17"
+    assert (await ask(f"{base}/cookies"))["headers"]["set-cookie"] == "a=1\nb=2"
+
+
+async def test_redirects_are_answers_and_failures_are_errors(base: str) -> None:
+    assert (await ask(f"{base}/moved"))["status"] == 302
+    with pytest.raises(HttpRequestError, match="HTTP 404"):
+        await ask(f"{base}/none")
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/a", "host/a", "http://", "http://[", ""])
+async def test_only_the_web_is_asked(url: str) -> None:
+    with pytest.raises(HttpRequestError, match="Request failed"):
+        await ask(url)
+
+
+async def test_an_answer_that_is_late_or_never_comes_is_an_error(base: str) -> None:
+    with pytest.raises(HttpRequestError, match="timed out"):
+        await ask(f"{base}/slow", timeout=0.2)
+    with pytest.raises(HttpRequestError, match="Request failed"):
+        await ask("http://127.0.0.1:1/")
+    with pytest.raises(HttpRequestError, match="positive"):
+        await ask(base, timeout=0)
+
+
+async def test_a_cancelled_request_is_not_waited_for(base: str) -> None:
+    with anyio.move_on_after(0.2) as scope:
+        await ask(f"{base}/slow")
+    assert scope.cancelled_caught
+
+
+async def test_hosts_may_be_bounded_also_for_redirects(base: str) -> None:
+    tool = make_http_request(allowed_hosts=["127.0.0.1"])
+    assert (await ask(f"{base}/page", tool=tool))["status"] == 200
+    with pytest.raises(HttpRequestError, match="may not be asked"):
+        await ask("http://localhost/", tool=tool)
+    pages = make_web_fetch(mode="markdown", allowed_hosts=["127.0.0.1"])
+    with pytest.raises(HttpRequestError, match="may not be asked"):
+        await pages(url=f"{base}/elsewhere")
+    with pytest.raises(Invalid, match="list"):
+        make_http_request(allowed_hosts="127.0.0.1")
+    with pytest.raises(Invalid, match="redirects"):
+        make_http_request(allowed_hosts=["127.0.0.1"], client=SimpleNamespace(follow_redirects=True))
+
+
+class Client:
+    """As much of an `httpx.AsyncClient` as the tools use."""
+
+    timeout = SimpleNamespace(read=5.0, connect=None, write=None)
+
+    def __init__(self, *chunks: bytes, error: Exception | None = None) -> None:
+        self.chunks, self.error, self.built, self.closed = chunks, error, dict[str, Any](), 0
+
+    def build_request(self, method: str, url: str, **options: Any) -> object:
+        self.built = {"method": method, "url": url, **options}
+        return self.built
+
+    async def send(self, request: object, *, stream: bool) -> Any:
+        if self.error is not None:
+            raise self.error
+        client = self
+
+        class Response:
+            status_code, reason_phrase = 200, "OK"
+            headers = SimpleNamespace(multi_items=lambda: [("Content-Type", "text/plain; charset=nonsense")])
+
+            async def aiter_bytes(self) -> Any:
+                for chunk in client.chunks:
+                    yield chunk
+
+            async def aclose(self) -> None:
+                client.closed += 1
+
+        return Response()
+
+
+@pytest.mark.parametrize(("asked", "used"), [(None, 5.0), (9, 5.0), (1, 1)])
+async def test_a_client_of_the_program_sends_the_request_and_bounds_its_time(asked: Any, used: float) -> None:
+    client = Client(b"a", "é".encode())
+    answer = await ask("http://x/", tool=make_http_request(client=client), timeout=asked)
+    assert answer["body"] == "aé"
+    assert client.built["extensions"]["timeout"]["read"] == used
+    assert client.closed == 1
+
+
+async def test_errors_of_the_programs_client_are_errors_of_the_request() -> None:
+    class ReadTimeoutException(Exception): ...
+
+    class TimeoutException(ReadTimeoutException): ...
+
+    for error, told in ((TimeoutException("t"), "timed out"), (KeyError("k"), "failed")):
+        with pytest.raises(HttpRequestError, match=told):
+            await ask("http://x/", tool=make_http_request(client=Client(error=error)))
+
+
+# Pages.
+
+
+async def test_a_page_is_given_as_markdown_after_redirects(base: str) -> None:
+    fetch = make_web_fetch(mode="markdown")
+    assert await fetch(url=f"{base}/moved") == "# Trees\n\n## Bäume\n\nA **tree**."
+    with pytest.raises(HttpRequestError):
+        await fetch(url=f"{base}/away")
+
+
+async def test_long_answers_are_refused_and_long_pages_cut(base: str) -> None:
+    with pytest.raises(HttpRequestError, match="exceeded 100 bytes"):
+        await make_web_fetch(mode="markdown", max_bytes=100)(url=f"{base}/large")
+    with pytest.raises(HttpRequestError, match="exceeded 100 bytes"):
+        await make_web_fetch(mode="markdown", max_bytes=100, client=Client(b"x" * 101))(url="http://x/")
+    cut = await make_web_fetch(mode="markdown", max_content_chars=10)(url=f"{base}/large")
+    assert cut == "x" * 10 + "\n\n[content truncated]"
+
+
+async def test_a_question_about_a_page_is_answered_by_the_cheaper_model(base: str) -> None:
+    cheap = ScriptedModel(["Trees."])
+    agent = Agent(
+        ScriptedModel([use("web_fetch", url=f"{base}/page", prompt="What is it about?"), "ok"]),
+        aux_model=cheap,
+        tools=[make_web_fetch()],
+        callback_handler=None,
+    )
+    await agent.invoke_async("read")
+    (result,) = [result for message in agent.messages for result in tool_results(message)]
+    assert result["content"] == [{"text": "Trees."}]
+    question = text_of(cheap.calls[0].messages[0])
+    assert "What is it about?" in question
+    assert "## Bäume" in question
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "why"),
+    [
+        ({"mode": "markdown"}, {"url": "file:///etc/passwd"}, "Fetch failed"),
+        ({}, {"url": "http://x/", "prompt": " "}, "non-empty prompt"),
+        ({}, {"url": "http://x/", "prompt": "what?"}, "requires a model"),
+    ],
+)
+async def test_what_keeps_a_page_from_being_read_is_one_kind_of_error(made: Any, given: Any, why: str) -> None:
+    with pytest.raises(WebFetchError, match=why) as caught:
+        await make_web_fetch(**made)(**given)
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("settings", [{"max_bytes": 0}, {"max_content_chars": 0}, {"mode": "pdf"}])
+def test_bad_settings_are_refused(settings: Any) -> None:
+    with pytest.raises(Invalid):
+        make_web_fetch(**settings)
+
+
+@pytest.mark.parametrize(
+    ("html", "markdown"),
+    [
+        ("<p>one<p>two", "one\n\ntwo"),
+        ("<ul><li>a<li>b</ul><ol><li>c</ol>", "- a\n- b\n\n1. c"),
+        ('see <a href="/x">this</a>.', "see [this](/x)."),
+        ('<a href=" java\tscript:x()">bad</a>', "bad"),
+        ('<img src="/a.png" alt="tree"><img src="data:image/png;base64,xxx" alt="blob">', "![tree](/a.png)blob"),
+        ("<pre>a\n  b</pre> and <code>c</code>", "```\na\n  b\n```\n\nand `c`"),
+        ("<nav>menu</nav><form><p>text</p><button>ok</button></form>", "text"),
+        ("a<br>b &amp; c", "a\nb & c"),
+        ("</ul></a></pre><h1>t</h1>", "```\n\n# t"),
+    ],
+)
+def test_pages_become_markdown(html: str, markdown: str) -> None:
+    assert markdown_of(html) == markdown
+
+
+@given(st.text(alphabet="<>/ab pul li&;\"'=!-"))
+def test_any_text_is_read_as_a_page(html: str) -> None:
+    assert isinstance(markdown_of(html), str)
