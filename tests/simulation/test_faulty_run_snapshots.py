@@ -54,6 +54,19 @@ class SnapshotWorld(BadWorld):
         return [json.loads(body)["data"]["state"] for body in bodies]
 
 
+async def open_every_run(world: SnapshotWorld) -> None:
+    """A snapshot that could not be put when its session was released is put at the next opening, which a run within
+    another does not see while the outer one answers from what it has.
+    """
+    store = world.open_store()
+    for info in await store.sessions():
+        lease = await store.acquire(info.session_id)
+        for journal in info.agents:
+            await store.load(info.session_id, journal)
+        await store.release(lease)
+    await store.aclose()
+
+
 @pytest.mark.parametrize(
     ("make", "workers"),
     [(graph, 5), (swarm, 3), (nested, 5), (asking, 4)],
@@ -83,6 +96,7 @@ async def test_a_run_with_snapshots_gives_one_answer_and_they_show_it(
     again = await one_call(make(world), TASK, world)
     assert again is not None
     assert (again.replayed, said(again)) == (True, said(result))
+    await open_every_run(world)
     runs = world.runs()
     assert {run["status"] for run in runs} == {"completed"}
     assert sum(sorted(run["node_results"]) == sorted(result.results) for run in runs) == 1
