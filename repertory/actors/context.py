@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import anyio
 from msgspec import Struct, field
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from repertory.actors.hooks.events import HookRegistry
     from repertory.actors.hooks.middleware import MiddlewareRegistry
     from repertory.actors.journal import ActorJournal, ReadModel
-    from repertory.actors.loop_metrics import EventLoopMetrics
     from repertory.actors.tool_registry import ToolRegistry
     from repertory.backends.ports import Model
     from repertory.core.answer import Answer
@@ -131,6 +130,13 @@ MEASURED_TURNS_MAX = 256
 """So many turns are kept apart until their metrics are added up."""
 
 
+class LoopMetrics(Protocol):
+    """What the turns of an agent took together."""
+
+    def add(self, turn: TurnMetrics) -> None:
+        """Count one more turn."""
+
+
 class AgentParts(Struct, kw_only=True):
     """The components of an agent. Model, tools and system prompt may be exchanged between two steps."""
 
@@ -155,7 +161,9 @@ class AgentParts(Struct, kw_only=True):
     """The `Agent` that users know; tools and hooks get it as `agent`."""
     measured: list[TurnMetrics] = field(default_factory=list[TurnMetrics])
     """What turns took that are not in `metrics` yet."""
-    metrics: EventLoopMetrics | None = None
+    new_metrics: Callable[[], LoopMetrics]
+    """Makes `metrics`."""
+    metrics: LoopMetrics | None = None
     """What the turns before those took together; None until somebody looks, or until there are many."""
     signal: threading.Event | None = None
     """Set while a turn that is to end still runs; None until somebody looks."""
@@ -168,11 +176,9 @@ class AgentParts(Struct, kw_only=True):
         if len(self.measured) > MEASURED_TURNS_MAX:
             self.all_metrics()
 
-    def all_metrics(self) -> EventLoopMetrics:
+    def all_metrics(self) -> LoopMetrics:
         """What the turns until now took together."""
-        from repertory.actors.loop_metrics import EventLoopMetrics  # loaded when used
-
-        metrics = self.metrics = self.metrics or EventLoopMetrics()
+        metrics = self.metrics = self.metrics or self.new_metrics()
         for turn in self.measured:
             metrics.add(turn)
         self.measured.clear()

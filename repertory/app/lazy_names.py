@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from repertory.app.agent.conversation_managers import another_manager as another_manager
     from repertory.app.agent.conversation_managers import chosen_manager as chosen_manager
     from repertory.app.agent.foreign_tools import ToolFolder as ToolFolder
+    from repertory.app.agent.loop_metrics import EventLoopMetrics as EventLoopMetrics
     from repertory.app.agent.messages import EditableMessages as EditableMessages
     from repertory.app.agent.messages import edit_made as edit_made
     from repertory.app.agent.model_choice import default_model as default_model
@@ -109,6 +110,7 @@ HOMES = {
     "SameHooks": "repertory.actors.hooks.events",
     "StopReason": "repertory.core.turn",
     "ThisMachine": "repertory.app.toolbox.this_machine",
+    "EventLoopMetrics": "repertory.app.agent.loop_metrics",
     "ToolFolder": "repertory.app.agent.foreign_tools",
     "ToolRegistry": "repertory.actors.tool_registry",
     "agent_state": "repertory.core.state",

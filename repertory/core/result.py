@@ -53,14 +53,36 @@ class ToolMetrics:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything here as plain JSON values."""
-        return {
-            "call_count": self.call_count,
-            "success_count": self.success_count,
-            "error_count": self.error_count,
-            "total_time": self.total_time,
-            "average_time": self.average_time,
-            "success_rate": self.success_rate,
-        }
+        return figures_of(self)
+
+
+class CallFigures(Protocol):
+    """What tools did."""
+
+    @property
+    def call_count(self) -> int: ...
+    @property
+    def success_count(self) -> int: ...
+    @property
+    def error_count(self) -> int: ...
+    @property
+    def total_time(self) -> float: ...
+    @property
+    def average_time(self) -> float: ...
+    @property
+    def success_rate(self) -> float: ...
+
+
+def figures_of(calls: CallFigures) -> dict[str, Any]:
+    """The figures as plain JSON values."""
+    return {
+        "call_count": calls.call_count,
+        "success_count": calls.success_count,
+        "error_count": calls.error_count,
+        "total_time": calls.total_time,
+        "average_time": calls.average_time,
+        "success_rate": calls.success_rate,
+    }
 
 
 def no_usage() -> Usage:
@@ -270,7 +292,7 @@ class Measured(Protocol):
     @property
     def cycle_durations(self) -> list[float]: ...
     @property
-    def tool_metrics(self) -> Mapping[str, ToolMetrics]: ...
+    def tool_metrics(self) -> Mapping[str, CallFigures]: ...
     @property
     def agent_invocations(self) -> list[AgentInvocation]: ...
     @property
@@ -287,7 +309,7 @@ def summary_of(measured: Measured) -> dict[str, Any]:
         "total_duration": seconds,
         "average_cycle_time": seconds / calls if calls else 0.0,
         "tool_usage": {
-            name: {**tool.to_dict(), "tool_info": {"name": name}, "execution_stats": tool.to_dict()}
+            name: {**figures_of(tool), "tool_info": {"name": name}, "execution_stats": figures_of(tool)}
             for name, tool in measured.tool_metrics.items()
         },
         "traces": [],
@@ -298,7 +320,9 @@ def summary_of(measured: Measured) -> dict[str, Any]:
 
 
 def prompt_tokens(usage: Usage) -> int:
-    """The tokens that the model read, cached ones included."""
+    """The tokens that the model read, cached ones included: `inputTokens` has them already when the total says so."""
+    if usage["inputTokens"] + usage["outputTokens"] == usage["totalTokens"]:
+        return usage["inputTokens"]
     cached = usage.get("cacheReadInputTokens", 0) + usage.get("cacheWriteInputTokens", 0)
     return usage["inputTokens"] + cached
 

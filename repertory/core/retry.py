@@ -49,9 +49,9 @@ class ModelRetryStrategy:
             if not 0 <= getattr(self, name) < math.inf:
                 raise Invalid(f"{name} is a number of seconds, 0 or more", got=getattr(self, name))
 
-    def is_retryable(self, error: Exception) -> bool:
+    def is_retryable(self, exception: Exception) -> bool:
         """True if the same call may succeed later. Override to widen or narrow."""
-        return isinstance(error, Retryable)
+        return isinstance(exception, Retryable)
 
     def delay_s(self, error: Exception, attempt: int, jitter: float) -> float | None:
         """Seconds to wait before the next attempt; None gives up."""

@@ -19,7 +19,7 @@ from repertory import (
     ScriptedModel,
     Status,
 )
-from repertory.actors.loop_metrics import EventLoopMetrics
+from repertory.app.agent.loop_metrics import EventLoopMetrics
 
 pytestmark = pytest.mark.anyio
 

@@ -126,15 +126,26 @@ def test_a_tool_of_a_plugin_with_the_name_of_another_is_refused() -> None:
 
 
 def test_a_hook_without_an_event_in_its_annotation_is_refused() -> None:
-    class Wrong(Plugin):
-        name = "wrong"
-
-        @hook
-        def note(self, event) -> None:  # type: ignore[no-untyped-def]
-            ...
-
     with pytest.raises(Invalid, match="annotation"):
-        agent_with(plugins=[Wrong()])
+
+        class Wrong(Plugin):
+            @hook
+            def note(self, event) -> None:  # type: ignore[no-untyped-def]
+                ...
+
+
+async def test_a_hook_may_be_marked_with_parentheses_and_name_an_event_that_is_defined_below() -> None:
+    seen: list[str] = []
+
+    class Early(Plugin):
+        name = "early"
+
+        @hook()
+        def note(self, event: Below) -> None:
+            seen.append(type(event).__name__)
+
+    assert await agent_with("yes", plugins=[Early()]).invoke_async("go")
+    assert seen == ["BeforeInvocationEvent"]
 
 
 def test_hooks_and_tools_are_inherited_and_may_be_replaced() -> None:
@@ -287,3 +298,6 @@ async def test_what_a_program_takes_out_of_a_plugin_is_not_registered() -> None:
     await agent.invoke_async("are you there")
     assert (audit.lines, agent.tool_names) == (["are you there", "yes"], [])
     assert len(Audit().hooks) == 2
+
+
+Below = BeforeInvocationEvent

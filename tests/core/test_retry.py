@@ -90,8 +90,8 @@ def test_what_would_fail_again_is_not_retried(failure: Exception) -> None:
 
 def test_a_subclass_may_widen_what_is_retried() -> None:
     class Stubborn(ModelRetryStrategy):
-        def is_retryable(self, error: Exception) -> bool:
-            return isinstance(error, ModelFailed) or super().is_retryable(error)
+        def is_retryable(self, exception: Exception) -> bool:
+            return isinstance(exception, ModelFailed) or super().is_retryable(exception)
 
     assert Stubborn().delay_s(ModelFailed("no"), 1, 0.0) == 0.5
 

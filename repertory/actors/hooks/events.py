@@ -188,20 +188,19 @@ class BeforeModelCallEvent(HookEvent):
 
 
 @dataclass(kw_only=True)
-class ModelStopResponse:
-    """The model's message and its stop reason."""
-
-    message: Message
-    stop_reason: str
-
-
-@dataclass(kw_only=True)
 class AfterModelCallEvent(HookEvent):
     """The model has answered (`stop_response`), failed (`exception`), or was cut short (neither).
 
     `retry`: True throws the answer or the failure away and asks again. After a failure that the retry strategy will
     retry it is True already; False then gives up at once.
     """
+
+    @dataclass
+    class ModelStopResponse:
+        """The model's message and its stop reason."""
+
+        message: Message
+        stop_reason: str
 
     writable = frozenset(("retry",))
     cleanup = True
@@ -210,6 +209,9 @@ class AfterModelCallEvent(HookEvent):
     stop_response: ModelStopResponse | None = None
     exception: Exception | None = None
     retry: bool = False
+
+
+ModelStopResponse = AfterModelCallEvent.ModelStopResponse
 
 
 class Asking:
@@ -499,6 +501,15 @@ def _event_types(given: EventTypes, callback: HookCallback) -> list[type[BaseHoo
     if not kinds:
         raise Invalid("event_type list cannot be empty")
     return cast("list[type[BaseHookEvent]]", kinds)
+
+
+def check_callback(callback: HookCallback) -> None:
+    """Errors: `Invalid` for a callback whose annotation names no events. One that cannot be read yet may be."""
+    try:
+        _annotated(callback)
+    except Invalid as error:
+        if error.__cause__ is None:  # Not for the lack of a name, which the module may define or import below.
+            raise
 
 
 def _annotated(callback: HookCallback) -> list[type[BaseHookEvent]]:

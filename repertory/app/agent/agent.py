@@ -189,6 +189,7 @@ class Agent(SdkAgentMembers):
             read_model=self._read_model,
             hooks=self.hooks,
             retry=later.check_retry(retry_strategy),
+            new_metrics=self._new_metrics,
             remembers=self._memory_manager is not None,
             owner=self,
         )
@@ -200,8 +201,7 @@ class Agent(SdkAgentMembers):
         self._durability = later.one_of("durability", durability, ("pipelined", "strict", "relaxed"))
         self._busy = later.chosen_busy(busy, concurrent_invocation_mode)
         self._unknown = later.one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
-        self._memory = later.InMemoryJournal()
-        self._patience = patience
+        self._memory, self._patience = later.InMemoryJournal(), patience
         self._unsaved_id = f"unsaved-{later.token_hex(8)}"
         self._lock = later.ActivationLock()
         self._life = later.AgentLife(self.agent_id, self.blueprint, self._joined)

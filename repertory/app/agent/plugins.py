@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
 
+from repertory.actors.hooks.events import check_callback
 from repertory.backends.tools.function_tool import FunctionTool
 from repertory.errors import HookFailed, Invalid, RepertoryError
 
@@ -28,10 +29,23 @@ _Callback = TypeVar("_Callback", bound=Callable[..., Any])
 _MARK = "__repertory_hook__"
 
 
-def hook(method: _Callback) -> _Callback:
-    """Mark a method of a `Plugin` as a callback; the annotation of its parameter says for which events."""
-    setattr(method, _MARK, True)
-    return method
+@overload
+def hook(func: _Callback) -> _Callback: ...
+
+
+@overload
+def hook(func: None = None) -> Callable[[_Callback], _Callback]: ...
+
+
+def hook(func: _Callback | None = None) -> _Callback | Callable[[_Callback], _Callback]:
+    """Mark a method of a `Plugin` as a callback; the annotation of its parameter says for which events. `@hook` and
+    `@hook()` are the same. Errors: `Invalid` for an annotation that names no events.
+    """
+    if func is None:
+        return hook
+    check_callback(func)
+    setattr(func, _MARK, True)
+    return func
 
 
 class Plugin:

@@ -12,7 +12,7 @@ from repertory.errors import StructuredOutputException
 if TYPE_CHECKING:
     from repertory.actors.call import Busy
     from repertory.actors.context import AgentParts
-    from repertory.actors.loop_metrics import EventLoopMetrics
+    from repertory.app.agent.loop_metrics import EventLoopMetrics
     from repertory.core.converse import SystemContentBlock
     from repertory.core.messages import Prompt
     from repertory.core.result import AgentResult
@@ -45,7 +45,11 @@ class SdkAgentMembers:
     @property
     def event_loop_metrics(self) -> EventLoopMetrics:
         """What the answered turns of this object took together."""
-        return self._parts.all_metrics()
+        return cast("EventLoopMetrics", self._parts.all_metrics())
+
+    @staticmethod
+    def _new_metrics() -> EventLoopMetrics:
+        return later.EventLoopMetrics()
 
     def structured_output(self, output_model: type[T], prompt: Prompt = None) -> T:
         """`structured_output_async` from sync code."""

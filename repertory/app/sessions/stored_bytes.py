@@ -63,9 +63,16 @@ class BytesStorage(Protocol):
         """The keys that begin with `query`, in order."""
         ...
 
+    async def search(self, query: str) -> builtins.list[StorageSearchResult]:
+        """What fits the words of the query, the best first: every entry is read, unless a storage knows better."""
+        return await KeywordSearchStrategy().search(self, query)
+
 
 class SearchStrategy(Protocol):
     """How the entries of a storage are found by their words."""
+
+    requires_host_fs: bool = False
+    """Whether it needs the storage's files on this machine, so that a storage in a sandbox cannot have it."""
 
     async def index(self, storage: Any, key: str, data: bytes) -> None:
         """Called with each entry, after it was written."""
@@ -206,13 +213,15 @@ def tokenize(text: str) -> set[str]:
     return set(re.findall(r"\w+", text.lower()))
 
 
-def token_overlap_score(query_tokens: set[str], text: str) -> int:
+def token_overlap_score(query_tokens: set[str], content: str) -> int:
     """How many words of the query the text has."""
-    return len(query_tokens & tokenize(text))
+    return len(query_tokens & tokenize(content))
 
 
 class KeywordSearchStrategy:
     """Counts the words of the query that an entry's key or text has. Each search reads every entry."""
+
+    requires_host_fs = False
 
     async def index(self, storage: Any, key: str, data: bytes) -> None:
         """Does nothing: there is no index."""

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import typing_extensions
 
-from repertory.actors.loop_metrics import EventLoopMetrics
 from repertory.app.agent.agent import Agent
+from repertory.app.agent.loop_metrics import EventLoopMetrics, Trace
 from repertory.app.sessions.records import SessionMessage, SessionRepository
 from repertory.app.sessions.repository import RepositorySessionManager
 from repertory.app.toolbox.commands import make_shell
@@ -66,22 +66,51 @@ def config_to_agent(config: str | Mapping[str, Any], **options: Any) -> Agent:
     return Agent(**{**given, **options})
 
 
-def metrics_to_string(metrics: TurnMetrics | EventLoopMetrics, allowed_names: set[str] | None = None) -> str:
-    """What a turn, or several, took, for people to read: calls of the model, tokens, tools. `allowed_names`: the tools
-    to show; None for all.
+def metrics_to_string(event_loop_metrics: TurnMetrics | EventLoopMetrics, allowed_names: set[str] | None = None) -> str:
+    """What a turn, or several, took, for people to read: calls of the model, tokens, tools, and traces.
+
+    `allowed_names`: the tools to show; all of them when there are none.
     """
-    usage = metrics.accumulated_usage
+    metrics, usage = event_loop_metrics, event_loop_metrics.accumulated_usage
+    seconds, calls = sum(metrics.cycle_durations), metrics.cycle_count
+    counts = [f"in={usage['inputTokens']}", f"out={usage['outputTokens']}", f"total={usage['totalTokens']}"]
+    if cached := usage.get("cacheReadInputTokens"):
+        counts.append(f"cache_read_input_tokens={cached}")
+    if cached := usage.get("cacheWriteInputTokens"):
+        counts.append(f"cache_write_input_tokens={cached}")
     lines = [
-        f"Calls of the model: {metrics.cycle_count} in {sum(metrics.cycle_durations):.3f} s",
-        f"Tokens: in={usage['inputTokens']}, out={usage['outputTokens']}, total={usage['totalTokens']}",
+        "Event Loop Metrics Summary:",
+        f"├─ Cycles: total={calls}, avg_time={seconds / calls if calls else 0:.3f}s, total_time={seconds:.3f}s",
+        f"├─ Tokens: {', '.join(counts)}",
+        f"├─ Bedrock Latency: {metrics.accumulated_metrics['latencyMs']}ms",
+        "├─ Tool Usage:",
     ]
-    lines += [f"  {name}: {count}" for name, count in usage.items() if name.startswith("cache")]
+    traces = cast("list[Trace]", metrics.traces)
+    within = [child.metadata for trace in traces for child in trace.children]
     for name, tool in metrics.tool_metrics.items():
-        if allowed_names is None or name in allowed_names:
-            lines.append(
-                f"Tool {name}: calls={tool.call_count}, errors={tool.error_count}, average={tool.average_time:.3f} s"
-            )
+        if allowed_names and name not in allowed_names:
+            continue
+        lines += [
+            f"   └─ {name}:",
+            f"      ├─ Stats: calls={tool.call_count}, success={tool.success_count}",
+            f"      │         errors={tool.error_count}, success_rate={tool.success_rate:.1%}",
+            f"      ├─ Timing: avg={tool.average_time:.3f}s, total={tool.total_time:.3f}s",
+            "      └─ Tool Calls:",
+        ]
+        called = [each.get("toolUseId", "unknown") for each in within if each.get("tool_name") == name]
+        lines += [f"         ├─ {use_id}: {name}" for use_id in called]
+    lines.append("├─ Execution Trace:")
+    for trace in traces:
+        lines += _trace_lines(trace, 1)
     return "\n".join(lines)
+
+
+def _trace_lines(trace: Trace, depth: int) -> list[str]:
+    seconds, name, use_id = trace.duration(), trace.raw_name or trace.name, trace.metadata.get("toolUseId")
+    took = "None" if seconds is None else f"{seconds:.4f}s"
+    told = f" - {use_id}" if use_id and " - tooluse_" not in name else ""
+    lines = [f"{'   ' * depth}└─ {name}{told} - Duration: {took}"]
+    return lines + [line for child in trace.children for line in _trace_lines(child, depth + 1)]
 
 
 class ConcurrentToolExecutor:

@@ -36,7 +36,7 @@ T = TypeVar("T")
 _NEEDS_FILES = "the search strategy requires host filesystem access, which a sandbox has not"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class LocalFileStorage(FileStorage):
     """A folder of bytes, and of snapshots below its folder `session`, unless it is a `namespace` itself.
 
@@ -44,14 +44,21 @@ class LocalFileStorage(FileStorage):
     `remove_file` and `list_files`. Sessions are not kept there.
     """
 
-    path: str | os.PathLike[str] = "."
-    sandbox: Any = field(default=None, kw_only=True)
-    _named: bool = field(default=False, init=False, repr=False)
+    sandbox: Any
+    _named: bool = field(repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "path", os.path.normpath(self.path))
-        if self.sandbox is not None and _needs_files(self.search_strategy):
+    def __init__(
+        self,
+        base_dir: str | os.PathLike[str] = "./.strands/",
+        *,
+        sandbox: Any = None,
+        search_strategy: SearchStrategy | None = None,
+    ) -> None:
+        if sandbox is not None and _needs_files(search_strategy):
             raise Invalid(_NEEDS_FILES)
+        super().__init__(os.path.normpath(base_dir), search_strategy=search_strategy)
+        object.__setattr__(self, "sandbox", sandbox)
+        object.__setattr__(self, "_named", False)
 
     @property
     def base_dir(self) -> str:
@@ -65,7 +72,7 @@ class LocalFileStorage(FileStorage):
 
     @property
     def _place(self) -> Path:
-        return Path(self.path).expanduser().absolute()
+        return Path(self.base_dir).expanduser().absolute()
 
     def open_objects(self, writer: str) -> ObjectStore:
         """The objects of sessions. The caller closes it. Errors: `Invalid` with a sandbox."""
@@ -75,7 +82,7 @@ class LocalFileStorage(FileStorage):
 
     def namespace(self, prefix: str) -> Self:
         """The storage of a folder below."""
-        return scoped(self, {"path": os.path.normpath(os.path.join(self.path, below("", prefix))), "_named": True})
+        return scoped(self, {"path": os.path.normpath(os.path.join(self.base_dir, below("", prefix))), "_named": True})
 
     def for_sandbox(self, sandbox: Any) -> Self:
         """The same folder in that sandbox, whose files a search strategy may be unable to read: then it warns."""

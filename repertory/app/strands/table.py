@@ -172,7 +172,7 @@ storage.search.types: SearchStrategy
 storage.storage: Storage StorageSearchResult
 telemetry: EventLoopMetrics StrandsTelemetry metrics_to_string
 telemetry.config: StrandsTelemetry
-telemetry.metrics: AgentInvocation EventLoopCycleMetric EventLoopMetrics ToolMetrics metrics_to_string
+telemetry.metrics: AgentInvocation EventLoopCycleMetric EventLoopMetrics ToolMetrics Trace metrics_to_string
 telemetry.metrics_constants:
 telemetry.tracer: StopReason
 tools: InvalidToolUseNameException PythonAgentTool ToolProvider convert_pydantic_to_tool_spec normalize_schema
@@ -340,8 +340,8 @@ _HOMES = {
         ToolChoiceAnyDict ToolChoiceAuto ToolChoiceAutoDict ToolChoiceTool ToolChoiceToolDict ToolResultContent Topic
         TopicPolicy VideoContent VideoFormat WebLocation WebLocationDict WordPolicy
     """,
-    "repertory.actors.loop_metrics": "EventLoopMetrics",
-    "repertory.core.result": "AgentInvocation EventLoopCycleMetric ToolMetrics",
+    "repertory.app.agent.loop_metrics": "EventLoopMetrics",
+    "repertory.core.result": "AgentInvocation EventLoopCycleMetric",
     "repertory.app.orchestration.graph": "EdgeConditionWithContext LegacyEdgeCondition",
     "repertory.actors.hooks.middleware": """
         MiddlewareHandler MiddlewareInputHandler MiddlewareInputPhase MiddlewareInterruptResult MiddlewareNext
@@ -521,6 +521,8 @@ _ELSEWHERE = {
     },
     "AgentMetadata": "repertory.backends.ports:AgentMetadata",
     "AgentTool": "repertory.app.strands.shapes:SdkTool",
+    "ToolMetrics": "repertory.app.agent.loop_metrics:ToolTally",
+    "telemetry.metrics.Trace": "repertory.app.agent.loop_metrics:Trace",
     "DecoratedFunctionTool": "repertory.backends.tools.function_tool:FunctionTool",
     "InvalidToolUseNameException": "repertory.app.strands.tool_schemas:InvalidToolUseName",
     "PythonAgentTool": "repertory.app.agent.foreign_tools:ModuleTool",

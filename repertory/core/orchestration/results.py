@@ -33,6 +33,8 @@ class Status(Enum):
     """The progress of a node or a run."""
 
     PENDING = "pending"
+    DISPATCHED = "dispatched"
+    """A node that is started, and waits for the store before it begins."""
     EXECUTING = "executing"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -104,10 +106,10 @@ class NodeResult:
         return {name: value for name, value in fields.items() if name not in known or known[name] != value}
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Json]) -> NodeResult:
+    def from_dict(cls, data: Mapping[str, Json]) -> NodeResult:
         """The result that `to_dict` or `to_record` gave. Errors: `Corrupt` for anything else."""
         try:
-            return _node_result(said)
+            return _node_result(data)
         except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise Corrupt("not the result of a node", cause=repr(error)) from error
 
@@ -162,14 +164,14 @@ class MultiAgentResult:
         return fields
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Json]) -> Self:
+    def from_dict(cls, data: Mapping[str, Json]) -> Self:
         """The result that `to_dict` gave, without fields specific to graphs or swarms. Errors: `Corrupt` for anything
         else.
         """
         try:
-            if said["type"] != "multiagent_result":
-                raise ValueError(said["type"])
-            return cls(**_of_run(said))
+            if data["type"] != "multiagent_result":
+                raise ValueError(data["type"])
+            return cls(**_of_run(data))
         except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise Corrupt("not the result of several agents", cause=repr(error)) from error
 

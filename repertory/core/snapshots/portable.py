@@ -90,9 +90,9 @@ class PortableSnapshot(dict[str, "Json"]):
         }
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, object]) -> Self:
+    def from_dict(cls, d: Mapping[str, object]) -> Self:
         """A snapshot from either form. Errors: `SnapshotException`."""
-        snapshot = cls(_in_our_spelling(document))
+        snapshot = cls(_in_our_spelling(d))
         snapshot.validate()
         return snapshot
 
@@ -384,6 +384,26 @@ def documented_run(state: Mapping[str, Json]) -> dict[str, Json]:
     fields = read_run_state(state, 0.0)
     document = cast("Json", document_of(fields.run(), fields.orchestrator_id))
     return {"orchestrator_id": fields.orchestrator_id, "state": document, OURS: cast("Json", dict(state))}
+
+
+def run_document(run: Run, orchestrator_id: str) -> dict[str, object]:
+    """The run alone in the SDK's form, as JSON, with ours next to it."""
+    ours = said_of_run(orchestrator_id, run.kind, run, {})
+    return encoded({**document_of(run, orchestrator_id), OURS: ours})
+
+
+def read_run_document(document: object, at: float) -> RunFields:
+    """The run in what `run_document` gave, here or in another program. Errors: `SnapshotException`."""
+    if not isinstance(document, Mapping):
+        raise SnapshotException("a run is a dictionary", got=type(document).__name__)
+    try:
+        fields = cast("dict[str, Json]", decoded(cast("Mapping[str, object]", document)))
+    except (ValueError, RecursionError) as error:
+        raise SnapshotException("a run cannot be read", cause=str(error)) from error
+    ours = fields.pop(OURS, None)
+    data: dict[str, Json] = {"orchestrator_id": fields.get("id"), "state": fields}
+    said = run_from_documented({**data, **({} if ours is None else {OURS: ours})}, at)
+    return read_run_state(cast("dict[str, Json]", said), at)
 
 
 def run_from_documented(data: Mapping[str, Json], at: float) -> dict[str, object]:
