@@ -599,7 +599,7 @@ def test_an_agent_that_keeps_its_own_session_is_refused() -> None:
         (lambda: Graph({"a": agent()}, max_node_executions=0), "max_node_executions"),
         (lambda: GraphBuilder().build(), "at least one node"),
         (lambda: builder("a>b").add_edge("a", "c"), "Target node 'c' not found"),
-        (lambda: builder("a>b").set_entry_point("c"), "Entry node 'c' not found"),
+        (lambda: builder("a>b").set_entry_point("c"), "Node 'c' not found"),
         (lambda: builder("a").add_node(agent(), "a"), "already exists"),
     ],
     ids=[

@@ -58,6 +58,8 @@ builder.add_edge("a", "b")
 graph = builder.build()
 if told.get("snapshot"):
     load_snapshot(graph, Snapshot.from_dict(told["snapshot"]))
+if told.get("state"):
+    graph.deserialize_state(told["state"])
 found = {"before": graph.serialize_state()}
 try:
     result = asyncio.run(graph.invoke_async(told["task"]))
@@ -65,6 +67,7 @@ try:
 except Exception as error:
     found["error"] = repr(error)
 found["snapshot"] = take_snapshot(graph).to_dict()
+found["state"] = graph.serialize_state()
 print(json.dumps(found, default=repr))
 """
 
@@ -113,3 +116,18 @@ def test_a_run_that_the_released_package_has_finished_is_over() -> None:
     loaded = graph.load_snapshot(found["snapshot"])
     assert loaded.fields == ()
     assert graph("next").run == 2
+
+
+def test_each_goes_on_with_the_run_that_the_other_has_serialized() -> None:
+    graph = ours("A", ConnectionError("down"))
+    with pytest.raises(NodeFailed):
+        graph("go")
+    found = theirs(
+        nodes={"a": "not asked", "b": None}, state=json.loads(json.dumps(graph.serialize_state())), task="go"
+    )
+    assert found["before"]["completed_nodes"] == ["a"]
+    assert found["error"]
+    again = ours("not asked", "B")
+    again.deserialize_state(found["state"])
+    result = again("go")
+    assert (result.resumed, str(result).splitlines()) == (True, ["a: A", "b: B"])

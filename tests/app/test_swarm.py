@@ -212,7 +212,7 @@ def test_what_is_no_swarm_is_refused() -> None:
         (lambda: Swarm([]), "at least one agent"),
         (lambda: Swarm([kept]), "Session persistence is not supported for Swarm agents yet"),
         (lambda: Swarm([agent("a"), agent("a")]), "not unique"),
-        (lambda: Swarm([twice, twice]), "not unique"),
+        (lambda: Swarm([twice, twice]), "Duplicate node instance"),
         (lambda: Swarm([agent("a", tools=[mine])]), "handoff_to_agent"),
         (lambda: Swarm([agent("a")], entry_point=agent("b")), "Entry point agent not found"),
         (lambda: Swarm(["a"]), "made of agents"),  # type: ignore[list-item]

@@ -111,7 +111,7 @@ def test_a_node_that_is_needed_again_while_it_runs_runs_once_more() -> None:
         (["a/b"], [], [], "node id"),
         (["a"], [("a", "b")], [], "joins two nodes"),
         (["a"], [], ["b"], "entry point is a node"),
-        (["a", "b"], [("a", "b"), ("b", "a")], [], "no entry point"),
+        (["a", "b"], [("a", "b"), ("b", "a")], [], "No entry points found"),
     ],
     ids=["nothing", "twice", "a path", "an edge to nowhere", "an entry to nowhere", "a ring"],
 )

@@ -143,6 +143,10 @@ _BACKOFF_S, _BACKOFF_MAX_S = 0.5, 30.0
 _NO_POLICY = NodePolicy()
 
 
+StatusOf: TypeAlias = "Callable[[str], Status | None]"
+"""Gives the status of a node that runs; None for one that does not."""
+
+
 class OrchestratorParts(Struct, frozen=True, kw_only=True):
     """The components of an orchestrator."""
 
@@ -154,8 +158,8 @@ class OrchestratorParts(Struct, frozen=True, kw_only=True):
     """By node; a node without a policy fails the run when it fails."""
     owner: Any = None
     """The orchestrator that users know; hooks get it as `source`."""
-    watch: Callable[[Run, bool], None] | None = None
-    """Called with the run and True when a call begins to work on it, and with False when it stops."""
+    watch: Callable[[Run, StatusOf | None], None] | None = None
+    """Called with the run and `RunDriver.status_of` when a call begins to work on it, and with None when it stops."""
 
 
 class RunDriver:
@@ -184,6 +188,8 @@ class RunDriver:
         self._group: TaskGroup | None = None
         self._began = 0.0
         self._elapsed_before = run.elapsed_ms
+        self._begun: set[str] = set()
+        """The nodes that have begun, of those that run."""
         self._following: dict[str, tuple[str, ...]] = {}
         """By node whose end is recorded while its hooks still run: the nodes that follow it."""
         self._handing_over = False
@@ -210,11 +216,19 @@ class RunDriver:
         watch = self._parts.watch
         if watch is None:
             return await self._drive(going_on)
-        watch(self._run, True)
+        watch(self._run, self.status_of)
         try:
             await self._drive(going_on)
         finally:
-            watch(self._run, False)
+            watch(self._run, None)
+
+    def status_of(self, node: str) -> Status | None:
+        """`executing`, or `dispatched` while it waits for the store; None for a node that has ended, or has not been
+        started.
+        """
+        if node not in self._frontier.running or node in self._following:
+            return None
+        return Status.EXECUTING if node in self._begun else Status.DISPATCHED
 
     async def _drive(self, going_on: GoOn) -> None:
         run, plan = self._run, self._parts.plan
@@ -281,6 +295,7 @@ class RunDriver:
                 self._halted.set()
                 break
             self._frontier = self._frontier.started(node)
+            self._begun.discard(node)
             assert self._group is not None
             self._group.start_soon(self._work, node)
 
@@ -288,6 +303,7 @@ class RunDriver:
         if not await self._may_begin(node):
             self._frontier = self._frontier.stopped(node)
             return
+        self._begun.add(node)
         began = anyio.current_time()
         await self._tell({"type": "multiagent_node_start", "node_id": node, "node_type": self._kind(node)})
         try:

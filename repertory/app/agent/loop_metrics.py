@@ -258,7 +258,7 @@ class EventLoopMetrics:
         last = self.latest_agent_invocation
         return last.cycles[-1].usage if last is not None and last.cycles else None
 
-    def get_summary(self) -> dict[str, object]:
+    def get_summary(self) -> dict[str, Any]:
         """Everything here as plain JSON values."""
         found = summary_of(self)
         for name, tally in self.tool_metrics.items():

@@ -33,20 +33,40 @@ if TYPE_CHECKING:
     from repertory.app.orchestration.orchestrator import MultiAgentPlugin
     from repertory.app.sessions.sessions import AnySessionManager
     from repertory.core.orchestration.plan import EdgePredicate
+    from repertory.core.orchestration.results import NodeResult
     from repertory.core.orchestration.run import Run
 
 NO_SESSIONS = "Session persistence is not supported for Graph agents yet."
 """The text of the SDK whose users we serve. The graph's own session stores the conversations of its agents."""
 
 
-@dataclass(eq=False, slots=True, kw_only=True)
+@dataclass(eq=False, slots=True)
 class GraphNode:
-    """A node of a graph. Nodes with the same id are equal."""
+    """A node of a graph, and what it did last in the run of `graph.state`. Nodes with the same id are equal."""
 
     node_id: str
     executor: Any
     """The agent, graph, swarm or other object that does its work."""
-    policy: NodePolicy = field(default_factory=NodePolicy)
+    dependencies: set[GraphNode] = field(default_factory=set["GraphNode"], repr=False)
+    """The nodes with an edge to it."""
+    policy: NodePolicy = field(default_factory=NodePolicy, kw_only=True)
+    graph: Graph | None = field(default=None, init=False, repr=False)
+    """The graph that was made of it last."""
+
+    @property
+    def execution_status(self) -> Status:
+        """`pending` before its first execution; then `dispatched` or `executing`, or how it has ended last."""
+        return Status.PENDING if self.graph is None else self.graph.status_of(self.node_id)
+
+    @property
+    def result(self) -> NodeResult | None:
+        """The result of its last execution; None before it has ended."""
+        return None if self.graph is None else self.graph.state.results.get(self.node_id)
+
+    @property
+    def execution_time(self) -> int:
+        """Milliseconds of its last execution; 0 before it has ended."""
+        return 0 if self.result is None else self.result.execution_time
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, GraphNode) and other.node_id == self.node_id
@@ -71,7 +91,7 @@ EdgeCondition: TypeAlias = LegacyEdgeCondition | EdgeConditionWithContext
 """Takes the `GraphState`, and `invocation_state` by keyword if it has a parameter of that name. A plain function."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class GraphEdge:
     """An edge of a graph, followed when its condition holds. Errors: `Invalid` for a condition that is no function, or
     an async one.
@@ -235,6 +255,8 @@ class Graph(Orchestrator[GraphResult]):
         most = max_node_executions
         self.max_node_executions = None if most is None else checked_count(most, "max_node_executions")
         self.reset_on_revisit = switch(reset_on_revisit, "reset_on_revisit")
+        for edge in self.edges:
+            edge.to_node.dependencies.add(edge.from_node)
         self._loops = shape.loops
         self._plan = GraphPlan(
             shape=shape,
@@ -258,6 +280,8 @@ class Graph(Orchestrator[GraphResult]):
             busy=busy,
             trace_attributes=trace_attributes,
         )
+        for node in self.nodes.values():
+            node.graph = self
 
     @property
     def state(self) -> GraphState:
@@ -375,20 +399,25 @@ class GraphBuilder:
         so it must have no effects. Errors: `Invalid` for an unknown node, and for an async condition.
         """
         edge = GraphEdge(
-            from_node=self._node(from_node, "Source"), to_node=self._node(to_node, "Target"), condition=condition
+            from_node=self._node(from_node, "Source node"),
+            to_node=self._node(to_node, "Target node"),
+            condition=condition,
         )
         self.edges.append(edge)
+        edge.to_node.dependencies.add(edge.from_node)
         return edge
 
     def _node(self, node: str | GraphNode, what: str) -> GraphNode:
         found = self.nodes.get(str(node))
-        if found is None or (isinstance(node, GraphNode) and found is not node):
-            raise Invalid(f"{what} node '{node}' not found")
+        if isinstance(node, GraphNode) and found is not node:
+            raise Invalid(f"{what} object has not been added to the graph, use graph.add_node", node=node.node_id)
+        if found is None:
+            raise Invalid(f"{what} '{node}' not found")
         return found
 
     def set_entry_point(self, node_id: str) -> GraphBuilder:
         """Begin at this node; several are allowed. Errors: `Invalid` for an unknown node."""
-        self.entry_points.append(self._node(node_id, "Entry"))
+        self.entry_points.append(self._node(node_id, "Node"))
         return self
 
     def reset_on_revisit(self, enabled: bool = True) -> GraphBuilder:

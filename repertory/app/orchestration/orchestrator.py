@@ -23,6 +23,7 @@ from repertory.actors.call import Busy, Invocation
 from repertory.actors.context import AgentSettings
 from repertory.actors.hooks.calls import fire_built, fire_sync
 from repertory.actors.hooks.events import AfterSnapshotEvent, BeforeSnapshotEvent, HookProvider, HookRegistry
+from repertory.actors.hooks.order import HookOrder
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.orchestrator.events import MultiAgentInitializedEvent
 from repertory.actors.orchestrator.run_driver import OrchestratorParts
@@ -47,6 +48,8 @@ from repertory.core.snapshots.portable import (
     RunShape,
     check_orchestrator,
     read_orchestrator,
+    read_run_document,
+    run_document,
     snapshot_of,
     token_of,
 )
@@ -54,7 +57,7 @@ from repertory.errors import ActorDead, AgentBusy, Invalid, SnapshotException, U
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.events import EventTypes, HookCallback
-    from repertory.actors.orchestrator.run_driver import NodePolicy
+    from repertory.actors.orchestrator.run_driver import NodePolicy, StatusOf
     from repertory.app.host.edge import AttributeValue
     from repertory.app.host.session import ActiveSession
     from repertory.app.orchestration.nodes import Node, RunnerSettings
@@ -119,6 +122,18 @@ class MultiAgentBase(ABC):
         """`invoke_async` with its events; the last event holds the result."""
         yield {"type": "multiagent_result", "result": await self.invoke_async(task, invocation_state, **options)}
 
+    def serialize_state(self) -> dict[str, Any]:
+        """Its run as JSON. Implement it, and the next one, if something stores the run."""
+        raise NotImplementedError(f"{type(self).__name__} has no serialize_state")
+
+    def deserialize_state(self, payload: dict[str, Any]) -> None:
+        """Continue from what `serialize_state` has given."""
+        raise NotImplementedError(f"{type(self).__name__} has no deserialize_state")
+
+    def add_hook(self, callback: HookCallback, event_type: EventTypes = None, order: float = HookOrder.DEFAULT) -> None:
+        """Call `callback` at each event of that type. Implement it if the object fires events."""
+        raise NotImplementedError(f"{type(self).__name__} has no add_hook, so it takes no plugins")
+
 
 @short_errors
 class Orchestrator(MultiAgentBase, Generic[Result]):
@@ -162,7 +177,10 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         self.trace_attributes = _attributes(trace_attributes)
         self._node_map = dict(nodes)
         _check_apart(self._node_map)
-        self._run, self._worked_on = Run(), False
+        self._run, self._status_of = Run(), None
+        self._run.kind = self.kind_of_run
+        self._given_run: RunFields | None = None
+        """What the next call loads first."""
         self._memory = InMemoryJournal()
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
         self._lock = ActivationLock()
@@ -288,7 +306,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
 
     async def _read_state(self) -> Mapping[str, object]:
         active = self._life.current_here
-        if active is not None:
+        if active is not None and self._given_run is None:
             with suppress(ActorDead, Unavailable):  # The call that keeps it alive may just have ended.
                 return await active.save_run()
         async with self._life.session() as session:
@@ -346,12 +364,48 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
             lock=self._lock,
         )
 
-    def _watch(self, run: Run, worked_on: bool) -> None:
-        self._run, self._worked_on = run, worked_on
+    def _watch(self, run: Run, status_of: StatusOf | None) -> None:
+        self._run, self._status_of = run, status_of
 
     def works_on(self, run: Run) -> bool:
         """Whether a call works on this run now."""
-        return self._worked_on and run is self._run
+        return self._status_of is not None and run is self._run
+
+    def status_of(self, node: str) -> Status:
+        """The status of a node in the run of `state`: while it runs, else as it has ended last."""
+        running = None if self._status_of is None else self._status_of(node)
+        note = self._run.notes.get(node)
+        return running or (Status.PENDING if note is None else note.status)
+
+    def serialize_state(self) -> dict[str, Any]:
+        """The run of `state` as JSON, without the conversations of its nodes, which `save_snapshot` has. The SDK's
+        `deserialize_state` reads it too.
+        """
+        return run_document(self._run, self.id)
+
+    def deserialize_state(self, payload: Mapping[str, Any]) -> None:
+        """Continue from that run: `state` has it at once, and the next call loads it before anything else. Nodes begin
+        with what they were built with, and ask again what they have asked a person, unless the SDK wrote it down.
+        `payload`: what `serialize_state` has given, also in the SDK. Errors: `SnapshotException` for anything else;
+        `AgentBusy` while a call works.
+        """
+        if self._status_of is not None:
+            raise AgentBusy("a run is active: give it another one when it is over", orchestrator=self.id)
+        fields = read_run_document(payload, time.time())
+        check_orchestrator(self.id, fields, self.shape)
+        self._given_run = fields
+        self._watch(fields.run(), None)
+
+    async def load_given(self, session: ActiveSession) -> None:
+        """Load what `deserialize_state` was given."""
+        fields, self._given_run = self._given_run, None
+        if fields is None:
+            return
+        try:
+            await session.load_run(fields)
+        except BaseException:
+            self._given_run = self._given_run or fields
+            raise
 
     def node(self, name: str) -> Node | None:
         """The node of that name, or None."""
@@ -394,7 +448,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         """The settings for running its nodes."""
 
     def _end(self, run: Run, result: MultiAgentResult) -> Result:
-        self._watch(run, False)
+        self._watch(run, None)
         return self._finished(run, dataclasses.replace(result, results=ReadResults(result.results, self)))
 
     @abstractmethod
@@ -582,6 +636,11 @@ class RunState(Generic[Owner]):
         return self._run.elapsed_ms
 
     @property
+    def start_time(self) -> float:
+        """When the run began, in epoch seconds; 0 before the first run."""
+        return self._run.begun_at
+
+    @property
     def _status(self) -> Status:
         if self._owner.works_on(self._run):
             return Status.EXECUTING
@@ -617,11 +676,22 @@ def _hooked(manager: AnySessionManager | None) -> tuple[AnySessionManager | None
     return hooked_or_placed(manager, orchestrates=True)
 
 
+class RunLife(SessionLife):
+    """The life of an orchestrator: before its use, it loads what it was given."""
+
+    def __init__(self, name: str, spec: Callable[[], RunSessionSpec], owner: Orchestrator[Any]) -> None:
+        super().__init__(name, spec, keeps_host=True)
+        self._owner = owner
+
+    async def _before_use(self, session: ActiveSession) -> None:
+        await self._owner.load_given(session)
+
+
 def _life(
     name: str, spec: Callable[[], RunSessionSpec], kept: HookedManager | None, owner: Orchestrator[Any]
 ) -> SessionLife:
     if kept is None:
-        return SessionLife(name, spec, keeps_host=True)
+        return RunLife(name, spec, owner)
     from repertory.app.sessions.hooked import KeptLife  # loaded when used
 
     return KeptLife(name, spec, kept, owner)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
 
 from repertory.actors.orchestrator.run_driver import NodePolicy
 from repertory.app.agent.agent import Agent
@@ -33,23 +35,43 @@ NO_SESSIONS = "Session persistence is not supported for Swarm agents yet."
 """The text of the SDK whose users we serve. The swarm's own session stores the conversations of its agents."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SwarmNode:
     """An agent of a swarm."""
 
     node_id: str
     executor: Agent
+    swarm: Swarm | None = field(default=None, repr=False, compare=False)
+    """The swarm that it is of."""
 
     def __str__(self) -> str:
         return self.node_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SharedContext:
     """The values that the agents of a swarm have left for each other."""
 
     context: Mapping[str, Mapping[str, Json]] = field(default_factory=dict[str, "Mapping[str, Json]"])
     """By the agent that left it: values by name. Read-only."""
+
+    def add_context(self, node: SwarmNode, key: str, value: Json) -> None:
+        """Leave a value in a context of the program's own. Errors: `Invalid` for a key without a text, a value that is
+        not JSON, and in the context of a swarm, whose agents leave values by handing over.
+        """
+        if not isinstance(self.context, dict):
+            raise Invalid("the context of a run is read-only: agents leave values by handing over", key=key)
+        if cast("object", key) is None:
+            raise Invalid("Key cannot be None")
+        if not isinstance(cast("object", key), str):
+            raise Invalid("Key must be a string", got=key)
+        if not key.strip():
+            raise Invalid("Key cannot be empty")
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Invalid("Value is not JSON serializable", key=key, got=type(value).__name__) from error
+        cast("dict[str, Json]", self.context.setdefault(node.node_id, {}))[key] = value
 
 
 class SwarmState(RunState["Swarm"]):
@@ -76,7 +98,24 @@ class SwarmState(RunState["Swarm"]):
     @property
     def shared_context(self) -> SharedContext:
         """The values that the agents have left for each other."""
-        return SharedContext(context={node: note.context for node, note in self._run.notes.items() if note.context})
+        left = {node: note.context for node, note in self._run.notes.items() if note.context}
+        return SharedContext(MappingProxyType(left))
+
+    @property
+    def handoff_node(self) -> SwarmNode | None:
+        """The agent that was handed over to last, until it has ended."""
+        handed = self._handed
+        return None if handed is None else self._owner.nodes.get(handed[0])
+
+    @property
+    def handoff_message(self) -> str | None:
+        """The message for it."""
+        return None if self._handed is None else self._handed[1]
+
+    @property
+    def _handed(self) -> tuple[str, str] | None:
+        last = None if self._run.over else self._run.last
+        return None if last is None else last.handed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +166,7 @@ class Swarm(Orchestrator[SwarmResult]):
         if (nodes is None) == (agents is None):
             raise Invalid("a swarm is made of nodes=[agent, ...] (or agents=[...])")
         named = _named(list_of(object, agents if nodes is None else nodes, "agents"))
-        self.nodes = {name: SwarmNode(node_id=name, executor=agent) for name, agent in named.items()}
+        self.nodes = {name: SwarmNode(name, agent, self) for name, agent in named.items()}
         self.entry_point = entry_point
         self.max_handoffs = checked_count(max_handoffs, "max_handoffs")
         self.max_iterations = checked_count(max_iterations, "max_iterations")
@@ -191,6 +230,8 @@ class Swarm(Orchestrator[SwarmResult]):
 
 def _named(agents: Sequence[object]) -> dict[str, Agent]:
     named: dict[str, Agent] = {}
+    if len({id(agent) for agent in agents}) < len(agents):
+        raise Invalid("Duplicate node instance detected. Each node must have a unique object instance.")
     for agent in agents:
         if not isinstance(agent, Agent):
             raise Invalid("a swarm is made of agents", got=type(agent).__name__)
@@ -200,7 +241,8 @@ def _named(agents: Sequence[object]) -> dict[str, Agent]:
         if agent.name in named:
             raise Invalid(f"Node ID '{agent.name}' is not unique. Each agent must have a unique name.")
         if HANDOFF in agent.tool_names:
-            raise Invalid(f"an agent has a tool with the name of the handoff tool: {HANDOFF}", agent=agent.name)
+            text = f"Agent '{agent.name}' already has tools with names that conflict with swarm coordination tools"
+            raise Invalid(text, tool=HANDOFF)
         named[agent.name] = agent
     return named
 

@@ -173,12 +173,14 @@ class KeptLife(SessionLife):
 
     async def _before_use(self, session: ActiveSession) -> None:
         if self._restored:
+            await self._orchestrator.load_given(session)
             return
         source = RunSource(self._orchestrator, {})
         await self._kept.restore(MultiAgentInitializedEvent(source=source))
         self._restored = True
         if source.loaded:
             await session.load_run(read_orchestrator(source.loaded))
+        await self._orchestrator.load_given(session)
 
 
 class _Collecting(HookRegistry):

@@ -521,6 +521,8 @@ _ELSEWHERE = {
     },
     "AgentMetadata": "repertory.backends.ports:AgentMetadata",
     "AgentTool": "repertory.app.strands.shapes:SdkTool",
+    "GraphState": "repertory.app.strands.run_states:GraphValues",
+    "SwarmState": "repertory.app.strands.run_states:SwarmValues",
     "ToolMetrics": "repertory.app.agent.loop_metrics:ToolTally",
     "telemetry.metrics.Trace": "repertory.app.agent.loop_metrics:Trace",
     "DecoratedFunctionTool": "repertory.backends.tools.function_tool:FunctionTool",

@@ -268,7 +268,7 @@ def shape_of(nodes: Iterable[str], edges: Iterable[Edge], entries: Iterable[str]
         reached = {edge.target for edge in joined}
         begins = tuple(node for node in named if node not in reached)
     if not begins:
-        raise Invalid("no entry point: every node has an edge that leads to it; name one")
+        raise Invalid("No entry points found - all nodes have dependencies: name one")
     outgoing = _places(named, [edge.source for edge in joined])
     onward = _onward(named, joined, outgoing, begins)
     return GraphShape(

@@ -387,8 +387,12 @@ def documented_run(state: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def run_document(run: Run, orchestrator_id: str) -> dict[str, object]:
-    """The run alone in the SDK's form, as JSON, with ours next to it."""
+    """The run alone in the SDK's form, as JSON, with ours next to it. A node that waits for a person is only pending in
+    ours: its question is in its conversation.
+    """
     ours = said_of_run(orchestrator_id, run.kind, run, {})
+    records = cast("list[dict[str, object]]", ours["run"])
+    ours["run"] = [record for record in records if record["status"] != "interrupted"]
     return encoded({**document_of(run, orchestrator_id), OURS: ours})
 
 
