@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -29,6 +29,7 @@ from repertory import (
 )
 from repertory.app.orchestration.graph import GraphEdge, GraphNode
 from repertory.app.orchestration.swarm import SharedContext, SwarmNode
+from repertory.app.sessions.by_hand import HookedSessionManager as SessionManager
 from repertory.app.strands.run_states import GraphValues, SwarmValues
 from repertory.backends.tools.function_tool import schema_class
 from repertory.errors import AgentBusy, Invalid, SnapshotException
@@ -169,6 +170,40 @@ async def test_a_run_is_not_replaced_while_a_call_works_on_it() -> None:
     graph.add_hook(before)
     assert str(await graph.invoke_async("go")) == "a: A"
     assert seen == ["executing"]
+
+
+async def test_a_session_manager_of_a_program_goes_on_with_what_it_has_kept_in_the_sdk() -> None:
+    class Keeper(SessionManager):
+        session_id = "s"
+        kept: ClassVar[dict[str, Any]] = {}
+
+        def initialize(self, agent: Any, **kwargs: Any) -> None: ...
+
+        def append_message(self, message: Any, agent: Any, **kwargs: Any) -> None: ...
+
+        def redact_latest_message(self, redact_message: Any, agent: Any, **kwargs: Any) -> None: ...
+
+        def sync_agent(self, agent: Any, **kwargs: Any) -> None: ...
+
+        def initialize_multi_agent(self, source: Any, **kwargs: Any) -> None:
+            source.deserialize_state(self.kept)
+
+        def sync_multi_agent(self, source: Any, **kwargs: Any) -> None:
+            type(self).kept = through_json(source.serialize_state())
+
+    state = await failed(Graph({"a": agent("A"), "b": agent(DOWN)}))
+    del state["repertory"]  # As the SDK writes it.
+    Keeper.kept = state
+    graph = Graph({"a": agent("never"), "b": agent("B")}, session_manager=Keeper())
+    assert str(await graph.invoke_async("go")) == "a: A\nb: B"
+    by_hand = Graph({"a": agent("never"), "b": agent("never")})
+    Keeper().initialize_multi_agent(by_hand)  # What it keeps now is a snapshot.
+    assert (by_hand.state.status, str(by_hand.state.results["b"])) == (Status.COMPLETED, "B")
+    Keeper.kept = Swarm([agent(name="a")]).serialize_state()
+    refused = Graph({"a": agent()}, session_manager=Keeper())
+    for _ in range(2):  # What it keeps is not overwritten by a run that begins anew.
+        with pytest.raises(SnapshotException):
+            await refused.invoke_async("go")
 
 
 async def test_a_node_tells_what_it_does_and_what_it_has_done() -> None:

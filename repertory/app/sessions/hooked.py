@@ -31,7 +31,6 @@ from repertory.actors.orchestrator.events import (
 from repertory.app.host.life import SessionLife
 from repertory.core.journal.history.redact import without_text
 from repertory.core.messages import copy_message, text_of
-from repertory.core.snapshots.portable import read_orchestrator
 from repertory.errors import HookFailed, RepertoryError
 
 if TYPE_CHECKING:
@@ -169,17 +168,15 @@ class KeptLife(SessionLife):
         super().__init__(name, spec, keeps_host=True)
         self._kept = kept
         self._orchestrator = orchestrator
+        self._source = RunSource(orchestrator, {})
         self._restored = False
 
     async def _before_use(self, session: ActiveSession) -> None:
-        if self._restored:
-            await self._orchestrator.load_given(session)
-            return
-        source = RunSource(self._orchestrator, {})
-        await self._kept.restore(MultiAgentInitializedEvent(source=source))
-        self._restored = True
-        if source.loaded:
-            await session.load_run(read_orchestrator(source.loaded))
+        if not self._restored:
+            await self._kept.restore(MultiAgentInitializedEvent(source=self._source))
+            if self._source.loaded:
+                self._orchestrator.deserialize_state(self._source.loaded)
+            self._restored = True
         await self._orchestrator.load_given(session)
 
 

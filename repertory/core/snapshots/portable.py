@@ -397,9 +397,13 @@ def run_document(run: Run, orchestrator_id: str) -> dict[str, object]:
 
 
 def read_run_document(document: object, at: float) -> RunFields:
-    """The run in what `run_document` gave, here or in another program. Errors: `SnapshotException`."""
+    """The run in what `run_document` gave, here or in another program; or in a snapshot. Errors:
+    `SnapshotException`.
+    """
     if not isinstance(document, Mapping):
         raise SnapshotException("a run is a dictionary", got=type(document).__name__)
+    if "sha256" in document or "scope" in document:
+        return read_orchestrator(cast("Mapping[str, object]", document))
     try:
         fields = cast("dict[str, Json]", decoded(cast("Mapping[str, object]", document)))
     except (ValueError, RecursionError) as error:
