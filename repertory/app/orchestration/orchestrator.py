@@ -384,8 +384,10 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         return run_document(self._run, self.id)
 
     def deserialize_state(self, payload: Mapping[str, Any]) -> None:
-        """Continue from that run: `state` has it at once, and the next call loads it before anything else. Nodes begin
-        with what they were built with, and ask again what they have asked a person, unless the SDK wrote it down.
+        """Continue from that run: `state` has it at once, and the next call of this object loads it before anything
+        else; not a call of an orchestrator whose node it is. Nodes begin with what they were built with, and ask again
+        what they have asked a person, unless the SDK wrote it down.
+
         `payload`: what `serialize_state` has given, also in the SDK. Errors: `SnapshotException` for anything else;
         `AgentBusy` while a call works.
         """
