@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from repertory.core.interrupts import Questions
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Message, ToolResult, ToolSpec, ToolUse
+    from repertory.core.owed import Due, OwedWork
 
 
 def __getattr__(name: str) -> object:
@@ -292,12 +293,14 @@ class OwnedRows(NamedTuple):
 class Batch(Struct, frozen=True, kw_only=True):
     """Rows of one session, appended all or none, under its lease.
 
-    `erase` names rows (agent id, sequence number) whose content the same commit destroys.
+    `erase` names rows (agent id, sequence number) whose content the same commit destroys. `due` says when one of the
+    session's agents must be woken if nobody calls; None: as before. Stores without `wakes` ignore it.
     """
 
     lease: Lease
     rows: Sequence[Row]
     erase: Sequence[tuple[str, int]] = ()
+    due: Due | None = None
 
 
 class Position(Struct, frozen=True, kw_only=True):
@@ -386,6 +389,8 @@ class StoreCapabilities(Struct, frozen=True, kw_only=True):
     """True if `salvage` can read around damage and `set_aside` can move damaged data aside."""
     rebuilds: bool = False
     """True if all sessions share one file that may be damaged as a whole: `rebuild`."""
+    wakes: bool = False
+    """True if `claim_due` finds the sessions that must be woken."""
     forgets_the_oldest: bool = False
     """True if the oldest records expire by themselves: a journal that begins later than before is not damaged."""
 
@@ -458,6 +463,18 @@ class Maintained(Named, Protocol):
     async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
         """The rows of kind `snapshot` whose content is not erased, in order. Errors: as `load_at`."""
         raise _unable(self, "find labels by themselves", session_id)
+
+    async def claim_due(self, now: float, limit: int) -> Sequence[OwedWork]:
+        """Claim up to `limit` works that are due at `now` (epoch seconds) in sessions that no other live owner has, the
+        longest due first. Each is then due again as `next_due` says, so that of many callers one gets it; parked work
+        is left out. Releasing a session sets the claims of its work back to 0. Errors: `Unavailable`.
+        """
+        del now, limit
+        return ()
+
+    async def owed(self) -> Sequence[OwedWork]:
+        """All work that is owed, the first due first, with what is parked. Errors: `Unavailable`."""
+        return ()
 
 
 class Repairable(Named, Protocol):

@@ -1,0 +1,97 @@
+"""What a session owes: work that must be done even if nobody calls, such as a turn whose process was killed.
+
+The owner says with each commit when its session must be woken, and takes that back when the work is done. While it
+lives it does the work itself; when it has died, or gave the session up before, a dispatcher claims what is due
+(`docs/design/0048`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from repertory.core.interrupts import Interrupt
+from repertory.core.journal.fold import Fold, is_answer
+from repertory.core.messages import Json
+
+Why = Literal["turn", "expiry", "memory"]
+"""`turn`: a turn was begun and has no answer. `expiry`: nobody answered a question in time. `memory`: memories are to
+be extracted or written.
+"""
+
+GRACE_S = 2.0
+"""How long after it was begun work is due, in seconds: most is done by then, and nobody has to look at it."""
+CLAIMS_MAX = 5
+"""So many owners may die with the same work before it is parked: it then waits for a person."""
+_HOLD_S, _HOLD_MAX_S = 10.0, 600.0
+
+
+class Due(Struct, frozen=True, kw_only=True):
+    """When an agent of a session must be woken if nobody calls."""
+
+    agent_id: str
+    at: float | None = None
+    """Epoch seconds; None: nothing is owed."""
+    why: Why = "turn"
+
+
+class OwedWork(Struct, frozen=True, kw_only=True):
+    """Work that an agent of a session owes."""
+
+    session_id: str
+    agent_id: str
+    at: float
+    """When it is due, in epoch seconds."""
+    why: str
+    """See `Why`; a newer release may have further reasons."""
+    claims: int = 0
+    """How often it was claimed since an owner last gave the session up in order."""
+
+    @property
+    def parked(self) -> bool:
+        """Whether it is claimed no more: each of its last owners has died with it."""
+        return self.claims >= CLAIMS_MAX
+
+
+def next_due(at: float, claims: int) -> float:
+    """When work that is claimed now is due again if its owner dies. `claims`: with this one."""
+    return at + min(_HOLD_S * 2.0 ** (claims - 1), _HOLD_MAX_S)
+
+
+def may_claim(why: str, *, owned_here: bool) -> bool:
+    """Whether a dispatcher wakes a session for this, when no other process owns it. `owned_here`: it is active in the
+    dispatcher's own process, where turns and memories are under way.
+    """
+    return not owned_here or why not in ("turn", "memory")
+
+
+def due_of(agent_id: str, fold: Fold, *, turn_at: float | None, memory_at: float | None) -> Due:
+    """What an agent owes. `turn_at`: when its running call began; None between calls. `memory_at`: when memories came
+    due; None if none are.
+    """
+    found: list[tuple[float, Why]] = []
+    questions = fold.interrupts
+    if questions:
+        found += [(one.expires_at, "expiry") for one in questions if one.expires_at is not None]
+    elif turn_at is not None and fold.last_message is not None and not is_answer(fold.last_message):
+        found.append((turn_at + GRACE_S, "turn"))
+    if memory_at is not None:
+        found.append((memory_at + GRACE_S, "memory"))
+    if not found:
+        return Due(agent_id=agent_id)
+    at, why = min(found)
+    return Due(agent_id=agent_id, at=at, why=why)
+
+
+def owes_memories(kept: Mapping[str, Json]) -> bool:
+    """Whether any memory store has ranges to be extracted, or writes to be done, by the journal's last cursor record
+    (`core/memory/progress.py`).
+    """
+    return any(isinstance(each, dict) and (each.get("pending") or each.get("again")) for each in kept.values())
+
+
+def is_any_over(questions: Iterable[Interrupt], now: float) -> bool:
+    """Whether nobody can answer one of these questions any more. `now`: epoch seconds."""
+    return any(one.is_over(now) for one in questions)
