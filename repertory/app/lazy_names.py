@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from repertory.app.agent.tools import direct_use as direct_use
     from repertory.app.host.blocking import blocking_host as blocking_host
     from repertory.app.host.blocking import watch_state as watch_state
+    from repertory.app.host.dispatcher import Awakening as Awakening
     from repertory.app.host.edge import inside_event_loop as inside_event_loop
     from repertory.app.host.host import Host as Host
     from repertory.app.host.host import HostSettings as HostSettings
@@ -98,6 +99,7 @@ HOMES = {
     "EditableMessages": "repertory.app.agent.messages",
     "HookRegistry": "repertory.actors.hooks.events",
     "Host": "repertory.app.host.host",
+    "Awakening": "repertory.app.host.dispatcher",
     "HostSettings": "repertory.app.host.host",
     "HostTask": "repertory.runtime.host_task",
     "InMemoryJournal": "repertory.actors.in_memory_journal",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
@@ -464,12 +464,13 @@ class Maintained(Named, Protocol):
         """The rows of kind `snapshot` whose content is not erased, in order. Errors: as `load_at`."""
         raise _unable(self, "find labels by themselves", session_id)
 
-    async def claim_due(self, now: float, limit: int) -> Sequence[OwedWork]:
-        """Claim up to `limit` works that are due at `now` (epoch seconds) in sessions that no other live owner has, the
-        longest due first. Each is then due again as `next_due` says, so that of many callers one gets it; parked work
-        is left out. Releasing a session sets the claims of its work back to 0. Errors: `Unavailable`.
+    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
+        """Claim up to `limit` works of these agents that are due at `now` (epoch seconds), in sessions that no live
+        owner has (one that this object owns: see `may_claim`), the longest due first. Each is then due again as
+        `next_due` says, so that of many callers one gets it; parked work is left out. Releasing a session sets the
+        claims of its work back to 0. Errors: `Unavailable`.
         """
-        del now, limit
+        del now, limit, agents
         return ()
 
     async def owed(self) -> Sequence[OwedWork]:

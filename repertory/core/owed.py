@@ -7,13 +7,14 @@ lives it does the work itself; when it has died, or gave the session up before, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from msgspec import Struct
 
-from repertory.core.interrupts import Interrupt
 from repertory.core.journal.fold import Fold, is_answer
+from repertory.core.journal.pending_tools import PendingTools
 from repertory.core.messages import Json
 
 Why = Literal["turn", "expiry", "memory"]
@@ -23,6 +24,8 @@ be extracted or written.
 
 GRACE_S = 2.0
 """How long after it was begun work is due, in seconds: most is done by then, and nobody has to look at it."""
+AGAIN_S = 30.0
+"""How long after a failure that may pass an owed turn is tried again."""
 CLAIMS_MAX = 5
 """So many owners may die with the same work before it is parked: it then waits for a person."""
 _HOLD_S, _HOLD_MAX_S = 10.0, 600.0
@@ -37,7 +40,8 @@ class Due(Struct, frozen=True, kw_only=True):
     why: Why = "turn"
 
 
-class OwedWork(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwedWork:
     """Work that an agent of a session owes."""
 
     session_id: str
@@ -74,7 +78,9 @@ def due_of(agent_id: str, fold: Fold, *, turn_at: float | None, memory_at: float
     found: list[tuple[float, Why]] = []
     questions = fold.interrupts
     if questions:
-        found += [(one.expires_at, "expiry") for one in questions if one.expires_at is not None]
+        ends = [one.expires_at for one in questions if one.expires_at is not None]
+        if len(ends) == len(questions):  # Otherwise the turn waits for a person in any case.
+            found.append((max(ends), "expiry"))
     elif turn_at is not None and fold.last_message is not None and not is_answer(fold.last_message):
         found.append((turn_at + GRACE_S, "turn"))
     if memory_at is not None:
@@ -85,6 +91,55 @@ def due_of(agent_id: str, fold: Fold, *, turn_at: float | None, memory_at: float
     return Due(agent_id=agent_id, at=at, why=why)
 
 
+class OwedTimes:
+    """What an agent that is active owes, as its work begins and ends."""
+
+    def __init__(self, claims_soon: Callable[[], bool]) -> None:
+        """`claims_soon`: whether memories are extracted after the next answer."""
+        self._claims_soon = claims_soon
+        self._turn_at: float | None = None
+        self._memory_at: float | None = None
+        self._stated: Due | None = None
+        """What the store was told last; None: it is not known."""
+
+    def begin(self, fold: Fold, now: float) -> None:
+        """The journal was opened. Of a new one the store knows nothing."""
+        self._turn_at, self._memory_at = None, now if owes_memories(fold.kept) else None
+        self._stated = None if fold.last_seq else Due(agent_id="")
+
+    def call_began(self, now: float) -> None:
+        """A call is served: until it has ended, a turn without an answer is owed."""
+        self._turn_at = now
+
+    def call_ended(self) -> None:
+        """Its caller has the result or the error."""
+        self._turn_at = None
+
+    def memory_kept(self, fold: Fold, now: float) -> None:
+        """A memory store's progress was recorded."""
+        self._memory_at = (self._memory_at or now) if owes_memories(fold.kept) else None
+
+    def try_again_at(self, at: float) -> None:
+        """A turn for which the session was woken has failed, and may succeed later."""
+        self._turn_at = at - GRACE_S
+
+    def forget_stated(self) -> None:
+        """State what is owed in any case the next time."""
+        self._stated = None
+
+    def changed(self, agent_id: str, fold: Fold, now: float) -> Due | None:
+        """What is owed now; None if the store was told that before."""
+        answered = fold.last_message is not None and is_answer(fold.last_message)
+        if answered and self._turn_at is not None and self._memory_at is None and self._claims_soon():
+            self._memory_at = now
+        due = due_of(agent_id, fold, turn_at=self._turn_at, memory_at=self._memory_at)
+        before = self._stated
+        if before is not None and (before.at, before.why if before.at else due.why) == (due.at, due.why):
+            return None
+        self._stated = due
+        return due
+
+
 def owes_memories(kept: Mapping[str, Json]) -> bool:
     """Whether any memory store has ranges to be extracted, or writes to be done, by the journal's last cursor record
     (`core/memory/progress.py`).
@@ -92,6 +147,10 @@ def owes_memories(kept: Mapping[str, Json]) -> bool:
     return any(isinstance(each, dict) and (each.get("pending") or each.get("again")) for each in kept.values())
 
 
-def is_any_over(questions: Iterable[Interrupt], now: float) -> bool:
-    """Whether nobody can answer one of these questions any more. `now`: epoch seconds."""
-    return any(one.is_over(now) for one in questions)
+def goes_on(why: str, pending: PendingTools, now: float) -> bool:
+    """Whether an agent that was woken goes on with its turn. Memories are looked after in any case. `now`: epoch
+    seconds.
+    """
+    if pending.waiting:
+        return why == "expiry" and all(one.is_over(now) for one in pending.waiting)
+    return why == "turn" and pending.last is not None and not is_answer(pending.last)

@@ -6,7 +6,7 @@ A test starts a child with a number; the child runs until it reaches the point w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from repertory.backends.ports import (
     Batch,
@@ -72,9 +72,9 @@ class CrashingSessionStore(SessionStore):
         self._points.reach("after append")
         return outcomes
 
-    async def claim_due(self, now: float, limit: int) -> Sequence[OwedWork]:
+    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
         self._points.reach("before claim")
-        claimed = await self._store.claim_due(now, limit)
+        claimed = await self._store.claim_due(now, limit, agents)
         self._points.reach("after claim")
         return claimed
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 from anyio.lowlevel import checkpoint
-from msgspec.structs import replace
 
 from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore, StoreCapabilities
 from repertory.core.ids import check_id
@@ -133,12 +132,15 @@ class MemorySessionStore(SessionStore):
         for key in [key for key in self._shelf.owed if key[0] == session_id]:
             del self._shelf.owed[key]
 
-    async def claim_due(self, now: float, limit: int) -> Sequence[OwedWork]:
+    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
         await self._enter()
         due = [
             (key, work)
             for key, work in self._shelf.owed.items()
-            if work.at <= now and not work.parked and self._may_wake(self._shelf.sessions[key[0]], work)
+            if work.at <= now
+            and work.agent_id in agents
+            and not work.parked
+            and self._may_wake(self._shelf.sessions[key[0]], work)
         ]
         claimed = sorted(due, key=lambda each: each[1].at)[:limit]
         for key, work in claimed:

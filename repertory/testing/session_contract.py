@@ -474,7 +474,7 @@ class SessionStoreContract(ABC):
         async with self.stores(tmp_path, "one", "two", "three") as (one, two, three):
             if not one.capabilities.wakes:
                 return
-            assert list(await two.claim_due(1e9, 10)) == list(await two.owed()) == []
+            assert list(await two.claim_due(1e9, 10, {"default"})) == list(await two.owed()) == []
             for name, at in (("late", 30.0), ("early", 10.0), ("held", 5.0), ("never", None)):
                 lease = await one.acquire(name)
                 due = Due(agent_id="default", at=at, why="memory")
@@ -486,16 +486,21 @@ class SessionStoreContract(ABC):
                 ("early", 10.0),
                 ("late", 30.0),
             ]
-            assert list(await two.claim_due(9.0, 10)) == []
-            assert list(await one.claim_due(9.0, 10)) == []  # Its owner does it without being woken.
-            (first,) = await two.claim_due(40.0, 1)
-            (second,) = await three.claim_due(40.0, 10)
+            assert list(await two.claim_due(9.0, 10, {"default"})) == []
+            assert list(await two.claim_due(40.0, 10, {"another"})) == []
+            assert list(await one.claim_due(9.0, 10, {"default"})) == []  # Its owner does it without being woken.
+            (first,) = await two.claim_due(40.0, 1, {"default"})
+            (second,) = await three.claim_due(40.0, 10, {"default"})
             assert [(work.session_id, work.agent_id, work.at, work.why, work.claims) for work in (first, second)] == [
                 ("early", "default", 10.0, "memory", 1),
                 ("late", "default", 30.0, "memory", 1),
             ]
-            assert list(await two.claim_due(40.0, 10)) == list(await three.claim_due(40.0, 10)) == []
-            again = await two.claim_due(next_due(40.0, 1), 10)
+            assert (
+                list(await two.claim_due(40.0, 10, {"default"}))
+                == list(await three.claim_due(40.0, 10, {"default"}))
+                == []
+            )
+            again = await two.claim_due(next_due(40.0, 1), 10, {"default"})
             assert {(work.session_id, work.claims) for work in again} == {("early", 2), ("late", 2)}
 
     async def test_work_that_is_done_or_deleted_is_owed_no_more(self, tmp_path: Path) -> None:
@@ -518,7 +523,7 @@ class SessionStoreContract(ABC):
                 await one.release(lease)
             await two.delete("deleted")
             assert [(work.session_id, work.agent_id) for work in await one.owed()] == [("done", "b")]
-            (claimed,) = await one.claim_due(3.0, 10)
+            (claimed,) = await one.claim_due(3.0, 10, {"a", "b"})
             assert (claimed.session_id, claimed.agent_id) == ("done", "b")
 
     async def test_work_whose_owners_keep_dying_is_parked_until_one_releases_the_session(self, tmp_path: Path) -> None:
@@ -531,15 +536,15 @@ class SessionStoreContract(ABC):
             await one.aclose()  # A dead owner releases nothing.
             now = 1.0
             for _ in range(CLAIMS_MAX):
-                (claimed,) = await two.claim_due(now, 10)
+                (claimed,) = await two.claim_due(now, 10, {"default"})
                 now = next_due(now, claimed.claims)
-            assert list(await two.claim_due(now + 1e6, 10)) == []
+            assert list(await two.claim_due(now + 1e6, 10, {"default"})) == []
             (parked,) = await two.owed()
             assert (parked.session_id, parked.parked) == ("session", True)
             await two.release(await two.acquire("session"))
             (work,) = await two.owed()
             assert (work.claims, work.parked) == (0, False)
-            assert len(await two.claim_due(now + 1e6, 10)) == 1
+            assert len(await two.claim_due(now + 1e6, 10, {"default"})) == 1
 
     async def test_a_refused_batch_owes_nothing(self, tmp_path: Path) -> None:
         """For stores with `wakes`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, cast
@@ -178,12 +178,12 @@ class Journals:
             self._empty_log()
         return outcomes
 
-    def claim_due(self, now: float, limit: int) -> list[OwedWork]:
+    def claim_due(self, now: float, limit: int, agents: Collection[str]) -> list[OwedWork]:
         with self._transaction("read"):  # Without waiting for writers: most looks find nothing.
-            if not self._owed.claimable(now, 1, self._leases.owned):
+            if not self._owed.claimable(now, 1, agents, self._leases.owned):
                 return []
         with self._transaction("unsynced"):
-            return self._owed.claim(now, limit, self._leases.owned)
+            return self._owed.claim(now, limit, agents, self._leases.owned)
 
     def owed(self) -> list[OwedWork]:
         with self._transaction("read"):

@@ -6,7 +6,8 @@ It is made when work is first owed; earlier releases do not look at it.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import TypeAlias
 
 from repertory.core.owed import CLAIMS_MAX, Due, OwedWork, may_claim, next_due
 
@@ -20,6 +21,10 @@ _DUE = (
     f"SELECT {_COLUMNS}, CAST(sessions.owner AS TEXT) FROM owed JOIN sessions ON sessions.name = owed.session"
     f" WHERE owed.at <= ? AND owed.claims < {CLAIMS_MAX} ORDER BY owed.at"
 )
+
+
+Owned: TypeAlias = Callable[[str | None], bool | None]
+"""Says of an owner: True if it is this one, False if it is another one that is alive, None if it is dead."""
 
 
 class OwedTable:
@@ -56,12 +61,14 @@ class OwedTable:
         if self.there:
             self._connection.execute("DELETE FROM owed WHERE session = ?", (session_id,))
 
-    def claimable(self, now: float, limit: int, owned: Callable[[str | None], bool | None]) -> list[OwedWork]:
-        """What `claim` would claim. `owned` says of an owner: True if it is this one, False if it is another one that
-        is alive, None if it is dead.
-        """
+    def claimable(self, now: float, limit: int, agents: Collection[str], owned: Owned) -> list[OwedWork]:
+        """What `claim` would claim."""
         found: list[OwedWork] = []
-        for session_id, agent_id, at, why, claims, owner in self._connection.execute(_DUE, (now,)) if self.there else ():
+        for session_id, agent_id, at, why, claims, owner in (
+            self._connection.execute(_DUE, (now,)) if self.there else ()
+        ):
+            if agent_id not in agents:
+                continue
             here = owned(owner)
             if here is not False and may_claim(why, owned_here=here is True):
                 found.append(OwedWork(session_id=session_id, agent_id=agent_id, at=at, why=why, claims=claims + 1))
@@ -69,9 +76,9 @@ class OwedTable:
                 break
         return found
 
-    def claim(self, now: float, limit: int, owned: Callable[[str | None], bool | None]) -> list[OwedWork]:
+    def claim(self, now: float, limit: int, agents: Collection[str], owned: Owned) -> list[OwedWork]:
         """See the port, and `claimable`."""
-        claimed = self.claimable(now, limit, owned)
+        claimed = self.claimable(now, limit, agents, owned)
         self._connection.executemany(
             "UPDATE owed SET at = ?, claims = ? WHERE session = ? AND agent = ?",
             [(next_due(now, each.claims), each.claims, each.session_id, each.agent_id) for each in claimed],

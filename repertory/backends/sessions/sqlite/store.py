@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -180,9 +180,9 @@ class SQLiteSessionStore(SessionStore):
         check_id(session_id, "session id")
         return await self._read(lambda journals: journals.label_rows(session_id, agent_id), [])
 
-    async def claim_due(self, now: float, limit: int) -> Sequence[OwedWork]:
+    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
         """Errors: see the class."""
-        return await self._read(lambda journals: journals.claim_due(now, limit), [])
+        return await self._read(lambda journals: journals.claim_due(now, limit, agents), [])
 
     async def owed(self) -> Sequence[OwedWork]:
         """Errors: see the class."""
