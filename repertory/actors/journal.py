@@ -35,7 +35,7 @@ from repertory.runtime.ref import ActorRef
 if TYPE_CHECKING:
     from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.core.messages import Json, Message, ToolResult
-    from repertory.core.owed import Due
+    from repertory.core.owed import DueTime
 
 _STORE, _STORE_SOON = Store(), Store(soon=True)
 LATE_S = 2.0
@@ -185,7 +185,7 @@ class ActorJournal:
             with suppress(MailboxFull):  # The persister takes these rows with the messages in its full mailbox.
                 self._persister.tell_now(_STORE_SOON if soon else _STORE)
 
-    def _new_due(self) -> Due | None:
+    def _new_due(self) -> DueTime | None:
         return None if self.owes is None else self.owes.changed(self._buffer.agent_id, self.fold, self.wall())
 
     def state_due(self) -> None:

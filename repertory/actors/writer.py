@@ -19,7 +19,7 @@ from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.history.redact import Redaction
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.owed import Due
+from repertory.core.owed import DueTime
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience, unwritable
 from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable
 from repertory.runtime.actor import Actor
@@ -290,9 +290,9 @@ class CommitBuffer:
         """Stored rows whose contents the writer was asked to destroy; it has not confirmed that."""
         self.erase: frozenset[int] = frozenset()
         """Rows for the next such request."""
-        self.due: Due | None = None
+        self.due: DueTime | None = None
         """What the agent owes, to be stored with the next write; None: as before."""
-        self.sent_due: Due | None = None
+        self.sent_due: DueTime | None = None
         """The same of the writes that were handed to the writer."""
         self.error: RepertoryError | None = None
         """Why the store does not accept them; None while the store accepts rows."""

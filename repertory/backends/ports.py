@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from repertory.core.interrupts import Questions
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Message, ToolResult, ToolSpec, ToolUse
-    from repertory.core.owed import Due, OwedWork
+    from repertory.core.owed import DueTime, OwedWork
 
 
 def __getattr__(name: str) -> object:
@@ -300,7 +300,7 @@ class Batch(Struct, frozen=True, kw_only=True):
     lease: Lease
     rows: Sequence[Row]
     erase: Sequence[tuple[str, int]] = ()
-    due: Due | None = None
+    due: DueTime | None = None
 
 
 class Position(Struct, frozen=True, kw_only=True):
@@ -464,6 +464,10 @@ class Maintained(Named, Protocol):
         """The rows of kind `snapshot` whose content is not erased, in order. Errors: as `load_at`."""
         raise _unable(self, "find labels by themselves", session_id)
 
+
+class Waking(Named, Protocol):
+    """How a session store tells which sessions must be woken, where it `wakes`."""
+
     async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
         """Claim up to `limit` works of these agents that are due at `now` (epoch seconds), in sessions that no live
         owner has (one that this object owns: see `may_claim`), the longest due first. Each is then due again as
@@ -566,7 +570,7 @@ class Combined(Protocol):
                 await self.release(lease)
 
 
-class SessionStore(Maintained, Combined, Repairable, Protocol):
+class SessionStore(Maintained, Waking, Combined, Repairable, Protocol):
     """Durable, append-only journals, one per agent in a session. `name` tells two stores apart in one process.
 
     Subclass it: methods that not every store supports have a default here, and `capabilities` says which ones work.

@@ -2,7 +2,7 @@
 
 The owner says with each commit when its session must be woken, and takes that back when the work is done. While it
 lives it does the work itself; when it has died, or gave the session up before, a dispatcher claims what is due
-(`docs/design/0048`).
+(`docs/design/0047`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLAIMS_MAX = 5
 _HOLD_S, _HOLD_MAX_S = 10.0, 600.0
 
 
-class Due(Struct, frozen=True, kw_only=True):
+class DueTime(Struct, frozen=True, kw_only=True):
     """When an agent of a session must be woken if nobody calls."""
 
     agent_id: str
@@ -71,7 +71,7 @@ def may_claim(why: str, *, owned_here: bool) -> bool:
     return not owned_here or why not in ("turn", "memory")
 
 
-def due_of(agent_id: str, fold: Fold, *, turn_at: float | None, memory_at: float | None) -> Due:
+def due_of(agent_id: str, fold: Fold, *, turn_at: float | None, memory_at: float | None) -> DueTime:
     """What an agent owes. `turn_at`: when its running call began; None between calls. `memory_at`: when memories came
     due; None if none are.
     """
@@ -86,9 +86,9 @@ def due_of(agent_id: str, fold: Fold, *, turn_at: float | None, memory_at: float
     if memory_at is not None:
         found.append((memory_at + GRACE_S, "memory"))
     if not found:
-        return Due(agent_id=agent_id)
+        return DueTime(agent_id=agent_id)
     at, why = min(found)
-    return Due(agent_id=agent_id, at=at, why=why)
+    return DueTime(agent_id=agent_id, at=at, why=why)
 
 
 class OwedTimes:
@@ -99,13 +99,13 @@ class OwedTimes:
         self._claims_soon = claims_soon
         self._turn_at: float | None = None
         self._memory_at: float | None = None
-        self._stated: Due | None = None
+        self._stated: DueTime | None = None
         """What the store was told last; None: it is not known."""
 
     def begin(self, fold: Fold, now: float) -> None:
         """The journal was opened. Of a new one the store knows nothing."""
         self._turn_at, self._memory_at = None, now if owes_memories(fold.kept) else None
-        self._stated = None if fold.last_seq else Due(agent_id="")
+        self._stated = None if fold.last_seq else DueTime(agent_id="")
 
     def call_began(self, now: float) -> None:
         """A call is served: until it has ended, a turn without an answer is owed."""
@@ -127,7 +127,7 @@ class OwedTimes:
         """State what is owed in any case the next time."""
         self._stated = None
 
-    def changed(self, agent_id: str, fold: Fold, now: float) -> Due | None:
+    def changed(self, agent_id: str, fold: Fold, now: float) -> DueTime | None:
         """What is owed now; None if the store was told that before."""
         answered = fold.last_message is not None and is_answer(fold.last_message)
         if answered and self._turn_at is not None and self._memory_at is None and self._claims_soon():

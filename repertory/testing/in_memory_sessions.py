@@ -11,7 +11,7 @@ from repertory.backends.ports import Batch, Lease, Position, SessionInfo, Sessio
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.owed import Due, OwedWork, may_claim, next_due
+from repertory.core.owed import DueTime, OwedWork, may_claim, next_due
 from repertory.errors import Invalid, LeaseLost, SessionBusy, StoreNotFound
 
 
@@ -184,7 +184,7 @@ class MemorySessionStore(SessionStore):
         agent_id = batch.rows[-1].agent_id if batch.rows else (batch.erase[-1][0] if batch.erase else "")
         return Position(agent_id=agent_id, seq=ends.get(agent_id, 0))
 
-    def _note_due(self, session_id: str, due: Due) -> None:
+    def _note_due(self, session_id: str, due: DueTime) -> None:
         key = session_id, due.agent_id
         before = self._shelf.owed.pop(key, None)
         if due.at is not None:

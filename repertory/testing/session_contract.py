@@ -22,7 +22,7 @@ from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, SnapshotTaken, StateChanged, View, ViewChanged
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import RecordKind, Row, verify
-from repertory.core.owed import CLAIMS_MAX, Due, next_due
+from repertory.core.owed import CLAIMS_MAX, DueTime, next_due
 from repertory.errors import AlreadyExists, Invalid, LeaseLost, NotFound, SessionBusy
 
 WAIT_S = 20.0
@@ -477,7 +477,7 @@ class SessionStoreContract(ABC):
             assert list(await two.claim_due(1e9, 10, {"default"})) == list(await two.owed()) == []
             for name, at in (("late", 30.0), ("early", 10.0), ("held", 5.0), ("never", None)):
                 lease = await one.acquire(name)
-                due = Due(agent_id="default", at=at, why="memory")
+                due = DueTime(agent_id="default", at=at, why="memory")
                 await one.append([Batch(lease=lease, rows=grow(1), due=due)])
                 if name != "held":
                     await one.release(lease)
@@ -510,16 +510,18 @@ class SessionStoreContract(ABC):
                 return
             for name in ("done", "deleted"):
                 lease = await one.acquire(name)
-                rows, owes = grow(2, "a"), Due(agent_id="a", at=1.0)
+                rows, owes = grow(2, "a"), DueTime(agent_id="a", at=1.0)
                 await one.append([Batch(lease=lease, rows=rows[:1], due=owes)])
-                await one.append([Batch(lease=lease, rows=grow(1, "b"), due=Due(agent_id="b", at=2.0, why="expiry"))])
+                await one.append(
+                    [Batch(lease=lease, rows=grow(1, "b"), due=DueTime(agent_id="b", at=2.0, why="expiry"))]
+                )
                 await one.append([Batch(lease=lease, rows=rows[1:])])
                 assert {(work.agent_id, work.why) for work in await two.owed() if work.session_id == name} == {
                     ("a", "turn"),
                     ("b", "expiry"),
                 }
                 if name == "done":
-                    await one.append([Batch(lease=lease, rows=(), due=Due(agent_id="a"))])
+                    await one.append([Batch(lease=lease, rows=(), due=DueTime(agent_id="a"))])
                 await one.release(lease)
             await two.delete("deleted")
             assert [(work.session_id, work.agent_id) for work in await one.owed()] == [("done", "b")]
@@ -532,7 +534,7 @@ class SessionStoreContract(ABC):
             if not one.capabilities.wakes:
                 return
             lease = await one.acquire("session")
-            await one.append([Batch(lease=lease, rows=grow(1), due=Due(agent_id="default", at=1.0))])
+            await one.append([Batch(lease=lease, rows=grow(1), due=DueTime(agent_id="default", at=1.0))])
             await one.aclose()  # A dead owner releases nothing.
             now = 1.0
             for _ in range(CLAIMS_MAX):
@@ -554,7 +556,7 @@ class SessionStoreContract(ABC):
             lease = await one.acquire("session")
             await one.append([Batch(lease=lease, rows=grow(1))])
             await two.acquire("session", takeover=True)
-            (outcome,) = await one.append([Batch(lease=lease, rows=(), due=Due(agent_id="default", at=1.0))])
+            (outcome,) = await one.append([Batch(lease=lease, rows=(), due=DueTime(agent_id="default", at=1.0))])
             assert isinstance(outcome, LeaseLost)
             assert list(await two.owed()) == []
 

@@ -16,7 +16,7 @@ class Silent(Model):
 
     async def stream(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
         sessions = Sessions(SQLiteSessions(sys.argv[1]))
-        while not await sessions.owed():
+        while not await sessions.owed():  # noqa: ASYNC110 - it is stored by another actor
             await anyio.sleep(0.01)
         print("asked", flush=True)
         await anyio.sleep_forever()

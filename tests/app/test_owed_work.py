@@ -266,7 +266,7 @@ async def test_memories_are_extracted_after_a_kill_at_any_moment_though_nobody_c
 @pytest.mark.real_time
 async def test_the_turn_of_a_killed_process_is_finished_once_by_one_of_two_others(tmp_path: Path) -> None:
     program = Path(__file__).with_name("owing_worker.py")
-    process = subprocess.Popen(
+    process = subprocess.Popen(  # noqa: ASYNC220 - it is killed at its first line
         [sys.executable, str(program), str(tmp_path / "a.db")], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
@@ -282,7 +282,7 @@ async def test_the_turn_of_a_killed_process_is_finished_once_by_one_of_two_other
         async with Runtime(sessions=places[0]) as one, Runtime(sessions=places[1]) as two:
             one.agent(AgentSpec(name="clerk", model=models[0]))
             two.agent(AgentSpec(name="clerk", model=models[1]))
-            while await Sessions(places[0]).owed():
+            while await Sessions(places[0]).owed():  # noqa: ASYNC110 - another process's state
                 await anyio.sleep(0.1)
     assert sorted(len(model.calls) for model in models) == [0, 1]
     async with Runtime(sessions=places[0], wakes_max=0) as runtime:

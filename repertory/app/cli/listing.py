@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import SessionInfo
     from repertory.core.journal.history.compare import Cost, Difference, MessageDifference
     from repertory.core.journal.history.timeline import TimelineEntry
+    from repertory.core.owed import OwedWork
 
 
 def report_json(value: object) -> str:

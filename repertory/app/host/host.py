@@ -207,7 +207,7 @@ class Host:
         if durable.store.capabilities.wakes:
             await self.system.start(dispatcher_spec(durable.store, awakening, lambda: self._refusing))
         else:
-            await self._stores.leave(sessions.key, keep=False)
+            await self._stores.leave(sessions.key, keep=True)
 
     def abandon(self) -> list[Thread]:
         """Close the stores without the event loop, which was closed. Returns the threads that still do so."""

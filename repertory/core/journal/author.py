@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from repertory.core.journal.records import Record, ViewChanged
     from repertory.core.journal.restore import Appender
     from repertory.core.messages import Message
-    from repertory.core.owed import Due
+    from repertory.core.owed import DueTime
 
 GatheredWrite: TypeAlias = "Row | Redaction"
 """One write, in order: a row, or a redaction, which appends rows and erases others."""
@@ -52,7 +52,7 @@ class JournalAuthor:
         self._handed: list[GatheredWrite] = []
         self.handed_seq = appender.fold.last_seq
         """The last sequence number that was handed over, or restored."""
-        self._due: Due | None = None
+        self._due: DueTime | None = None
         self._open: _Open | None = None
         self._last_at = 0.0
 
@@ -108,7 +108,7 @@ class JournalAuthor:
             for row in self._appender.restate(self._last_at):
                 self._keep(row)
 
-    def hand_over(self, due: Due | None = None) -> None:
+    def hand_over(self, due: DueTime | None = None) -> None:
         """Release the gathered writes to `take`. `due`: what the agent owes once they are stored; None: as before."""
         self._make_row()
         self._due = due or self._due
@@ -124,7 +124,7 @@ class JournalAuthor:
             self._handed = []
         return handed
 
-    def take_due(self) -> Due | None:
+    def take_due(self) -> DueTime | None:
         """What the agent owes once the writes of the last `take` are stored; None: as before."""
         due, self._due = self._due, None
         return due

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Collection
 from typing import TypeAlias
 
-from repertory.core.owed import CLAIMS_MAX, Due, OwedWork, may_claim, next_due
+from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, may_claim, next_due
 
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS owed (session TEXT NOT NULL, agent TEXT NOT NULL, at REAL NOT NULL, why TEXT NOT NULL,"
@@ -35,7 +35,7 @@ class OwedTable:
         self._found = False
         """True once the table was seen."""
 
-    def note(self, session_id: str, due: Due) -> None:
+    def note(self, session_id: str, due: DueTime) -> None:
         """An agent owes this from now on, and nothing else."""
         if due.at is None:
             if self.there:
