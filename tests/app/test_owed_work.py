@@ -277,6 +277,9 @@ async def test_the_turn_of_a_killed_process_is_finished_once_by_one_of_two_other
     places = [SQLiteSessions(tmp_path / "a.db") for _ in range(2)]
     models = [ScriptedModel(["done"]) for _ in places]
     (work,) = await Sessions(places[0]).owed()
+    command = [sys.executable, "-m", "repertory.app.cli.main", "sessions", "owed", "--at", str(tmp_path / "a.db")]
+    listed = await anyio.run_process(command)
+    assert listed.stdout.decode().splitlines()[1].split()[:3] == ["s", "clerk", "turn"]
     assert (work.session_id, work.agent_id, work.why, work.parked) == ("s", "clerk", "turn", False)
     with anyio.fail_after(30):
         async with Runtime(sessions=places[0]) as one, Runtime(sessions=places[1]) as two:
@@ -285,6 +288,24 @@ async def test_the_turn_of_a_killed_process_is_finished_once_by_one_of_two_other
             while await Sessions(places[0]).owed():  # noqa: ASYNC110 - another process's state
                 await anyio.sleep(0.1)
     assert sorted(len(model.calls) for model in models) == [0, 1]
+    assert (await anyio.run_process([*command, "--json"])).stdout.decode().split() == ["[]"]
     async with Runtime(sessions=places[0], wakes_max=0) as runtime:
         agent = runtime.agent(AgentSpec(name="clerk", model=ScriptedModel([])))
         assert [text_of(message) for message in await agent.session("s").messages()] == ["hello", "done"]
+
+
+async def test_many_that_are_due_at_once_are_woken_one_after_the_other_without_waiting_for_the_next_look() -> None:
+    world, slow = World(), AgentSpec(name="clerk", model=Slow())
+    async with Runtime(sessions=world) as runtime, anyio.create_task_group() as group:
+        agent = runtime.agent(slow)
+        for number in range(40):
+            group.start_soon(agent.session(f"s{number}").invoke, "send hi")
+        await anyio.sleep(10)
+        left = killed(copy.deepcopy(world))
+        group.cancel_scope.cancel()
+    assert len(left.shelf.owed) == 40
+    async with Runtime(sessions=left, wakes_max=4) as runtime:
+        runtime.agent(clerk(left))
+        await anyio.sleep(3.0)
+        active = [child for child in runtime.tree().children if child.path.rpartition("/")[2].startswith("session")]
+        assert (left.shelf.owed, len(left.effects), active) == ({}, 40, [])

@@ -1,7 +1,7 @@
 """The dispatcher of a runtime: wakes sessions that owe work which nobody waits for.
 
 State: how many sessions it wakes now. Fails: by a bug alone, and is started again; what it had claimed is due again
-later. Pace: one look a second, as long as there is room. Supervised by the root. `docs/design/0047` says why.
+later. Pace: one look a second, and one as soon as there is room again while more is due. Supervised by the root. `docs/design/0047` says why.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class Dispatcher(Actor[LookForDue]):
         self._awakening = awakening
         self._refusing = refusing
         self._awake = 0
+        self._more = False
+        """Whether the last look found as much as there was room for."""
 
     def summary(self) -> object:
         return {"store": self._store.name, "awake": self._awake, "room": self._awakening.room}
@@ -62,7 +64,9 @@ class Dispatcher(Actor[LookForDue]):
         del message
         room, agents = self._awakening.room - self._awake, self._awakening.agents()
         if room > 0 and agents and not self._refusing():
-            for work in await self._due(room, agents):
+            due = await self._due(room, agents)
+            self._more = len(due) == room
+            for work in due:
                 self._awake += 1
                 self.context.job(self._wake, work, name=f"wake {work.session_id}")
         self.context.after(LOOK_S * self.context.rng.uniform(0.8, 1.2), LookForDue(), key="look")
@@ -83,6 +87,9 @@ class Dispatcher(Actor[LookForDue]):
             self.context.logger.warning("owed work could not be done session=%r agent=%r why=%r cause=%r", *fields)
         finally:
             self._awake -= 1
+            if self._more:
+                self._more = False
+                self.context.self_ref.tell(LookForDue())
 
 
 def dispatcher_spec(store: SessionStore, awakening: Awakening, refusing: Callable[[], bool]) -> ChildSpec:

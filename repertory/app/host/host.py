@@ -209,6 +209,10 @@ class Host:
         else:
             await self._stores.leave(sessions.key, keep=True)
 
+    async def let_go(self, spec: SessionSpec) -> None:
+        """Stop an idle session now instead of after its idle time; one that is in use when its users have left."""
+        await self._yield(*spec.key[:2])
+
     def abandon(self) -> list[Thread]:
         """Close the stores without the event loop, which was closed. Returns the threads that still do so."""
         return self._stores.abandon_all()

@@ -264,6 +264,8 @@ class HostedSession:
                 await session.wake(work.why, go_on)
         except (SessionBusy, Gone):
             return
+        finally:
+            await self._host.let_go(spec)
 
     def _use(self, invocation: Invocation) -> SessionUse:
         reject = (invocation.busy or self._spec.calls.busy) == "reject"
