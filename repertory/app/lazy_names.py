@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from repertory.app.host.session import ActivationLock as ActivationLock
     from repertory.app.sessions.hooked import hooked_or_placed as hooked_or_placed
     from repertory.app.sessions.sessions import PlacedSession as PlacedSession
+    from repertory.app.sessions.sessions import WakingPlace as WakingPlace
     from repertory.app.sessions.sessions import check_place as check_place
     from repertory.app.sessions.sessions import check_placement as check_placement
     from repertory.app.toolbox.sandbox import check_sandbox as check_sandbox
@@ -106,6 +107,7 @@ HOMES = {
     "LatePlugins": "repertory.app.agent.plugins",
     "MiddlewareRegistry": "repertory.actors.hooks.middleware",
     "PlacedSession": "repertory.app.sessions.sessions",
+    "WakingPlace": "repertory.app.sessions.sessions",
     "Plugin": "repertory.app.agent.plugins",
     "ReadModel": "repertory.actors.journal",
     "SameHooks": "repertory.actors.hooks.events",

@@ -1,7 +1,8 @@
 """The dispatcher of a runtime: wakes sessions that owe work which nobody waits for.
 
 State: how many sessions it wakes now. Fails: by a bug alone, and is started again; what it had claimed is due again
-later. Pace: one look a second, and one as soon as there is room again while more is due. Supervised by the root. `docs/design/0047` says why.
+later. Pace: one look a second, and one as soon as there is room again while more is due. Supervised by the root.
+`docs/design/0047` says why.
 """
 
 from __future__ import annotations

@@ -200,14 +200,11 @@ class Host:
             _log_not_stored(() if self._settings.alone else self.buffers.not_stored())
 
     async def wake_due(self, sessions: SessionPlace, awakening: Awakening) -> None:
-        """From now on, wake sessions of this place that owe work, where its store can tell which."""
+        """From now on, wake sessions of this place that owe work."""
         from repertory.app.host.dispatcher import dispatcher_spec  # loaded when used
 
         durable = await self._stores.enter(sessions)
-        if durable.store.capabilities.wakes:
-            await self.system.start(dispatcher_spec(durable.store, awakening, lambda: self._refusing))
-        else:
-            await self._stores.leave(sessions.key, keep=True)
+        await self.system.start(dispatcher_spec(durable.store, awakening, lambda: self._refusing))
 
     async def let_go(self, spec: SessionSpec) -> None:
         """Stop an idle session now instead of after its idle time; one that is in use when its users have left."""

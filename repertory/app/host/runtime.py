@@ -99,7 +99,7 @@ class Runtime:
 
     async def __aenter__(self) -> Runtime:
         await self._task.enter()
-        if self._sessions is not None and self._wakes_max:
+        if isinstance(self._sessions, later.WakingPlace) and self._wakes_max:
             awakening = later.Awakening(wake=self._wake, agents=self._served.keys, room=self._wakes_max)
             try:
                 await self._host.wake_due(self._sessions, awakening)
