@@ -31,6 +31,7 @@ from repertory.actors.call import (
     LookAtSignal,
     ReplyChannel,
     ShowSnapshot,
+    StateOwed,
     StreamChannel,
 )
 from repertory.actors.context import AgentParts, AgentSettings, PublishTurnEvent, TurnContext, TurnRecord
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from repertory.actors.conversation import ConversationMessage
     from repertory.core.journal.image import UnansweredTurn
     from repertory.core.messages import Message, ToolUse
+    from repertory.core.owed import OwedTimes
     from repertory.runtime.ref import ActorRef
 
 LOOK_S = 0.05
@@ -99,14 +101,18 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         parts: AgentParts,
         buffer: CommitBuffer,
         wall: Callable[[], float],
+        owes: OwedTimes | None = None,
     ) -> None:
-        """`buffer` holds the rows that this agent's persister could not store."""
+        """`buffer` holds the rows that this agent's persister could not store. `owes`: for one that can be woken."""
         super().__init__("turns")
         self._settings = settings
         self._buffer = buffer
         self._calls = calls
         self._parts = parts
         self._wall = wall
+        self._owes = owes
+        self._leaves_owed = False
+        """Whether the running turn is cut short to be finished elsewhere."""
         self._driver: TurnDriver | None = None
         self._named = NamedTurns(Image())
 
@@ -119,7 +125,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
 
     async def on_start(self) -> None:
         persister = self.context.sibling("persister")
-        self._journal = await ActorJournal.open(persister, self._wall, buffer=self._buffer)
+        self._journal = await ActorJournal.open(persister, self._wall, buffer=self._buffer, owes=self._owes)
         self._conversation: ActorRef[ConversationMessage] = self.context.sibling("conversation")
         self._chance = partial(self.context.rng.uniform, 0.0, 1.0)
         self._opening = TurnStarter(self._journal, self._parts, self._calls.unknown_outcome)
@@ -171,6 +177,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
                 return self._take_load(wanted)
             case KeepProgress():
                 return self._keep_progress(message)
+            case StateOwed(again_at=again_at):
+                return self._state_owed(again_at)
             case CancelTurn():
                 request = self._parts.stop_request.take()
                 if request is not None and self._driver is not None:
@@ -287,6 +295,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
 
     def _finish(self, at_once: bool) -> Next:
         if at_once:
+            self._leaves_owed = self._running is not None
             self._cancel()
             self._refuse_waiting()
         slot = self.context.defer()
@@ -305,7 +314,18 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         positions = {**fold.cursors, message.store: message.position}
         kept = {store: kept for store, kept in {**fold.kept, message.store: message.kept}.items() if kept is not None}
         self._journal.add(CursorMoved(at=self._wall(), positions=positions, kept=kept))
+        if self._owes is not None:
+            self._owes.memory_kept(fold, self._wall())
         self._journal.hand_over(soon=True)
+        return reply(None)
+
+    def _state_owed(self, again_at: float | None) -> Next:
+        if self._owes is not None and self._running is None:
+            if again_at is not None:
+                self._owes.try_again_at(again_at)
+            self._owes.forget_stated()
+            self._journal.state_due()
+            self._owes.call_ended()
         return reply(None)
 
     def _keep_state(self) -> None:
@@ -346,6 +366,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
     async def _serve(self, call: Call) -> None:
         self._running, self._parts.read_model.in_a_turn = call, True
         turns_before = self._journal.fold.turns
+        if self._owes is not None:
+            self._owes.call_began(self._wall())
         self._parts.stop_request.take()  # Any request was for an earlier turn.
         if call.invocation.cancel_signal is not None:
             self._look_at_signal(call.invocation)
@@ -360,11 +382,18 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             self._waiting.extendleft(reversed(call.set_back(driver.undelivered)))
             if driver.record.wrote and isinstance(outcome, AgentResult):
                 self._named.remember(call.invocation.idempotency_token, outcome, self._journal.fold.last_message)
+        self._note_call_ended()
         await call.end(outcome)
         if driver is not None:
             with suppress(Unavailable, Failed):  # The rows stay in the buffer; the next turn waits for them.
                 await driver.after_answer()
         self._tell_memory(turns_before, call.invocation.context.get(BUDGETS, ()))
+
+    def _note_call_ended(self) -> None:
+        """Its caller learns how it ended, so it is owed no more, unless it was cut short by a shutdown."""
+        if self._owes is not None and not self._leaves_owed:
+            self._owes.call_ended()
+            self._journal.state_due()
 
     def _tell_memory(self, turns_before: int, budgets: tuple[Budget, ...]) -> None:
         """Tell the memory of answered turns only: a turn without its answer may be continued."""

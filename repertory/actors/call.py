@@ -248,8 +248,15 @@ class KeepProgress(Struct, Ask[None], frozen=True, kw_only=True):
     """What else the journal keeps for the memory store; None for nothing."""
 
 
+class StateOwed(Struct, Ask[None], frozen=True, kw_only=True):
+    """Tell the store what is owed, whatever it was told before; answered when that is on its way."""
+
+    again_at: float | None = None
+    """When the turn that could not be finished now is to be tried again, in epoch seconds; None if there is none."""
+
+
 CallMessage: TypeAlias = Invoke | InvokeStreaming | TimeUp | Abandon | FinishTurns
-AgentMessage: TypeAlias = CallMessage | CancelTurn | LookAtSignal | ShowSnapshot | KeepProgress
+AgentMessage: TypeAlias = CallMessage | CancelTurn | LookAtSignal | ShowSnapshot | KeepProgress | StateOwed
 
 
 BUDGETS: ContextVar[tuple[Budget, ...]] = ContextVar("repertory_budgets", default=())

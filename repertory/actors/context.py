@@ -120,6 +120,8 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     """
     tracks_messages: bool = False
     """Whether each new message gets a `tracking_id`."""
+    wakes: bool = False
+    """True if the store is told when the session must be woken, because a `Runtime` can do that."""
     confirm_s: float = 1.0
     """If the last confirmation of the lease is older than this, the store is asked who owns the session before a model
     is called.

@@ -26,6 +26,7 @@ from repertory.core.journal.pending_tools import PendingTools, TurnState, pendin
 from repertory.core.journal.records import MessageAdded, Record, StateChanged, ViewChanged
 from repertory.core.journal.view import ShownMessages
 from repertory.core.messages import check_messages, copy_message
+from repertory.core.owed import OwedTimes
 from repertory.core.state import AgentState
 from repertory.core.window.edits import edit_of
 from repertory.errors import Invalid, MailboxFull, SessionException, UnpairedTools
@@ -34,6 +35,7 @@ from repertory.runtime.ref import ActorRef
 if TYPE_CHECKING:
     from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.core.messages import Json, Message, ToolResult
+    from repertory.core.owed import DueTime
 
 _STORE, _STORE_SOON = Store(), Store(soon=True)
 LATE_S = 2.0
@@ -61,22 +63,29 @@ class ActorJournal:
         journal: JournalAuthor | InMemoryJournal,
         wall: Callable[[], float],
         buffer: CommitBuffer,
+        owes: OwedTimes | None = None,
     ) -> None:
         """`journal`: opened by the persister just now, with the lease. `wall` gives epoch seconds. `buffer`: the
-        persister's.
+        persister's. `owes`: for an author that says what it owes.
         """
         self._persister = persister
         self._buffer = buffer
         self.wall = wall
+        self.owes = owes
         self._read_model: ReadModel | None = None
         self._go_on(journal)
 
     @classmethod
     async def open(
-        cls, persister: ActorRef[PersisterMessage], wall: Callable[[], float], *, buffer: CommitBuffer
+        cls,
+        persister: ActorRef[PersisterMessage],
+        wall: Callable[[], float],
+        *,
+        buffer: CommitBuffer,
+        owes: OwedTimes | None = None,
     ) -> ActorJournal:
         """The journal that the persister has opened. Errors: `ActorDead`."""
-        return cls(persister, await persister.ask(OpenJournal(), timeout_s=math.inf), wall, buffer)
+        return cls(persister, await persister.ask(OpenJournal(), timeout_s=math.inf), wall, buffer, owes)
 
     def _go_on(self, journal: JournalAuthor | InMemoryJournal) -> None:
         self._journal = journal
@@ -87,6 +96,8 @@ class ActorJournal:
         self._confirmed_at = self.wall() if self._author is not None else math.inf
         self._unshown: list[NumberedMessage] = []
         self._ended: Mapping[str, ToolResult] = {}
+        if self.owes is not None:
+            self.owes.begin(journal.fold, self.wall())
         self.asked = _asked(journal.fold)
         """The user's last messages, one after the other with no answer between them."""
 
@@ -170,9 +181,19 @@ class ActorJournal:
     def hand_over(self, *, soon: bool = False) -> None:
         """Have the persister write the gathered records in the background; at once if `soon`."""
         if self._author is not None and self._author.gathered:
-            self._author.hand_over()
+            self._author.hand_over(self._new_due())
             with suppress(MailboxFull):  # The persister takes these rows with the messages in its full mailbox.
                 self._persister.tell_now(_STORE_SOON if soon else _STORE)
+
+    def _new_due(self) -> DueTime | None:
+        return None if self.owes is None else self.owes.changed(self._buffer.agent_id, self.fold, self.wall())
+
+    def state_due(self) -> None:
+        """Have the store told what is owed, if that has changed, though nothing was added."""
+        if self._author is not None and (due := self._new_due()) is not None:
+            self._author.hand_over(due)
+            with suppress(MailboxFull):
+                self._persister.tell_now(_STORE_SOON)
 
     async def commit(self, *, closing: bool = False, patient: bool = True) -> None:
         """Wait until everything added so far is durable. Errors: those of the persister's `Commit`; `ActorDead`.
@@ -184,7 +205,7 @@ class ActorJournal:
             return
         if closing:
             self._author.restate()
-        self._author.hand_over()
+        self._author.hand_over(self._new_due())
         commit = Commit(seq=self.fold.last_seq, patient=patient, within_s=_within_s())
         await self._persister.ask(commit, timeout_s=math.inf)
         self._confirmed_at = self.wall()
@@ -200,7 +221,7 @@ class ActorJournal:
             return False
         begin = Begin(before=self._author.handed_seq, stored=stored, within_s=_within_s())
         if stored:
-            self._author.hand_over()
+            self._author.hand_over(self._new_due())
         reopened = await self._persister.ask(begin, timeout_s=math.inf)
         if reopened is not None:
             self._go_on(reopened)

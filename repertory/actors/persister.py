@@ -338,7 +338,7 @@ class SessionPersister(Actor[PersisterMessage]):
             case Commit(seq=seq, patient=patient):
                 return self._wait(message.within_s, seq=seq, patient=patient)
             case Store(soon=soon):
-                if self._buffer.unsent:
+                if self._buffer.unsent or self._buffer.due is not None:
                     self._due_at = min(self._due_at, -math.inf if soon else self.context.clock() + self._linger_s)
                 return carry_on()
             case Written() | WriteRefused() if message.of is not self._write:
@@ -491,7 +491,10 @@ class SessionPersister(Actor[PersisterMessage]):
 
     def _take_handed_over(self) -> None:
         journal, buffer = self._journal, self._buffer
-        for each in journal.take() if isinstance(journal, JournalAuthor) else ():
+        if not isinstance(journal, JournalAuthor):
+            return
+        buffer.due = journal.take_due() or buffer.due
+        for each in journal.take():
             if isinstance(each, Row):
                 buffer.unsent.append(each)
             else:

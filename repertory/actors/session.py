@@ -25,6 +25,7 @@ from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.leases import Durable
 from repertory.actors.memory.consumer import MemoryConsumer, MemoryParts
 from repertory.actors.persister import PersisterSettings, persister_spec
+from repertory.core.owed import OwedTimes
 from repertory.core.window.decision import WindowManager
 from repertory.runtime.spec import ChildSpec, Restart, Strategy, SupervisorSettings
 from repertory.runtime.supervisor import Supervisor
@@ -75,7 +76,8 @@ def member_specs(settings: SessionSettings, parts: SessionParts) -> Sequence[Chi
 
     def agent() -> AgentActor:
         buffer = parts.keeper.buffer_of(settings.agent.session_id, settings.agent.agent_id)
-        return AgentActor(settings.agent, settings.calls, parts.agent, buffer, parts.wall)
+        owes = OwedTimes(partial(_claims_soon, parts.memory)) if settings.agent.wakes else None
+        return AgentActor(settings.agent, settings.calls, parts.agent, buffer, parts.wall, owes)
 
     def memory(remembered: MemoryParts) -> MemoryConsumer:
         of = settings.agent.session_id, settings.agent.agent_id
@@ -89,3 +91,7 @@ def member_specs(settings: SessionSettings, parts: SessionParts) -> Sequence[Chi
     if parts.memory is not None:
         members.append(ChildSpec(name="memory", factory=partial(memory, parts.memory)))
     return members
+
+
+def _claims_soon(memory: MemoryParts | None) -> bool:
+    return memory is not None and memory.link.claims_soon()

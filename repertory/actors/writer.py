@@ -19,6 +19,7 @@ from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.history.redact import Redaction
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.owed import DueTime
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience, unwritable
 from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable
 from repertory.runtime.actor import Actor
@@ -264,6 +265,7 @@ class CommitBuffer:
     __slots__ = (
         "_patience",
         "agent_id",
+        "due",
         "erase",
         "erasing",
         "error",
@@ -271,6 +273,7 @@ class CommitBuffer:
         "lost",
         "promised",
         "sent",
+        "sent_due",
         "session_id",
         "unsent",
     )
@@ -287,6 +290,10 @@ class CommitBuffer:
         """Stored rows whose contents the writer was asked to destroy; it has not confirmed that."""
         self.erase: frozenset[int] = frozenset()
         """Rows for the next such request."""
+        self.due: DueTime | None = None
+        """What the agent owes, to be stored with the next write; None: as before."""
+        self.sent_due: DueTime | None = None
+        """The same of the writes that were handed to the writer."""
         self.error: RepertoryError | None = None
         """Why the store does not accept them; None while the store accepts rows."""
         self.failed: RepertoryError | None = None
@@ -305,9 +312,14 @@ class CommitBuffer:
         return (*self.sent, *self.unsent)
 
     @property
-    def waits(self) -> bool:
-        """True if there is anything to store or to erase."""
+    def holds(self) -> bool:
+        """True if there are records to store or contents to erase."""
         return bool(self.sent or self.unsent or self.erase or self.erasing)
+
+    @property
+    def waits(self) -> bool:
+        """True if there is anything to tell the store."""
+        return self.holds or self.due is not None or self.sent_due is not None
 
     @property
     def size_bytes(self) -> int:
@@ -333,29 +345,32 @@ class CommitBuffer:
     def take_all(self) -> None:
         """Move everything to `sent`: the writer gets it next."""
         self.sent, self.unsent = self.rows, []
+        self.sent_due, self.due = self.due or self.sent_due, None
         if self.erase:
             self.erasing, self.erase = self.erasing | self.erase, frozenset()
 
     def batch(self, lease: Lease) -> Batch:
         """What was handed to the writer, to be committed under this lease."""
         erase = tuple((self.agent_id, seq) for seq in sorted(self.erasing)) if self.erasing else ()
-        return Batch(lease=lease, rows=self.sent, erase=erase)
+        return Batch(lease=lease, rows=self.sent, erase=erase, due=self.sent_due)
 
     def put_back(self) -> None:
-        """Ask for the last erasures again, since the writer may not have done them."""
+        """Ask again for what the writer may not have done besides storing rows."""
+        self.due, self.sent_due = self.due or self.sent_due, None
         self.erase, self.erasing = self.erase | self.erasing, frozenset()
 
     def stored(self, seq: int) -> None:
         """The rows up to `seq` are stored. Also clears the error."""
         self.sent = tuple(row for row in self.sent if row.seq > seq) if self.sent and self.sent[-1].seq > seq else ()
         if not self.sent:
-            self.erasing = frozenset()
+            self.erasing, self.sent_due = frozenset(), None
         self.error = None
 
     def abandon(self, error: RepertoryError) -> NotStored | None:
         """Forget all rows. If some were answered, remember and return them as lost."""
         rows, self.sent, self.unsent, self.error = self.rows, (), [], None
         self.erase = self.erasing = frozenset()
+        self.due = self.sent_due = None
         if not rows or rows[0].seq > self.promised:
             return None
         self.lost = _sum(self.lost, self._told(rows, error))
@@ -369,7 +384,7 @@ class CommitBuffer:
 
     def not_stored(self) -> NotStored | None:
         """What is not stored and what was answered and lost; None if neither exists."""
-        return _sum(self.lost, self._told(self.rows, self.error) if self.waits else None)
+        return _sum(self.lost, self._told(self.rows, self.error) if self.holds else None)
 
     def _told(self, rows: Sequence[Row], error: RepertoryError | None) -> NotStored:
         records = (
@@ -419,7 +434,7 @@ class CommitBuffers:
 
     def forget(self, store: str, buffer: CommitBuffer) -> None:
         """Drop the buffer of a session at rest, unless it still has something to report."""
-        if not buffer.waits and buffer.lost is None:
+        if not buffer.holds and buffer.lost is None:
             self._by_key.pop((store, buffer.session_id, buffer.agent_id), None)
 
     def drop(self, buffer: CommitBuffer) -> NotStored | None:

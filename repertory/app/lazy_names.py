@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from repertory.app.agent.tools import direct_use as direct_use
     from repertory.app.host.blocking import blocking_host as blocking_host
     from repertory.app.host.blocking import watch_state as watch_state
+    from repertory.app.host.dispatcher import Awakening as Awakening
     from repertory.app.host.edge import inside_event_loop as inside_event_loop
     from repertory.app.host.host import Host as Host
     from repertory.app.host.host import HostSettings as HostSettings
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from repertory.app.host.session import ActivationLock as ActivationLock
     from repertory.app.sessions.hooked import hooked_or_placed as hooked_or_placed
     from repertory.app.sessions.sessions import PlacedSession as PlacedSession
+    from repertory.app.sessions.sessions import WakingPlace as WakingPlace
     from repertory.app.sessions.sessions import check_place as check_place
     from repertory.app.sessions.sessions import check_placement as check_placement
     from repertory.app.toolbox.sandbox import check_sandbox as check_sandbox
@@ -99,12 +101,14 @@ HOMES = {
     "EditableMessages": "repertory.app.agent.messages",
     "HookRegistry": "repertory.actors.hooks.events",
     "Host": "repertory.app.host.host",
+    "Awakening": "repertory.app.host.dispatcher",
     "HostSettings": "repertory.app.host.host",
     "HostTask": "repertory.runtime.host_task",
     "InMemoryJournal": "repertory.actors.in_memory_journal",
     "LatePlugins": "repertory.app.agent.plugins",
     "MiddlewareRegistry": "repertory.actors.hooks.middleware",
     "PlacedSession": "repertory.app.sessions.sessions",
+    "WakingPlace": "repertory.app.sessions.sessions",
     "Plugin": "repertory.app.agent.plugins",
     "ReadModel": "repertory.actors.journal",
     "SameHooks": "repertory.actors.hooks.events",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from repertory.core.interrupts import Questions
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Message, ToolResult, ToolSpec, ToolUse
+    from repertory.core.owed import DueTime, OwedWork
 
 
 def __getattr__(name: str) -> object:
@@ -292,12 +293,14 @@ class OwnedRows(NamedTuple):
 class Batch(Struct, frozen=True, kw_only=True):
     """Rows of one session, appended all or none, under its lease.
 
-    `erase` names rows (agent id, sequence number) whose content the same commit destroys.
+    `erase` names rows (agent id, sequence number) whose content the same commit destroys. `due` says when one of the
+    session's agents must be woken if nobody calls; None: as before. Stores without `wakes` ignore it.
     """
 
     lease: Lease
     rows: Sequence[Row]
     erase: Sequence[tuple[str, int]] = ()
+    due: DueTime | None = None
 
 
 class Position(Struct, frozen=True, kw_only=True):
@@ -386,6 +389,8 @@ class StoreCapabilities(Struct, frozen=True, kw_only=True):
     """True if `salvage` can read around damage and `set_aside` can move damaged data aside."""
     rebuilds: bool = False
     """True if all sessions share one file that may be damaged as a whole: `rebuild`."""
+    wakes: bool = False
+    """True if `claim_due` finds the sessions that must be woken."""
     forgets_the_oldest: bool = False
     """True if the oldest records expire by themselves: a journal that begins later than before is not damaged."""
 
@@ -458,6 +463,23 @@ class Maintained(Named, Protocol):
     async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
         """The rows of kind `snapshot` whose content is not erased, in order. Errors: as `load_at`."""
         raise _unable(self, "find labels by themselves", session_id)
+
+
+class Waking(Named, Protocol):
+    """How a session store tells which sessions must be woken, where it `wakes`."""
+
+    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
+        """Claim up to `limit` works of these agents that are due at `now` (epoch seconds), in sessions that no live
+        owner has (one that this object owns: see `may_claim`), the longest due first. Each is then due again as
+        `next_due` says, so that of many callers one gets it; parked work is left out. Releasing a session sets the
+        claims of its work back to 0. Errors: `Unavailable`.
+        """
+        del now, limit, agents
+        return ()
+
+    async def owed(self) -> Sequence[OwedWork]:
+        """All work that is owed, the first due first, with what is parked. Errors: `Unavailable`."""
+        return ()
 
 
 class Repairable(Named, Protocol):
@@ -548,7 +570,7 @@ class Combined(Protocol):
                 await self.release(lease)
 
 
-class SessionStore(Maintained, Combined, Repairable, Protocol):
+class SessionStore(Maintained, Waking, Combined, Repairable, Protocol):
     """Durable, append-only journals, one per agent in a session. `name` tells two stores apart in one process.
 
     Subclass it: methods that not every store supports have a default here, and `capabilities` says which ones work.

@@ -6,7 +6,7 @@ A test starts a child with a number; the child runs until it reaches the point w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from repertory.backends.ports import (
     Batch,
@@ -20,6 +20,7 @@ from repertory.backends.ports import (
     StoredObject,
 )
 from repertory.core.journal.rows import Row
+from repertory.core.owed import OwedWork
 from repertory.errors import RepertoryError
 
 
@@ -70,6 +71,15 @@ class CrashingSessionStore(SessionStore):
         outcomes = await self._store.append(batches)
         self._points.reach("after append")
         return outcomes
+
+    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
+        self._points.reach("before claim")
+        claimed = await self._store.claim_due(now, limit, agents)
+        self._points.reach("after claim")
+        return claimed
+
+    async def owed(self) -> Sequence[OwedWork]:
+        return await self._store.owed()
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         return await self._store.load(session_id, agent_id, whole=whole)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,6 +10,7 @@ import anyio
 
 from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore
 from repertory.core.journal.rows import Row
+from repertory.core.owed import OwedWork
 from repertory.errors import RepertoryError, StoreUnavailable
 from repertory.runtime.testing.faults import Chance
 
@@ -57,6 +58,13 @@ class FaultySessionStore(SessionStore):
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         return await self._call("load", lambda: self._store.load(session_id, agent_id, whole=whole))
+
+    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
+        """As the wrapped store, or `Unavailable`; the work may then be claimed."""
+        return await self._call("claim_due", lambda: self._store.claim_due(now, limit, agents))
+
+    async def owed(self) -> Sequence[OwedWork]:
+        return await self._call("owed", self._store.owed)
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         return await self._call("sessions", lambda: self._store.sessions(session_id))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 from anyio.lowlevel import checkpoint
 
@@ -11,6 +11,7 @@ from repertory.backends.ports import Batch, Lease, Position, SessionInfo, Sessio
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.owed import DueTime, OwedWork, may_claim, next_due
 from repertory.errors import Invalid, LeaseLost, SessionBusy, StoreNotFound
 
 
@@ -35,6 +36,8 @@ class SessionShelf:
         self.alive: set[str] = set()
         """Owners whose store is open. Remove one to simulate its kill."""
         self.last_generation = 0
+        self.owed: dict[tuple[str, str], OwedWork] = {}
+        """By session and agent."""
         self.asked: set[tuple[str, str]] = set()
         """Pairs of an owner and a session that another owner has asked it for."""
 
@@ -54,7 +57,7 @@ class MemorySessionStore(SessionStore):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        return StoreCapabilities(look_every_s=0.25, reads_positions=True, finds_labels=True)
+        return StoreCapabilities(look_every_s=0.25, reads_positions=True, finds_labels=True, wakes=True)
 
     @property
     def name(self) -> str:
@@ -85,6 +88,9 @@ class MemorySessionStore(SessionStore):
         session = self._current(lease)
         if session is not None:
             session.owner = None
+            for key, work in self._shelf.owed.items():
+                if key[0] == lease.session_id:
+                    self._shelf.owed[key] = replace(work, claims=0)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
         await self._enter()
@@ -123,6 +129,27 @@ class MemorySessionStore(SessionStore):
         if self._in_other_hands(session):
             raise SessionBusy("another live owner has the session", session=session_id, owner=session.owner)
         del self._shelf.sessions[session_id]
+        for key in [key for key in self._shelf.owed if key[0] == session_id]:
+            del self._shelf.owed[key]
+
+    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
+        await self._enter()
+        due = [
+            (key, work)
+            for key, work in self._shelf.owed.items()
+            if work.at <= now
+            and work.agent_id in agents
+            and not work.parked
+            and self._may_wake(self._shelf.sessions[key[0]], work)
+        ]
+        claimed = sorted(due, key=lambda each: each[1].at)[:limit]
+        for key, work in claimed:
+            self._shelf.owed[key] = replace(work, at=next_due(now, work.claims + 1), claims=work.claims + 1)
+        return [replace(work, claims=work.claims + 1) for _, work in claimed]
+
+    async def owed(self) -> Sequence[OwedWork]:
+        await self._enter()
+        return sorted(self._shelf.owed.values(), key=lambda work: work.at)
 
     async def aclose(self) -> None:
         """Close. Leases held by this object end."""
@@ -152,8 +179,19 @@ class MemorySessionStore(SessionStore):
             rows = session.journals.get(agent_id, [])
             if 0 < seq <= len(rows):
                 rows[seq - 1] = rows[seq - 1].without_content()
+        if batch.due is not None:
+            self._note_due(batch.lease.session_id, batch.due)
         agent_id = batch.rows[-1].agent_id if batch.rows else (batch.erase[-1][0] if batch.erase else "")
         return Position(agent_id=agent_id, seq=ends.get(agent_id, 0))
+
+    def _note_due(self, session_id: str, due: DueTime) -> None:
+        key = session_id, due.agent_id
+        before = self._shelf.owed.pop(key, None)
+        if due.at is not None:
+            claims = before.claims if before is not None else 0
+            self._shelf.owed[key] = OwedWork(
+                session_id=session_id, agent_id=due.agent_id, at=due.at, why=due.why, claims=claims
+            )
 
     def _info(self, name: str, session: _Session) -> SessionInfo:
         times = session.times()
@@ -164,6 +202,10 @@ class MemorySessionStore(SessionStore):
             updated_at=max(times),
             owner=session.owner if session.owner in self._shelf.alive else None,
         )
+
+    def _may_wake(self, session: _Session, work: OwedWork) -> bool:
+        here = session.owner == self._owner and self._owner in self._shelf.alive
+        return not self._in_other_hands(session) and may_claim(work.why, owned_here=here)
 
     def _current(self, lease: Lease) -> _Session | None:
         session = self._shelf.sessions.get(lease.session_id)

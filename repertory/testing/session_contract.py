@@ -22,6 +22,7 @@ from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, SnapshotTaken, StateChanged, View, ViewChanged
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import RecordKind, Row, verify
+from repertory.core.owed import CLAIMS_MAX, DueTime, next_due
 from repertory.errors import AlreadyExists, Invalid, LeaseLost, NotFound, SessionBusy
 
 WAIT_S = 20.0
@@ -467,6 +468,97 @@ class SessionStoreContract(ABC):
             await one.delete("session")
             assert list(await two.quarantined("session")) == []
             assert list(await two.sessions()) == []
+
+    async def test_what_is_due_is_claimed_once_and_only_where_no_live_owner_has_it(self, tmp_path: Path) -> None:
+        """For stores with `wakes`."""
+        async with self.stores(tmp_path, "one", "two", "three") as (one, two, three):
+            if not one.capabilities.wakes:
+                return
+            assert list(await two.claim_due(1e9, 10, {"default"})) == list(await two.owed()) == []
+            for name, at in (("late", 30.0), ("early", 10.0), ("held", 5.0), ("never", None)):
+                lease = await one.acquire(name)
+                due = DueTime(agent_id="default", at=at, why="memory")
+                await one.append([Batch(lease=lease, rows=grow(1), due=due)])
+                if name != "held":
+                    await one.release(lease)
+            assert [(work.session_id, work.at) for work in await two.owed()] == [
+                ("held", 5.0),
+                ("early", 10.0),
+                ("late", 30.0),
+            ]
+            assert list(await two.claim_due(9.0, 10, {"default"})) == []
+            assert list(await two.claim_due(40.0, 10, {"another"})) == []
+            assert list(await one.claim_due(9.0, 10, {"default"})) == []  # Its owner does it without being woken.
+            (first,) = await two.claim_due(40.0, 1, {"default"})
+            (second,) = await three.claim_due(40.0, 10, {"default"})
+            assert [(work.session_id, work.agent_id, work.at, work.why, work.claims) for work in (first, second)] == [
+                ("early", "default", 10.0, "memory", 1),
+                ("late", "default", 30.0, "memory", 1),
+            ]
+            assert (
+                list(await two.claim_due(40.0, 10, {"default"}))
+                == list(await three.claim_due(40.0, 10, {"default"}))
+                == []
+            )
+            again = await two.claim_due(next_due(40.0, 1), 10, {"default"})
+            assert {(work.session_id, work.claims) for work in again} == {("early", 2), ("late", 2)}
+
+    async def test_work_that_is_done_or_deleted_is_owed_no_more(self, tmp_path: Path) -> None:
+        """For stores with `wakes`."""
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            if not one.capabilities.wakes:
+                return
+            for name in ("done", "deleted"):
+                lease = await one.acquire(name)
+                rows, owes = grow(2, "a"), DueTime(agent_id="a", at=1.0)
+                await one.append([Batch(lease=lease, rows=rows[:1], due=owes)])
+                await one.append(
+                    [Batch(lease=lease, rows=grow(1, "b"), due=DueTime(agent_id="b", at=2.0, why="expiry"))]
+                )
+                await one.append([Batch(lease=lease, rows=rows[1:])])
+                assert {(work.agent_id, work.why) for work in await two.owed() if work.session_id == name} == {
+                    ("a", "turn"),
+                    ("b", "expiry"),
+                }
+                if name == "done":
+                    await one.append([Batch(lease=lease, rows=(), due=DueTime(agent_id="a"))])
+                await one.release(lease)
+            await two.delete("deleted")
+            assert [(work.session_id, work.agent_id) for work in await one.owed()] == [("done", "b")]
+            (claimed,) = await one.claim_due(3.0, 10, {"a", "b"})
+            assert (claimed.session_id, claimed.agent_id) == ("done", "b")
+
+    async def test_work_whose_owners_keep_dying_is_parked_until_one_releases_the_session(self, tmp_path: Path) -> None:
+        """For stores with `wakes`."""
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            if not one.capabilities.wakes:
+                return
+            lease = await one.acquire("session")
+            await one.append([Batch(lease=lease, rows=grow(1), due=DueTime(agent_id="default", at=1.0))])
+            await one.aclose()  # A dead owner releases nothing.
+            now = 1.0
+            for _ in range(CLAIMS_MAX):
+                (claimed,) = await two.claim_due(now, 10, {"default"})
+                now = next_due(now, claimed.claims)
+            assert list(await two.claim_due(now + 1e6, 10, {"default"})) == []
+            (parked,) = await two.owed()
+            assert (parked.session_id, parked.parked) == ("session", True)
+            await two.release(await two.acquire("session"))
+            (work,) = await two.owed()
+            assert (work.claims, work.parked) == (0, False)
+            assert len(await two.claim_due(now + 1e6, 10, {"default"})) == 1
+
+    async def test_a_refused_batch_owes_nothing(self, tmp_path: Path) -> None:
+        """For stores with `wakes`."""
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            if not one.capabilities.wakes:
+                return
+            lease = await one.acquire("session")
+            await one.append([Batch(lease=lease, rows=grow(1))])
+            await two.acquire("session", takeover=True)
+            (outcome,) = await one.append([Batch(lease=lease, rows=(), due=DueTime(agent_id="default", at=1.0))])
+            assert isinstance(outcome, LeaseLost)
+            assert list(await two.owed()) == []
 
     async def test_delete_refuses_what_is_not_there_or_in_other_hands(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one", "two") as (one, two):

@@ -6,6 +6,7 @@ import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from repertory.backends.ports import Batch, Position
 from repertory.errors import LeaseLost
@@ -19,6 +20,7 @@ class World:
     shelf: SessionShelf = field(default_factory=SessionShelf)
     effects: Counter[str] = field(default_factory=Counter[str])
     """What tools did: idempotency key to how often they were asked."""
+    wakes: ClassVar[bool] = True
     left: list[World] = field(default_factory=list["World"])
     """What a kill would have left, at each moment when something had changed."""
 

@@ -163,6 +163,8 @@ class MemoryLink:
         self._fired: set[str] = set()
         self._loop: object = None
         self._stores: Mapping[str, ActorRef[MemoryStoreMessage]] = {}
+        self.claims_soon: Callable[[], bool] = lambda: False
+        """Whether an extraction begins after the next answer; for the session's event loop."""
         self.budgets: dict[str, tuple[Budget, ...]] = {}
         """By store: the budgets of the last call that wanted an extraction for it."""
         self.watch: Callable[[bool], None] | None = None
@@ -270,6 +272,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
     async def _begin(self) -> None:
         """Read how far each store has got; what is only known of an earlier use of the session does not count."""
         self._parts.link.use(self._refs)
+        self._parts.link.claims_soon = self._claims_soon
         image = await self._persister.ask(ReadImage(), timeout_s=math.inf)
         before, self._stores = self._stores, {}
         counted = self._counts and image.turns == self._turns
@@ -291,6 +294,9 @@ class MemoryConsumer(Actor[MemoryMessage]):
         for store in extracting:
             store.last = messages[-1].seq if messages else 0
             store.turns = turns_in(each for each in messages if each.seq > store.progress.position)
+
+    def _claims_soon(self) -> bool:
+        return any(store.claims_soon for store in self._stores.values())
 
     async def on_ready(self) -> None:
         self._join(())
@@ -711,6 +717,12 @@ class StoreProgress(Struct):
         every = self.source.every
         asked = self.fired or (every is not None and self.turns >= every)
         return asked and self.lacks_messages
+
+    @property
+    def claims_soon(self) -> bool:
+        """True if the next answer makes an extraction due."""
+        every = self.source.every
+        return self.source.extracts and (self.fired or (every is not None and self.turns + 1 >= every))
 
     @property
     def budgets(self) -> tuple[Budget, ...]:

@@ -28,6 +28,7 @@ from repertory.actors.call import (
     LookAtSignal,
     ReplyChannel,
     ShowSnapshot,
+    StateOwed,
     StreamChannel,
 )
 from repertory.actors.hooks.calls import fire
@@ -131,7 +132,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
                 return self._save()
             case LoadRun():
                 return self._take_load(message)
-            case ShowSnapshot() | KeepProgress() | LookAtSignal():
+            case ShowSnapshot() | KeepProgress() | LookAtSignal() | StateOwed():
                 return refuse(Invalid("an orchestrator does not handle this message", message=type(message).__name__))
             case _:
                 assert_never(message)

@@ -109,7 +109,9 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
         )
         # Programs without leases may add messages to the sessions of some stores.
         others_add = isinstance(keeper, Durable) and keeper.store.capabilities.others_add
-        settings = SessionSettings(persister=persister, agent=replace(agent, others_add=others_add), calls=self.calls)
+        wakes = self.wakes and isinstance(keeper, Durable) and keeper.store.capabilities.wakes
+        agent = replace(agent, others_add=others_add, wakes=wakes)
+        settings = SessionSettings(persister=persister, agent=agent, calls=self.calls)
         summarize = Summarizer(self.parts, agent.agent_id).write
         parts = SessionParts(
             agent=self.parts,

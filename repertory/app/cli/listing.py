@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import SessionInfo
     from repertory.core.journal.history.compare import Cost, Difference, MessageDifference
     from repertory.core.journal.history.timeline import TimelineEntry
+    from repertory.core.owed import OwedWork
 
 
 def report_json(value: object) -> str:
@@ -31,7 +32,28 @@ def session_table(sessions: Sequence[SessionInfo]) -> Iterator[str]:
     if not sessions:
         yield "No sessions."
         return
-    rows = [("SESSION", "AGENTS", "RECORDS", "UPDATED", "OWNER"), *map(_cells, sessions)]
+    yield from _columns([("SESSION", "AGENTS", "RECORDS", "UPDATED", "OWNER"), *map(_cells, sessions)])
+
+
+def owed_table(owed: Sequence[OwedWork]) -> Iterator[str]:
+    """A header and one line per agent that owes work, in columns."""
+    if not owed:
+        yield "Nothing is owed."
+        return
+    lines = [
+        (
+            harmless(each.session_id),
+            harmless(each.agent_id),
+            each.why,
+            local_time(each.at),
+            "parked" if each.parked else "",
+        )
+        for each in owed
+    ]
+    yield from _columns([("SESSION", "AGENT", "OWES", "DUE", ""), *lines])
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -98,6 +98,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         return command
 
     add("list", _list, "list every session, the most recently changed first")
+    add("owed", _owed, "list the work that sessions owe, and what is parked")
     show = add("show", _show, "print every message of a session")
     history = add("history", _history, "list the positions to go back to, and what happened there")
     search = add("search", _search, "find the messages that contain all of the given words")
@@ -189,6 +190,12 @@ async def _list(options: argparse.Namespace, sessions: Sessions) -> CommandOutpu
     del options
     found = await sessions.list()
     return CommandOutput(found, listing.session_table(found))
+
+
+async def _owed(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
+    del options
+    found = await sessions.owed()
+    return CommandOutput(found, listing.owed_table(found))
 
 
 async def _show(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:

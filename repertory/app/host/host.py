@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from threading import Thread
 
     from repertory.actors.memory.consumer import MemoryParts
+    from repertory.app.host.dispatcher import Awakening
     from repertory.app.host.session import SessionSpec
+    from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.ports import Model
     from repertory.core.memory.progress import StoreFlush
     from repertory.runtime.ref import ActorRef
@@ -196,6 +198,17 @@ class Host:
                 with anyio.CancelScope(shield=True):
                     await self._close()
             _log_not_stored(() if self._settings.alone else self.buffers.not_stored())
+
+    async def wake_due(self, sessions: SessionPlace, awakening: Awakening) -> None:
+        """From now on, wake sessions of this place that owe work."""
+        from repertory.app.host.dispatcher import dispatcher_spec  # loaded when used
+
+        durable = await self._stores.enter(sessions)
+        await self.system.start(dispatcher_spec(durable.store, awakening, lambda: self._refusing))
+
+    async def let_go(self, spec: SessionSpec) -> None:
+        """Stop an idle session now instead of after its idle time; one that is in use when its users have left."""
+        await self._yield(*spec.key[:2])
 
     def abandon(self) -> list[Thread]:
         """Close the stores without the event loop, which was closed. Returns the threads that still do so."""

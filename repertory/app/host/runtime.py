@@ -10,6 +10,7 @@ flight finish, journals are committed, leases are released, and `drain()` report
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack, cast
@@ -21,7 +22,7 @@ from repertory.app import lazy_names as later
 from repertory.app.agent.agent import Agent
 from repertory.app.host.edge import short_errors
 from repertory.core.retry import DEFAULT_PATIENCE, DEFAULT_RETRY
-from repertory.errors import Invalid
+from repertory.errors import Gone, Invalid, SessionBusy
 
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
     from repertory.core.limits import Limits
     from repertory.core.messages import Message, Prompt, SystemPrompt
+    from repertory.core.owed import OwedWork
     from repertory.core.result import AgentResult, TurnEvent
     from repertory.core.retry import RetryStrategy, StorePatience
     from repertory.core.turn_start import UnknownOutcome
@@ -65,7 +67,9 @@ class Runtime:
     a message keeps its actors. `drain_timeout_s`: how long shutting down may take in all. `on_fatal`: what to do when
     the actors cannot be restarted any more: `raise` out of the block; `signal`, which sends this process SIGTERM, for
     servers that would otherwise go on answering without them; or a function of the error. `patience`: how long calls
-    wait for a store that cannot be written, and how many records may wait with them.
+    wait for a store that cannot be written, and how many records may wait with them. `wakes_max`: how many sessions are
+    woken at the same time for work that they owe and nobody waits for, such as a turn whose process was killed; 0
+    leaves that to other processes (`docs/owed-work.md`).
     """
 
     def __init__(
@@ -77,7 +81,13 @@ class Runtime:
         drain_timeout_s: float = 25.0,
         on_fatal: OnFatal = "raise",
         patience: StorePatience = DEFAULT_PATIENCE,
+        wakes_max: int = 16,
     ) -> None:
+        if type(cast("object", wakes_max)) is not int or wakes_max < 0:
+            raise Invalid("wakes_max is a number of sessions, or 0", got=wakes_max)
+        self._wakes_max = wakes_max
+        self._served: dict[str, HostedAgent] = {}
+        """The agents by name: those that may be woken."""
         self._sessions = later.check_place(sessions, "sessions")
         self._memory = later.given_manager({"stores": memory} if isinstance(memory, list | tuple) else memory)
         settings = later.HostSettings(
@@ -89,7 +99,19 @@ class Runtime:
 
     async def __aenter__(self) -> Runtime:
         await self._task.enter()
+        if isinstance(self._sessions, later.WakingPlace) and self._wakes_max:
+            awakening = later.Awakening(wake=self._wake, agents=self._served.keys, room=self._wakes_max)
+            try:
+                await self._host.wake_due(self._sessions, awakening)
+            except BaseException as error:
+                await self._task.leave(error)
+                raise
         return self
+
+    async def _wake(self, work: OwedWork) -> None:
+        served = self._served.get(work.agent_id)
+        if served is not None:
+            await served.session(work.session_id).wake(work)
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self._task.leave(error)
@@ -102,7 +124,8 @@ class Runtime:
             raise Invalid(text, got=type(given).__name__)
         if spec.memory_manager is None:
             spec = replace(spec, memory_manager=self._memory)
-        return HostedAgent(self._host, spec, self._sessions)
+        agent = self._served[spec.name] = HostedAgent(self._host, spec, self._sessions)
+        return agent
 
     def on_shutdown(self, phase: str, hook: ShutdownHook) -> None:
         """Run `hook` (async, no arguments) in a phase of the drain: see `PHASES` in `app/host/host.py` for names."""
@@ -212,7 +235,7 @@ class HostedSession:
     def __init__(self, host: Host, agent: Agent) -> None:
         self._host = host
         self._agent = agent
-        self._spec = agent.blueprint()
+        self._spec = agent.blueprint().woken()
 
     @property
     def agent(self) -> Agent:
@@ -231,6 +254,18 @@ class HostedSession:
         async with self._use(invocation) as session, session.stream(invocation) as events:
             async for event in events:
                 yield event
+
+    async def wake(self, work: OwedWork) -> None:
+        """Do what the session owes, unless another process has it. For the runtime. Errors: those of a turn."""
+        go_on = later.read_call(None, {}, self._agent.structured_output_model)
+        spec = self._spec.waiting(reject=True, deadline=math.inf)
+        try:
+            async with self._host.session(spec) as session:
+                await session.wake(work.why, go_on)
+        except (SessionBusy, Gone):
+            return
+        finally:
+            await self._host.let_go(spec)
 
     def _use(self, invocation: Invocation) -> SessionUse:
         reject = (invocation.busy or self._spec.calls.busy) == "reject"

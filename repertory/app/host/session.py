@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
@@ -24,6 +25,7 @@ from repertory.actors.call import (
     Invoke,
     InvokeStreaming,
     ShowSnapshot,
+    StateOwed,
 )
 from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.context import StopRequest
@@ -40,9 +42,10 @@ from repertory.actors.persister import (
     ShortenTimeouts,
 )
 from repertory.actors.tool_registry import ToolRegistry
+from repertory.core.owed import AGAIN_S, goes_on
 from repertory.core.state import AgentState
 from repertory.core.turn import CANCELLED, StopReason
-from repertory.errors import ActorDead, ActorFailed, AgentBusy, RepertoryError
+from repertory.errors import ActorDead, ActorFailed, AgentBusy, RepertoryError, Retryable
 from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
@@ -154,6 +157,8 @@ class SessionSpec(Struct, frozen=True, kw_only=True):
     own: bool = False
     """Whether only the user's object keeps the journal, so that no other caller can find it."""
     takeover: bool = False
+    wakes: bool = False
+    """Whether the store is told when the session must be woken."""
     patience: StorePatience | None = None
     """Replaces the host's `patience`."""
     busy_by: float = math.inf
@@ -181,6 +186,10 @@ class SessionSpec(Struct, frozen=True, kw_only=True):
         """
         by = -math.inf if reject else min(deadline, caller_deadline())
         return self if by == self.busy_by else replace(self, busy_by=by)
+
+    def woken(self) -> Self:
+        """The spec of a session whose store is told when it must be woken."""
+        return replace(self, wakes=True)
 
     def continues(self, other: SessionSpec) -> bool:
         """Whether the actors that were started from the other spec serve calls of this one."""
@@ -303,6 +312,23 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
                 await self.memory.ask(FinishMemory(), timeout_s=math.inf)
         if by < math.inf:
             self.hurry((_left_s(by) + LATE_S) / 2)  # The last write may take twice this long.
+
+    async def wake(self, why: str, go_on: Invocation) -> None:
+        """Do what the session owes for this reason (`core/owed.py`), and tell the store what it owes afterwards.
+        `go_on`: a call without a prompt. Errors: those of the turn; one that may succeed later is owed still.
+        """
+        again_at: float | None = None
+        try:
+            if goes_on(why, self.read_model.pending_tools, time.time()):
+                await self.invoke(go_on)
+            if self.memory is not None:
+                await self.memory.ask(FinishMemory(), timeout_s=math.inf)
+        except Retryable:
+            again_at = time.time() + AGAIN_S
+            raise
+        finally:
+            with suppress(ActorDead, ActorFailed):
+                await self.agent.ask(StateOwed(again_at=again_at), timeout_s=math.inf)
 
     async def flush_memory(self) -> Mapping[str, StoreFlush]:
         """Extract memories from all new messages, and write them; the outcome by store."""

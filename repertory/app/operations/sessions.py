@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.history.compare import Difference
     from repertory.core.messages import Json
+    from repertory.core.owed import OwedWork
 
 T = TypeVar("T")
 
@@ -79,6 +80,12 @@ class Sessions:
     async def list(self) -> Sequence[SessionInfo]:
         """Every session, the most recently changed first; empty when there is nothing yet."""
         return await self._on(lambda store: store.sessions())
+
+    async def owed(self) -> Sequence[OwedWork]:
+        """What sessions owe, the first due first, with what is parked because each of its last owners has died with it.
+        Empty where the store is not told (`docs/owed-work.md`).
+        """
+        return await self._on(lambda store: store.owed())
 
     async def show(self, session_id: str, *, agent: str | None = None) -> StoredSession:
         """All messages and the current state, of all agents or one."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from msgspec import Struct
 
@@ -33,6 +33,14 @@ class SessionPlace(Protocol):
     def open_store(self) -> SessionStore:
         """A store at this place. The caller closes it."""
         ...
+
+
+@runtime_checkable
+class WakingPlace(SessionPlace, Protocol):
+    """A place whose stores have `wakes`: a `Runtime` looks there for work that is owed."""
+
+    wakes: bool
+    """True."""
 
 
 class SessionPlacement(Protocol):
@@ -138,6 +146,8 @@ class SQLiteSessions:
     (`Invalid`). A redacted or deleted message is forgotten in the same commit, whatever `remember` says. Errors:
     `Invalid` for anything else.
     """
+
+    wakes = True
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, remember: Remember = False) -> None:
         check_remember(remember)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from repertory.core.journal.records import Record, ViewChanged
     from repertory.core.journal.restore import Appender
     from repertory.core.messages import Message
+    from repertory.core.owed import DueTime
 
 GatheredWrite: TypeAlias = "Row | Redaction"
 """One write, in order: a row, or a redaction, which appends rows and erases others."""
@@ -38,7 +39,7 @@ class JournalAuthor:
     A record that the codec or the fold refuses changes nothing.
     """
 
-    __slots__ = ("_appender", "_gathered", "_handed", "_last_at", "_open", "_turn_rows", "fold", "handed_seq")
+    __slots__ = ("_appender", "_due", "_gathered", "_handed", "_last_at", "_open", "_turn_rows", "fold", "handed_seq")
 
     def __init__(self, appender: Appender, rows: Sequence[Row]) -> None:
         """`rows`: the rows from which `appender` was restored."""
@@ -51,6 +52,7 @@ class JournalAuthor:
         self._handed: list[GatheredWrite] = []
         self.handed_seq = appender.fold.last_seq
         """The last sequence number that was handed over, or restored."""
+        self._due: DueTime | None = None
         self._open: _Open | None = None
         self._last_at = 0.0
 
@@ -106,9 +108,10 @@ class JournalAuthor:
             for row in self._appender.restate(self._last_at):
                 self._keep(row)
 
-    def hand_over(self) -> None:
-        """Release the gathered writes to `take`."""
+    def hand_over(self, due: DueTime | None = None) -> None:
+        """Release the gathered writes to `take`. `due`: what the agent owes once they are stored; None: as before."""
         self._make_row()
+        self._due = due or self._due
         if self._gathered:
             self._handed += self._gathered
             self._gathered = []
@@ -120,6 +123,11 @@ class JournalAuthor:
         if handed:
             self._handed = []
         return handed
+
+    def take_due(self) -> DueTime | None:
+        """What the agent owes once the writes of the last `take` are stored; None: as before."""
+        due, self._due = self._due, None
+        return due
 
     def _make_row(self) -> None:
         if self._open is not None:

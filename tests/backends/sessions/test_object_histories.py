@@ -50,4 +50,4 @@ async def test_a_head_of_which_the_answer_got_lost_keeps_its_rows_when_the_lease
 
 async def test_a_former_owner_erases_nothing_in_a_new_session_of_the_same_name() -> None:
     with anyio.fail_after(100_000):
-        await History(random.Random(2004837764), FAULTS, pauses=False).run()
+        await History(random.Random(2004737764), FAULTS, pauses=False).run()

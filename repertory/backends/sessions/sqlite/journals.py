@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, cast
@@ -40,6 +40,7 @@ from repertory.backends.sessions.sqlite.file import (
     open_database,
     owners_folder,
 )
+from repertory.backends.sessions.sqlite.owed import OwedTable
 from repertory.backends.sessions.sqlite.reading import (
     CHAIN,
     LOAD,
@@ -55,6 +56,7 @@ from repertory.backends.sqlite_files import UNUSABLE_VALUES
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
+from repertory.core.owed import OwedWork
 from repertory.errors import (
     Corrupt,
     CorruptJournal,
@@ -94,6 +96,7 @@ class Journals:
         self._leases = LeaseTable(self._connection, self._lock, owner)
         self._heads = Heads(self._connection, self._name)
         self._quarantine = Quarantine(self._connection, self._name)
+        self._owed = OwedTable(self._connection)
         self._unchecked_bytes = 0
         self._busy_timeout_s = busy_timeout_s
         self._erased_in_log = False
@@ -144,6 +147,7 @@ class Journals:
     def release(self, lease: Lease) -> None:
         with self._transaction("unsynced"):
             self._leases.release(lease)
+            self._owed.released(lease.session_id)
         self._lock.freed(lease.session_id)
 
     def asked_for(self) -> list[str]:
@@ -161,6 +165,8 @@ class Journals:
                 outcomes.append(outcome)
                 if self._alongside is not None and isinstance(outcome, Position):
                     self._store_alongside(self._alongside, batch)
+                if batch.due is not None and isinstance(outcome, Position):
+                    self._owed.note(batch.lease.session_id, batch.due)
                 if batch.erase and isinstance(outcome, Position):
                     # Erased contents may be in rows of this same group.
                     self._insert(rows)
@@ -171,6 +177,17 @@ class Journals:
         if erased:
             self._empty_log()
         return outcomes
+
+    def claim_due(self, now: float, limit: int, agents: Collection[str]) -> list[OwedWork]:
+        with self._transaction("read"):  # Without waiting for writers: most looks find nothing.
+            if not self._owed.claimable(now, 1, agents, self._leases.owned):
+                return []
+        with self._transaction("unsynced"):
+            return self._owed.claim(now, limit, agents, self._leases.owned)
+
+    def owed(self) -> list[OwedWork]:
+        with self._transaction("read"):
+            return self._owed.all()
 
     def load(self, session_id: str, agent_id: str, *, whole: bool) -> list[Row]:
         with self._transaction("read"):
@@ -221,6 +238,7 @@ class Journals:
             if self._alongside is not None:
                 self._alongside.deleted(self._connection, session_id)
             self._connection.execute("UPDATE settled SET generation = max(generation, ?)", (generation,))
+            self._owed.forget(session_id)
             self._leases.forget(session_id)
         self._heads.forget()
         self._empty_log()
@@ -598,6 +616,12 @@ class LeaseTable:
     def alive(self, owner: str | None) -> bool:
         """True if the owner is alive: this one or another."""
         return owner is not None and ((owner == self._owner and self._lock.held) or self.in_other_hands(owner))
+
+    def owned(self, owner: str | None) -> bool | None:
+        """True if the owner is this one, False if it is another one that is alive, None if it is dead."""
+        if owner is None or not self.alive(owner):
+            return None
+        return owner == self._owner
 
     def _create(self, session_id: str) -> int:
         """The first generation of a session: higher than any of a deleted session."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,7 @@ from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Lease, Position, SessionInfo
+    from repertory.core.owed import OwedWork
 
 T = TypeVar("T")
 
@@ -104,6 +105,7 @@ class SQLiteSessionStore(SessionStore):
             finds_labels=True,
             quarantines=True,
             rebuilds=True,
+            wakes=True,
         )
 
     @property
@@ -177,6 +179,14 @@ class SQLiteSessionStore(SessionStore):
         """The rows of kind `snapshot` that still have their content, in order, by their own index."""
         check_id(session_id, "session id")
         return await self._read(lambda journals: journals.label_rows(session_id, agent_id), [])
+
+    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
+        """Errors: see the class."""
+        return await self._read(lambda journals: journals.claim_due(now, limit, agents), [])
+
+    async def owed(self) -> Sequence[OwedWork]:
+        """Errors: see the class."""
+        return await self._read(lambda journals: journals.owed(), [])
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         return await self._read(lambda journals: journals.sessions(session_id), [])

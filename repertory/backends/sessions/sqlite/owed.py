@@ -1,0 +1,100 @@
+"""The table of a session database that says which sessions must be woken, and when.
+
+It is made when work is first owed; earlier releases do not look at it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection
+from typing import TypeAlias
+
+from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, may_claim, next_due
+
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS owed (session TEXT NOT NULL, agent TEXT NOT NULL, at REAL NOT NULL, why TEXT NOT NULL,"
+    " claims INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (session, agent)) WITHOUT ROWID"
+)
+_INDEX = f"CREATE INDEX IF NOT EXISTS owed_at ON owed (at) WHERE claims < {CLAIMS_MAX}"
+_COLUMNS = "owed.session, owed.agent, owed.at, owed.why, owed.claims"
+_DUE = (
+    f"SELECT {_COLUMNS}, CAST(sessions.owner AS TEXT) FROM owed JOIN sessions ON sessions.name = owed.session"
+    f" WHERE owed.at <= ? AND owed.claims < {CLAIMS_MAX} ORDER BY owed.at"
+)
+
+
+Owned: TypeAlias = Callable[[str | None], bool | None]
+"""Says of an owner: True if it is this one, False if it is another one that is alive, None if it is dead."""
+
+
+class OwedTable:
+    """Every method runs within the caller's transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._found = False
+        """True once the table was seen."""
+
+    def note(self, session_id: str, due: DueTime) -> None:
+        """An agent owes this from now on, and nothing else."""
+        if due.at is None:
+            if self.there:
+                values = session_id, due.agent_id
+                self._connection.execute("DELETE FROM owed WHERE session = ? AND agent = ?", values)
+            return
+        if not self.there:
+            self._connection.execute(_TABLE)
+            self._connection.execute(_INDEX)
+        self._connection.execute(
+            "INSERT INTO owed (session, agent, at, why) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (session, agent) DO UPDATE SET at = excluded.at, why = excluded.why",
+            (session_id, due.agent_id, due.at, due.why),
+        )
+
+    def released(self, session_id: str) -> None:
+        """The owner gave the session up in order, so none of its work has ended it."""
+        if self.there:
+            self._connection.execute("UPDATE owed SET claims = 0 WHERE session = ? AND claims > 0", (session_id,))
+
+    def forget(self, session_id: str) -> None:
+        """The session is deleted."""
+        if self.there:
+            self._connection.execute("DELETE FROM owed WHERE session = ?", (session_id,))
+
+    def claimable(self, now: float, limit: int, agents: Collection[str], owned: Owned) -> list[OwedWork]:
+        """What `claim` would claim."""
+        found: list[OwedWork] = []
+        for session_id, agent_id, at, why, claims, owner in (
+            self._connection.execute(_DUE, (now,)) if self.there else ()
+        ):
+            if agent_id not in agents:
+                continue
+            here = owned(owner)
+            if here is not False and may_claim(why, owned_here=here is True):
+                found.append(OwedWork(session_id=session_id, agent_id=agent_id, at=at, why=why, claims=claims + 1))
+            if len(found) == limit:
+                break
+        return found
+
+    def claim(self, now: float, limit: int, agents: Collection[str], owned: Owned) -> list[OwedWork]:
+        """See the port, and `claimable`."""
+        claimed = self.claimable(now, limit, agents, owned)
+        self._connection.executemany(
+            "UPDATE owed SET at = ?, claims = ? WHERE session = ? AND agent = ?",
+            [(next_due(now, each.claims), each.claims, each.session_id, each.agent_id) for each in claimed],
+        )
+        return claimed
+
+    def all(self) -> list[OwedWork]:
+        """See the port."""
+        rows = self._connection.execute(f"SELECT {_COLUMNS} FROM owed ORDER BY at") if self.there else ()
+        return [OwedWork(session_id=name, agent_id=agent, at=at, why=why, claims=n) for name, agent, at, why, n in rows]
+
+    @property
+    def there(self) -> bool:
+        """Whether the table was made, by this process or another one."""
+        if not self._found:
+            statement = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'owed'"
+            (count,) = self._connection.execute(statement).fetchone()
+            self._found = bool(count)
+        return self._found

@@ -1,0 +1,156 @@
+"""What a session owes: work that must be done even if nobody calls, such as a turn whose process was killed.
+
+The owner says with each commit when its session must be woken, and takes that back when the work is done. While it
+lives it does the work itself; when it has died, or gave the session up before, a dispatcher claims what is due
+(`docs/design/0047`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from msgspec import Struct
+
+from repertory.core.journal.fold import Fold, is_answer
+from repertory.core.journal.pending_tools import PendingTools
+from repertory.core.messages import Json
+
+Why = Literal["turn", "expiry", "memory"]
+"""`turn`: a turn was begun and has no answer. `expiry`: nobody answered a question in time. `memory`: memories are to
+be extracted or written.
+"""
+
+GRACE_S = 2.0
+"""How long after it was begun work is due, in seconds: most is done by then, and nobody has to look at it."""
+AGAIN_S = 30.0
+"""How long after a failure that may pass an owed turn is tried again."""
+CLAIMS_MAX = 5
+"""So many owners may die with the same work before it is parked: it then waits for a person."""
+_HOLD_S, _HOLD_MAX_S = 10.0, 600.0
+
+
+class DueTime(Struct, frozen=True, kw_only=True):
+    """When an agent of a session must be woken if nobody calls."""
+
+    agent_id: str
+    at: float | None = None
+    """Epoch seconds; None: nothing is owed."""
+    why: Why = "turn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwedWork:
+    """Work that an agent of a session owes."""
+
+    session_id: str
+    agent_id: str
+    at: float
+    """When it is due, in epoch seconds."""
+    why: str
+    """See `Why`; a newer release may have further reasons."""
+    claims: int = 0
+    """How often it was claimed since an owner last gave the session up in order."""
+
+    @property
+    def parked(self) -> bool:
+        """Whether it is claimed no more: each of its last owners has died with it."""
+        return self.claims >= CLAIMS_MAX
+
+
+def next_due(at: float, claims: int) -> float:
+    """When work that is claimed now is due again if its owner dies. `claims`: with this one."""
+    return at + min(_HOLD_S * 2.0 ** (claims - 1), _HOLD_MAX_S)
+
+
+def may_claim(why: str, *, owned_here: bool) -> bool:
+    """Whether a dispatcher wakes a session for this, when no other process owns it. `owned_here`: it is active in the
+    dispatcher's own process, where turns and memories are under way.
+    """
+    return not owned_here or why not in ("turn", "memory")
+
+
+def due_of(agent_id: str, fold: Fold, *, turn_at: float | None, memory_at: float | None) -> DueTime:
+    """What an agent owes. `turn_at`: when its running call began; None between calls. `memory_at`: when memories came
+    due; None if none are.
+    """
+    found: list[tuple[float, Why]] = []
+    questions = fold.interrupts
+    if questions:
+        ends = [one.expires_at for one in questions if one.expires_at is not None]
+        if len(ends) == len(questions):  # Otherwise the turn waits for a person in any case.
+            found.append((max(ends), "expiry"))
+    elif turn_at is not None and fold.last_message is not None and not is_answer(fold.last_message):
+        found.append((turn_at + GRACE_S, "turn"))
+    if memory_at is not None:
+        found.append((memory_at + GRACE_S, "memory"))
+    if not found:
+        return DueTime(agent_id=agent_id)
+    at, why = min(found)
+    return DueTime(agent_id=agent_id, at=at, why=why)
+
+
+class OwedTimes:
+    """What an agent that is active owes, as its work begins and ends."""
+
+    def __init__(self, claims_soon: Callable[[], bool]) -> None:
+        """`claims_soon`: whether memories are extracted after the next answer."""
+        self._claims_soon = claims_soon
+        self._turn_at: float | None = None
+        self._memory_at: float | None = None
+        self._stated: DueTime | None = None
+        """What the store was told last; None: it is not known."""
+
+    def begin(self, fold: Fold, now: float) -> None:
+        """The journal was opened. Of a new one the store knows nothing."""
+        self._turn_at, self._memory_at = None, now if owes_memories(fold.kept) else None
+        self._stated = None if fold.last_seq else DueTime(agent_id="")
+
+    def call_began(self, now: float) -> None:
+        """A call is served: until it has ended, a turn without an answer is owed."""
+        self._turn_at = now
+
+    def call_ended(self) -> None:
+        """Its caller has the result or the error."""
+        self._turn_at = None
+
+    def memory_kept(self, fold: Fold, now: float) -> None:
+        """A memory store's progress was recorded."""
+        self._memory_at = (self._memory_at or now) if owes_memories(fold.kept) else None
+
+    def try_again_at(self, at: float) -> None:
+        """A turn for which the session was woken has failed, and may succeed later."""
+        self._turn_at = at - GRACE_S
+
+    def forget_stated(self) -> None:
+        """State what is owed in any case the next time."""
+        self._stated = None
+
+    def changed(self, agent_id: str, fold: Fold, now: float) -> DueTime | None:
+        """What is owed now; None if the store was told that before."""
+        answered = fold.last_message is not None and is_answer(fold.last_message)
+        if answered and self._turn_at is not None and self._memory_at is None and self._claims_soon():
+            self._memory_at = now
+        due = due_of(agent_id, fold, turn_at=self._turn_at, memory_at=self._memory_at)
+        before = self._stated
+        if before is not None and (before.at, before.why if before.at else due.why) == (due.at, due.why):
+            return None
+        self._stated = due
+        return due
+
+
+def owes_memories(kept: Mapping[str, Json]) -> bool:
+    """Whether any memory store has ranges to be extracted, or writes to be done, by the journal's last cursor record
+    (`core/memory/progress.py`).
+    """
+    return any(isinstance(each, dict) and (each.get("pending") or each.get("again")) for each in kept.values())
+
+
+def goes_on(why: str, pending: PendingTools, now: float) -> bool:
+    """Whether an agent that was woken goes on with its turn. Memories are looked after in any case. `now`: epoch
+    seconds.
+    """
+    if pending.waiting:
+        return why == "expiry" and all(one.is_over(now) for one in pending.waiting)
+    return why == "turn" and pending.last is not None and not is_answer(pending.last)
