@@ -78,12 +78,6 @@ NOT_YET = frozenset(
         "load_tool_from_string",
         "load_tools_from_file_path",
         "load_tools_from_module_path",
-        *(
-            f"{name}Model"
-            for name in ["Anthropic", "Bedrock", "Gemini", "LiteLLM", "LlamaAPI", "LlamaCpp", "Mistral", "Ollama"]
-        ),
-        *(f"{name}Model" for name in ["OpenAI", "OpenAIResponses", "SageMakerAI", "Writer"]),
-        "Model",
     }
 )
 """By class or function, what is still to come. Delete an entry when it has come."""
