@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-class Asked(Protocol):
+class AskedModel(Protocol):
     """The part of a model that this needs."""
 
     @property
@@ -31,7 +31,7 @@ class Asked(Protocol):
 class SdkModelMembers:
     """The members of a model that follow from `stream` and from its window."""
 
-    def estimate_utilization(self: Asked, input_tokens: int) -> float:
+    def estimate_utilization(self: AskedModel, input_tokens: int) -> float:
         """The share of the model's window that so many tokens take: 0.5 is half of it. Of a model whose window is
         unknown, 200,000 tokens are assumed, which warns.
         """
@@ -44,7 +44,7 @@ class SdkModelMembers:
         return input_tokens / (window or UNKNOWN_WINDOW)
 
     async def structured_output(
-        self: Asked,
+        self: AskedModel,
         output_model: type[Any],
         prompt: Sequence[Message],
         system_prompt: str | None = None,
@@ -88,7 +88,7 @@ class SdkModelMembers:
         yield {"output": read}
 
 
-def _takes(model: Asked, option: str) -> bool:
+def _takes(model: AskedModel, option: str) -> bool:
     parameters = inspect.signature(model.stream).parameters.values()
     return any(each.name == option or each.kind is each.VAR_KEYWORD for each in parameters)
 
