@@ -123,7 +123,10 @@ class AgentMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """What a running tool is told about its call."""
+    """What a running tool is told about its call. `ToolContext[X]` is the same type."""
+
+    def __class_getitem__(cls, of: object) -> type[ToolContext]:
+        return cls
 
     tool_use: ToolUse
     agent_id: str = "default"

@@ -292,22 +292,22 @@ def described_tool(module: ModuleType, function: str) -> ModuleTool:
     return ModuleTool(str(spec["name"]), spec, cast("Callable[..., Any]", getattr(module, function)))
 
 
-def load_tool_from_string(name: str) -> list[object]:
+def load_tool_from_string(tool_string: str) -> list[object]:
     """`./file.py`, `package.module` or `package.module:function`."""
-    path = Path(name).expanduser()
+    path = Path(tool_string).expanduser()
     if path.exists():
         return load_tools_from_file_path(path)
-    return load_tools_from_module_path(name)
+    return load_tools_from_module_path(tool_string)
 
 
-def load_tools_from_module_path(name: str) -> list[object]:
+def load_tools_from_module_path(module_tool_path: str) -> list[object]:
     """`package.module`, or `package.module:function`."""
-    place, _, function = name.partition(":")
+    place, _, function = module_tool_path.partition(":")
     try:
         module = import_module(place)
     except ModuleNotFoundError as error:
         how_to = "give a tool, the path of a file with tools, or the name of a module"
-        raise Invalid(f'Tool string: "{name}" is not a valid tool string: {how_to}') from error
+        raise Invalid(f'Tool string: "{module_tool_path}" is not a valid tool string: {how_to}') from error
     if not function:
         return load_tools_from_module(module, place.rpartition(".")[2])
     found = getattr(module, function, None)
@@ -318,9 +318,9 @@ def load_tools_from_module_path(name: str) -> list[object]:
     raise Invalid("the module has no tool of this name", module=place, name=function)
 
 
-def load_tools_from_file_path(path: str | Path) -> list[object]:
+def load_tools_from_file_path(tool_path: str | Path) -> list[object]:
     """The tools of a Python file. Errors: `Invalid` for a file that is none, or has none; what running it raises."""
-    path = Path(path).expanduser().resolve()
+    path = Path(tool_path).expanduser().resolve()
     return load_tools_from_module(module_of_file(path, path.stem), path.stem)
 
 

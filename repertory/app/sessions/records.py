@@ -31,9 +31,9 @@ class _StoredRecord:
         return encoded(asdict(self))
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, env: Mapping[str, Any]) -> Self:
         """The record from its JSON; unknown keys are left out."""
-        return cls.from_stored(decoded(values))
+        return cls.from_stored(decoded(env))
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> Self:

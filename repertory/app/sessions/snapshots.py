@@ -16,6 +16,7 @@ import anyio.to_thread
 from msgspec.structs import replace
 
 from repertory.actors.leases import Durable
+from repertory.app.sessions.by_hand import SnapshotsByHand
 from repertory.app.sessions.sessions import listed, new_owner
 from repertory.app.sessions.storages import LEASE_S, FileStorage
 from repertory.backends.sessions.snapshots.port import LoadOnce, SnapshotChoices, SnapshotStorage
@@ -133,7 +134,7 @@ class _Identified(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotSessionManager:
+class SnapshotSessionManager(SnapshotsByHand):
     """One session with snapshots that other tools can read: pass it to `Agent(session_manager=...)`.
 
     The same id opens the same conversation again, in this process or the next, also after other tools of this layout
@@ -183,6 +184,14 @@ class SnapshotSessionManager:
             load = LoadOnce(check_snapshot_id(self.load_snapshot_id))
             sessions.choices = replace(sessions.choices, load=load)
         object.__setattr__(self, "sessions", sessions)
+
+    def open_snapshots(self) -> SnapshotSessionStore | StorageSessionStore:
+        """The store of the storage. The caller closes it."""
+        return self.sessions.open_any()
+
+    def keep_in(self, storage: SnapshotPlace) -> None:
+        """Use this storage, unless one was given. Errors: `Invalid` for what is none."""
+        self.sessions.keep_in(storage)
 
     async def list_snapshot_ids(
         self, agent: str | _Identified = "default", *, limit: int | None = None, start_after: str | int | None = None

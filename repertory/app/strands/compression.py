@@ -51,9 +51,11 @@ def matches_message_type(message: Message, filter: MessageType) -> bool:
     return filter == "all" or holds_tools == (filter == "tools")
 
 
-async def generate_summary(messages: Sequence[Message], model: Model, system_prompt: str | None = None) -> Message:
+async def generate_summary(
+    messages_to_summarize: Sequence[Message], model: Model, system_prompt: str | None = None
+) -> Message:
     """A model's summary of the messages, as a user's message. Errors: those of the model."""
-    asked: list[Message] = [*messages, {"role": "user", "content": [{"text": _ASK}]}]
+    asked: list[Message] = [*messages_to_summarize, {"role": "user", "content": [{"text": _ASK}]}]
     assembler = Assembler()
     async for event in model.stream(asked, None, system_prompt=system_prompt or SUMMARY_PROMPT):
         assembler.feed(event)
