@@ -11,7 +11,6 @@ ABSENT: Mapping[str, str] = {
     "there are no traces": "*.tracer Agent.trace_span StrandsTelemetry.resource",
     "the tools of ./tools are read by the registry": "Agent.tool_watcher",
     "a setting of the constructor, from which a session is made": "Agent.tool_executor",
-    "a session manager restores the whole agent": "SessionAgent.initialize_internal_state",
     "there are no speech agents": "SnapshotSessionManager(bidi_agent_save_latest_on)",
     "only the runtime makes contexts, which give the signal of their call": "ToolContext(cancel_signal)",
     "specs are asked of the tools each time": "ToolRegistry.tool_config",

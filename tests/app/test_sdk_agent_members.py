@@ -17,6 +17,7 @@ from repertory import (
     ToolContext,
     tool,
 )
+from repertory.app.sessions.records import SessionAgent
 from repertory.app.strands.memory_stores import FileMemoryStore, TestMemoryStore
 from repertory.app.strands.tools_by_hand import ToolsByHand
 from repertory.backends.memory_ports import CompleteStore
@@ -175,3 +176,26 @@ def test_a_store_in_a_knowledge_base_says_what_it_was_told() -> None:
     assert store.filter == {"equals": {"key": "user", "value": "anna"}}
     assert store.access_control_list == access
     assert list(store.get_tools()) == []
+
+
+def test_an_agent_waits_again_for_the_person_for_whom_it_waited() -> None:
+    answers: list[object] = []
+
+    @tool
+    def send(tool_context: ToolContext) -> str:
+        """Send it."""
+        answers.append(tool_context.interrupt("sure"))
+        return "sent"
+
+    asks = ScriptedModel([{"toolUse": {"name": "send", "input": {}}}])
+    first = Agent(model=asks, tools=[send], callback_handler=None)
+    (question,) = first("Send it").interrupts
+    internal = {"interrupt_state": first.take_snapshot(include=["interrupt_state"]).data["interrupt_state"]}
+    record = SessionAgent("default", {}, {}, internal)
+    second = agent(tools=[send], messages=first.messages)
+    record.initialize_internal_state(second)
+    assert [each.id for each in second.interrupts] == [question.id]
+    second([{"interruptResponse": {"interruptId": question.id, "response": "yes"}}])
+    assert answers == ["yes"]
+    SessionAgent("default", {}, {}).initialize_internal_state(second)
+    assert second.interrupts == []
