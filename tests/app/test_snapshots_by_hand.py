@@ -143,3 +143,25 @@ def test_a_run_that_was_stored_by_hand_is_restored_by_hand(storage: Any) -> None
     found = Run()
     manager.initialize_multi_agent(found)
     assert found.state == state
+
+
+class Counting(SnapshotSessionManager):
+    """Keeps a number of its own, and has a method of its own in the place of ours."""
+
+    def __init__(self, session_id: str, **options: Any) -> None:
+        super().__init__(session_id, **options)
+        self.stored = 0
+
+    def sync_agent(self, agent: Any, **kwargs: Any) -> None:
+        super().sync_agent(agent)
+        self.stored += 1
+
+
+def test_a_subclass_may_have_attributes_and_methods_of_its_own(storage: Any) -> None:
+    manager = Counting("s", storage=storage, save_latest_on="invocation")
+    kept = agent("Hello", session_manager=manager)
+    kept("Hi")
+    assert manager.stored == 1
+    found = agent()
+    SnapshotSessionManager("s", storage=storage).initialize(found)
+    assert texts(found) == ["Hi", "Hello"]

@@ -133,7 +133,7 @@ class _Identified(Protocol):
     agent_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SnapshotSessionManager(SnapshotsByHand):
     """One session with snapshots that other tools can read: pass it to `Agent(session_manager=...)`.
 
@@ -166,8 +166,7 @@ class SnapshotSessionManager(SnapshotsByHand):
     snapshot_trigger: Trigger | None = None
     load_snapshot_id: str | int | None = None
     takeover: bool = False
-    sessions: SnapshotSessions = field(init=False, repr=False, compare=False)
-    """The sessions of the storage, with the settings of this manager."""
+    _sessions: SnapshotSessions = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         try:
@@ -183,7 +182,12 @@ class SnapshotSessionManager(SnapshotsByHand):
         if self.load_snapshot_id is not None:
             load = LoadOnce(check_snapshot_id(self.load_snapshot_id))
             sessions.choices = replace(sessions.choices, load=load)
-        object.__setattr__(self, "sessions", sessions)
+        object.__setattr__(self, "_sessions", sessions)
+
+    @property
+    def sessions(self) -> SnapshotSessions:
+        """The sessions of the storage, with the settings of this manager."""
+        return self._sessions
 
     def open_snapshots(self) -> SnapshotSessionStore | StorageSessionStore:
         """The store of the storage. The caller closes it."""
