@@ -113,7 +113,7 @@ KEYWORDS_FOR_LATER: dict[str, str] = {
     "repertory/errors.py": "the fields of an error are its own",
 }
 NAMED_KEYWORDS = {"Unpack", "kwargs"}
-MODEL_METHODS = {"stream", "update_config"}
+MODEL_METHODS = {"stream", "structured_output", "update_config"}
 """`Model` passes a provider's own options through, so these take any keyword wherever a model is implemented."""
 ANY_AT_THE_EDGE: dict[str, str] = {
     "repertory/actors/context.py": "the agent that tools and hooks see is the caller's own",

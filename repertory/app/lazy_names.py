@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from repertory.app.agent.session import one_of as one_of
     from repertory.app.agent.session import read_call as read_call
     from repertory.app.agent.session import read_config as read_config
+    from repertory.app.agent.session import refuse_other_ways as refuse_other_ways
     from repertory.app.agent.session import with_memory as with_memory
     from repertory.app.agent.tools import AgentTool as AgentTool
     from repertory.app.agent.tools import AgentTools as AgentTools
@@ -151,6 +152,7 @@ HOMES = {
     "managed_context": "repertory.app.agent.context_plugins",
     "one_of": "repertory.app.agent.session",
     "read_call": "repertory.app.agent.session",
+    "refuse_other_ways": "repertory.app.agent.session",
     "read_config": "repertory.app.agent.session",
     "read_limits": "repertory.core.limits",
     "repair": "repertory.core.messages",

@@ -37,6 +37,31 @@ class MemoryStore(Protocol):
         ...
 
 
+class CompleteStore(MemoryStore, Protocol):
+    """A store with every method, to be subclassed. What a subclass leaves as it is here, no manager calls."""
+
+    async def add(self, content: str, metadata: EntryMetadata | None = None) -> object:
+        """Store one entry. Errors: `NotImplementedError` unless the subclass can."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement add.")
+
+    async def add_messages(self, messages: Sequence[Message], context: AddMessagesContext | None = None) -> object:
+        """Take in a batch of messages. Errors: `NotImplementedError` unless the subclass can."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement add_messages.")
+
+    async def initialize(self) -> None:
+        """Prepare the store."""
+
+    def get_tools(self) -> Sequence[Any]:
+        """The store's own tools: none."""
+        return []
+
+
+def implements(store: object, method: str) -> bool:
+    """Whether the store has the method: one only declared by the protocol that it subclasses does not count."""
+    found = getattr(store, method, None)
+    return callable(found) and getattr(getattr(found, "__func__", found), "__module__", "") != __name__
+
+
 @runtime_checkable
 class AddingStore(Protocol):
     """A store that accepts single entries."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, ru
 import anyio
 from msgspec import Struct
 
+from repertory.backends.model_members import SdkModelMembers
 from repertory.core.interrupts import tool_scope
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.state import AgentState
@@ -40,7 +41,7 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-class Model(ABC):
+class Model(SdkModelMembers, ABC):
     """A language model. Subclass it to bring your own.
 
     Order of a well-formed stream: `messageStart`, then per block `contentBlockStart` (may be left out for text),
@@ -91,8 +92,13 @@ class Model(ABC):
         messages: Sequence[Message],
         tool_specs: Sequence[ToolSpec] | None = None,
         system_prompt: str | None = None,
+        system_prompt_content: Sequence[Mapping[str, Any]] | None = None,
     ) -> int:
-        """The tokens that these would take; an estimate unless the provider counts."""
+        """The tokens that these would take; an estimate unless the provider counts. The system prompt as content blocks
+        overrides the string.
+        """
+        if system_prompt_content:
+            system_prompt = "\n".join(str(block["text"]) for block in system_prompt_content if "text" in block)
         return estimate_tokens(messages, tool_specs, system_prompt)
 
     async def aclose(self) -> None:
@@ -118,7 +124,10 @@ class AgentMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """What a running tool is told about its call."""
+    """What a running tool is told about its call. `ToolContext[X]` is the same type."""
+
+    def __class_getitem__(cls, of: object) -> type[ToolContext]:
+        return cls
 
     tool_use: ToolUse
     agent_id: str = "default"

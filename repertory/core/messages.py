@@ -53,6 +53,7 @@ class ContentBlock(TypedDict, total=False):
     image: Mapping[str, object]
     document: Mapping[str, object]
     video: Mapping[str, object]
+    audio: Mapping[str, object]
     reasoningContent: Mapping[str, object]
     guardContent: Mapping[str, object]
     citationsContent: Mapping[str, object]
@@ -106,6 +107,10 @@ class ToolSpec(TypedDict):
     name: str
     description: str
     inputSchema: Mapping[str, object]
+    outputSchema: NotRequired[Mapping[str, object]]
+    """The JSON schema of its result; models are not shown it."""
+    annotations: NotRequired[Mapping[str, object]]
+    """What a tool server says of it, unverified, such as `readOnlyHint`."""
 
 
 Messages: TypeAlias = list[Message]

@@ -1,15 +1,27 @@
-"""The table of names against the released package: every module is here, or absent for a reason that is told."""
+"""The tables of names against the released package: every module is here, or absent for a reason that is told, and
+every member and parameter of what is here.
+"""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+import re
 import subprocess
+import textwrap
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from repertory.app.strands.modules import refuse_absent
 from repertory.app.strands.table import ABSENT, MODULES
+from tests.app import strands_members
 
 PEERS = Path(__file__).parents[1] / "peers"
 PYTHON = PEERS / "strands/bin/python"
@@ -19,11 +31,27 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+Members = dict[str, dict[str, list[str] | None]]
+
+
+@cache
+def read_peer() -> dict[str, Any]:
+    done = subprocess.run([PYTHON, PEERS / "strands_names.py"], capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
 @pytest.fixture(scope="module")
 def released() -> dict[str, list[str]]:
-    done = subprocess.run([PYTHON, PEERS / "strands_names.py"], capture_output=True, text=True, check=True)
-    found: dict[str, list[str]] = json.loads(done.stdout)
+    found: dict[str, list[str]] = read_peer()["names"]
     return found
+
+
+@pytest.fixture(scope="module")
+def missing() -> set[str]:
+    """What members and parameters of the released package ours have not: see `strands_members`."""
+    members: Members = read_peer()["members"]
+    return {each for whole, wanted in members.items() for each in lacking(whole, wanted)}
 
 
 def is_told(path: str) -> bool:
@@ -56,3 +84,64 @@ def test_nothing_is_both_here_and_absent() -> None:
     for path, names in MODULES.items():
         for name in names:
             assert f"{path}.{name}" not in ABSENT
+
+
+def test_every_member_and_parameter_is_here_or_absent_for_a_reason(missing: set[str]) -> None:
+    told = [pattern for names in strands_members.ABSENT.values() for pattern in names.split()]
+    untold = [each for each in missing if not any(fnmatchcase(each, pattern) for pattern in told)]
+    assert sorted(each for each in untold if re.split(r"[.(]", each)[0] not in strands_members.NOT_YET) == []
+
+
+def test_what_is_told_as_absent_is_absent(missing: set[str]) -> None:
+    told = [pattern for names in strands_members.ABSENT.values() for pattern in names.split()]
+    assert [pattern for pattern in told if not any(fnmatchcase(each, pattern) for each in missing)] == []
+
+
+def lacking(whole: str, wanted: dict[str, list[str] | None]) -> Iterator[str]:
+    """What our class or function of that name has not."""
+    module, _, name = whole.rpartition(".")
+    place = MODULES.get(module, {}).get(name)
+    if place is None:
+        return
+    home, _, attribute = place.partition(":")
+    ours: object = getattr(import_module(home), attribute)
+    for member, parameters in wanted.items():
+        direct = member in ("()", "__init__")
+        if not direct and not has_member(ours, member):
+            yield f"{name}.{member}"
+        elif parameters is not None:
+            taken = parameters_of(ours if direct else getattr(ours, member, None))
+            label = name if direct else f"{name}.{member}"
+            yield from (f"{label}({each})" for each in parameters if taken is not None and each not in taken)
+
+
+def parameters_of(ours: object) -> set[str] | None:
+    """The names of a callable's parameters; None if it takes any, or says nothing of them."""
+    if not callable(ours):
+        return None
+    try:
+        found = inspect.signature(ours).parameters
+    except (TypeError, ValueError):
+        return None
+    return None if any(each.kind is each.VAR_KEYWORD for each in found.values()) else set(found)
+
+
+def has_member(ours: object, name: str) -> bool:
+    """Whether it has that member: an attribute, a field, or what its methods set on `self`."""
+    classes = ours.__mro__[:-1] if isinstance(ours, type) else ()
+    return (
+        hasattr(ours, name)
+        or any(name in inspect.get_annotations(each) or name in attributes_set(each) for each in classes)
+        or name in getattr(ours, "__annotations__", {})
+    )
+
+
+@cache
+def attributes_set(kind: type) -> frozenset[str]:
+    """What the methods of a class, as it is written, set on `self`."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    except (OSError, TypeError):
+        return frozenset()
+    stored = [each for each in ast.walk(tree) if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)]
+    return frozenset(each.attr for each in stored if isinstance(each.value, ast.Name) and each.value.id == "self")

@@ -21,11 +21,12 @@ TESTS = (
     "tests/backends/models",
     "tests/backends/tools",
     "tests/backends/objects",
+    "tests/app/test_a2a.py",
     "tests/app/test_authorization.py",
     "tests/app/test_mcp_client.py",
 )
 _BOUND = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?>=([0-9.]+)")
-_NAMED = ("aiobotocore", "anthropic", "cedarpy", "google-genai", "mcp", "ollama", "openai", "writer-sdk")
+_NAMED = ("a2a-sdk", "aiobotocore", "anthropic", "cedarpy", "google-genai", "mcp", "ollama", "openai", "writer-sdk")
 BESIDE = ("strands-agents[all]", "repertory[all,litellm] @ {root}")
 
 

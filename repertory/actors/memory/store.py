@@ -25,6 +25,7 @@ import anyio
 from anyio.lowlevel import RunVar
 from msgspec import Struct, field
 
+from repertory.backends.memory_ports import implements
 from repertory.backends.worker_threads import run_foreign
 from repertory.core.memory.breaker import Breaker, TurnBreaker
 from repertory.core.memory.options import AddMessagesContext, MemoryEntry, SearchOptions
@@ -242,7 +243,7 @@ class MemoryStoreClient:
         self.store: Any = store
         self.name: str = self.store.name
         self._settings = settings or MemoryStoreSettings()
-        self.prepared = not callable(getattr(store, "initialize", None))
+        self.prepared = not implements(store, "initialize")
         """True if the store needs no `initialize`, or it is done."""
         self._takes_context = {method: _takes(store, method, "context") for method in ("add", "add_messages")}
         self._takes_options = _takes_two(self.store.search)

@@ -21,8 +21,6 @@ from repertory.core.retry import DEFAULT_RETRY
 from repertory.errors import AgentBusy, NotReady
 
 if TYPE_CHECKING:
-    from threading import Event
-
     from repertory.actors.call import Busy, Invocation
     from repertory.actors.context import AgentSettings, Durability, ToolExecution
     from repertory.actors.hooks.events import EventTypes, HookCallback, HookProvider
@@ -82,7 +80,8 @@ class Agent(SdkAgentMembers):
     `record_direct_tool_call`: whether `agent.tool.name()` is recorded. `concurrent_invocation_mode`: `throw` for
     `busy="reject"`, `unsafe_reentrant` for `queue`. `structured_output_prompt`: what a model is told that answers
     without the structured output. `storage`: where a `ContextOffloader` and a `SnapshotSessionManager` keep their data
-    that have none of their own. `trace_attributes`, `baggage_attributes`: kept for plugins of yours.
+    that have none of their own. `trace_attributes`, `baggage_attributes`: kept for plugins of yours. `checkpointing`,
+    `background_tasks`: are not here, and can only be off.
     `durability`, `busy`, `unknown_tool_outcome`: see `AgentSettings`, `Busy` and `UnknownOutcome`. `patience`: how
     long calls wait for their store, and for another process; None for the runtime's value.
 
@@ -123,6 +122,8 @@ class Agent(SdkAgentMembers):
         concurrent_invocation_mode: str | None = None,
         baggage_attributes: Mapping[str, str] | None = None,
         storage: object = None,
+        checkpointing: Literal[False] = False,
+        background_tasks: Literal[False] | None = None,
         session_manager: AnySessionManager | None = None,
         memory_manager: MemoryManager | Mapping[str, object] | None = None,
         structured_output_model: type[Any] | None = None,
@@ -141,12 +142,12 @@ class Agent(SdkAgentMembers):
     ) -> None:
         if isinstance(model, later.Plugin):  # It routes between models.
             plugins, model = (*(plugins or ()), model), model.default_model
-        if isinstance(model, Mapping):
-            raise TypeError("the first argument is the model; give a snapshot as snapshot=...")
+        later.refuse_other_ways(model, checkpointing, background_tasks)
         self.agent_id = later.check_id(agent_id or "default", "agent_id")
         self.name = name or "Repertory Agent"
         self.description = description
         self.callback_handler: CallbackHandler | None = later.chosen_handler(callback_handler)
+        self.context_manager = context_manager or None
         if context_manager is not None:
             conversation_manager, plugins = later.managed_context(context_manager, conversation_manager, plugins or ())
         self.conversation_manager = later.chosen_manager(conversation_manager)
@@ -300,13 +301,6 @@ class Agent(SdkAgentMembers):
     @system_prompt.setter
     def system_prompt(self, prompt: SystemPrompt) -> None:
         self._parts.system_prompt = later.check_system_prompt(prompt)
-
-    @property
-    def cancel_signal(self) -> Event:
-        """Set when the running turn is to end, until it has ended. A thread may set it to end the turn at its next
-        step; `cancel()` does not wait for that.
-        """
-        return self._parts.cancel_signal()
 
     @property
     def enabled_tools(self) -> list[str] | None:

@@ -10,9 +10,12 @@ from repertory.app import lazy_names as later
 from repertory.errors import StructuredOutputException
 
 if TYPE_CHECKING:
+    from threading import Event
+
     from repertory.actors.call import Busy
     from repertory.actors.context import AgentParts
     from repertory.app.agent.loop_metrics import EventLoopMetrics
+    from repertory.app.agent.tools import DirectTools
     from repertory.core.converse import SystemContentBlock
     from repertory.core.messages import Prompt
     from repertory.core.result import AgentResult
@@ -20,15 +23,43 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class ToolCallerType:
+    """`Agent.ToolCaller`, whose module is loaded when it is named."""
+
+    def __get__(self, agent: object, owner: type) -> type[DirectTools]:
+        return later.DirectTools
+
+
 class SdkAgentMembers:
     """The members of an agent that follow from its parts and from `invoke_async`."""
 
+    ToolCaller = ToolCallerType()
+    """The type of `agent.tool`."""
     _parts: AgentParts
     _busy: Busy
 
     if TYPE_CHECKING:
 
         async def invoke_async(self, prompt: Prompt = None, *, structured_output_model: type[Any]) -> AgentResult: ...
+        def shutdown(self) -> None: ...
+        @property
+        def tool(self) -> DirectTools: ...
+
+    @property
+    def cancel_signal(self) -> Event:
+        """Set when the running turn is to end, until it has ended. A thread may set it to end the turn at its next
+        step; `cancel()` does not wait for that.
+        """
+        return self._parts.cancel_signal()
+
+    @property
+    def tool_caller(self) -> DirectTools:
+        """The same as `tool`."""
+        return self.tool
+
+    def cleanup(self) -> None:
+        """The same as `shutdown`: tool servers that calls have left running are stopped. A later call starts them."""
+        self.shutdown()
 
     @property
     def system_prompt_content(self) -> list[SystemContentBlock] | None:

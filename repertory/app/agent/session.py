@@ -392,12 +392,26 @@ def given_manager(given: object, plugins: object = None) -> MemoryManager | None
     Errors: `Invalid`.
     """
     if given is None and isinstance(plugins, list | tuple):
-        given = next((each for each in cast("Sequence[object]", plugins) if hasattr(each, "parts_for")), None)
+        given = next((each for each in cast("Sequence[object]", plugins) if hasattr(type(each), "parts_for")), None)
     if given is None:
         return None
     from repertory.app.memory.memory_manager import read_manager
 
     return read_manager(given)
+
+
+def refuse_other_ways(model: object, checkpointing: object, background_tasks: object) -> None:
+    """Errors: `Invalid` for what an agent is told to do in a way that it has not, with the way that it has; `TypeError`
+    for a snapshot in the place of the model.
+    """
+    if isinstance(model, Mapping):
+        raise TypeError("the first argument is the model; give a snapshot as snapshot=...")
+    if checkpointing:
+        how = "give the agent a session_manager: every turn is journaled, and goes on from where it was"
+        raise Invalid(f"checkpointing is not here: {how}")
+    if background_tasks is not None and background_tasks is not False:
+        how = "run another session beside this one, on a Runtime: its work is journaled"
+        raise Invalid(f"background_tasks are not here: {how}")
 
 
 def chosen_busy(busy: str, mode: str | None) -> Busy:

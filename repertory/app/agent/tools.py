@@ -257,6 +257,12 @@ class AgentTools:
         """Add a tool, or replace the one of the same name. Errors: `Invalid` for anything that is no tool."""
         self.process_tools([tool])
 
+    def register_dynamic_tool(self, tool: Tool) -> None:
+        """Add a tool that was made while the program ran. Errors: `Invalid` for a name twice."""
+        if tool.name in self._now:
+            raise Invalid(f"Tool '{tool.name}' already exists")
+        self.register_tool(tool)
+
     def process_tools(self, tools: Iterable[object]) -> list[str]:
         """Add tools in any form that `Agent(tools=...)` takes, and give their names. Errors: as `register_tool`."""
         added = list(ToolRegistry(as_tools(tools)))

@@ -20,6 +20,7 @@ from repertory.backends.memory.bedrock import (
     ScoreBounds,
     check_result_count,
 )
+from repertory.backends.memory_ports import CompleteStore
 from repertory.core.ids import check_id
 from repertory.core.memory.options import Options, read_options
 from repertory.errors import Invalid
@@ -86,7 +87,7 @@ class BedrockKnowledgeBaseConfig(Options):
     """The URL of a service that speaks both protocols of Bedrock."""
 
 
-class BedrockKnowledgeBaseStore(KnowledgeBaseMemory):
+class BedrockKnowledgeBaseStore(KnowledgeBaseMemory, CompleteStore):
     """A memory store in a knowledge base of Amazon Bedrock: pass it to `MemoryManager(stores=[...])`, or use it alone.
 
     See `KnowledgeBaseMemory` for its methods. Nothing is connected before the first search or write, so an agent can be
@@ -147,6 +148,12 @@ class BedrockKnowledgeBaseStore(KnowledgeBaseMemory):
             patience=patience,
         )
         super().__init__(settings, entropy=os.urandom)
+        self.scope_metadata_key = settings.scope_key
+        """The metadata key that holds an entry's scope."""
+        self.filter = filter
+        self.access_control_list = None if access_control_list is None else [dict(each) for each in access_control_list]
+        self.min_score = min_score
+        self.max_score = max_score
 
 
 def _knowledge_base_id(config: BedrockKnowledgeBaseConfig) -> str:

@@ -35,6 +35,7 @@ from repertory.app.memory.extraction import (
     read_extraction,
 )
 from repertory.app.memory.injection import MemoryInjection, MemoryInjectionConfig, read_injection
+from repertory.backends.memory_ports import implements
 from repertory.backends.ports import ToolContext
 from repertory.backends.tools.decorator import tool
 from repertory.core.ids import check_id
@@ -509,7 +510,7 @@ def _managed(store: object, settings: MemoryStoreSettings) -> ManagedStore:
         raise Invalid("MemoryManager: a store needs these attributes", missing=missing)
     found = cast("Any", store)
     name = check_id(found.name, "store name")
-    adds, takes_messages = _can(store, "add"), _can(store, "add_messages")
+    adds, takes_messages = implements(store, "add"), implements(store, "add_messages")
     writable = bool(found.writable)
     if writable and not (adds or takes_messages):
         raise Invalid(f"MemoryManager: store '{name}' is writable but has no add or add_messages method")
@@ -534,13 +535,6 @@ def _check_extraction(name: str, extraction: Extraction, *, writable: bool, adds
         raise Invalid(f"MemoryManager: store '{name}' has an extractor but no add method to write the results")
     if extraction.extractor is None and not takes_messages:
         raise Invalid(f"MemoryManager: store '{name}' extracts without an extractor but has no add_messages method")
-
-
-def _can(store: object, method: str) -> bool:
-    """Whether the store implements the method: one only declared by the protocol that it subclasses does not count."""
-    found = getattr(store, method, None)
-    function = getattr(found, "__func__", found)
-    return callable(found) and not getattr(function, "__module__", "").endswith("memory_ports")
 
 
 @asynccontextmanager

@@ -6,12 +6,13 @@ written by another program: an agent that opens the session later takes it in.
 
 from __future__ import annotations
 
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 import anyio
 
@@ -24,13 +25,17 @@ from repertory.core.ids import check_id, whereabouts
 from repertory.core.message_tree.json_files import read, to_file
 from repertory.core.messages import error_result, repair, tool_uses
 from repertory.core.orchestration.journals import journal_name
+from repertory.core.snapshots.document import enveloped
+from repertory.core.snapshots.location import AGENT_SCOPE, RUN_SCOPE
+from repertory.core.snapshots.portable import revived
 from repertory.errors import AlreadyExists, Corrupt, Invalid, NotFound, SessionBusy, SessionException, StoreNotFound
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import ObjectStore
+    from repertory.backends.ports import Lease, ObjectStore
     from repertory.backends.sessions.documents.lease import TreeLeases
     from repertory.backends.sessions.documents.reading import SessionNames
     from repertory.core.messages import Message
+    from repertory.core.snapshots.trigger import SaveLatestOn
 
 T = TypeVar("T")
 Driven = TypeVar("Driven")
@@ -230,6 +235,121 @@ class SessionByHand(HookedSessionManager[Any]):
         return next(reversed(cast("list[SessionMessage]", found)), None)
 
 
+class SnapshotStore(Protocol):
+    """The part of a store of snapshots that this needs."""
+
+    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease: ...
+    async def release(self, lease: Lease) -> None: ...
+    async def latest(self, session_id: str, journal: str) -> Mapping[str, object] | None: ...
+    async def put_latest(self, session_id: str, journal: str, document: Mapping[str, object]) -> None: ...
+    async def aclose(self) -> None: ...
+
+
+class SnapshotsByHand(HookedSessionManager[Any]):
+    """These methods on snapshots, for an agent that does not have this manager as its own. Each blocks.
+
+    A snapshot holds the whole agent, so `sync_agent` stores what there is to store. With its own agent a message is an
+    edit of `agent.messages`, and the agent stores its state. Errors: `SessionBusy` while an owner has the session;
+    those of the storage, of `agent.take_snapshot` and of `agent.load_snapshot`.
+    """
+
+    __slots__ = ()
+    save_latest_on: SaveLatestOn
+
+    @abstractmethod
+    def open_snapshots(self) -> SnapshotStore:
+        """The store, which the caller closes."""
+
+    @abstractmethod
+    def keep_in(self, storage: Any) -> None:
+        """Use this storage, unless one was given."""
+
+    def register_hooks(self, registry: Any, **kwargs: Any) -> None:
+        """Restore an agent when it is made; store it after each turn, and as `save_latest_on` says."""
+        from repertory.actors.orchestrator.events import (  # loaded when used
+            AfterMultiAgentInvocationEvent,
+            AfterNodeCallEvent,
+            MultiAgentInitializedEvent,
+        )
+
+        def on(kind: type, callback: Callable[[Any], None]) -> None:
+            registry.add_callback(kind, callback)
+
+        on(AgentInitializedEvent, lambda event: self.initialize(event.agent))
+        if self.save_latest_on == "message":
+            on(MessageAddedEvent, lambda event: self.sync_agent(event.agent))
+        if self.save_latest_on in ("message", "invocation"):
+            on(AfterInvocationEvent, lambda event: self.sync_agent(event.agent))
+        on(MultiAgentInitializedEvent, lambda event: self.initialize_multi_agent(event.source))
+        on(AfterNodeCallEvent, lambda event: self.sync_multi_agent(event.source))
+        on(AfterMultiAgentInvocationEvent, lambda event: self.sync_multi_agent(event.source))
+
+    def initialize(self, agent: Any, **kwargs: Any) -> None:
+        """Let the agent continue from the latest snapshot that is stored under its id; without one it stays as it is.
+        Without a storage of its own, the manager uses that of the agent.
+        """
+        if getattr(agent, "session_manager", None) is self:
+            return
+        if getattr(agent, "storage", None) is not None:
+            self.keep_in(agent.storage)
+        found = self._latest(agent.agent_id)
+        if found is not None:
+            agent.load_snapshot(found)
+
+    def append_message(self, message: Any, agent: Any, **kwargs: Any) -> None:
+        """For its own agent, add the message to the conversation. For others `sync_agent` stores it with the rest."""
+        if getattr(agent, "session_manager", None) is self:
+            agent.messages.append(message)
+
+    def redact_latest_message(self, redact_message: Any, agent: Any, **kwargs: Any) -> None:
+        """Store the agent, whose last message was redacted, whatever `save_latest_on` says."""
+        if getattr(agent, "session_manager", None) is self:
+            agent.messages[-1] = redact_message
+        else:
+            self.sync_agent(agent)
+
+    def sync_agent(self, agent: Any, **kwargs: Any) -> None:
+        """Store the latest snapshot of the agent."""
+        if getattr(agent, "session_manager", None) is self:
+            if not inside_event_loop():  # Else the turn that is running stores it.
+                _store_state(agent)
+            return
+        taken = agent.take_snapshot(preset="session")
+        self._put(agent.agent_id, AGENT_SCOPE, revived(taken.data), taken.app_data)
+
+    def initialize_multi_agent(self, source: Any, **kwargs: Any) -> None:
+        """Let a graph or swarm continue the run that is stored under its id."""
+        found = self._latest(journal_name(source.id))
+        if found is not None:
+            source.deserialize_state(found)
+
+    def sync_multi_agent(self, source: Any, **kwargs: Any) -> None:
+        """Store the run of a graph or swarm."""
+        data = {"orchestrator_id": source.id, "state": source.serialize_state()}
+        self._put(journal_name(source.id), RUN_SCOPE, data, {})
+
+    def _latest(self, journal: str) -> Mapping[str, object] | None:
+        async def found() -> Mapping[str, object] | None:
+            async with aclosing(cast("Any", self.open_snapshots())) as store:
+                return await store.latest(self.session_id, journal)
+
+        return run_anywhere(found)
+
+    def _put(self, journal: str, scope: str, data: Mapping[str, Any], others: Mapping[str, Any]) -> None:
+        document = enveloped(scope, data, others, time.time(), None)
+
+        async def put() -> None:
+            async with aclosing(cast("Any", self.open_snapshots())) as store:
+                lease = await store.acquire(self.session_id)
+                try:
+                    await store.put_latest(self.session_id, journal, document)
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await store.release(lease)
+
+        run_anywhere(put)
+
+
 def _store_state(agent: Any) -> None:
     """Store the state of an agent of ours."""
     from repertory.app.host.blocking import blocking_host  # loaded when used
@@ -257,6 +377,11 @@ class RecordsInDocuments(SessionRepository):
     @abstractmethod
     def open_documents(self) -> tuple[ObjectStore, TreeLeases, bool]:
         """The objects, which the caller closes, their leases, and whether long ids are shortened."""
+
+    @property
+    def session_repository(self) -> SessionRepository:
+        """This object."""
+        return self
 
     def create_session(self, session: Session, **kwargs: Any) -> Session:
         """Store a new session."""

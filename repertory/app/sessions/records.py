@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
@@ -9,6 +10,8 @@ from enum import StrEnum
 from typing import Any, Self
 
 from repertory.core.message_tree.json_files import decoded, encoded
+from repertory.core.snapshots.document import enveloped
+from repertory.core.snapshots.location import AGENT_SCOPE
 from repertory.errors import Invalid
 
 # Source: the documented session layout; names, fields and defaults are those of the SDK whose users we serve.
@@ -31,9 +34,9 @@ class _StoredRecord:
         return encoded(asdict(self))
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, env: Mapping[str, Any]) -> Self:
         """The record from its JSON; unknown keys are left out."""
-        return cls.from_stored(decoded(values))
+        return cls.from_stored(decoded(env))
 
     @classmethod
     def from_stored(cls, values: Mapping[str, Any]) -> Self:
@@ -67,6 +70,14 @@ class SessionAgent(_StoredRecord):
     def internal_state(self) -> dict[str, Any]:
         """Data for our own use: the repository has to store it with the record."""
         return self._internal_state
+
+    def initialize_internal_state(self, agent: Any) -> None:
+        """Let an agent wait for the person for whom it waited when the record was made; its messages are those of then.
+        Errors: those of `agent.load_snapshot`.
+        """
+        asked = self._internal_state.get("interrupt_state")
+        if asked:
+            agent.load_snapshot(enveloped(AGENT_SCOPE, {"interrupt_state": asked}, {}, time.time(), None))
 
     @classmethod
     def from_agent(cls, agent: Any) -> SessionAgent:

@@ -16,6 +16,7 @@ import anyio.to_thread
 from msgspec.structs import replace
 
 from repertory.actors.leases import Durable
+from repertory.app.sessions.by_hand import SnapshotsByHand
 from repertory.app.sessions.sessions import listed, new_owner
 from repertory.app.sessions.storages import LEASE_S, FileStorage
 from repertory.backends.sessions.snapshots.port import LoadOnce, SnapshotChoices, SnapshotStorage
@@ -132,8 +133,8 @@ class _Identified(Protocol):
     agent_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotSessionManager:
+@dataclass(frozen=True)
+class SnapshotSessionManager(SnapshotsByHand):
     """One session with snapshots that other tools can read: pass it to `Agent(session_manager=...)`.
 
     The same id opens the same conversation again, in this process or the next, also after other tools of this layout
@@ -165,8 +166,7 @@ class SnapshotSessionManager:
     snapshot_trigger: Trigger | None = None
     load_snapshot_id: str | int | None = None
     takeover: bool = False
-    sessions: SnapshotSessions = field(init=False, repr=False, compare=False)
-    """The sessions of the storage, with the settings of this manager."""
+    _sessions: SnapshotSessions = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         try:
@@ -182,7 +182,20 @@ class SnapshotSessionManager:
         if self.load_snapshot_id is not None:
             load = LoadOnce(check_snapshot_id(self.load_snapshot_id))
             sessions.choices = replace(sessions.choices, load=load)
-        object.__setattr__(self, "sessions", sessions)
+        object.__setattr__(self, "_sessions", sessions)
+
+    @property
+    def sessions(self) -> SnapshotSessions:
+        """The sessions of the storage, with the settings of this manager."""
+        return self._sessions
+
+    def open_snapshots(self) -> SnapshotSessionStore | StorageSessionStore:
+        """The store of the storage. The caller closes it."""
+        return self.sessions.open_any()
+
+    def keep_in(self, storage: SnapshotPlace) -> None:
+        """Use this storage, unless one was given. Errors: `Invalid` for what is none."""
+        self.sessions.keep_in(storage)
 
     async def list_snapshot_ids(
         self, agent: str | _Identified = "default", *, limit: int | None = None, start_after: str | int | None = None

@@ -22,6 +22,7 @@ import anyio
 
 from repertory.app.memory.extraction import ExtractionConfig, ModelExtractor
 from repertory.app.sessions.storages import FileStorage, InMemoryStorage
+from repertory.backends.memory_ports import CompleteStore
 from repertory.backends.ports import Create, Update
 from repertory.core.ids import check_id
 from repertory.core.memory.extracting import EXTRACTION_PROMPT, ExtractionResult
@@ -45,7 +46,7 @@ line says one thing about it."""
 T = TypeVar("T")
 
 
-class _Settings:
+class _Settings(CompleteStore):
     """What every store says of itself."""
 
     def __init__(

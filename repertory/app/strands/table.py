@@ -586,6 +586,7 @@ _ELSEWHERE = {
     ),
     "session.SessionManager": "repertory.app.sessions.by_hand:HookedSessionManager",
     "session.session_manager.SessionManager": "repertory.app.sessions.by_hand:HookedSessionManager",
+    "MemoryStore": "repertory.backends.memory_ports:CompleteStore",
     "types.tools.Tool": "repertory.app.strands.shapes:ToolDescription",
     "BaseModelConfig": "repertory.backends.models.provider:BaseModelConfig",
     "DEFAULT_BEDROCK_MODEL_ID": "repertory.backends.models.bedrock:DEFAULT_MODEL_ID",

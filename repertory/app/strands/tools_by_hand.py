@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import typing_extensions
 
@@ -30,8 +30,16 @@ from repertory.errors import Invalid
 _log = logging.getLogger("repertory.tools")
 
 
+class ToolOfConfig(TypedDict):
+    """A tool in a configuration of tools."""
+
+    spec: ToolSpec
+
+
 class ToolsByHand:
     """Tools by name, put together by hand. The one of an agent is `agent.tool_registry`."""
+
+    NewToolDict = ToolOfConfig
 
     def __init__(self) -> None:
         self.registry: dict[str, ForeignObject] = {}
@@ -88,6 +96,12 @@ class ToolsByHand:
                     text = f"Tool name '{name}' already exists as '{other}'."
                     raise ValueError(f"{text} Cannot add a duplicate tool which differs by a '-' or '_'")
         self._put(tool)
+
+    def register_dynamic_tool(self, tool: ForeignObject) -> None:
+        """Add a tool that was made while the program ran. Errors: `ValueError` for a name twice."""
+        if tool.tool_name in self.registry:
+            raise ValueError(f"Tool '{tool.tool_name}' already exists")
+        self.registry[tool.tool_name] = self.dynamic_tools[tool.tool_name] = tool
 
     def replace(self, new_tool: ForeignObject) -> None:
         """Put a tool in the place of the one of its name. Errors: `ValueError` if there is none."""

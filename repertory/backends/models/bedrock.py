@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
@@ -25,6 +25,7 @@ from repertory.backends.models.provider import (
     ModelCall,
     ProviderModel,
     is_overflow,
+    model_call,
     release,
     retry_after_s,
 )
@@ -40,7 +41,7 @@ from repertory.errors import (
 
 if TYPE_CHECKING:
     from repertory.core.converse import MetadataEvent, RedactContentEvent, StreamEvent
-    from repertory.core.messages import Message
+    from repertory.core.messages import Message, ToolSpec
 
 BEDROCK = AwsService(name="bedrock-runtime", wanted_by="BedrockModel", extra="bedrock")
 DEFAULT_MODEL_ID = "global.anthropic.claude-sonnet-4-6"
@@ -135,6 +136,28 @@ class BedrockModel(ProviderModel):
         )
         super().__init__(start, config, aws_clients(BEDROCK, settings))
 
+    def format_request(
+        self,
+        messages: Sequence[Message],
+        tool_specs: Sequence[ToolSpec] | None = None,
+        system_prompt_content: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: Mapping[str, Any] | None = None,
+        dynamic_trailing_blocks: int = 0,
+    ) -> dict[str, Any]:
+        """The parameters that Converse would be called with, cache points and guardrail included."""
+        options = {
+            "system_prompt_content": system_prompt_content,
+            "tool_choice": tool_choice,
+            "dynamic_trailing_blocks": dynamic_trailing_blocks,
+        }
+        return converse_request(model_call(self._config, messages, tool_specs, None, options))
+
+    def convert_non_streaming_to_streaming(self, response: Mapping[str, Any]) -> Iterator[StreamEvent]:
+        """An answer of Converse as the events that ConverseStream would have sent. Errors: `ModelFailed` for one
+        without a message.
+        """
+        return events_of_whole(response)
+
     async def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
         config: BedrockConfig = call.config
         request = converse_request(call)
@@ -172,19 +195,23 @@ class BedrockModel(ProviderModel):
             if streaming:
                 response = await client.converse_stream(**request)
                 return converse_events(response["stream"])
-            return _whole_answer(await client.converse(**request))
+            return _one_by_one([*events_of_whole(await client.converse(**request))])
         except NONSENSE as error:
             raise ModelFailed(f"the model's answer cannot be read: {error}") from error
 
 
-async def _whole_answer(response: Mapping[str, Any]) -> AsyncGenerator[StreamEvent, None]:
-    """The answer of Converse as the events that ConverseStream would have sent."""
+async def _one_by_one(events: Iterable[StreamEvent]) -> AsyncGenerator[StreamEvent, None]:
+    for event in events:
+        yield event
+
+
+def events_of_whole(response: Mapping[str, Any]) -> Iterator[StreamEvent]:
+    """The answer of Converse as the events that ConverseStream would have sent. Errors: `ModelFailed` for none."""
     message = response.get("output", {}).get("message")
     stop_reason = response.get("stopReason")
     if not message or not isinstance(stop_reason, str):
         raise ModelFailed("the model answered without a message", response=sorted(response))
-    for event in message_events(message.get("content", ()), stop_reason=stop_reason):
-        yield event
+    yield from message_events(message.get("content", ()), stop_reason=stop_reason)
     metadata = {key: response[key] for key in ("usage", "metrics", "trace") if key in response}
     yield {"metadata": cast("MetadataEvent", metadata)}
 

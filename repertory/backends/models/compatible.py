@@ -269,6 +269,11 @@ class LlamaCppModel(CompatibleModel):
         arguments = {"base_url": f"{self._root}/v1", **(client_args or {})}
         super().__init__(None, arguments, connect_timeout_s, read_timeout_s, config)
 
+    @property
+    def base_url(self) -> str:
+        """The server's address, without `/v1`."""
+        return self._root
+
     def _arguments(self, call: ModelCall) -> dict[str, Any]:
         arguments = super()._arguments(msgspec.structs.replace(call, config={**call.config, "cache_config": None}))
         if call.config.get("cache_config") is None:

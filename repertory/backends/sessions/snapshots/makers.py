@@ -67,6 +67,13 @@ class FoundSnapshot(NamedTuple, Generic[S]):
     """Used to tell what other programs changed in it."""
 
 
+def checked_content(found: FoundSnapshot[S]) -> S:
+    """What was read. Errors: `SnapshotException` for what cannot be read, with the reason."""
+    if found.snapshot is None:
+        raise SnapshotException("a snapshot cannot be read", file=found.place, cause=found.fault)
+    return found.snapshot
+
+
 class PreparedSnapshot(NamedTuple):
     """A snapshot to be stored."""
 

@@ -43,6 +43,7 @@ from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row, verify
 from repertory.core.message_tree.documents import OURS
 from repertory.core.message_tree.opening import needed_of
+from repertory.core.snapshots.document import read_run_snapshot
 from repertory.core.snapshots.intake import replacements
 from repertory.core.snapshots.location import (
     AGENT_SCOPE,
@@ -185,6 +186,20 @@ class StorageSessionStore(SessionStore):
             return cast("Mapping[str, object] | None", await self._storage.latest(location))
         found = await self._storage.history(location, snapshot_id)
         return None if found is None else found.document
+
+    async def latest(self, session_id: str, journal: str) -> Mapping[str, object] | None:
+        """The latest snapshot of an agent, or the run in that of an orchestrator; None when there is none. Errors:
+        `SnapshotException` for a damaged one.
+        """
+        location = SnapshotLocation.of(session_id, journal)
+        found = await self._storage.latest(location)
+        if found is None or location.scope != RUN_SCOPE:
+            return cast("Mapping[str, object] | None", found)
+        return read_run_snapshot(found, location.scope_id).said
+
+    async def put_latest(self, session_id: str, journal: str, document: Mapping[str, object]) -> None:
+        """Replace the latest snapshot, as another program would: its owner takes it in when it opens the session."""
+        await self._storage.put_latest(SnapshotLocation.of(session_id, journal), document)
 
     # Within.
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from repertory.backends.ports import Batch, Position, SessionInfo, SessionStore, StoreCapabilities, UntilFree
 from repertory.backends.sessions.requests import side_by_side
-from repertory.backends.sessions.snapshots.makers import RunMaker, is_of, marked_numbers, rows_for
+from repertory.backends.sessions.snapshots.makers import RunMaker, checked_content, is_of, marked_numbers, rows_for
 from repertory.backends.sessions.snapshots.publisher import (
     AgentSnapshots,
     OwnedPlace,
@@ -230,6 +230,26 @@ class SnapshotSessionStore(SessionStore):
             self._tree.latest(location) if snapshot_id is None else self._tree.history(location, snapshot_id)
         )
         return None if found is None else found.document
+
+    async def latest(self, session_id: str, journal: str) -> Mapping[str, object] | None:
+        """The latest snapshot of an agent, or the run in that of an orchestrator; None when there is none. Errors:
+        `SnapshotException` for a damaged one.
+        """
+        location = SnapshotLocation.of(session_id, journal)
+        if location.scope == RUN_SCOPE:
+            run = await self._tree.latest_run(location)
+            return None if run is None else checked_content(run).said
+        found = await self._tree.latest(location)
+        if found is not None:
+            checked_content(found)
+        return None if found is None else found.document
+
+    async def put_latest(self, session_id: str, journal: str, document: Mapping[str, object]) -> None:
+        """Replace the latest snapshot, as another program would: its owner takes it in when it opens the session."""
+        location = SnapshotLocation.of(session_id, journal)
+        run = location.scope == RUN_SCOPE
+        found = await (self._tree.latest_run(location) if run else self._tree.latest(location))
+        await self._tree.put_latest(location, document, 0, None if found is None else found.version)
 
     async def _close(self, session_id: str) -> None:
         await side_by_side([each.close for each in self._open_in(session_id)])
