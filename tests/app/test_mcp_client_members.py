@@ -280,6 +280,7 @@ def test_servers_of_a_file_become_clients(tmp_path: Path, monkeypatch: pytest.Mo
         ({"a": {"command": "x", "transport": "pigeon"}}, "unsupported transport"),
         ({"a": {"command": "x", "auth": {"client_id": "a"}}}, "streamable-http transport only"),
         ({"a": {"url": "http://x", "auth": {"client_id": "a"}}}, "missing required keys"),
+        ({"a": {"url": "http://x", "auth": 0}}, "must be an object"),
         ({"a": {"command": "x", "tool_filters": {"allowed": ["("]}}}, "invalid regex"),
         ({"a": {"command": "${NO_SUCH_VARIABLE}"}}, "NO_SUCH_VARIABLE"),
     ],

@@ -44,7 +44,7 @@ def clients_of(
     clients: list[T] = []
     for name, server in _servers(config).items():
         if not isinstance(server, Mapping):
-            raise Invalid("the configuration of a server must be a dictionary", server=name, got=type(server).__name__)
+            raise Invalid(f"server '{name}' configuration must be a dictionary", got=type(server).__name__)
         given = cast("Mapping[str, Any]", server)
         unknown = sorted(given.keys() - _KEYS)
         if unknown:
@@ -108,7 +108,9 @@ def _transport(name: str, server: Mapping[str, Any]) -> StdioServer | HTTPServer
     if not server.get(needed):
         raise Invalid(f"{kind} transport requires '{needed}'", server=name)
     if kind != "streamable-http" and server.get("auth"):
-        raise Invalid("'auth' is for the streamable-http transport only", server=name)
+        raise Invalid("there is 'auth' for streamable-http transport only", server=name)
+    if server.get("auth") is not None and not isinstance(server["auth"], Mapping):
+        raise Invalid("'auth' must be an object with 'client_id' and 'client_secret'", server=name)
     if kind == "sse":
         return lambda: _sse(cast("str", url), server.get("headers"))
     if kind == "streamable-http":
