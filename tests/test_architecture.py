@@ -99,6 +99,7 @@ KEYWORDS_FOR_LATER: dict[str, str] = {
     "repertory/app/plugins/human_in_the_loop.py": "the documented functions may be given more by a later version",
     "repertory/app/plugins/interventions.py": "the documented methods may be given more by a later version",
     "repertory/app/plugins/steering.py": "the documented methods may be given more by a later version",
+    "repertory/app/agent/mcp_client.py": "a provider's methods may be given more by a later version",
     "repertory/app/agent/foreign_tools.py": "a tool's method may be given more by a later version",
     "repertory/app/orchestration/orchestrator.py": "other keywords of a call are values of the invocation state",
     "repertory/app/strands/a2a_agent.py": "an agent elsewhere is called as an agent here may be by a later version",

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, assert_never
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, assert_never, cast
 
 import anyio
 from anyio.lowlevel import current_token
@@ -32,7 +33,7 @@ from repertory.runtime.spec import Backoff, ChildSpec, SupervisorSettings
 from repertory.runtime.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import OfferedTool, ToolConnection, ToolContext, ToolSource
+    from repertory.backends.ports import CallDetails, OfferedTool, ToolConnection, ToolContext, ToolSource
     from repertory.runtime.actor import Job
     from repertory.runtime.message import ReplySlot
     from repertory.runtime.ref import ActorRef
@@ -55,6 +56,7 @@ class CallTool(Struct, Ask[ToolResult], frozen=True, kw_only=True, eq=False):
     name: str
     tool_use: ToolUse
     result_bytes: int = RESULT_BYTES
+    details: CallDetails | None = None
 
 
 class ServerQuery(Struct, Ask[object], frozen=True, kw_only=True, eq=False):
@@ -137,8 +139,9 @@ class ToolServer(Actor[ToolServerMessage]):
         assert self._connection is not None  # Messages are handled after `on_start`.
         try:
             match message:
-                case CallTool(name=name, tool_use=tool_use, result_bytes=result_bytes):
-                    slot.reply(await self._connection.call(name, tool_use, result_bytes))
+                case CallTool():
+                    asked = message.name, message.tool_use, message.result_bytes, message.details
+                    slot.reply(await self._connection.call(*asked))
                 case ServerQuery(method=method, arguments=arguments):
                     slot.reply(await self._connection.query(method, arguments))
         except RepertoryError as error:
@@ -159,6 +162,8 @@ class ServerLink:
         self.name = name
         self.tools: tuple[ServedTool, ...] = ()
         """The server's last offer. A new tuple exactly when the offer has changed."""
+        self.across: Callable[[Callable[[], Awaitable[object]]], Awaitable[object]] | None = None
+        """Runs a function in the link's event loop for a caller in another one; None: such callers are refused."""
         self._offered: tuple[OfferedTool, ...] = ()
         self._loop = current_token().native_token
         self._ref: ActorRef[ToolServerMessage] | None = None
@@ -189,12 +194,15 @@ class ServerLink:
         """Set the reason why the server is away."""
         self._away = str(error)
 
-    async def call(self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES) -> ToolResult:
+    async def call(
+        self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES, details: CallDetails | None = None
+    ) -> ToolResult:
         """Run a tool. If cancelled, the server is told to drop it.
 
-        Errors: `Unavailable`; `TooLarge` for a result larger than `result_bytes`; `Invalid` in another loop.
+        Errors: `Unavailable`; `TooLarge` for a result larger than `result_bytes`; `Invalid` in another loop, if there
+        is no way `across`.
         """
-        return await self._ask(CallTool(name=name, tool_use=tool_use, result_bytes=result_bytes))
+        return await self._ask(CallTool(name=name, tool_use=tool_use, result_bytes=result_bytes, details=details))
 
     async def query(self, method: str, arguments: Mapping[str, object]) -> object:
         """Ask for something else that the server offers. Errors: as `call`; `Failed` when the server refuses."""
@@ -202,6 +210,8 @@ class ServerLink:
 
     async def _ask(self, message: Ask[R]) -> R:
         if current_token().native_token is not self._loop:
+            if self.across is not None:
+                return cast("R", await self.across(partial(self._ask, message)))
             raise Invalid("the tool server was opened in another event loop or thread; use it there", server=self.name)
         if self._away is not None or self._ref is None:
             raise Unavailable(f"the tool server is away: {self._away}", server=self.name)
@@ -231,9 +241,11 @@ class ServedTool(SdkMembers):
 
     tool_type = "python"
 
-    def __init__(self, offered: OfferedTool, link: ServerLink) -> None:
+    def __init__(self, offered: OfferedTool, link: ServerLink, known_as: str | None = None) -> None:
+        """`known_as`: the server's name of the tool; None: the connection knows it by the offer's name."""
         self._offered = offered
         self._link = link
+        self._known_as = known_as or offered.spec["name"]
 
     def __repr__(self) -> str:
         return f"ServedTool(name={self.name!r}, server={self._link.name!r})"
@@ -255,6 +267,11 @@ class ServedTool(SdkMembers):
         return self._offered.idempotent
 
     @property
+    def mcp_tool(self) -> object:
+        """The tool as the `mcp` package read it; None for a source of another kind."""
+        return self._offered.origin
+
+    @property
     def timeout_s(self) -> float | None:
         """Seconds one call may take; None means no bound."""
         return self._offered.timeout_s
@@ -262,7 +279,7 @@ class ServedTool(SdkMembers):
     async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
         """Run once. If the server is away, or goes away meanwhile, the result has status `error`, at once."""
         try:
-            return await self._link.call(self.name, tool_use, context.result_bytes)
+            return await self._link.call(self._known_as, tool_use, context.result_bytes)
         except RepertoryError as error:
             if context.on_exception is not None:
                 context.on_exception(error)

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
     from repertory.actors.conversation import ModelView
     from repertory.actors.hooks.middleware import MiddlewareRegistry
-    from repertory.backends.ports import Model
+    from repertory.backends.ports import Model, OutputSchema
     from repertory.core.converse import StreamEvent
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import ToolSpec
@@ -323,6 +323,8 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     `dynamic_trailing_blocks` if a model that caches gets blocks for this call alone, and what the model wants to be
     told of the call: `agent_metadata`, `cancel_signal`, `invocation_state`.
     """
+    output: OutputSchema | None = None
+    """The structured output that the caller asked for."""
 
 
 class ModelCalls:
@@ -409,7 +411,8 @@ class ModelCalls:
         blocks, sent = system_blocks(prompt), with_noted_summary(shown.messages)
         if blocks is not None:
             options["system_prompt_content"] = blocks
-        return ModelRequest(messages=sent, tool_specs=specs, system_prompt=beside.system_prompt, options=options)
+        prompt, form = beside.system_prompt, self._form
+        return ModelRequest(messages=sent, tool_specs=specs, system_prompt=prompt, options=options, output=form)
 
     def _told(self, name: str) -> object:
         """What a model is told of the call that it is asked for, by the name of its argument."""

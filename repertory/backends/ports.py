@@ -212,6 +212,30 @@ class OfferedTool(Struct, frozen=True, kw_only=True):
     effects: bool = True
     idempotent: bool = False
     timeout_s: float | None = None
+    origin: object = None
+    """What the server itself calls a tool, as its protocol's package reads it."""
+
+    @property
+    def tool_name(self) -> str:
+        """The name that the model calls."""
+        return self.spec["name"]
+
+    @property
+    def tool_spec(self) -> ToolSpec:
+        """Name, description and JSON schema."""
+        return self.spec
+
+
+class CallDetails(Struct, frozen=True, kw_only=True, eq=False):
+    """What goes with one call of a server's tool besides its input."""
+
+    meta: Mapping[str, object] | None = None
+    """Sent with the call; None: what the connection sends with every call."""
+    on_progress: Callable[[float, float | None, str | None], Awaitable[None]] | None = None
+    """Told how far the call has got: the progress, its total and a text; None: the connection's own."""
+    as_sent: bool = False
+    """Whether the result also has what the protocol adds to one: for MCP `structuredContent`, `metadata` and `isError`.
+    """
 
 
 class ToolConnection(Protocol):
@@ -227,7 +251,9 @@ class ToolConnection(Protocol):
         """
         ...
 
-    async def call(self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES) -> ToolResult:
+    async def call(
+        self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES, details: CallDetails | None = None
+    ) -> ToolResult:
         """Run the named tool once. A refusal, or an answer that cannot be read, is an error result.
 
         Errors: `TooLarge` for a result of more than `result_bytes` (`core/limits.py`).
@@ -264,6 +290,11 @@ class ToolSource(Protocol):
 
 class OutputSchema(Protocol):
     """Structured output that a caller asked for: an output schema that the model fills in by calling it as a tool."""
+
+    @property
+    def kind(self) -> type[Any]:
+        """The type that the caller gave."""
+        ...
 
     @property
     def name(self) -> str:

@@ -70,9 +70,25 @@ class ModelStopReason(TypedEvent):
 class ToolResultEvent(TypedEvent):
     """The result of a tool call: the last piece that a tool yields."""
 
-    def __init__(self, tool_result: ToolResult, exception: Exception | None = None) -> None:
+    def __init__(
+        self, tool_result: ToolResult, exception: Exception | None = None, *, backgrounded: bool = False
+    ) -> None:
+        """`exception`: what the result says that it was. `backgrounded`: the tool goes on elsewhere, and this result
+        only says so.
+        """
         super().__init__({"type": "tool_result", "tool_result": tool_result})
-        self.exception = exception
+        self._exception = exception
+        self._backgrounded = backgrounded
+
+    @property
+    def exception(self) -> Exception | None:
+        """What an error result was made of, as far as it is known."""
+        return self._exception
+
+    @property
+    def backgrounded(self) -> bool:
+        """Whether the tool goes on elsewhere; no tool here does so by itself."""
+        return self._backgrounded
 
     @property
     def is_callback_event(self) -> bool:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from repertory.backends.ports import OfferedTool
+from repertory.backends.ports import CallDetails, OfferedTool
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.messages import ToolResult, ToolUse
 from repertory.errors import Failed, Unavailable
@@ -38,7 +38,9 @@ class ToyConnection:
         await anyio.lowlevel.checkpoint()
         return tuple(offer(name) for name in self._source.names)
 
-    async def call(self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES) -> ToolResult:
+    async def call(
+        self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES, details: CallDetails | None = None
+    ) -> ToolResult:
         source = self._source
         source.calls.append(name)
         if name == "hang":

@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from repertory import Agent, FileSessionManager, ScriptedModel, ToolContext, tool
-from repertory.app.strands.a2a_agent import A2AAgent, A2AClientError, make_a2a_client
+from repertory.app.strands.a2a_agent import A2AAgent, A2AClientError, A2AStreamEvent, make_a2a_client
 from repertory.app.strands.a2a_server import A2AServer, StrandsA2AExecutor
 from repertory.errors import Invalid
 
@@ -73,6 +73,24 @@ def test_an_agent_is_asked_over_a2a(compliant: bool) -> None:
     assert (clerk.name, clerk.description) == ("clerk", "Answers.")
     assert [each.id for each in card.skills] == ["order"]
     assert agent.messages == []
+
+
+def test_a_card_has_the_tools_of_now_and_what_was_assigned() -> None:
+    agent = scripted("four", tools=[])
+    server = A2AServer(agent, http_url="http://127.0.0.1:9/clerk")
+    assert server.agent_card_url == "http://127.0.0.1:9/clerk/"
+    assert server.agent_skills == []
+    agent.tool_registry.register_tool(order)
+    (skill,) = server.agent_skills
+    assert skill.id == "order"
+    server.agent_skills, server.agent_card_url = [], "https://clerk.example/"
+    assert (server.public_agent_card.skills, server.public_agent_card.url) == ([], "https://clerk.example/")
+
+
+def test_an_event_of_an_agent_elsewhere_is_a_dictionary() -> None:
+    event = A2AStreamEvent("sent")
+    assert event.as_dict() == {"type": "a2a_stream", "event": "sent"}
+    assert event.is_callback_event
 
 
 @pytest.mark.anyio

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from recorder import use
 
 from repertory import (
@@ -57,6 +58,12 @@ def agent_with(*replies: Any, **options: Any) -> Agent:
     return Agent(ScriptedModel(list(replies)), **{"callback_handler": None, "retry_strategy": None, **options})
 
 
+class Size(BaseModel):
+    """A length."""
+
+    cm: int
+
+
 def result_of(agent: Agent) -> tuple[str, str]:
     """Status and text of the only tool result."""
     (result,) = [each for message in agent.messages for each in tool_results(message)]
@@ -98,6 +105,27 @@ async def test_the_phases_run_in_their_order_however_they_were_added() -> None:
     assert isinstance(agent.model, ScriptedModel)
     assert agent.model.calls[0].system_prompt == "be brief"
     assert agent.system_prompt is None
+
+
+async def test_middleware_sees_the_type_that_the_caller_asked_for() -> None:
+    asked: list[object] = []
+
+    def note(context: InvokeModelContext) -> InvokeModelContext:
+        asked.append(context.structured_output_model)
+        return context
+
+    agent = agent_with("hello", {"toolUse": {"name": "Size", "input": {"cm": 3}}})
+    agent.add_middleware(stage_or_phase=InvokeModelStage.Input, handler=note)
+    await agent.invoke_async("go")
+    result = await agent.invoke_async("how long?", structured_output_model=Size)
+    assert result.structured_output == Size(cm=3)
+    assert asked == [None, Size]
+
+
+async def test_a_result_says_whether_its_tool_goes_on_elsewhere() -> None:
+    event = ToolResultEvent({"toolUseId": "1", "status": "success", "content": []}, backgrounded=True)
+    assert event.backgrounded
+    assert event.exception is None
 
 
 async def test_what_is_recorded_is_the_answer_that_middleware_gave() -> None:

@@ -28,7 +28,7 @@ from repertory.core.tokens import projected_tokens
 from repertory.errors import Invalid, MiddlewareFailed, ModelFailed, RepertoryError
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import Model, Tool, ToolContext
+    from repertory.backends.ports import Model, OutputSchema, Tool, ToolContext
     from repertory.core.interrupts import Questions
     from repertory.core.messages import SystemPrompt, ToolResult, ToolSpec, ToolUse
 
@@ -68,6 +68,8 @@ class MiddlewareStage(Generic[TContext, TResult, TEvent]):
     `ExecuteToolStage`.
     """
 
+    __slots__ = ("Input", "Output", "Wrap", "context_type", "name", "result_event", "result_type")
+
     def __init__(
         self, name: str, *, context_type: type[TContext], result_type: type[TResult], result_event: type[TypedEvent]
     ) -> None:
@@ -80,7 +82,7 @@ class MiddlewareStage(Generic[TContext, TResult, TEvent]):
         self.Output = MiddlewareOutputPhase(self)
 
     def __repr__(self) -> str:
-        return f"MiddlewareStage({self.name!r})"
+        return f"MiddlewareStage(name={self.name!r})"
 
 
 AnyPhase = MiddlewareStage[Any, Any, Any] | _Phase[Any, Any, Any]
@@ -111,6 +113,8 @@ class InvokeModelContext(_Context):
     """The estimated tokens of the request."""
     dynamic_trailing_blocks: int = 0
     """How many blocks at the end of the last message are there for this call alone, so that a cache leaves them out."""
+    structured_output_model: Any = None
+    """The type of the value that the caller asked for; None for none. To replace it changes nothing."""
 
 
 @dataclass
@@ -262,6 +266,8 @@ class Asked(Protocol):
     def system_prompt(self) -> str | None: ...
     @property
     def options(self) -> Mapping[str, Any]: ...
+    @property
+    def output(self) -> OutputSchema | None: ...
 
 
 class WrappedModelCall:
@@ -484,6 +490,7 @@ class MiddlewareRegistry:
             model=model,
             projected_input_tokens=tokens,
             dynamic_trailing_blocks=request.options.get("dynamic_trailing_blocks", 0),
+            structured_output_model=None if request.output is None else request.output.kind,
         )
         handlers = self._stages.get(InvokeModelStage) or Handlers()
         return WrappedModelCall(handlers, context, request.options, size_max)

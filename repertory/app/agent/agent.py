@@ -329,13 +329,13 @@ class Agent(SdkAgentMembers):
         """
         self.hooks.add_callback(event_type, callback, order=order, guard=guard)
 
-    def add_middleware(self, stage: AnyPhase, handler: Callable[..., Any]) -> None:
+    def add_middleware(self, stage_or_phase: AnyPhase, handler: Callable[..., Any]) -> None:
         """Put `handler` around each call of the model (`InvokeModelStage`) or of a tool (`ExecuteToolStage`), or at
         one phase of it; see `docs/middleware.md`. Counts from the next such call on. Errors: `TypeError`.
         """
         if self._parts.middleware is None:
             self._parts.middleware = later.MiddlewareRegistry()
-        self._parts.middleware.add(stage, handler)
+        self._parts.middleware.add(stage_or_phase, handler)
 
     @property
     def tool_registry(self) -> AgentTools:

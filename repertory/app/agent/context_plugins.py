@@ -29,7 +29,7 @@ from repertory.app.agent.conversation_managers import (
 )
 from repertory.app.agent.plugins import Plugin
 from repertory.app.host.edge import tell_left_out
-from repertory.backends.ports import Overwrite
+from repertory.backends.ports import Overwrite, ToolContext
 from repertory.backends.tools.decorator import tool
 from repertory.backends.tools.function_tool import FunctionTool
 from repertory.backends.tools.line_search import is_plain, search_lines
@@ -237,7 +237,7 @@ class ContextOffloader(Plugin):
         pattern: str | None = None,
         line_range: LineRange | None = None,
         context_lines: int = 0,
-        agent: Any = None,
+        tool_context: ToolContext | None = None,
     ) -> object:
         """Read a tool result of which only a preview is shown.
 
@@ -251,7 +251,7 @@ class ContextOffloader(Plugin):
             context_lines: How many lines before and after each match to give as well, at most 50.
         """
         parsed = read_reference(reference)
-        content = await self._content(parsed, agent)
+        content = await self._content(parsed, None if tool_context is None else tool_context.agent)
         if content is None:
             raise NotFound(
                 "nothing is kept under this reference: it is wrong, of another conversation, or was deleted",

@@ -392,7 +392,7 @@ def load_now(provider: ToolProvider) -> Sequence[ForeignObject]:
 
 
 def _is_provider(given: object) -> TypeGuard[ToolProvider]:
-    return _has(given, "load_tools", "add_consumer", "remove_consumer")
+    return _has(given, "load_tools", "add_consumer", "remove_consumer") and not hasattr(given, "connect")
 
 
 # ------------------------------------------------------------------------------------------- what such a tool is given

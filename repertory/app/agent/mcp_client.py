@@ -9,17 +9,22 @@ async with client:                               # or by hand, for as long as th
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict, Unpack, cast
 from urllib.parse import urlsplit
 
 import anyio
+from msgspec.structs import replace
 
-from repertory.app.host.blocking import blocking_host
+from repertory.actors.tool_server import ServedTool
+from repertory.app.host.blocking import blocking_host, in_sync_loop
 from repertory.app.host.host import ambient_host
 from repertory.app.host.shared import ToolServers, open_by_hand
+from repertory.backends.ports import CallDetails
 from repertory.backends.tools.mcp.choice import Introduction, ToolChoice, ToolFilters
 from repertory.backends.tools.mcp.source import (
     ClientCredentials,
@@ -29,9 +34,9 @@ from repertory.backends.tools.mcp.source import (
     ToolsChanged,
     TransportFactory,
 )
-from repertory.core.messages import error_result
+from repertory.core.messages import ToolResult, error_result
 from repertory.core.tools import exception_text, timeout_text
-from repertory.errors import ClientNotOpen, Invalid, TooLarge, Unavailable
+from repertory.errors import ClientNotOpen, Invalid, RepertoryError, TooLarge, Unavailable
 from repertory.forking import forget_in_children, never_collect
 from repertory.runtime.drain import DrainPhase
 from repertory.runtime.host_task import HostTask
@@ -47,12 +52,15 @@ if TYPE_CHECKING:
         ListResourcesResult,
         ListResourceTemplatesResult,
         ReadResourceResult,
+        Tool,
     )
 
-    from repertory.actors.tool_server import ServedTool, ServerLink
-    from repertory.backends.ports import ToolConnection
-    from repertory.core.messages import Json, ToolResult, ToolUse
+    from repertory.actors.tool_server import ServerLink
+    from repertory.app.strands.shapes import PaginatedList
+    from repertory.backends.ports import OfferedTool, ToolConnection
+    from repertory.core.messages import Json, ToolUse
 
+_log = logging.getLogger("repertory.tools")
 _SETTINGS = SystemSettings(
     phases=(DrainPhase(name="close", timeout_s=20.0, reserve_s=10.0, stops_actors=True),),
     on_fatal=lambda error: None,  # The results of the tools report it.
@@ -63,12 +71,29 @@ ElicitationCallback: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
 """Answers what a server asks a person: from the context and the parameters of the `mcp` package, its `ElicitResult`."""
 
 
+ProgressCallback: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
+"""Told how far a call has got: the progress, its total, and a text."""
+LOOK_S = 0.05
+"""How often a caller's `cancel_signal` is looked at: it belongs to threads, which cannot wake an event loop."""
+TRY_AGAIN_S = 30.0
+"""After how long a server that was not there is tried again, while sessions go on without its tools."""
+
+
 class MCPClientCredentials(TypedDict):
     """What OAuth's client credentials grant exchanges for a token."""
 
     client_id: str
     client_secret: str
     scopes: NotRequired[list[str]]
+
+
+class MCPToolResult(ToolResult):
+    """A tool's result with what MCP adds to it."""
+
+    structuredContent: NotRequired[dict[str, Any]]
+    metadata: NotRequired[dict[str, Any]]
+    isError: NotRequired[bool]
+    cancelled: NotRequired[bool]
 
 
 class MCPClientSettings(TypedDict, total=False):
@@ -85,6 +110,9 @@ class MCPClientSettings(TypedDict, total=False):
     application_version: str | None
     elicitation_callback: ElicitationCallback | None
     on_tools_changed: ToolsChanged | None
+    continue_on_error: bool
+    progress_callback: ProgressCallback | None
+    meta: Mapping[str, Json] | None
 
 
 class MCPClient:
@@ -111,7 +139,13 @@ class MCPClient:
     function of the context and the parameters that answers what the server asks a person, as `ElicitResult` of the
     `mcp` package; it runs within `call_timeout_s`, and in the event loop of the client. `on_tools_changed`: called with
     the names of the tools before, and the tools now, after the server has announced a change; also a property.
-    `startup_timeout`: another name of `startup_timeout_s`.
+    `continue_on_error`: a server that cannot be reached has no tools, and its agents go on without them; sessions that
+    stay have them when it can be reached later. `connection_failed` says so. `progress_callback`: an async function
+    that is told how far calls have got. `meta`: sent with every call, as `_meta`. `server_instructions`: how the server
+    wants its tools to be used, once it was connected to.
+
+    `startup_timeout`, `transport_callable`: other names of `startup_timeout_s` and `transport`. In a subclass,
+    `map_mcp_content_to_tool_result_content` decides what the model is shown of an answer.
 
     Errors: `ImportError` when the `mcp` package is missing, `Invalid` and `TypeError` for bad arguments. From opening:
     `Unavailable`, with the server's name and what to check.
@@ -136,7 +170,11 @@ class MCPClient:
         application_version: str | None = None,
         elicitation_callback: ElicitationCallback | None = None,
         on_tools_changed: ToolsChanged | None = None,
+        continue_on_error: bool = False,
+        progress_callback: ProgressCallback | None = None,
+        meta: Mapping[str, Json] | None = None,
         startup_timeout: float | None = None,
+        transport_callable: TransportFactory | None = None,
     ) -> None:
         if call_timeout_s is not None and not call_timeout_s > 0:
             raise Invalid("call_timeout_s is a positive number of seconds, or None", call_timeout_s=call_timeout_s)
@@ -149,14 +187,26 @@ class MCPClient:
         )
         if startup_timeout is not None:
             startup_timeout_s = startup_timeout
-        self.client_name = application_name
-        self.on_tools_changed = on_tools_changed
+        if transport is not None and transport_callable is not None:
+            raise Invalid("'transport_callable' is another name of 'transport': give one of them")
+        self._client_name = application_name
+        self._on_tools_changed = on_tools_changed
+        self._continue_on_error = continue_on_error
+        self._failed = False
+        self._consumers: set[object] = set()
+        self._choice = choice
         self._source = MCPSource(
-            _server(transport, url, headers, auth, auth_provider),
+            _server(transport or transport_callable, url, headers, auth, auth_provider),
             choice,
             name=name,
             startup_timeout_s=startup_timeout_s,
-            introduction=Introduction(name=application_name, version=application_version, elicit=elicitation_callback),
+            introduction=Introduction(
+                name=application_name,
+                version=application_version,
+                elicit=elicitation_callback,
+                details=CallDetails(meta=meta, on_progress=progress_callback),
+                block_of=self.map_mcp_content_to_tool_result_content,
+            ),
         )
         self._call_timeout_s = call_timeout_s
         self._task: HostTask[ServerLink] | None = None
@@ -188,6 +238,29 @@ class MCPClient:
         """A server reached over streamable HTTP, such as `http://127.0.0.1:8000/mcp`."""
         return cls(HTTPServer(url=url, headers=dict(headers or {})), **settings)
 
+    @classmethod
+    def load_servers(
+        cls,
+        config: str | Path | Mapping[str, Any],
+        *,
+        continue_on_error: bool = False,
+        prefix_with_server_name: bool = False,
+    ) -> list[MCPClient]:
+        """One client for each server of a file, or of a dictionary, that is not `disabled`, for `Agent(tools=clients)`.
+
+        Names of servers stand at the top or in `mcpServers`. A server has `command`, `args`, `env` and `cwd`, or `url`,
+        `headers` and `auth`; `transport` (`stdio`, `streamable-http`, `sse`) where that says too little; and
+        `tool_filters`, whose texts are regular expressions, `prefix`, `startup_timeout`, `application_name`,
+        `application_version`. Texts may contain `${VAR}` and `${env:VAR}`. `continue_on_error`, unless the server has
+        its own: a server whose settings are wrong is left out, and see `MCPClient`. `prefix_with_server_name`: for
+        servers without a prefix.
+
+        Errors: `FileNotFoundError`, `json.JSONDecodeError`, `Invalid`.
+        """
+        from repertory.app.agent.mcp_servers import clients_of  # few programs have such files
+
+        return clients_of(config, lambda settings: cls(**settings), continue_on_error, prefix_with_server_name)
+
     def __repr__(self) -> str:
         return f"MCPClient(name={self.name!r})"
 
@@ -196,9 +269,61 @@ class MCPClient:
         """The server's name in messages."""
         return self._source.name
 
+    @property
+    def client_name(self) -> str | None:
+        """What the server is told of this program's name."""
+        return self._client_name
+
+    @property
+    def server_instructions(self) -> str | None:
+        """What the server has said of how to use its tools; None before it was connected to."""
+        return self._source.instructions
+
+    @property
+    def continue_on_error(self) -> bool:
+        """Whether agents go on without the tools of a server that cannot be reached."""
+        return self._continue_on_error
+
+    @property
+    def connection_failed(self) -> bool:
+        """Whether the server could not be reached the last time, with `continue_on_error`. False after `stop`."""
+        return self._failed
+
+    @property
+    def on_tools_changed(self) -> ToolsChanged | None:
+        """Called after the server has announced a change; may be assigned at any time."""
+        return self._on_tools_changed
+
+    @on_tools_changed.setter
+    def on_tools_changed(self, callback: ToolsChanged | None) -> None:
+        self._on_tools_changed = callback
+
     def connect(self) -> AbstractAsyncContextManager[ToolConnection]:
         """A separate connection that no actor supervises: see `ToolSource.connect`."""
-        return self._source.connect(lambda: self.on_tools_changed)
+        connection = self._source.connect(lambda: self._on_tools_changed)
+        return self._or_without(connection) if self._continue_on_error else connection
+
+    @asynccontextmanager
+    async def _or_without(
+        self, connection: AbstractAsyncContextManager[ToolConnection]
+    ) -> AsyncGenerator[ToolConnection]:
+        async with AsyncExitStack() as stack:
+            try:
+                there: ToolConnection = await stack.enter_async_context(connection)
+            except Unavailable as error:
+                _log.warning("a tool server cannot be reached, its tools are left out: %s", error)
+                self._failed, there = True, _NotThere(error)
+            else:
+                self._failed = False
+            yield there
+
+    def map_mcp_content_to_tool_result_content(self, content: Any) -> Mapping[str, object] | None:
+        """A content of the `mcp` package as a block of a tool result; None leaves it out. Subclasses may decide
+        otherwise; a `ValueError` makes an error result.
+        """
+        from repertory.backends.tools.mcp.connection import block_of  # with the mcp package
+
+        return block_of(content)
 
     # ------------------------------------------------------------------------------------------------------ by hand
 
@@ -207,7 +332,7 @@ class MCPClient:
         called in the block share it.
         """
         if self._task is not None:
-            raise Invalid("the client is open already", server=self.name)
+            raise Invalid("the client is open already: its session is currently running", server=self.name)
         self._task = HostTask(self._open(), name=f"repertory tools {self.name}")
         try:
             self._link = await self._task.enter()
@@ -232,20 +357,82 @@ class MCPClient:
                 yield link
 
     def __enter__(self) -> MCPClient:
-        """`async with client` for sync code, for agents that are called from sync code."""
-        blocking_host().run(self.__aenter__)
+        """`async with client` for sync code. Its tools run in agents that are called from sync code, and in those of
+        any event loop.
+        """
+        blocking_host().run(self._open_for_all)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         blocking_host().run(self.__aexit__, *exc_info)
 
+    async def _open_for_all(self) -> None:
+        """In the loop of sync code: open, for callers in any loop."""
+        await self.__aenter__()
+        self._opened().across = in_sync_loop
+
+    def start(self) -> MCPClient:
+        """`with client` without a block: it stays open until `stop`. Errors: `Unavailable`; `Invalid` if it is open."""
+        return self.__enter__()
+
+    def stop(self, exc_type: object = None, exc_val: object = None, exc_tb: object = None) -> None:
+        """The end of `start`, `load_tools` and `with client`; does nothing if the client is not open."""
+        self._consumers.clear()
+        if self._task is not None:
+            self.__exit__(exc_type, exc_val, exc_tb)
+        self._failed = False
+
+    async def load_tools(self, **_: Any) -> Sequence[ServedTool]:
+        """The server's tools, with the client opened if it was not, until `stop` or until its last consumer has gone.
+        They run in every event loop. Empty for a server that cannot be reached, with `continue_on_error`.
+
+        Errors: `Unavailable`.
+        """
+        if self._task is None:
+            await in_sync_loop(self._open_for_all)
+        return list(self._opened().tools)
+
+    def add_consumer(self, consumer_id: object, **_: Any) -> None:
+        """Note somebody who uses what `load_tools` gave."""
+        self._consumers.add(consumer_id)
+
+    def remove_consumer(self, consumer_id: object, **_: Any) -> None:
+        """Forget a consumer; without any, the client is closed as by `stop`."""
+        self._consumers.discard(consumer_id)
+        if not self._consumers:
+            self.stop()
+
     async def list_tools(self) -> list[ServedTool]:
         """The server's tools, after the filters; each may be given to any agent. Errors: `NotReady` when not open."""
         return list(self._opened().tools)
 
-    def list_tools_sync(self) -> list[ServedTool]:
-        """`list_tools` from sync code, inside `with client`."""
-        return list(self._opened().tools)
+    def list_tools_sync(
+        self,
+        pagination_token: str | None = None,
+        prefix: str | None = None,
+        tool_filters: ToolFilters | None = None,
+    ) -> PaginatedList[ServedTool]:
+        """`list_tools` from sync code, inside `with client`. All tools are on one page, without a `pagination_token`.
+
+        `prefix`, `tool_filters`: instead of the client's; an empty one means none. Errors: as `list_tools`; `Invalid`
+        for a token.
+        """
+        from repertory.app.strands.shapes import PaginatedList  # for programs of the SDK, which ask for pages
+
+        link = self._opened()
+        if pagination_token is not None:
+            raise Invalid(
+                "all tools are on the first page: there is none for a token", pagination_token=pagination_token
+            )
+        if prefix is None and tool_filters is None:
+            return PaginatedList(list(link.tools))
+        choice = replace(
+            self._choice,
+            prefix=self._choice.prefix if prefix is None else prefix or None,
+            filters=self._choice.filters if tool_filters is None else tool_filters,
+        )
+        listed = cast("list[Tool]", blocking_host().run(self._query, "tools/list", {}))
+        return PaginatedList([ServedTool(choice.offer(each), link, each.name) for each in listed if choice.takes(each)])
 
     async def call_tool_async(
         self,
@@ -253,21 +440,37 @@ class MCPClient:
         name: str,
         arguments: Mapping[str, Json] | None = None,
         read_timeout_seconds: timedelta | None = None,
-    ) -> ToolResult:
-        """Run a tool, by its own name or the server's. Every failure is a result with status `error`.
+        meta: Mapping[str, Json] | None = None,
+        progress_callback: ProgressCallback | None = None,
+        *,
+        cancel_signal: threading.Event | None = None,
+    ) -> MCPToolResult:
+        """Run a tool, by its own name or the server's. Every failure is a result with status `error`. The result also
+        has what MCP adds to one: `structuredContent`, `metadata`, `isError`.
 
-        `read_timeout_seconds`: the bound for this call; None for the client's. Errors: `NotReady` when not open;
-        `Invalid` from another event loop than the one it was opened in.
+        `read_timeout_seconds`: the bound for this call; `meta`, `progress_callback`: for this call; None for the
+        client's. `cancel_signal`: ends the call when it is set, however it had ended else; the server is told to stop,
+        and the result has `cancelled`. Errors: `NotReady` when not open; `Invalid` from another event loop than the
+        one of `async with client`.
         """
         link = self._opened()
         timeout_s = self._call_timeout_s if read_timeout_seconds is None else read_timeout_seconds.total_seconds()
         tool_use: ToolUse = {"toolUseId": tool_use_id, "name": name, "input": dict(arguments or {})}
-        with anyio.move_on_after(timeout_s):
-            try:
-                return await link.call(name, tool_use)
-            except (Unavailable, TooLarge) as error:
-                return error_result(tool_use_id, exception_text(error))
-        return error_result(tool_use_id, timeout_text(name, timeout_s or 0.0, effects=True))
+        details = CallDetails(meta=meta, on_progress=progress_callback, as_sent=True)
+        results: list[ToolResult] = []
+
+        async def call() -> None:
+            with anyio.move_on_after(timeout_s):
+                try:
+                    results.append(await link.call(name, tool_use, details=details))
+                except (Unavailable, TooLarge) as error:
+                    results.append(error_result(tool_use_id, exception_text(error)))
+
+        if await _ended_by(cancel_signal, call):
+            result = error_result(tool_use_id, "Tool execution cancelled locally; remote execution may have continued")
+            return cast("MCPToolResult", {**result, "cancelled": True})
+        late = error_result(tool_use_id, timeout_text(name, timeout_s or 0.0, effects=True))
+        return cast("MCPToolResult", results[0] if results else late)
 
     def call_tool_sync(
         self,
@@ -275,10 +478,23 @@ class MCPClient:
         name: str,
         arguments: Mapping[str, Json] | None = None,
         read_timeout_seconds: timedelta | None = None,
-    ) -> ToolResult:
+        meta: Mapping[str, Json] | None = None,
+        progress_callback: ProgressCallback | None = None,
+        *,
+        cancel_signal: threading.Event | None = None,
+    ) -> MCPToolResult:
         """`call_tool_async` from sync code, inside `with client`."""
         self._opened()
-        return blocking_host().run(self.call_tool_async, tool_use_id, name, arguments, read_timeout_seconds)
+        return blocking_host().run(
+            self.call_tool_async,
+            tool_use_id,
+            name,
+            arguments,
+            read_timeout_seconds,
+            meta,
+            progress_callback,
+            cancel_signal=cancel_signal,
+        )
 
     def list_prompts_sync(self, pagination_token: str | None = None) -> ListPromptsResult:
         """`list_prompts` from sync code, inside `with client`."""
@@ -342,6 +558,54 @@ class MCPClient:
                 server=self.name,
             )
         return self._link
+
+
+async def _ended_by(signal: threading.Event | None, work: Callable[[], Awaitable[None]]) -> bool:
+    """Do the work until the signal is set, if there is one; returns whether it was set."""
+    if signal is None:
+        await work()
+        return False
+    if signal.is_set():
+        return True
+    failures: list[RepertoryError] = []
+    async with anyio.create_task_group() as group:
+
+        async def do() -> None:
+            try:
+                await work()
+            except RepertoryError as error:
+                failures.append(error)
+            group.cancel_scope.cancel()
+
+        group.start_soon(do)
+        for _ in iter(signal.is_set, True):
+            await anyio.sleep(LOOK_S)
+        group.cancel_scope.cancel()
+    if failures:
+        raise failures[0]
+    return signal.is_set()
+
+
+class _NotThere:
+    """The connection to a server that could not be reached: it has no tools, and ends when it is time to try again."""
+
+    def __init__(self, error: Unavailable) -> None:
+        self._error = error
+
+    async def tools(self) -> Sequence[OfferedTool]:
+        return ()
+
+    async def call(
+        self, name: str, tool_use: ToolUse, result_bytes: int = 0, details: CallDetails | None = None
+    ) -> ToolResult:
+        raise self._error
+
+    async def query(self, method: str, arguments: Mapping[str, object]) -> object:
+        raise self._error
+
+    async def changed(self) -> None:
+        await anyio.sleep(TRY_AGAIN_S)
+        raise self._error
 
 
 def _server(

@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 import anyio
+import anyio.to_thread
 from msgspec import Struct
 
 from repertory.app.host.host import PAUSED_S, Host, HostSettings
@@ -38,6 +39,7 @@ T = TypeVar("T")
 
 _RESERVE_SHARE = 0.25
 """The share of the exit time that is reserved for committing journals and releasing sessions."""
+_EXITING = "the process is exiting; it takes no more sync calls"
 _log = logging.getLogger("repertory.app")
 
 
@@ -51,6 +53,8 @@ class BlockingHost:
         self._portal: BlockingPortal | None = None
         self._wake: Callable[[], None] | None = None
         """Wakes the loop's own task without waiting, since the loop may be blocked."""
+        self._soon: Callable[[Callable[[], object]], None]
+        """Calls a function in the loop; there when the loop is."""
         self._late: deque[Callable[[], Coroutine[object, object, None]]] = deque()
         """Functions for that task to start."""
         self._stopping = False
@@ -71,20 +75,68 @@ class BlockingHost:
             future.cancel()  # Without effect on a future that has ended, whose own error this is.
             raise
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller runs in this loop."""
+        return threading.current_thread() is self._thread
+
     def start(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> Future[T]:
         """Start an async function in this loop; the future has its result or error. Cancelling it cancels the function.
 
         Errors: `Invalid` when called from this loop itself, where waiting for the future would never end.
         """
-        if threading.current_thread() is self._thread:
+        if self.is_here:
             raise Invalid("a sync call from inside the sync loop would wait for itself; use invoke_async")
         if self._portal is None:
-            raise Invalid("the process is exiting; it takes no more sync calls")
+            raise Invalid(_EXITING)
 
         async def call() -> T:
             return await function(*args, **options)
 
         return self._portal.start_task_soon(call)
+
+    async def run_across(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Run an async function in this loop, for a caller in another one, whose loop goes on meanwhile. Cancelling the
+        caller cancels the function. Errors: what it raises; `Invalid` when the process is exiting.
+        """
+        ended, waker = anyio.Event(), parking_here()
+        values: list[T] = []
+        failures: list[Exception] = []
+        scopes: list[anyio.CancelScope] = []
+        given_up: list[bool] = []
+
+        async def keep() -> None:
+            values.append(await function())
+
+        async def call() -> None:
+            try:
+                with anyio.CancelScope() as scope:
+                    scopes.append(scope)
+                    if not given_up and (error := await attempt(keep)) is not None:
+                        failures.append(error)
+            finally:
+                with suppress(RuntimeError):  # The caller's loop has ended.
+                    waker.call_threadsafe(ended.set)
+
+        def cancel() -> None:
+            given_up.append(True)
+            for scope in scopes:
+                scope.cancel()
+
+        self._late.append(call)
+        if self._portal is None or not self._woken():
+            raise Invalid(_EXITING)
+        try:
+            await ended.wait()
+        except BaseException:
+            with suppress(RuntimeError):  # This loop has ended, and the function with it.
+                self._soon(cancel)
+            raise
+        if failures:
+            raise failures[0]
+        if not values:
+            raise Invalid(_EXITING)
+        return values[0]
 
     def run_within(self, function: Callable[[], Awaitable[None]], within_s: float) -> None:
         """Run an async function in this loop, and return when it has ended or after `within_s`, even if the loop is
@@ -130,8 +182,8 @@ class BlockingHost:
 
         # The portal waits for every call without a bound, so the drain, which has a deadline, comes first.
         async with BlockingPortal() as portal, Host(self._settings) as host, anyio.create_task_group() as group:
-            events, call_threadsafe = [anyio.Event()], parking_here().call_threadsafe
-            self._wake = lambda: call_threadsafe(lambda: events[0].set())
+            events, self._soon = [anyio.Event()], parking_here().call_threadsafe
+            self._wake = lambda: self._soon(lambda: events[0].set())
             self._portal = portal
             self._ready.set()
             while not self._stopping:
@@ -148,6 +200,15 @@ class BlockingHost:
         reserve_s = self._settings.drain_timeout_s * _RESERVE_SHARE
         await anyio.sleep(max(0.0, self._end_by - reserve_s - time.monotonic()))
         host.system.cut_short()
+
+
+async def in_sync_loop(function: Callable[[], Awaitable[T]]) -> T:
+    """Run an async function in the loop of sync code, for a caller in any loop. Cancelling the caller cancels it.
+
+    Errors: what it raises; `Invalid` when the process is exiting.
+    """
+    host = _host or await anyio.to_thread.run_sync(blocking_host)
+    return await (function() if host.is_here else host.run_across(function))
 
 
 _host_lock = threading.Lock()

@@ -16,6 +16,7 @@ from uuid import uuid4
 import anyio.to_thread
 
 from repertory.backends.tools.decorator import tool
+from repertory.core.call_events import TypedEvent
 from repertory.core.interrupts import Interrupt
 from repertory.core.result import AgentResult
 from repertory.errors import Failed, Invalid, RepertoryError
@@ -55,7 +56,7 @@ _WORKING = (TaskState.submitted, TaskState.working, TaskState.unknown)
 _STOP_REASONS = {TaskState.input_required: "interrupt", TaskState.canceled: "cancelled"}
 
 
-class A2AStreamEvent(dict[str, Any]):
+class A2AStreamEvent(TypedEvent):
     """What an agent has sent, as an event of a stream: `{"type": "a2a_stream", "event": ...}`."""
 
     def __init__(self, a2a_event: A2AResponse) -> None:

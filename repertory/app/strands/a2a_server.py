@@ -342,8 +342,8 @@ class A2AServer:
         self.strands_agent = described
         self.name, self.description = described.name, described.description
         self.capabilities = AgentCapabilities(streaming=True)
-        self.agent_skills = skills if skills is not None else _skills(described)
-        self.agent_card_url = self.http_url
+        self._skills = skills
+        self._agent_card_url = self.http_url
         self.request_handler = DefaultRequestHandler(
             agent_executor=executor,
             task_store=task_store or InMemoryTaskStore(),
@@ -351,6 +351,24 @@ class A2AServer:
             push_config_store=push_config_store,
             push_sender=push_sender,
         )
+
+    @property
+    def agent_skills(self) -> list[AgentSkill]:
+        """What the card says that the agent can do: those given or assigned, else one for each of its tools now."""
+        return _skills(self.strands_agent) if self._skills is None else self._skills
+
+    @agent_skills.setter
+    def agent_skills(self, skills: list[AgentSkill]) -> None:
+        self._skills: list[AgentSkill] | None = skills
+
+    @property
+    def agent_card_url(self) -> str:
+        """The address on the card; may be assigned."""
+        return self._agent_card_url
+
+    @agent_card_url.setter
+    def agent_card_url(self, url: str) -> None:
+        self._agent_card_url, self._address_is_given = url, True
 
     @property
     def public_agent_card(self) -> AgentCard:
@@ -406,7 +424,7 @@ class A2AServer:
 
         host, port = host or self.host, self.port if port is None else port
         if not self._address_is_given:
-            self.agent_card_url = f"http://{host}:{port}/"
+            self._agent_card_url = f"http://{host}:{port}/"
         app = self.to_fastapi_app if app_type == "fastapi" else self.to_starlette_app
         uvicorn.run(app(app_kwargs=app_kwargs), host=host, port=port, **kwargs)
 

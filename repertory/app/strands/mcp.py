@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
 
 from repertory.app.strands.shapes import SdkTool
 from repertory.core.call_events import ToolResultEvent
-from repertory.core.messages import ToolResult, ToolSpec, ToolUse
+from repertory.core.messages import ToolSpec, ToolUse
 
 if TYPE_CHECKING:
     from mcp_types import Tool
@@ -19,15 +19,6 @@ if TYPE_CHECKING:
 MCPTransport: TypeAlias = AbstractAsyncContextManager[Any]
 """A transport of the `mcp` package."""
 ToolsChangedCallback: TypeAlias = Callable[[list[str], list[Any]], object]
-
-
-class MCPToolResult(ToolResult):
-    """A tool's result with what MCP adds to it."""
-
-    structuredContent: NotRequired[dict[str, Any]]
-    metadata: NotRequired[dict[str, Any]]
-    isError: NotRequired[bool]
-    cancelled: NotRequired[bool]
 
 
 class MCPServerConfig(TypedDict, total=False):

@@ -405,8 +405,8 @@ _HOMES = {
         make_a2a_client
     """,
     "repertory.app.strands.telemetry": "StrandsTelemetry",
-    "repertory.app.strands.mcp": "MCPAgentTool MCPServerConfig MCPToolResult MCPTransport ToolsChangedCallback",
-    "repertory.app.agent.mcp_client": "MCPClientCredentials",
+    "repertory.app.strands.mcp": "MCPAgentTool MCPServerConfig MCPTransport ToolsChangedCallback",
+    "repertory.app.agent.mcp_client": "MCPClientCredentials MCPToolResult",
     "repertory.backends.tools.mcp.choice": "ToolFilters",
     "repertory.backends.tools.mcp.source": "ToolsChanged",
     "repertory.app.strands.a2a_server": """

@@ -176,12 +176,17 @@ class StructuredOutputTool(SdkMembers):
     timeout_s: float | None = None
 
     def __init__(self, structured_output_model: type[BaseModel]) -> None:
-        self.structured_output_model = structured_output_model
+        self._structured_output_model = structured_output_model
         self._schema = PydanticSchema(structured_output_model)
         self.name = structured_output_model.__name__
         made = convert_pydantic_to_tool_spec(structured_output_model)
         about = f"Gives the final result. Call it last, and once. {made['description']}"
         self.spec: ToolSpec = {**made, "description": about}
+
+    @property
+    def structured_output_model(self) -> type[BaseModel]:
+        """The type."""
+        return self._structured_output_model
 
     def _take_spec(self, spec: ToolSpec) -> None:
         self.spec = spec

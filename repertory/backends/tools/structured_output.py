@@ -38,6 +38,7 @@ class PydanticSchema:
         if schema.get("type") != "object":
             raise Invalid("structured output takes a type that is an object in JSON", got=kind.__name__)
         schema.setdefault("properties", {})
+        self.kind = kind
         self.name = _NAME.sub("_", kind.__name__)[:64]
         about = str(schema.get("description") or kind.__name__)
         self.spec: ToolSpec = {

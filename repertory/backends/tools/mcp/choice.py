@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from msgspec import Struct, field
 
-from repertory.backends.ports import OfferedTool
+from repertory.backends.ports import CallDetails, OfferedTool
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ NAME_LENGTH_MAX = 64
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 
 ToolMatcher: TypeAlias = "str | re.Pattern[str] | Callable[[Any], bool]"
-"""A tool's name on the server, a pattern that matches the start of the name, or a predicate on the `mcp` tool."""
+"""A tool's name on the server, a pattern that matches the start of the name, or a predicate on a `ToolToChoose`."""
 
 
 class ToolFilters(TypedDict, total=False):
@@ -34,13 +34,17 @@ class ToolFilters(TypedDict, total=False):
 
 
 class Introduction(Struct, frozen=True, kw_only=True):
-    """What a client says of itself to a server, and what it can be asked."""
+    """What a client says of itself to a server, what it can be asked, and what goes with each of its calls."""
 
     name: str | None = None
     """The program's name; None for that of the package."""
     version: str | None = None
     elicit: Any = None
     """Answers the server's questions to a person; None: it asks none."""
+    details: CallDetails = CallDetails()
+    """For the calls that say nothing else."""
+    block_of: Callable[[Any], Any] | None = None
+    """Makes a block of a result of a content of the `mcp` package, None to leave it out; None: as `connection.py`."""
 
 
 class ToolChoice(Struct, frozen=True, kw_only=True):
@@ -64,10 +68,13 @@ class ToolChoice(Struct, frozen=True, kw_only=True):
 
     def takes(self, tool: Tool) -> bool:
         """True if the filters accept it."""
+        if not self.filters:
+            return True
+        name = self.offer(tool).spec["name"]
         allowed, rejected = self.filters.get("allowed"), self.filters.get("rejected", ())
-        if allowed is not None and not any(_matches(matcher, tool) for matcher in allowed):
+        if allowed is not None and not any(_matches(matcher, tool, name) for matcher in allowed):
             return False
-        return not any(_matches(matcher, tool) for matcher in rejected)
+        return not any(_matches(matcher, tool, name) for matcher in rejected)
 
     def offer(self, tool: Tool) -> OfferedTool:
         """The tool as the agent sees it. Characters that providers refuse in a name become underscores."""
@@ -76,6 +83,7 @@ class ToolChoice(Struct, frozen=True, kw_only=True):
         repeatable = hints is not None and hints.idempotent_hint is True
         name = tool.name if self.prefix is None else f"{self.prefix}_{tool.name}"
         return OfferedTool(
+            origin=tool,
             spec={
                 "name": _NOT_IN_A_NAME.sub("_", name)[:NAME_LENGTH_MAX],
                 "description": tool.description or tool.title or tool.name,
@@ -87,9 +95,22 @@ class ToolChoice(Struct, frozen=True, kw_only=True):
         )
 
 
-def _matches(matcher: ToolMatcher, tool: Tool) -> bool:
+class ToolToChoose:
+    """What a predicate is asked about: the `mcp` tool, with all of its fields, and `tool_name`, the name that the model
+    will see.
+    """
+
+    def __init__(self, tool: Tool, name: str) -> None:
+        self.mcp_tool = tool
+        self.tool_name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.mcp_tool, name)
+
+
+def _matches(matcher: ToolMatcher, tool: Tool, name: str) -> bool:
     if isinstance(matcher, str):
         return matcher == tool.name
     if isinstance(matcher, re.Pattern):
         return matcher.match(tool.name) is not None
-    return matcher(tool)
+    return matcher(ToolToChoose(tool, name))

@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 from base64 import b64decode
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -45,6 +45,7 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from repertory.backends.ports import CallDetails
 from repertory.backends.tools.line_search import python_command
 from repertory.backends.tools.mcp.wire import WireBound, stands_for_too_much
 from repertory.backends.tools.output_schema import problem_in, validator_of
@@ -101,6 +102,7 @@ print(json.dumps(judged(asked["schema"], asked["value"])))
 """
 
 _log = logging.getLogger("repertory.tools")
+_VERSION = version("repertory")
 _checks: RunVar[anyio.CapacityLimiter] = RunVar("repertory_answer_checks")
 
 
@@ -130,7 +132,7 @@ async def open_connection(
         if _announces_changes(client):
             group.start_soon(_listen, client, signals)
         try:
-            yield MCPConnection(client, wire, choice, signals, list_timeout_s)
+            yield MCPConnection(client, wire, choice, signals, list_timeout_s, introduction)
         finally:
             group.cancel_scope.cancel()
 
@@ -138,7 +140,7 @@ async def open_connection(
 def _named(introduction: Introduction) -> Implementation | None:
     if not introduction.name:
         return None
-    return Implementation(name=introduction.name, version=introduction.version or version("repertory"))
+    return Implementation(name=introduction.name, version=introduction.version or _VERSION)
 
 
 class Signals:
@@ -174,13 +176,23 @@ class MCPConnection:
     """A `ToolConnection` to an MCP server."""
 
     def __init__(
-        self, client: Client, wire: WireBound, choice: ToolChoice, signals: Signals, list_timeout_s: float
+        self,
+        client: Client,
+        wire: WireBound,
+        choice: ToolChoice,
+        signals: Signals,
+        list_timeout_s: float,
+        introduction: Introduction,
     ) -> None:
         self._client = client
         self._wire = wire
         self._choice = choice
         self._signals = signals
         self._list_timeout_s = list_timeout_s
+        self._always = introduction.details
+        self._block_of = introduction.block_of or block_of
+        self.instructions: str | None = client.instructions
+        """What the server says of how to use its tools."""
         self._names: dict[str, str] = {}
         """Our names of tools to the server's."""
         self._promised: dict[str, AnswerCheck] = {}
@@ -206,7 +218,9 @@ class MCPConnection:
         self._names = names
         return tuple(offered.values())
 
-    async def call(self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES) -> ToolResult:
+    async def call(
+        self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES, details: CallDetails | None = None
+    ) -> ToolResult:
         """Run a tool. The server's refusals, and unreadable answers, are results with status `error`. Errors:
         `TooLarge` for a result of more than `result_bytes`, or one sent in too many bytes (`wire.py`).
         """
@@ -218,8 +232,9 @@ class MCPConnection:
             return error_result(use_id, f"Error: this tool cannot be used: {self._refused[known]}")
         try:
             with self._wire.call(result_bytes):
-                answer = await self._client.call_tool(known, cast("dict[str, Any]", arguments or {}))
-            return result_of(use_id, answer, result_bytes)
+                answer = await self._called(known, cast("dict[str, Any]", arguments or {}), details or CallDetails())
+            result = result_of(use_id, answer, result_bytes, self._block_of)
+            return _as_sent(result, answer) if details is not None and details.as_sent else result
         except TooLarge:
             raise
         except (*FOREIGN, Failed, LimitReached) as error:
@@ -227,8 +242,19 @@ class MCPConnection:
             self._look_for_the_end(error)
             return error_result(use_id, f"Error: {_words(error)}")
 
+    async def _called(self, name: str, arguments: dict[str, Any], details: CallDetails) -> CallToolResult:
+        meta = self._always.meta if details.meta is None else details.meta
+        on_progress = details.on_progress or self._always.on_progress
+        return await self._client.call_tool(
+            name,
+            arguments,
+            progress_callback=cast("Any", on_progress),
+            meta=None if meta is None else cast("Any", dict(meta)),
+        )
+
     async def query(self, method: str, arguments: Mapping[str, object]) -> object:
-        """`prompts/list`, `prompts/get`, `resources/list` and `resources/read`, answered with the package's objects.
+        """`tools/list` (all pages, without tools that cannot be used), `prompts/list`, `prompts/get`,
+        `resources/list` and `resources/read`, answered with the package's objects.
 
         Errors: `TooLarge` for an answer above the size limit (`wire.py`).
         """
@@ -307,6 +333,11 @@ class MCPConnection:
     async def _queried(self, method: str, arguments: Mapping[str, object]) -> object:
         values = cast("dict[str, Any]", arguments)
         match method:
+            case "tools/list":
+                offers_tools = self._client.server_capabilities.tools is not None
+                return (
+                    [tool for tool in await self._listed_in_time() if not self._refuses(tool)] if offers_tools else []
+                )
             case "prompts/list":
                 return await self._client.list_prompts(**values)
             case "prompts/get":
@@ -527,8 +558,23 @@ _NOT_IN_A_DOCUMENT_NAME = re.compile(r"[^a-zA-Z0-9()\[\]-]+")
 _DOCUMENT_NAME_MAX = 200
 
 
-def result_of(use_id: str, answer: CallToolResult, bytes_max: int = RESULT_BYTES) -> ToolResult:
-    """The answer as a tool result, in the server's order.
+def _as_sent(result: ToolResult, answer: CallToolResult) -> ToolResult:
+    """The result with what MCP adds to one."""
+    added: dict[str, object] = {"isError": bool(answer.is_error)}
+    if answer.structured_content is not None:
+        added["structuredContent"] = answer.structured_content
+    if answer.meta:
+        added["metadata"] = answer.meta
+    return cast("ToolResult", {**result, **added})
+
+
+def result_of(
+    use_id: str,
+    answer: CallToolResult,
+    bytes_max: int = RESULT_BYTES,
+    convert: Callable[[ContentBlock], Mapping[str, object] | None] | None = None,
+) -> ToolResult:
+    """The answer as a tool result, in the server's order. `convert`: instead of `block_of`.
 
     Errors: `ValueError` when bytes are not base64; `Failed` for values that JSON cannot express; `TooLarge` for more
     than `bytes_max` (`core/limits.py`), before any other work on it.
@@ -539,11 +585,13 @@ def result_of(use_id: str, answer: CallToolResult, bytes_max: int = RESULT_BYTES
         raise result_too_large(scale)
     texts = [part.text for part in answer.content if isinstance(part, TextContent)]
     parts = list(answer.content)
-    blocks: list[dict[str, object]] = []
+    blocks: list[Mapping[str, object]] = []
     if structured is not None and not _wraps(structured, texts):
         parts = [part for part in parts if not (isinstance(part, TextContent) and _is_json(part.text, structured))]
-        blocks.append({"json": structured} if isinstance(structured, dict) else {"text": json.dumps(structured)})
-    blocks = [*(block for part in parts for block in _blocks(part)), *blocks] or [{"text": ""}]
+        is_object = isinstance(structured, dict)
+        blocks.append({"json": cast("object", structured)} if is_object else {"text": json.dumps(structured)})
+    shown: list[Mapping[str, object]] = [block for part in parts if (block := (convert or block_of)(part)) is not None]
+    blocks = [*shown, *blocks] or [{"text": ""}]
     return tool_result(use_id, {"status": "error" if answer.is_error else "success", "content": blocks}, sys.maxsize)
 
 
@@ -583,20 +631,21 @@ def _main_content(part: ContentBlock) -> str:
             return ""
 
 
-def _blocks(part: ContentBlock) -> Iterator[dict[str, object]]:
+def block_of(part: ContentBlock) -> dict[str, object]:
+    """A content of the `mcp` package as a block of a tool result. Errors: `ValueError` when bytes are not base64."""
     match part:
         case TextContent(text=text):
-            yield {"text": text}
+            return {"text": text}
         case ImageContent(data=data, mime_type=mime_type):
-            yield _media(b64decode(data, validate=True), mime_type, "image")
+            return _media(b64decode(data, validate=True), mime_type, "image")
         case AudioContent(data=data, mime_type=mime_type):
-            yield _left_out(b64decode(data, validate=True), mime_type, "sound")
+            return _left_out(b64decode(data, validate=True), mime_type, "sound")
         case ResourceLink(uri=uri, name=name, description=description):
-            yield {"text": f"{name}: {uri}" if description is None else f"{name}: {uri} ({description})"}
+            return {"text": f"{name}: {uri}" if description is None else f"{name}: {uri} ({description})"}
         case EmbeddedResource(resource=TextResourceContents(text=text)):
-            yield {"text": text}
+            return {"text": text}
         case EmbeddedResource(resource=resource):
-            yield _blob(resource)
+            return _blob(resource)
 
 
 def _blob(resource: BlobResourceContents | TextResourceContents) -> dict[str, object]:

@@ -25,6 +25,7 @@ from repertory.errors import Invalid, RepertoryError, Unavailable
 
 if TYPE_CHECKING:
     from repertory.backends.ports import OfferedTool, ToolConnection
+    from repertory.backends.tools.mcp.connection import MCPConnection
     from repertory.backends.tools.mcp.wire import WireBound
 
 TransportFactory: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
@@ -111,6 +112,8 @@ class MCPSource:
         self._name = name or getattr(server, "name", None) or "mcp"
         self._startup_timeout_s = startup_timeout_s
         self._introduction = introduction or Introduction()
+        self.instructions: str | None = None
+        """What the server last said of how to use its tools."""
 
     @property
     def name(self) -> str:
@@ -137,6 +140,7 @@ class MCPSource:
                 await anyio.to_thread.run_sync(_load)
                 wire = _wire(self._name)
                 async with await self._open(wire) as connection:
+                    self.instructions = connection.instructions
                     scope.deadline = math.inf
                     try:
                         yield _Told(connection, listener)
@@ -150,7 +154,7 @@ class MCPSource:
         if scope.cancelled_caught:
             raise self._late()
 
-    async def _open(self, wire: WireBound) -> AbstractAsyncContextManager[ToolConnection]:
+    async def _open(self, wire: WireBound) -> AbstractAsyncContextManager[MCPConnection]:
         from repertory.backends.tools.mcp.connection import open_connection
 
         transport = await _transport(self._server, wire)
@@ -199,6 +203,7 @@ def _load() -> None:
     """Load the package, and what the first check of an answer needs. Blocks."""
     import_module("repertory.backends.tools.mcp.connection")
     import_module("repertory.backends.tools.mcp.transports")
+    import_module("mcp.client.sse")  # what such transports are made by
     import_module("jsonschema.validators")
 
 
