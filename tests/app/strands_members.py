@@ -26,17 +26,11 @@ ABSENT: Mapping[str, str] = {
     "the plan of a run checks its limits": "GraphState.should_continue SwarmState.should_continue",
     "told by the last run of its graph": "GraphNode(execution_status) GraphNode(execution_time) GraphNode(result)",
     "a strategy is asked for the delay, it is no hook": "ModelRetryStrategy.register_hooks",
-    "an argument of its own recursion": "normalize_schema(_depth)",
     "contents are written by this process": "FileStorage.for_sandbox",
     "the mcp package has no such calls of a client; give the MCPClient a longer call_timeout_s": """
         MCPClient.submit_tool_* MCPClient.get_task_* MCPClient.update_task_* MCPClient.cancel_task_*
         MCPClient(tasks_config)
     """,
     "how formats of files are named is its own": "StrandsA2AExecutor.DEFAULT_FORMATS StrandsA2AExecutor.FORMAT_MAPPINGS",
-    "any strategy will do, and reads by the storage alone": "KeywordSearchStrategy.requires_host_fs",
-    "a field: the parameter's name is that of the function that was given": "Transform.apply(e)",
 }
 """By reason, what is deliberately not here."""
-
-NOT_YET: frozenset[str] = frozenset()
-"""By class or function, what is still to come. Delete an entry when it has come."""

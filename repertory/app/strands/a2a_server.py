@@ -116,7 +116,7 @@ class StrandsA2AExecutor(AgentExecutor):
             raise Invalid(f"{text}; give an agent_factory whose agents have sessions named after the context")
         self.agent = agent
         self._factory = agent_factory
-        self._streams_artifacts = enable_a2a_compliant_streaming
+        self.enable_a2a_compliant_streaming = enable_a2a_compliant_streaming
         self._contexts_max = max_contexts
         self._contexts: OrderedDict[str, _Context] = OrderedDict()
         self._turn: anyio.Lock | None = None
@@ -179,13 +179,13 @@ class StrandsA2AExecutor(AgentExecutor):
                 if not isinstance(text, str) or not text:
                     continue
                 parts = [Part(root=TextPart(text=text))]
-                if self._streams_artifacts:
+                if self.enable_a2a_compliant_streaming:
                     await updater.add_artifact(parts, artifact_id=artifact, name=_ANSWER, append=streamed)
                 else:
                     await updater.start_work(updater.new_agent_message(parts))
                 streamed = True
         answer = str(result) if result is not None and result.stop_reason != "interrupt" else ""
-        if self._streams_artifacts and streamed:
+        if self.enable_a2a_compliant_streaming and streamed:
             last = [Part(root=TextPart(text=""))]
             await updater.add_artifact(last, artifact_id=artifact, name=_ANSWER, append=True, last_chunk=True)
         elif answer:

@@ -14,7 +14,8 @@ from repertory.core.messages import ToolSpec, ToolUse
 if TYPE_CHECKING:
     from mcp_types import Tool
 
-    from repertory.app.agent.mcp_client import MCPClient
+    from repertory.app.agent.mcp_client import MCPClient, MCPClientCredentials
+    from repertory.backends.tools.mcp.choice import ToolFilters
 
 MCPTransport: TypeAlias = AbstractAsyncContextManager[Any]
 """A transport of the `mcp` package."""
@@ -22,7 +23,7 @@ ToolsChangedCallback: TypeAlias = Callable[[list[str], list[Any]], object]
 
 
 class MCPServerConfig(TypedDict, total=False):
-    """One server of a file of servers, as desktop programs keep them."""
+    """One server of a file of servers, as desktop programs keep them; see `MCPClient.load_servers`."""
 
     command: str
     args: list[str]
@@ -31,6 +32,14 @@ class MCPServerConfig(TypedDict, total=False):
     url: str
     headers: dict[str, str]
     transport: str
+    auth: MCPClientCredentials
+    disabled: bool
+    continue_on_error: bool
+    prefix: str
+    tool_filters: ToolFilters
+    startup_timeout: int
+    application_name: str
+    application_version: str
 
 
 class MCPAgentTool(SdkTool):
