@@ -8,7 +8,8 @@ from typing import TypeGuard, cast
 import anyio.lowlevel
 
 from repertory.actors.tool_server import ServerLink
-from repertory.backends.ports import Tool, ToolSource
+from repertory.backends.ports import Tool
+from repertory.backends.tool_ports import ToolSource
 from repertory.core.messages import ToolSpec
 from repertory.errors import Invalid
 

@@ -33,7 +33,8 @@ from repertory.runtime.spec import Backoff, ChildSpec, SupervisorSettings
 from repertory.runtime.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import CallDetails, OfferedTool, ToolConnection, ToolContext, ToolSource
+    from repertory.backends.ports import ToolContext
+    from repertory.backends.tool_ports import CallDetails, OfferedTool, ToolConnection, ToolSource
     from repertory.runtime.actor import Job
     from repertory.runtime.message import ReplySlot
     from repertory.runtime.ref import ActorRef

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import anyio
 from msgspec import Struct
@@ -202,89 +202,6 @@ class Tool(Protocol):
 
     async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
         """Run once. Failures of the tool itself are results with status `error`, not exceptions."""
-        ...
-
-
-class OfferedTool(Struct, frozen=True, kw_only=True):
-    """A tool as its server describes it. The fields have the same meaning as in `Tool`."""
-
-    spec: ToolSpec
-    effects: bool = True
-    idempotent: bool = False
-    timeout_s: float | None = None
-    origin: object = None
-    """What the server itself calls a tool, as its protocol's package reads it."""
-
-    @property
-    def tool_name(self) -> str:
-        """The name that the model calls."""
-        return self.spec["name"]
-
-    @property
-    def tool_spec(self) -> ToolSpec:
-        """Name, description and JSON schema."""
-        return self.spec
-
-
-class CallDetails(Struct, frozen=True, kw_only=True, eq=False):
-    """What goes with one call of a server's tool besides its input."""
-
-    meta: Mapping[str, object] | None = None
-    """Sent with the call; None: what the connection sends with every call."""
-    on_progress: Callable[[float, float | None, str | None], Awaitable[None]] | None = None
-    """Told how far the call has got: the progress, its total and a text; None: the connection's own."""
-    as_sent: bool = False
-    """Whether the result also has what the protocol adds to one: for MCP `structuredContent`, `metadata` and `isError`.
-    """
-
-
-class ToolConnection(Protocol):
-    """An open connection to a tool server. Calls may overlap.
-
-    Errors of every method: `Unavailable` when the connection has ended, at once for calls in flight. Cancelling a call
-    asks the server to stop it.
-    """
-
-    async def tools(self) -> Sequence[OfferedTool]:
-        """The server's tools now, in its order. Errors: `Failed` when it does not answer in time or answers with
-        nonsense.
-        """
-        ...
-
-    async def call(
-        self, name: str, tool_use: ToolUse, result_bytes: int = RESULT_BYTES, details: CallDetails | None = None
-    ) -> ToolResult:
-        """Run the named tool once. A refusal, or an answer that cannot be read, is an error result.
-
-        Errors: `TooLarge` for a result of more than `result_bytes` (`core/limits.py`).
-        """
-        ...
-
-    async def query(self, method: str, arguments: Mapping[str, object]) -> object:
-        """Call any other method of the server's protocol, by the protocol's name for it.
-
-        Errors: `Failed`, `Invalid`, `TooLarge`.
-        """
-        ...
-
-    async def changed(self) -> None:
-        """Wait until the tools may have changed. Raises `Unavailable` once the connection has ended."""
-        ...
-
-
-@runtime_checkable
-class ToolSource(Protocol):
-    """A source of tools that run outside this process. `name` tells sources apart in messages and in the tree."""
-
-    @property
-    def name(self) -> str: ...
-
-    def connect(self) -> AbstractAsyncContextManager[ToolConnection]:
-        """A connection for the length of the block. Enter and leave it in one task, as often as needed, one after the
-        other.
-
-        Errors, on entering: `Unavailable`, within the source's own time limit; it names the source and what to check.
-        """
         ...
 
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from repertory.backends.ports import CallDetails, OfferedTool
+from repertory.backends.tool_ports import CallDetails, OfferedTool
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.messages import ToolResult, ToolUse
 from repertory.errors import Failed, Unavailable

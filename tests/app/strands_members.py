@@ -31,6 +31,8 @@ ABSENT: Mapping[str, str] = {
         MCPClient.submit_tool_* MCPClient.get_task_* MCPClient.update_task_* MCPClient.cancel_task_*
         MCPClient(tasks_config)
     """,
-    "how formats of files are named is its own": "StrandsA2AExecutor.DEFAULT_FORMATS StrandsA2AExecutor.FORMAT_MAPPINGS",
+    "how formats of files are named is its own": """
+        StrandsA2AExecutor.DEFAULT_FORMATS StrandsA2AExecutor.FORMAT_MAPPINGS
+    """,
 }
 """By reason, what is deliberately not here."""

@@ -24,7 +24,7 @@ from repertory.actors.tool_server import ServedTool
 from repertory.app.host.blocking import blocking_host, in_sync_loop
 from repertory.app.host.host import ambient_host
 from repertory.app.host.shared import ToolServers, open_by_hand
-from repertory.backends.ports import CallDetails
+from repertory.backends.tool_ports import CallDetails
 from repertory.backends.tools.mcp.choice import Introduction, ToolChoice, ToolFilters
 from repertory.backends.tools.mcp.source import (
     ClientCredentials,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from repertory.actors.tool_server import ServerLink
     from repertory.app.strands.shapes import PaginatedList
-    from repertory.backends.ports import OfferedTool, ToolConnection
+    from repertory.backends.tool_ports import OfferedTool, ToolConnection
     from repertory.core.messages import Json, ToolUse
 
 _log = logging.getLogger("repertory.tools")

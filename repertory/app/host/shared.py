@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from repertory.actors.memory.store import MemoryStoreClient, MemoryStoreMessage
     from repertory.actors.writer import CommitBuffers
     from repertory.app.sessions.sessions import SessionPlace
-    from repertory.backends.ports import ToolSource
+    from repertory.backends.tool_ports import ToolSource
     from repertory.runtime.ref import ActorRef
     from repertory.runtime.system import ActorSystem
 

@@ -20,7 +20,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import JSONRPCError, JSONRPCNotification
 
-from repertory.backends.ports import ToolConnection
+from repertory.backends.tool_ports import ToolConnection
 from repertory.backends.tools.mcp.source import HTTPServer, MCPSource, StdioServer
 from repertory.backends.tools.mcp.transports import SKIPPED_MAX, LineReader
 from repertory.backends.tools.mcp.wire import WireBound

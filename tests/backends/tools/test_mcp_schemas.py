@@ -12,7 +12,7 @@ from threading import Thread
 import anyio
 import pytest
 
-from repertory.backends.ports import ToolConnection
+from repertory.backends.tool_ports import ToolConnection
 from repertory.backends.tools.mcp import connection as mcp_connection
 from repertory.backends.tools.mcp.source import MCPSource, StdioServer
 from repertory.core.messages import ToolResult

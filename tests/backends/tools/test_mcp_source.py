@@ -11,7 +11,7 @@ import pytest
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import GetPromptResult, ListPromptsResult, ListResourcesResult, ReadResourceResult
 
-from repertory.backends.ports import ToolConnection
+from repertory.backends.tool_ports import ToolConnection
 from repertory.backends.tools.mcp.choice import ToolChoice
 from repertory.backends.tools.mcp.source import HTTPServer, MCPSource, StdioServer
 from repertory.core.messages import Json, ToolResult

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from msgspec import Struct, field
 
-from repertory.backends.ports import CallDetails, OfferedTool
+from repertory.backends.tool_ports import CallDetails, OfferedTool
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from repertory.backends.ports import CallDetails
+from repertory.backends.tool_ports import CallDetails
 from repertory.backends.tools.line_search import python_command
 from repertory.backends.tools.mcp.wire import WireBound, stands_for_too_much
 from repertory.backends.tools.output_schema import problem_in, validator_of
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
     from mcp_types import ContentBlock
 
-    from repertory.backends.ports import OfferedTool
+    from repertory.backends.tool_ports import OfferedTool
     from repertory.backends.tools.mcp.choice import Introduction, ToolChoice
 
 LEAVE_TIMEOUT_S = 3.0

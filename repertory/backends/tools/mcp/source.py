@@ -24,7 +24,7 @@ from repertory.core.tools import exception_text
 from repertory.errors import Invalid, RepertoryError, Unavailable
 
 if TYPE_CHECKING:
-    from repertory.backends.ports import OfferedTool, ToolConnection
+    from repertory.backends.tool_ports import OfferedTool, ToolConnection
     from repertory.backends.tools.mcp.connection import MCPConnection
     from repertory.backends.tools.mcp.wire import WireBound
 
