@@ -56,7 +56,7 @@ from repertory.backends.sqlite_files import UNUSABLE_VALUES
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
-from repertory.core.owed import OwedWork
+from repertory.core.owed import DueTime, OwedWork
 from repertory.errors import (
     Corrupt,
     CorruptJournal,
@@ -96,7 +96,8 @@ class Journals:
         self._leases = LeaseTable(self._connection, self._lock, owner)
         self._heads = Heads(self._connection, self._name)
         self._quarantine = Quarantine(self._connection, self._name)
-        self._owed = OwedTable(self._connection)
+        self._owed: OwedTable | None = None
+        """None as long as the table was not seen."""
         self._unchecked_bytes = 0
         self._busy_timeout_s = busy_timeout_s
         self._erased_in_log = False
@@ -147,7 +148,8 @@ class Journals:
     def release(self, lease: Lease) -> None:
         with self._transaction("unsynced"):
             self._leases.release(lease)
-            self._owed.released(lease.session_id)
+            if (owed := self._owing()) is not None:
+                owed.released(lease.session_id)
         self._lock.freed(lease.session_id)
 
     def asked_for(self) -> list[str]:
@@ -166,7 +168,7 @@ class Journals:
                 if self._alongside is not None and isinstance(outcome, Position):
                     self._store_alongside(self._alongside, batch)
                 if batch.due is not None and isinstance(outcome, Position):
-                    self._owed.note(batch.lease.session_id, batch.due)
+                    self._note_due(batch.lease.session_id, batch.due)
                 if batch.erase and isinstance(outcome, Position):
                     # Erased contents may be in rows of this same group.
                     self._insert(rows)
@@ -180,14 +182,16 @@ class Journals:
 
     def claim_due(self, now: float, limit: int, agents: Collection[str]) -> list[OwedWork]:
         with self._transaction("read"):  # Without waiting for writers: most looks find nothing.
-            if not self._owed.claimable(now, 1, agents, self._leases.owned):
+            owed = self._owing()
+            if owed is None or not owed.claimable(now, 1, agents, self._leases.owned):
                 return []
         with self._transaction("unsynced"):
-            return self._owed.claim(now, limit, agents, self._leases.owned)
+            return owed.claim(now, limit, agents, self._leases.owned)
 
     def owed(self) -> list[OwedWork]:
         with self._transaction("read"):
-            return self._owed.all()
+            owed = self._owing()
+            return [] if owed is None else owed.all()
 
     def load(self, session_id: str, agent_id: str, *, whole: bool) -> list[Row]:
         with self._transaction("read"):
@@ -238,7 +242,8 @@ class Journals:
             if self._alongside is not None:
                 self._alongside.deleted(self._connection, session_id)
             self._connection.execute("UPDATE settled SET generation = max(generation, ?)", (generation,))
-            self._owed.forget(session_id)
+            if (owed := self._owing()) is not None:
+                owed.forget(session_id)
             self._leases.forget(session_id)
         self._heads.forget()
         self._empty_log()
@@ -326,6 +331,21 @@ class Journals:
         return None if self._alongside is None else self._alongside.scope_of(session_id)
 
     # Within a transaction.
+
+    def _owing(self) -> OwedTable | None:
+        """The table of owed work; None while nothing was ever owed here."""
+        if self._owed is None:
+            statement = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'owed'"
+            if self._connection.execute(statement).fetchone() != (0,):
+                self._owed = OwedTable(self._connection)
+        return self._owed
+
+    def _note_due(self, session_id: str, due: DueTime) -> None:
+        owed = self._owing()
+        if owed is None and due.at is not None:
+            owed = self._owed = OwedTable.made(self._connection)
+        if owed is not None:
+            owed.note(session_id, due)
 
     def _refuse_other_hands(self, session_id: str) -> int:
         """The generation of a session that exists and has no live owner other than this one."""
@@ -480,6 +500,7 @@ class Journals:
     def _roll_back(self) -> None:
         """Forget what the transaction did. After some errors SQLite has rolled it back already."""
         self._heads.forget()
+        self._owed = None  # It may have been made in this transaction.
         with suppress(sqlite3.Error):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")

@@ -32,19 +32,20 @@ class OwedTable:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._found = False
-        """True once the table was seen."""
+
+    @classmethod
+    def made(cls, connection: sqlite3.Connection) -> OwedTable:
+        """The table, made if it is not there."""
+        connection.execute(_TABLE)
+        connection.execute(_INDEX)
+        return cls(connection)
 
     def note(self, session_id: str, due: DueTime) -> None:
         """An agent owes this from now on, and nothing else."""
         if due.at is None:
-            if self.there:
-                values = session_id, due.agent_id
-                self._connection.execute("DELETE FROM owed WHERE session = ? AND agent = ?", values)
+            values = session_id, due.agent_id
+            self._connection.execute("DELETE FROM owed WHERE session = ? AND agent = ?", values)
             return
-        if not self.there:
-            self._connection.execute(_TABLE)
-            self._connection.execute(_INDEX)
         self._connection.execute(
             "INSERT INTO owed (session, agent, at, why) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (session, agent) DO UPDATE SET at = excluded.at, why = excluded.why",
@@ -53,20 +54,16 @@ class OwedTable:
 
     def released(self, session_id: str) -> None:
         """The owner gave the session up in order, so none of its work has ended it."""
-        if self.there:
-            self._connection.execute("UPDATE owed SET claims = 0 WHERE session = ? AND claims > 0", (session_id,))
+        self._connection.execute("UPDATE owed SET claims = 0 WHERE session = ? AND claims > 0", (session_id,))
 
     def forget(self, session_id: str) -> None:
         """The session is deleted."""
-        if self.there:
-            self._connection.execute("DELETE FROM owed WHERE session = ?", (session_id,))
+        self._connection.execute("DELETE FROM owed WHERE session = ?", (session_id,))
 
     def claimable(self, now: float, limit: int, agents: Collection[str], owned: Owned) -> list[OwedWork]:
         """What `claim` would claim."""
         found: list[OwedWork] = []
-        for session_id, agent_id, at, why, claims, owner in (
-            self._connection.execute(_DUE, (now,)) if self.there else ()
-        ):
+        for session_id, agent_id, at, why, claims, owner in self._connection.execute(_DUE, (now,)):
             if agent_id not in agents:
                 continue
             here = owned(owner)
@@ -87,14 +84,5 @@ class OwedTable:
 
     def all(self) -> list[OwedWork]:
         """See the port."""
-        rows = self._connection.execute(f"SELECT {_COLUMNS} FROM owed ORDER BY at") if self.there else ()
+        rows = self._connection.execute(f"SELECT {_COLUMNS} FROM owed ORDER BY at")
         return [OwedWork(session_id=name, agent_id=agent, at=at, why=why, claims=n) for name, agent, at, why, n in rows]
-
-    @property
-    def there(self) -> bool:
-        """Whether the table was made, by this process or another one."""
-        if not self._found:
-            statement = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'owed'"
-            (count,) = self._connection.execute(statement).fetchone()
-            self._found = bool(count)
-        return self._found
