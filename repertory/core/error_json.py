@@ -12,11 +12,22 @@
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from repertory import errors
-from repertory.core.json_fields import json_list, json_number, json_object, json_or, json_texts, shown
+from repertory.core.json_fields import (
+    LEFT_OUT,
+    json_list,
+    json_number,
+    json_object,
+    json_or,
+    json_texts,
+    leave_out,
+    shown,
+    tried,
+)
 from repertory.errors import (
     AggregateMemoryError,
     CommandTimeout,
@@ -111,27 +122,38 @@ class _Writer:
         carried: dict[str, object] = {"fields": told if isinstance(told, dict) else None}
         match error:
             case Throttled():
-                carried["retry_after_s"] = error.retry_after_s
+                carried["retry_after_s"] = _seconds(error.retry_after_s)
             case CommandTimeout():
-                carried |= {"stdout": error.stdout, "stderr": error.stderr}
+                carried |= {name: _as_text(getattr(error, name)) for name in ("stdout", "stderr")}
             case EventLoopException():
                 carried["request_state"] = error.request_state
             case AggregateMemoryError():
                 carried["errors"] = self._members(error.errors)
             case NodeFailed():
-                carried["result"] = self._write_result(error.result)
+                written = tried(self._write_result, error.result)
+                carried["result"] = None if written is LEFT_OUT else json_or(written, leave_out)
             case _:
                 pass
-        written = {name: as_fields(value) for name, value in carried.items()}
-        return {name: value for name, value in written.items() if value not in (None, "", {}, [])}
+        fields = {name: as_fields(value) for name, value in carried.items()}
+        return {name: value for name, value in fields.items() if value not in (None, "", {}, [])}
 
-    def _members(self, members: Sequence[BaseException]) -> list[Json]:
+    def _members(self, members: Sequence[object]) -> list[Json]:
         written: list[Json] = []
         for member in members:
             if self._left <= 0:
                 return [*written, _cut()]
-            written.append(self.write(member))
+            written.append(self.write(member if isinstance(member, BaseException) else Failed(shown(member))))
         return written
+
+
+def _seconds(value: object) -> float | None:
+    """The value if it is a number of seconds."""
+    right = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return cast("float", value) if right else None
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else shown(value, str, None)
 
 
 def _head(group: type[RepertoryError], name: str, text: str) -> dict[str, Json]:

@@ -319,7 +319,7 @@ def agent_fields(result: AgentResult, form: Form, known: Sequence[Interrupt] = (
         fields["metrics"] = figures
     if result.structured_output is not None and (filled := _filled_in(result, form)) is not None:
         fields["structured_output"] = filled
-    if result.state and (state := _state_fields(result.state)):
+    if isinstance(cast("object", result.state), Mapping) and (state := _state_fields(result.state)):
         fields["state"] = state
     if form == "whole" and [*(result.interrupts or ())] != [*known]:
         fields["interrupts"] = interrupts_fields(result.interrupts or ())
@@ -440,7 +440,7 @@ def _turn_metrics(fields: Mapping[str, Json]) -> TurnMetrics:
     if "cycles" in metrics:
         cycles = tuple(_step_metrics(json_object(each)) for each in json_list(metrics["cycles"]))
     elif "usage" in metrics:
-        usage, latency_ms = cast("Usage", json_object(metrics["usage"])), json_number(metrics["latency_ms"])
+        usage, latency_ms = cast("Usage", json_object(metrics["usage"])), json_number(metrics.get("latency_ms", 0.0))
         cycles = (StepMetrics(usage, latency_ms, duration_s, 1),)
     tools = {name: _tool_metrics(json_object(each)) for name, each in json_object(metrics.get("tools") or {}).items()}
     left_out = {name: str(why) for name, why in json_object(metrics.get("left_out") or {}).items()}

@@ -91,14 +91,9 @@ def _written(value: object, above: Above) -> object:
     """What stands in an event for a value that JSON cannot hold."""
     inside = (*above, id(value))
     match value:
-        case AgentResult():
-            return json_or(agent_fields(value, "whole"), leave_out, inside)
-        case MultiAgentResult():
-            return json_or(run_fields(value, "whole"), leave_out, inside)
-        case NodeResult():
-            return json_or(node_fields(value, "whole"), leave_out, inside)
-        case Interrupt():
-            return json_or(value.to_dict(), leave_out, inside)
+        case AgentResult() | MultiAgentResult() | NodeResult() | Interrupt():
+            fields = tried(_fields_of, value)
+            return shown(value, str, None) if fields is LEFT_OUT else json_or(fields, leave_out, inside)
         case BaseException():
             return error_fields(value, _whole_run)
         case int() | float() | list() | tuple():  # Too long, not finite, within itself or too deep.
@@ -112,6 +107,20 @@ def _written(value: object, above: Above) -> object:
         case _:
             plain = tried(plain_value, value)
             return shown(value, str, None) if plain is LEFT_OUT else json_or(plain, _written, inside)
+
+
+def _fields_of(value: object) -> dict[str, Json]:
+    match value:
+        case AgentResult():
+            return agent_fields(value, "whole")
+        case MultiAgentResult():
+            return run_fields(value, "whole")
+        case NodeResult():
+            return node_fields(value, "whole")
+        case Interrupt():
+            return value.to_dict()
+        case _:
+            raise TypeError(value)
 
 
 def _with_texts_as_keys(value: Mapping[object, object], inside: Above) -> object:

@@ -31,6 +31,7 @@ from repertory import (
 )
 from repertory.core.error_json import CUT, ERRORS_MAX
 from repertory.core.json_fields import NESTING_MAX, SHOWN_MAX
+from repertory.core.result import StepMetrics, TurnMetrics
 from repertory.errors import (
     AggregateMemoryError,
     ClientNotOpen,
@@ -115,6 +116,9 @@ def test_an_error_has_what_its_class_carries_besides() -> None:
     ended = sent(CommandTimeout("late", stdout="out", stderr="err"))
     assert (ended.stdout, ended.stderr) == ("out", "err")
     assert sent(EventLoopException("x", {"user": "u", "key": b"\0"})).request_state == {"user": "u", "key": b"\0"}
+    assert sent(Throttled("x", retry_after_s=float("inf"))).retry_after_s is None
+    assert sent(CommandTimeout("late", stdout=cast("Any", b"out"))).stdout == "b'out'"
+    assert [str(one) for one in sent(AggregateMemoryError("x", errors=[cast("Any", "odd")])).errors] == ["'odd'"]
     some = sent(AggregateMemoryError("some failed", errors=[Unavailable("a", store="s"), ValueError("b")]))
     assert [(type(one), str(one)) for one in some.errors] == [(Unavailable, "a store='s'"), (ValueError, "b")]
 
@@ -378,6 +382,31 @@ def test_data_of_a_tool_is_json_if_it_can_be_else_its_text() -> None:
     assert seen(len) == "<built-in function len>"
     assert seen(Unreadable()) == "<Unreadable without a text>"
     assert seen(10**5000) == "<int without a text>"
+
+
+def test_a_result_that_cannot_be_written_is_its_text() -> None:
+    odd = MultiAgentResult(results={"a": cast("Any", 3)}, reason="odd")
+    assert told({"result": odd}) == {"result": str(odd)}
+    failed = NodeFailed("x")
+    failed.result = odd
+    assert sent(failed).result is None
+    assert told({"result": AgentResult("end_turn", None, state=cast("Any", 5))})["result"].state == {}
+
+
+def test_figures_that_are_no_numbers_do_not_keep_an_error_from_being_read() -> None:
+    nan = float("nan")
+    metrics = TurnMetrics(cycles=(StepMetrics({"inputTokens": 1, "outputTokens": 2, "totalTokens": 3}, nan, nan, 1),))
+    failed = NodeFailed("x")
+    failed.result = MultiAgentResult(
+        results={"a": NodeResult(AgentResult("end_turn", None, metrics=metrics))},
+        accumulated_metrics={"latencyMs": nan},
+    )
+    again = sent(failed).result
+    assert again.results["a"].result.metrics.cycles[0].latency_ms == 0.0
+    outer = NodeResult(failed)
+    assert told({"type": "multiagent_node_stop", "node_result": outer})["node_result"].result.result == again
+    for kind in (AgentResult("end_turn", None, metrics=metrics), failed.result):
+        assert type(told({"result": kind})["result"]) is type(kind)
 
 
 def test_what_is_private_to_a_process_is_left_out() -> None:

@@ -120,6 +120,13 @@ def test_what_json_cannot_hold_is_left_out() -> None:
     assert AgentResult("end_turn", None, structured_output=object()).to_dict() == bare.to_dict()
 
 
+def test_a_structured_output_that_is_json_is_written_as_it_is_whatever_the_message_says() -> None:
+    said: Any = {"role": "assistant", "content": [{"text": '{"other": 2}'}]}
+    for output in ({"a": 1}, ["a"], "a", 1.5, False):
+        result = AgentResult("end_turn", said, structured_output=output)
+        assert AgentResult.from_dict(over_the_wire(result.to_dict())) == result
+
+
 def test_a_journal_keeps_a_result_as_it_always_has() -> None:
     asked = Interrupt("i1", "approve", {"why": 1}, expires_at=5.5)
     result = AgentResult(
