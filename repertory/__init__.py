@@ -220,6 +220,10 @@ if TYPE_CHECKING:
     from repertory.core.state import AgentState as AgentState
     from repertory.core.window.decision import WindowBudget as WindowBudget
     from repertory.core.window.decision import WindowPlan as WindowPlan
+    from repertory.core.wire import error_from_json as error_from_json
+    from repertory.core.wire import error_to_json as error_to_json
+    from repertory.core.wire import event_from_json as event_from_json
+    from repertory.core.wire import event_to_json as event_to_json
     from repertory.errors import AggregateMemoryError as AggregateMemoryError
     from repertory.errors import ConcurrencyException as ConcurrencyException
     from repertory.errors import ContextWindowOverflowException as ContextWindowOverflowException
@@ -458,6 +462,10 @@ _HOMES = {
     "WriterModel": "repertory.backends.models.compatible",
     "calculator": "repertory.app.toolbox.calculator",
     "current_time": "repertory.app.toolbox.clock",
+    "error_from_json": "repertory.core.wire",
+    "error_to_json": "repertory.core.wire",
+    "event_from_json": "repertory.core.wire",
+    "event_to_json": "repertory.core.wire",
     "hook": "repertory.app.agent.plugins",
     "tool": "repertory.backends.tools.decorator",
 }
@@ -682,6 +690,10 @@ __all__ = [
     "WriterModel",
     "calculator",
     "current_time",
+    "error_from_json",
+    "error_to_json",
+    "event_from_json",
+    "event_to_json",
     "hook",
     "tool",
 ]

@@ -145,6 +145,9 @@ class RepertoryError(Exception):
     `RepertoryError("lease lost", session="s1", generation=3)` reads `lease lost session='s1' generation=3`.
     """
 
+    type_name: str = ""
+    """The name of its class in the process that it came from, if there is no such class here; else empty."""
+
     def __init__(self, message: object = "", /, **fields: object) -> None:
         self.fields = fields
         super().__init__(" ".join([str(message), *(f"{name}={value!r}" for name, value in fields.items())]))

@@ -1,18 +1,30 @@
-"""What a call returns, and the events that it streams."""
+"""What a call returns, also as JSON, and the events that it streams."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, Protocol, TypeAlias, cast
 
-from repertory.core.messages import texts_in
+from repertory.core.interrupts import Interrupt
+from repertory.core.json_fields import (
+    counts_in,
+    json_integer,
+    json_list,
+    json_number,
+    json_object,
+    json_or,
+    json_or_none,
+    leave_out,
+)
+from repertory.core.limits import is_too_deep
+from repertory.core.messages import repair_stored_message, text_of, texts_in
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.core.interrupts import Interrupt
-    from repertory.core.messages import Message, Usage
+    from repertory.core.messages import Json, Message, Usage
 
 
 class StepMetrics(NamedTuple):
@@ -263,25 +275,215 @@ class AgentResult:
         return "" if self.message is None else "\n".join(texts_in(self.message))
 
     def to_dict(self) -> dict[str, Any]:
-        """Message and stop reason as JSON, bytes in marked base64."""
-        from repertory.core.message_tree.json_files import encoded  # loaded when used
-
-        return {
-            "type": "agent_result",
-            "stop_reason": self.stop_reason,
-            "message": None if self.message is None else encoded(self.message),
-            "checkpoint": None,
-        }
+        """The result as JSON, in the form of the SDK whose users we serve: `type`, `message`, `stop_reason` and
+        `checkpoint`, bytes in marked base64. What else there is has keys of its own: `metrics`, `structured_output`,
+        `state`, `interrupts`, `replayed`. What JSON cannot hold is left out.
+        """
+        return written_whole(agent_fields(self, "whole"))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> AgentResult:
-        """The result that `to_dict` gave. Errors: `Invalid` (a TypeError) for anything else."""
-        from repertory.core.message_tree.json_files import decoded  # loaded when used
+        """The result that `to_dict` gave; a structured output is its JSON. Unknown keys are passed over.
 
-        if data.get("type") != "agent_result":
-            raise WrongResult("these are not the fields of an agent's result", type=data.get("type"))
-        message = data.get("message")
-        return cls(str(data.get("stop_reason")), None if message is None else cast("Message", decoded(message)))
+        Errors: `Invalid` (a TypeError) for anything else.
+        """
+        try:
+            fields = whole_fields_in(data)
+            if fields.get("type") != "agent_result":
+                raise WrongResult("these are not the fields of an agent's result", type=fields.get("type"))
+            return agent_result({"message": None, "stop_reason": None, **fields})
+        except MALFORMED as error:
+            if isinstance(error, WrongResult):
+                raise
+            raise WrongResult("these are not the fields of an agent's result", cause=repr(error)) from error
+
+
+# Results as JSON: for journals and documents, and for callers.
+#
+# The JSON is that of the SDK whose users we serve, so that each can read the other's; our own fields are added. What
+# JSON cannot hold is left out. Journals and documents have the `stored` form: bytes stay bytes, of metrics only the
+# sums are kept, interrupts stand once, beside the result, and an error is its message and the name of its class.
+
+Form: TypeAlias = Literal["stored", "whole"]
+"""Whether a result is written for a journal or a document, or for callers, with everything that it holds."""
+MALFORMED = (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError)
+"""What readers of results raise for JSON of another shape."""
+
+
+class FilledIn(dict[str, "Json"]):
+    """Structured output as JSON: it stands in for the object until the output schema is at hand to parse it."""
+
+
+def written_whole(fields: Mapping[str, Json]) -> dict[str, Any]:
+    """A result's fields as JSON, with bytes in marked base64, and without what JSON cannot hold."""
+    from repertory.core.message_tree.json_files import encoded  # loaded when used
+
+    return encoded(json_object(json_or(fields, leave_out)))
+
+
+def whole_fields_in(data: Mapping[str, object]) -> dict[str, Json]:
+    """The fields of a result from the JSON that `written_whole` gave. Errors: `TypeError`, `ValueError`."""
+    from repertory.core.message_tree.json_files import decoded  # loaded when used
+
+    return json_object(decoded(dict(data)))
+
+
+def agent_fields(result: AgentResult, form: Form, known: Sequence[Interrupt] = ()) -> dict[str, Json]:
+    """The fields of an agent's result; raw bytes stay bytes. `known`: the interrupts that stand beside it."""
+    fields: dict[str, Json] = {
+        "type": "agent_result",
+        "message": cast("Json", result.message),
+        "stop_reason": result.stop_reason,
+        "checkpoint": None,
+    }
+    metrics = cast("object", result.metrics)
+    if isinstance(metrics, TurnMetrics) and (figures := _metrics_fields(metrics, form)):
+        fields["metrics"] = figures
+    if result.structured_output is not None and (filled := _filled_in(result, form)) is not None:
+        fields["structured_output"] = filled
+    if isinstance(cast("object", result.state), Mapping) and (state := _state_fields(result.state)):
+        fields["state"] = state
+    if form == "whole" and [*(result.interrupts or ())] != [*known]:
+        fields["interrupts"] = interrupts_fields(result.interrupts or ())
+    if form == "whole" and result.replayed:
+        fields["replayed"] = True
+    return fields
+
+
+def _metrics_fields(metrics: TurnMetrics, form: Form) -> dict[str, Json]:
+    """Empty when there is nothing to write."""
+    more = _more_metrics(metrics) if form == "whole" else {}
+    if not (metrics.steps or metrics.tool_metrics or more):
+        return {}
+    fields: dict[str, Json] = {"duration_s": metrics.duration_s}
+    if metrics.steps:
+        fields |= {"usage": cast("Json", dict(metrics.usage)), "latency_ms": metrics.model_latency_ms}
+    if metrics.tool_metrics:
+        fields["tools"] = {
+            name: {"call_count": tool.call_count, "error_count": tool.error_count, "total_time": tool.total_time}
+            for name, tool in metrics.tool_metrics.items()
+        }
+    return fields | more
+
+
+def _more_metrics(metrics: TurnMetrics) -> dict[str, Json]:
+    """What journals and documents go without."""
+    fields: dict[str, Json] = {}
+    if metrics.cycles:
+        fields["cycles"] = [_cycle_fields(cycle) for cycle in metrics.cycles]
+    if metrics.left_out:
+        fields["left_out"] = dict(metrics.left_out)
+    if metrics.duration_s:
+        fields["duration_s"] = metrics.duration_s
+    return fields
+
+
+def _cycle_fields(cycle: StepMetrics) -> dict[str, Json]:
+    return {
+        "usage": cast("Json", dict(cycle.usage)),
+        "latency_ms": cycle.latency_ms,
+        "duration_s": cycle.duration_s,
+        "attempts": cycle.attempts,
+    }
+
+
+def _filled_in(result: AgentResult, form: Form) -> Json:
+    """The structured output as JSON: as in the agent's answer, which follows the schema, else converted from the
+    object. None when neither works.
+    """
+    output = cast("object", result.structured_output)
+    if isinstance(output, FilledIn):
+        return dict(output)
+    if form == "whole" and isinstance(output, dict | list | str | int | float):
+        return json_or_none(cast("object", output))
+    try:
+        said = "" if result.message is None else text_of(result.message)
+        parsed = cast("Json", json.loads(said, parse_constant=_no_number))
+    except (ValueError, RecursionError):
+        parsed = None
+    return parsed if isinstance(parsed, dict) and not is_too_deep(parsed) else json_or_none(output)
+
+
+def _no_number(constant: str) -> Never:
+    raise ValueError(constant)
+
+
+def _state_fields(state: Mapping[str, object]) -> dict[str, Json]:
+    """The request state as it is now, as far as it is JSON."""
+    fields = {name: json_or_none(value) for name, value in state.items() if isinstance(cast("object", name), str)}
+    return {name: value for name, value in fields.items() if value is not None or state[name] is None}
+
+
+def interrupts_fields(interrupts: Sequence[Interrupt]) -> list[Json]:
+    """Interrupts as JSON."""
+    return [interrupt.to_dict() for interrupt in interrupts]
+
+
+def agent_result(fields: Mapping[str, Json], known: Sequence[Interrupt] = ()) -> AgentResult:
+    """The result with these fields, in either form. `known`: the interrupts that stand beside it. Errors: those in
+    `MALFORMED`.
+    """
+    filled = fields.get("structured_output")
+    return AgentResult(
+        stop_reason=str(fields["stop_reason"]),
+        message=repair_stored_message(fields["message"]) if fields["message"] is not None else None,
+        metrics=_turn_metrics(fields),
+        state=dict(json_object(fields.get("state") or {})),
+        interrupts=interrupts_in(fields) if "interrupts" in fields else [*known],
+        structured_output=FilledIn(filled) if isinstance(filled, dict) else filled,
+        replayed=fields.get("replayed") is True,
+    )
+
+
+def interrupts_in(fields: Mapping[str, Json]) -> list[Interrupt]:
+    """The interrupts of a result's fields. Errors: those in `MALFORMED`."""
+    return [_interrupt(json_object(each)) for each in json_list(fields.get("interrupts") or [])]
+
+
+def _interrupt(fields: Mapping[str, Json]) -> Interrupt:
+    until = fields.get("expires_at")
+    return Interrupt(
+        id=str(fields["id"]),
+        name=str(fields["name"]),
+        reason=fields.get("reason"),
+        response=fields.get("response"),
+        expires_at=None if until is None else json_number(until),
+    )
+
+
+def _turn_metrics(fields: Mapping[str, Json]) -> TurnMetrics:
+    """The metrics of an agent's result; where only the sums are kept, as one step."""
+    kept = fields.get("metrics")
+    if kept is None:
+        return TurnMetrics()
+    metrics = json_object(kept)
+    duration_s = json_number(metrics.get("duration_s", 0.0))
+    cycles: tuple[StepMetrics, ...] = ()
+    if "cycles" in metrics:
+        cycles = tuple(_step_metrics(json_object(each)) for each in json_list(metrics["cycles"]))
+    elif "usage" in metrics:
+        usage, latency_ms = cast("Usage", json_object(metrics["usage"])), json_number(metrics.get("latency_ms", 0.0))
+        cycles = (StepMetrics(usage, latency_ms, duration_s, 1),)
+    tools = {name: _tool_metrics(json_object(each)) for name, each in json_object(metrics.get("tools") or {}).items()}
+    left_out = {name: str(why) for name, why in json_object(metrics.get("left_out") or {}).items()}
+    return TurnMetrics(cycles=cycles, tool_metrics=tools, duration_s=duration_s, left_out=left_out)
+
+
+def _step_metrics(fields: Mapping[str, Json]) -> StepMetrics:
+    return StepMetrics(
+        usage=cast("Usage", {**no_usage(), **counts_in(fields.get("usage") or {})}),
+        latency_ms=json_number(fields.get("latency_ms", 0.0)),
+        duration_s=json_number(fields.get("duration_s", 0.0)),
+        attempts=json_integer(fields.get("attempts", 1)),
+    )
+
+
+def _tool_metrics(fields: Mapping[str, Json]) -> ToolMetrics:
+    return ToolMetrics(
+        call_count=json_integer(fields["call_count"]),
+        error_count=json_integer(fields["error_count"]),
+        total_time=json_number(fields.get("total_time", 0.0)),
+    )
 
 
 class Measured(Protocol):

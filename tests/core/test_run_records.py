@@ -16,7 +16,7 @@ from repertory.core.journal.pending_tools import nodes_again, standing_records
 from repertory.core.journal.records import NodeChanged
 from repertory.core.journal.rows import VERSION
 from repertory.core.orchestration.calls import BeginRun, GoOn, Replay, decide_call
-from repertory.core.orchestration.results import MultiAgentResult, NodeResult, Status, node_result_of
+from repertory.core.orchestration.results import MultiAgentResult, NodeResult, Status, node_fields, node_result_of
 from repertory.core.orchestration.run import RUN, Ended, Run, leading_to
 from repertory.core.result import AgentResult, StepMetrics, TurnMetrics
 from repertory.core.turn_start import read_prompt
@@ -84,7 +84,7 @@ def seen(run: Run) -> dict[str, Any]:
 
 def said(result: NodeResult) -> dict[str, Any]:
     """An error comes back as another class of error."""
-    found: dict[str, Any] = result.to_dict()
+    found: dict[str, Any] = node_fields(result, "stored")
     if found["result"]["type"] == "exception":
         found["result"].pop("cause")
     return found

@@ -80,7 +80,7 @@ def _run_lines(run: Mapping[str, Any]) -> Iterator[str]:
     """The state of a graph's or swarm's run, and each node's result."""
     yield f"{run['type']}, {run['status']}: {_one_line(run['current_task'])}"
     for node, result in run["node_results"].items():
-        node_result = NodeResult.from_dict(result)
+        node_result = NodeResult.from_record(result)
         yield f"    {harmless(node)}, {node_result.status.value}: {shortened(str(node_result))}"
     if run["next_nodes_to_execute"]:
         yield f"(Next nodes: {harmless(', '.join(run['next_nodes_to_execute']))}.)"

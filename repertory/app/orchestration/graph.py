@@ -6,9 +6,9 @@ import inspect
 import math
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, cast
 
 from repertory.actors.orchestrator.run_driver import NodePolicy, OnFailure
 from repertory.app.orchestration.nodes import RunnerSettings, node_of
@@ -21,6 +21,7 @@ from repertory.app.orchestration.orchestrator import (
     seconds,
     switch,
 )
+from repertory.core.json_fields import json_integer, json_list, json_texts
 from repertory.core.orchestration.plan import Edge, GraphPlan, in_a_row, shape_of
 from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.errors import HookFailed, Invalid
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from repertory.app.orchestration.nodes import NodePlace
     from repertory.app.orchestration.orchestrator import MultiAgentPlugin
     from repertory.app.sessions.sessions import AnySessionManager
+    from repertory.core.messages import Json
     from repertory.core.orchestration.plan import EdgePredicate
     from repertory.core.orchestration.results import NodeResult
     from repertory.core.orchestration.run import Run
@@ -195,6 +197,30 @@ class GraphResult(MultiAgentResult):
     """One entry for each time that a node ended, in order."""
     edges: tuple[tuple[GraphNode, GraphNode], ...] = ()
     entry_points: tuple[GraphNode, ...] = ()
+
+    def own_fields(self) -> dict[str, Json]:
+        """What only a graph's result has, as JSON: counts of nodes, and nodes as their ids."""
+        fields: dict[str, Json] = {name: getattr(self, name) for name in _COUNTS}
+        fields |= {name: [str(node) for node in getattr(self, name)] for name in ("execution_order", "entry_points")}
+        edges: Json = [[str(node) for node in edge] for edge in self.edges]
+        return {name: value for name, value in {**fields, "edges": edges}.items() if value}
+
+    def with_own(self, fields: Mapping[str, Json]) -> Self:
+        """This result, with what `own_fields` gave; nodes have no executor."""
+        return replace(
+            self,
+            **{name: json_integer(fields.get(name, 0)) for name in _COUNTS},
+            execution_order=_nodes_named(fields.get("execution_order", [])),
+            edges=tuple((one, other) for one, other in map(_nodes_named, json_list(fields.get("edges", [])))),
+            entry_points=_nodes_named(fields.get("entry_points", [])),
+        )
+
+
+_COUNTS = ("total_nodes", "completed_nodes", "failed_nodes", "interrupted_nodes")
+
+
+def _nodes_named(value: Json) -> tuple[GraphNode, ...]:
+    return tuple(GraphNode(node_id=node, executor=None) for node in json_texts(value))
 
 
 class Graph(Orchestrator[GraphResult]):

@@ -39,9 +39,9 @@ from repertory.app.orchestration.nodes import CustomNode, NodePlace, RunSessionS
 from repertory.app.sessions.sessions import check_placement
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import journal_name, node_journal
-from repertory.core.orchestration.results import FilledIn, MultiAgentResult, NodeResult, Status
+from repertory.core.orchestration.results import MultiAgentResult, NodeResult, Status
 from repertory.core.orchestration.run import Run
-from repertory.core.result import AgentResult
+from repertory.core.result import AgentResult, FilledIn
 from repertory.core.snapshots.portable import (
     ORCHESTRATOR,
     RunFields,

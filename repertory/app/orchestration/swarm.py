@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from repertory.actors.orchestrator.run_driver import NodePolicy
 from repertory.app.agent.agent import Agent
 from repertory.app.orchestration.nodes import AgentNode, RunnerSettings, check_no_calls_of_its_own
 from repertory.app.orchestration.orchestrator import Orchestrator, RunState, checked_count, list_of, seconds
 from repertory.backends.tools.decorator import tool
+from repertory.core.json_fields import json_texts
 from repertory.core.messages import error_result
 from repertory.core.orchestration.plan import HANDOFF, SwarmPlan, handoff_in
 from repertory.core.orchestration.results import MultiAgentResult
@@ -124,6 +125,16 @@ class SwarmResult(MultiAgentResult):
 
     node_history: tuple[SwarmNode, ...] = ()
     """The agents that had control, in order."""
+
+    def own_fields(self) -> dict[str, Json]:
+        """What only a swarm's result has, as JSON: the ids of the agents."""
+        return {"node_history": [node.node_id for node in self.node_history]} if self.node_history else {}
+
+    def with_own(self, fields: Mapping[str, Json]) -> Self:
+        """This result, with what `own_fields` gave; nodes have no executor."""
+        nobody = cast("Agent", None)
+        names = json_texts(fields.get("node_history", []))
+        return replace(self, node_history=tuple(SwarmNode(node_id=name, executor=nobody) for name in names))
 
 
 class Swarm(Orchestrator[SwarmResult]):

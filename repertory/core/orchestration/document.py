@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from repertory.core.interrupt_state import NO_INTERRUPTS, questions_in, read_state
 from repertory.core.messages import check_message, repair_stored_message, tool_results
-from repertory.core.orchestration.results import NodeResult, Status, node_result_of, sum_of
+from repertory.core.orchestration.results import NodeResult, Status, node_fields, node_result_of, sum_of
 from repertory.core.orchestration.run import RUN, Ended, NodeNote, Places, Run, StoredResult
 from repertory.core.result import AgentResult
 from repertory.errors import Corrupt
@@ -59,7 +59,7 @@ def document_of(run: Run, orchestrator_id: str) -> dict[str, object]:
             document[f"{status.value}_nodes"] = list(run.with_status(status))
     else:
         document["node_history"] = order
-    document["node_results"] = {node: _plain(result.to_dict()) for node, result in run.results.items()}
+    document["node_results"] = {node: _plain(node_fields(result, "stored")) for node, result in run.results.items()}
     document |= {"next_nodes_to_execute": list(run.ready), "current_task": task}
     if run.kind == "graph":
         document["execution_order"] = order
@@ -116,7 +116,7 @@ def _read(document: Mapping[str, Json]) -> _ParsedDocument:
     visited = (node for node in _names(document.get("interrupted_nodes")) if node in left and node not in following)
     following = (*following, *visited)  # Other programs omit a waiting node that has worked before.
     waiting = {node: each for node, each in left.items() if node in following}
-    results = {node: NodeResult.from_dict(_fields(each)) for node, each in _fields(document["node_results"]).items()}
+    results = {node: NodeResult.from_record(_fields(each)) for node, each in _fields(document["node_results"]).items()}
     results |= {node: _asking(each.interrupts) for node, each in waiting.items()}
     for each in (each for result in results.values() for each in result.get_agent_results()):
         if each.message is not None:
@@ -237,7 +237,7 @@ def _is_as_it_was(document: _ParsedDocument, node: str, note: NodeNote) -> bool:
     if found.status is Status.INTERRUPTED and _ids(found) != _ids(note.result):
         return False
     same = found.status is note.result.status and document.order.count(node) == len(note.places)
-    theirs, ours = (_known(_fields(each.to_dict()["result"])) for each in (found, note.result))
+    theirs, ours = (_known(_fields(node_fields(each, "stored")["result"])) for each in (found, note.result))
     return same and theirs == ours
 
 

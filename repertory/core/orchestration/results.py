@@ -1,32 +1,35 @@
 """The results of nodes and runs: for callers, and as JSON for journals and documents.
 
-The JSON is that of the SDK whose users we serve, so that each can read the other's; our own fields are added
-(`structured_output`, `metrics` and `state` of an agent's result, `reason`, `cause`). What JSON cannot hold is left out:
-such values in the request state and the structured output; of metrics all but the sums; of an error all but its message
-and class name.
+The JSON is that of the SDK whose users we serve, with fields of our own; `core/result.py` has the forms, and says what
+is left out. A run's `stored` form is without what only its call knows: `run`, `resumed`, `replayed` and `spent`.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Never, Self, TypeAlias, TypedDict, TypeVar, cast
+from typing import Self, TypeAlias, TypedDict, TypeVar, cast
 
 from repertory.core.budget import Spent
+from repertory.core.error_json import error_fields, error_in
 from repertory.core.interrupts import Interrupt
-from repertory.core.limits import is_too_deep
-from repertory.core.messages import Json, Usage, copy_message, repair_stored_message, text_of, texts_in
-from repertory.core.result import AgentResult, StepMetrics, ToolMetrics, TurnMetrics
-from repertory.core.state import plain_value
+from repertory.core.json_fields import counts_in, json_integer, json_number, json_object
+from repertory.core.messages import Json, Usage, copy_message, texts_in
+from repertory.core.result import (
+    MALFORMED,
+    AgentResult,
+    Form,
+    agent_fields,
+    agent_result,
+    interrupts_fields,
+    interrupts_in,
+    whole_fields_in,
+    written_whole,
+)
 from repertory.errors import Corrupt, Failed
 
 NO_USAGE: Usage = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}
-
-
-class FilledIn(dict[str, Json]):
-    """Structured output as JSON: it stands in for the object until the output schema is at hand to parse it."""
 
 
 class Status(Enum):
@@ -79,20 +82,12 @@ class NodeResult:
                 return []
 
     def to_dict(self) -> dict[str, Json]:
-        """As JSON; raw bytes in messages stay bytes."""
-        return {
-            "result": _outcome_fields(self.result),
-            "execution_time": self.execution_time,
-            "status": self.status.value,
-            "accumulated_usage": cast("Json", dict(self.accumulated_usage)),
-            "accumulated_metrics": cast("Json", dict(self.accumulated_metrics)),
-            "execution_count": self.execution_count,
-            "interrupts": _interrupts_fields(self.interrupts),
-        }
+        """As JSON, with everything that JSON can hold; bytes in marked base64."""
+        return written_whole(node_fields(self, "whole"))
 
     def to_record(self) -> dict[str, Json]:
-        """`to_dict` for journals: without fields that follow from the others."""
-        fields = self.to_dict()
+        """The form for journals: raw bytes, and no fields that follow from the others."""
+        fields = node_fields(self, "stored")
         outcome = cast("dict[str, Json]", fields["result"])
         if outcome.get("checkpoint", ...) is None:
             del outcome["checkpoint"]
@@ -107,10 +102,18 @@ class NodeResult:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> NodeResult:
-        """The result that `to_dict` or `to_record` gave. Errors: `Corrupt` for anything else."""
+        """The result that `to_dict` gave. Errors: `Corrupt` for anything else."""
         try:
-            return _node_result(data)
-        except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            return node_result_in(whole_fields_in(data))
+        except MALFORMED as error:
+            raise Corrupt("not the result of a node", cause=repr(error)) from error
+
+    @classmethod
+    def from_record(cls, data: Mapping[str, Json]) -> NodeResult:
+        """The result that `to_record` gave, or a document holds. Errors: `Corrupt` for anything else."""
+        try:
+            return node_result_in(data)
+        except MALFORMED as error:
             raise Corrupt("not the result of a node", cause=repr(error)) from error
 
     def __str__(self) -> str:
@@ -148,36 +151,33 @@ class MultiAgentResult:
     """
 
     def to_dict(self) -> dict[str, Json]:
-        """As JSON; raw bytes in messages stay bytes."""
-        fields: dict[str, Json] = {
-            "type": "multiagent_result",
-            "status": self.status.value,
-            "results": {node: result.to_dict() for node, result in self.results.items()},
-            "accumulated_usage": cast("Json", dict(self.accumulated_usage)),
-            "accumulated_metrics": cast("Json", dict(self.accumulated_metrics)),
-            "execution_count": self.execution_count,
-            "execution_time": self.execution_time,
-            "interrupts": _interrupts_fields(self.interrupts),
-        }
-        if self.reason is not None:
-            fields["reason"] = self.reason
-        return fields
+        """As JSON, with everything that JSON can hold; bytes in marked base64. Nodes of graphs and swarms are their
+        ids. `run`, `resumed`, `replayed`, `reason` and `spent` are there when they hold something.
+        """
+        return written_whole(run_fields(self, "whole"))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> Self:
-        """The result that `to_dict` gave, without fields specific to graphs or swarms. Errors: `Corrupt` for anything
-        else.
+        """The result that `to_dict` gave. A nested run's result is a `MultiAgentResult`, and nodes have no executor.
+        Unknown keys are passed over. Errors: `Corrupt` for anything else.
         """
         try:
-            if data["type"] != "multiagent_result":
-                raise ValueError(data["type"])
-            return cls(**_of_run(data))
-        except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            return run_result_in(whole_fields_in(data), cls)
+        except MALFORMED as error:
             raise Corrupt("not the result of several agents", cause=repr(error)) from error
+
+    def own_fields(self) -> dict[str, Json]:
+        """What only its kind of result has, as JSON; for `to_dict`."""
+        return {}
+
+    def with_own(self, fields: Mapping[str, Json]) -> Self:
+        """This result, with what `own_fields` gave; for `from_dict`. Errors: those in `MALFORMED`."""
+        del fields
+        return self
 
     def __str__(self) -> str:
         if self.interrupts:
-            return str(_interrupts_fields(self.interrupts))
+            return str(interrupts_fields(self.interrupts))
         texts = {node: str(result) for node, result in self.results.items()}
         return "\n".join(f"{node}: {text}" for node, text in texts.items() if text)
 
@@ -238,11 +238,6 @@ def usage_in(fields: Mapping[str, Json]) -> Mapping[str, int]:
     return counts_in(fields.get("accumulated_usage") or _metrics_in(fields).get("usage") or cast("Json", NO_USAGE))
 
 
-def counts_in(value: Json) -> Mapping[str, int]:
-    """Counts by name. Errors: `TypeError` for anything else."""
-    return {name: _whole(count) for name, count in json_object(value).items()}
-
-
 def latency_in(fields: Mapping[str, Json]) -> float:
     """The latency of its model calls, in milliseconds, from the same JSON."""
     metrics = fields.get("accumulated_metrics")
@@ -252,92 +247,74 @@ def latency_in(fields: Mapping[str, Json]) -> float:
 
 def executions_in(fields: Mapping[str, Json]) -> int:
     """The turns of the agents below it, from the same JSON."""
-    return _whole(fields.get("execution_count", 1))
+    return json_integer(fields.get("execution_count", 1))
 
 
 def _metrics_in(fields: Mapping[str, Json]) -> Mapping[str, Json]:
     return json_object(json_object(fields["result"]).get("metrics") or {})
 
 
-def _outcome_fields(outcome: NodeOutcome) -> dict[str, Json]:
-    if isinstance(outcome, MultiAgentResult):
-        return outcome.to_dict()
-    if isinstance(outcome, Exception):
-        return {"type": "exception", "message": str(outcome), "cause": type(outcome).__name__}
-    fields: dict[str, Json] = {
-        "type": "agent_result",
-        "message": cast("Json", outcome.message),
-        "stop_reason": outcome.stop_reason,
-        "checkpoint": None,
+def node_fields(result: NodeResult, form: Form) -> dict[str, Json]:
+    """The fields of a node's result; raw bytes stay bytes."""
+    return {
+        "result": _outcome_fields(result.result, form, result.interrupts),
+        "execution_time": result.execution_time,
+        "status": result.status.value,
+        "accumulated_usage": cast("Json", dict(result.accumulated_usage)),
+        "accumulated_metrics": cast("Json", dict(result.accumulated_metrics)),
+        "execution_count": result.execution_count,
+        "interrupts": interrupts_fields(result.interrupts),
     }
-    metrics = cast("object", outcome.metrics)
-    if isinstance(metrics, TurnMetrics) and (metrics.steps or metrics.tool_metrics):
-        fields["metrics"] = _metrics_fields(metrics)
-    if outcome.structured_output is not None and (filled := _filled_in(outcome)) is not None:
-        fields["structured_output"] = filled
-    if outcome.state and (state := _state_fields(outcome.state)):
-        fields["state"] = state
+
+
+def run_fields(result: MultiAgentResult, form: Form) -> dict[str, Json]:
+    """The fields of a run's result; raw bytes stay bytes."""
+    fields: dict[str, Json] = {
+        "type": "multiagent_result",
+        "status": result.status.value,
+        "results": {node: node_fields(each, form) for node, each in result.results.items()},
+        "accumulated_usage": cast("Json", dict(result.accumulated_usage)),
+        "accumulated_metrics": cast("Json", dict(result.accumulated_metrics)),
+        "execution_count": result.execution_count,
+        "execution_time": result.execution_time,
+        "interrupts": interrupts_fields(result.interrupts),
+    }
+    if result.reason is not None:
+        fields["reason"] = result.reason
+    if form == "whole":
+        spent: Json = {agent: dict(each._asdict()) for agent, each in result.spent.items()}
+        more = {"run": result.run, "resumed": result.resumed, "replayed": result.replayed, "spent": spent}
+        fields |= {name: value for name, value in more.items() if value}
+        fields |= result.own_fields()
     return fields
 
 
-def _metrics_fields(metrics: TurnMetrics) -> dict[str, Json]:
-    fields: dict[str, Json] = {"duration_s": metrics.duration_s}
-    if metrics.steps:
-        fields |= {"usage": cast("Json", dict(metrics.usage)), "latency_ms": metrics.model_latency_ms}
-    if metrics.tool_metrics:
-        fields["tools"] = {
-            name: {"call_count": tool.call_count, "error_count": tool.error_count, "total_time": tool.total_time}
-            for name, tool in metrics.tool_metrics.items()
-        }
+def _outcome_fields(outcome: NodeOutcome, form: Form, known: Sequence[Interrupt]) -> dict[str, Json]:
+    if isinstance(outcome, MultiAgentResult):
+        return run_fields(outcome, form)
+    if isinstance(outcome, AgentResult):
+        return agent_fields(outcome, form, known)
+    fields: dict[str, Json] = {"type": "exception", "message": str(outcome), "cause": type(outcome).__name__}
+    if form == "whole":
+        fields["error"] = error_fields(outcome, _stored_run)
     return fields
 
 
-def _filled_in(result: AgentResult) -> Json:
-    """The structured output as JSON: as in the agent's answer, which follows the schema, else converted from the
-    object. None when neither works.
-    """
-    if isinstance(result.structured_output, FilledIn):
-        return dict(result.structured_output)
-    try:
-        said = "" if result.message is None else text_of(result.message)
-        parsed = cast("Json", json.loads(said, parse_constant=_no_number))
-    except (ValueError, RecursionError):
-        parsed = None
-    return parsed if isinstance(parsed, dict) and not is_too_deep(parsed) else _plain(result.structured_output)
-
-
-def _state_fields(state: Mapping[str, object]) -> dict[str, Json]:
-    """The request state as it is now, as far as it is JSON."""
-    fields = {name: _plain(value) for name, value in state.items() if isinstance(cast("object", name), str)}
-    return {name: value for name, value in fields.items() if value is not None or state[name] is None}
-
-
-def _plain(value: object) -> Json:
-    """A copy of the value as JSON; None when it is not JSON."""
-    try:
-        copy = cast("Json", json.loads(json.dumps(value, allow_nan=False, default=plain_value)))
-    except (TypeError, ValueError, RecursionError):
-        return None
-    return None if is_too_deep(copy) else copy
-
-
-def _no_number(constant: str) -> Never:
-    raise ValueError(constant)
-
-
-def _interrupts_fields(interrupts: Sequence[Interrupt]) -> list[Json]:
-    return [interrupt.to_dict() for interrupt in interrupts]
+def _stored_run(result: object) -> Json:
+    """What a node's error keeps of the result so far: without the errors in it, which may be this one."""
+    return run_fields(result, "stored") if isinstance(result, MultiAgentResult) else None
 
 
 _Fields: TypeAlias = "Mapping[str, Json]"
 
 
-def _node_result(fields: _Fields) -> NodeResult:
-    interrupts = _interrupts(fields)
+def node_result_in(fields: _Fields) -> NodeResult:
+    """The result of a node with these fields, in either form. Errors: those in `MALFORMED`."""
+    interrupts = interrupts_in(fields)
     return NodeResult(
         result=_outcome(json_object(fields["result"]), interrupts),
         status=Status(fields.get("status", "pending")),
-        execution_time=_whole(fields.get("execution_time", 0)),
+        execution_time=json_integer(fields.get("execution_time", 0)),
         accumulated_usage=cast("Usage", usage_in(fields)),
         accumulated_metrics=_metrics(fields, latency_in(fields)),
         execution_count=executions_in(fields),
@@ -348,21 +325,31 @@ def _node_result(fields: _Fields) -> NodeResult:
 def _outcome(fields: _Fields, interrupts: Sequence[Interrupt]) -> NodeOutcome:
     match fields["type"]:
         case "agent_result":
-            filled = fields.get("structured_output")
-            return AgentResult(
-                stop_reason=str(fields["stop_reason"]),
-                message=repair_stored_message(fields["message"]) if fields["message"] is not None else None,
-                metrics=_sums(fields),
-                state=dict(json_object(fields.get("state") or {})),
-                interrupts=[*interrupts],
-                structured_output=FilledIn(filled) if isinstance(filled, dict) else filled,
-            )
+            return agent_result(fields, interrupts)
         case "multiagent_result":
-            return MultiAgentResult(**_of_run(fields))
+            return any_run_in(fields)
+        case "exception" if "error" in fields:
+            return error_in(fields["error"], any_run_in)
         case "exception":
             return Failed(str(fields.get("message", "the node failed")))
         case other:
             raise ValueError(other)
+
+
+Kind = TypeVar("Kind", bound=MultiAgentResult)
+
+
+def run_result_in(fields: _Fields, kind: type[Kind]) -> Kind:
+    """The result of a run with these fields, in either form. Errors: those in `MALFORMED`."""
+    if fields["type"] != "multiagent_result":
+        raise ValueError(fields["type"])
+    made = kind(**_of_run(fields))
+    return made.with_own(fields)
+
+
+def any_run_in(fields: _Fields) -> MultiAgentResult:
+    """The same, without what only a graph's or a swarm's result has."""
+    return run_result_in(fields, MultiAgentResult)
 
 
 class _OfRun(TypedDict):
@@ -373,44 +360,34 @@ class _OfRun(TypedDict):
     execution_count: int
     execution_time: int
     interrupts: Sequence[Interrupt]
+    run: int
+    resumed: bool
+    replayed: bool
     reason: str | None
+    spent: Mapping[str, Spent]
 
 
 def _of_run(fields: _Fields) -> _OfRun:
     reason = fields.get("reason")
     return {
         "status": Status(fields["status"]),
-        "results": {node: _node_result(json_object(each)) for node, each in json_object(fields["results"]).items()},
+        "results": {node: node_result_in(json_object(each)) for node, each in json_object(fields["results"]).items()},
         "accumulated_usage": _usage(fields),
         "accumulated_metrics": _metrics(fields, 0),
-        "execution_count": _whole(fields.get("execution_count", 0)),
-        "execution_time": _whole(fields.get("execution_time", 0)),
-        "interrupts": _interrupts(fields),
+        "execution_count": json_integer(fields.get("execution_count", 0)),
+        "execution_time": json_integer(fields.get("execution_time", 0)),
+        "interrupts": interrupts_in(fields),
+        "run": json_integer(fields.get("run", 0)),
+        "resumed": fields.get("resumed") is True,
+        "replayed": fields.get("replayed") is True,
         "reason": None if reason is None else str(reason),
+        "spent": {agent: _spent(json_object(each)) for agent, each in json_object(fields.get("spent") or {}).items()},
     }
 
 
-def _sums(fields: _Fields) -> TurnMetrics:
-    """The stored sums of an agent's metrics, as one step."""
-    kept = fields.get("metrics")
-    if kept is None:
-        return TurnMetrics()
-    metrics = json_object(kept)
-    duration_s = json_number(metrics["duration_s"])
-    cycles: tuple[StepMetrics, ...] = ()
-    if "usage" in metrics:
-        usage, latency_ms = cast("Usage", json_object(metrics["usage"])), json_number(metrics["latency_ms"])
-        cycles = (StepMetrics(usage, latency_ms, duration_s, 1),)
-    tools = {name: _tool(json_object(each)) for name, each in json_object(metrics.get("tools") or {}).items()}
-    return TurnMetrics(cycles=cycles, tool_metrics=tools, duration_s=duration_s)
-
-
-def _tool(fields: _Fields) -> ToolMetrics:
-    return ToolMetrics(
-        call_count=_whole(fields["call_count"]),
-        error_count=_whole(fields["error_count"]),
-        total_time=json_number(fields["total_time"]),
-    )
+def _spent(fields: _Fields) -> Spent:
+    counts = {name: json_integer(fields[name]) for name in Spent._fields if name in fields and name != "cost"}
+    return Spent(**counts)._replace(cost=json_number(fields.get("cost", 0.0)))
 
 
 def _usage(fields: _Fields) -> Usage:
@@ -422,42 +399,3 @@ def _metrics(fields: _Fields, latency_ms: float) -> Mapping[str, float]:
         name: json_number(each)
         for name, each in json_object(fields.get("accumulated_metrics") or {"latencyMs": latency_ms}).items()
     }
-
-
-def _interrupts(fields: _Fields) -> list[Interrupt]:
-    return [_interrupt(json_object(each)) for each in cast("list[Json]", fields.get("interrupts") or ())]
-
-
-def _interrupt(fields: _Fields) -> Interrupt:
-    until = fields.get("expires_at")
-    return Interrupt(
-        id=str(fields["id"]),
-        name=str(fields["name"]),
-        reason=fields.get("reason"),
-        expires_at=None if until is None else json_number(until),
-    )
-
-
-def json_object(value: Json) -> dict[str, Json]:
-    """The value as an object. Errors: `TypeError`."""
-    if not isinstance(value, dict):
-        raise TypeError(value)
-    return value
-
-
-def json_number(value: Json) -> float:
-    """The value as a number. Errors: `TypeError`."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(value)
-    return value
-
-
-def _whole(value: Json) -> int:
-    return int(json_number(value))
-
-
-def json_texts(value: Json) -> tuple[str, ...]:
-    """The value as a tuple of texts. Errors: `TypeError`."""
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise TypeError(value)
-    return tuple(cast("list[str]", value))

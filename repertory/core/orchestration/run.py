@@ -19,16 +19,13 @@ from msgspec.structs import replace
 
 from repertory.core.journal.paths import paths_to, within
 from repertory.core.journal.records import NodeChanged
+from repertory.core.json_fields import counts_in, json_number, json_object, json_texts
 from repertory.core.messages import repair_stored_message
 from repertory.core.orchestration.results import (
     NO_USAGE,
     NodeResult,
     Status,
-    counts_in,
     executions_in,
-    json_number,
-    json_object,
-    json_texts,
     latency_in,
     sum_of,
     usage_in,
@@ -159,7 +156,7 @@ class StoredResult:
     def read(self) -> NodeResult:
         """The result. Errors: `Corrupt`."""
         if self._result is None:
-            self._result, self._said = NodeResult.from_dict(self._said or {}), None
+            self._result, self._said = NodeResult.from_record(self._said or {}), None
         return self._result
 
     def to_record(self) -> Mapping[str, Json]:
@@ -577,7 +574,7 @@ class NodeNotice(NamedTuple):
 def notice_of(record: NodeChanged) -> NodeNotice | None:
     """None for a restatement. Errors: `Corrupt` for an unreadable result."""
     if record.node:
-        result = NodeResult.from_dict(cast("Mapping[str, Json]", record.result))
+        result = NodeResult.from_record(cast("Mapping[str, Json]", record.result))
         asked = ", ".join(each.name for each in result.interrupts)
         text = asked if result.status is Status.INTERRUPTED else str(result)
         return NodeNotice(text, result.accumulated_usage.get("totalTokens") or None)

@@ -19,10 +19,10 @@ from repertory.core.journal.codec import dump, load
 from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.journal.records import NodeChanged
 from repertory.core.journal.view import SUMMARY_SEQ
+from repertory.core.json_fields import json_object, json_texts
 from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep
 from repertory.core.message_tree.json_files import decoded, encoded, epoch, zulu
 from repertory.core.orchestration.document import document_of, records_from
-from repertory.core.orchestration.results import json_object, json_texts
 from repertory.core.orchestration.run import OrchestratorKind, Run
 from repertory.core.snapshots.document import SCHEMA_VERSION, content_digest
 from repertory.core.snapshots.fields import ALL_FIELDS, NamedTurn, SnapshotFields, fields_of, object_field

@@ -1,0 +1,135 @@
+"""JSON of any value, and the fields of JSON that somebody else wrote."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias, cast
+
+from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep
+from repertory.core.messages import Json
+from repertory.core.state import plain_value
+
+NESTING_MAX = MESSAGE_DEPTH_MAX + 40
+"""Of dictionaries and lists: a message stands a few levels down in a result, and that in the results of runs."""
+LEFT_OUT = object()
+"""In the place of a value: its dictionary or list goes without it."""
+SHOWN_MAX = 2_000
+"""Characters of a value's text, where it stands for the value."""
+_INT_BITS_MAX = 14_000
+"""Python refuses to write longer integers as text."""
+
+Above: TypeAlias = tuple[int, ...]
+"""The identities of the containers around a value."""
+Instead: TypeAlias = Callable[[object, Above], object]
+"""Gives what stands in the place of a value that JSON cannot hold: JSON, or `LEFT_OUT`."""
+
+
+def json_or(value: object, instead: Instead, above: Above = ()) -> object:
+    """A copy of the value as JSON, tuples as lists; bytes stay bytes. Never fails, whatever the value is.
+
+    `instead` is asked for what JSON cannot hold: numbers that are not finite or too long, values within themselves,
+    nesting deeper than `NESTING_MAX`, dictionaries with keys that are no texts, and other objects.
+    """
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return str.__str__(value)
+        case int():
+            return int.__int__(value) if value.bit_length() <= _INT_BITS_MAX else instead(value, above)
+        case float():
+            return float.__float__(value) if math.isfinite(value) else instead(value, above)
+        case bytes() | bytearray() | memoryview():
+            return bytes(cast("bytes", value))
+        case dict() | list() | tuple() if not is_closed(cast("object", value), above):
+            return _container(cast("dict[object, object] | Sequence[object]", value), instead, above)
+        case _:
+            return instead(value, above)
+
+
+def _container(value: dict[object, object] | Sequence[object], instead: Instead, above: Above) -> object:
+    inside = (*above, id(value))
+    if not isinstance(value, dict):
+        items = [json_or(item, instead, inside) for item in value]
+        return [item for item in items if item is not LEFT_OUT]
+    if not all(isinstance(key, str) for key in value):
+        return instead(value, above)
+    made = {str.__str__(cast("str", key)): json_or(item, instead, inside) for key, item in value.items()}
+    return {key: item for key, item in made.items() if item is not LEFT_OUT}
+
+
+def is_closed(value: object, above: Above) -> bool:
+    """True if nobody looks into this value: it is within itself, or too deep."""
+    return len(above) >= NESTING_MAX or id(value) in above
+
+
+def leave_out(value: object, above: Above) -> object:
+    """For `json_or`: what JSON cannot hold is left out."""
+    del value, above
+    return LEFT_OUT
+
+
+def tried(make: Callable[[object], object], value: object) -> object:
+    """What `make` makes of the value; `LEFT_OUT` when it fails."""
+    try:
+        return make(value)
+    except Exception:  # noqa: BLE001 - It is anybody's code, and what it raises is no reason to lose the rest.
+        return LEFT_OUT
+
+
+def shown(value: object, text_of: Callable[[object], str] = repr, length_max: int | None = SHOWN_MAX) -> str:
+    """The text of a value, shortened to `length_max`; of one that has none, what it is. Never fails."""
+    text = tried(text_of, value)
+    if not isinstance(text, str):
+        return f"<{type(value).__name__} without a text>"
+    text = str.__str__(text)
+    return text if length_max is None or len(text) <= length_max else f"{text[:length_max]}..."
+
+
+def json_or_none(value: object) -> Json:
+    """A copy of the value as JSON, with the values that `plain_value` knows; None when it is not JSON."""
+    try:
+        copy = cast("Json", json.loads(json.dumps(value, allow_nan=False, default=plain_value)))
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return None if is_too_deep(copy) else copy
+
+
+def json_object(value: object) -> dict[str, Json]:
+    """The value as an object. Errors: `TypeError`."""
+    if not isinstance(value, dict):
+        raise TypeError(value)
+    return cast("dict[str, Json]", value)
+
+
+def json_list(value: object) -> list[Json]:
+    """The value as a list. Errors: `TypeError`."""
+    if not isinstance(value, list):
+        raise TypeError(value)
+    return cast("list[Json]", value)
+
+
+def json_number(value: Json) -> float:
+    """The value as a number. Errors: `TypeError`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(value)
+    return value
+
+
+def json_integer(value: Json) -> int:
+    """The value as an integer. Errors: `TypeError`."""
+    return int(json_number(value))
+
+
+def json_texts(value: Json) -> tuple[str, ...]:
+    """The value as a tuple of texts. Errors: `TypeError`."""
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise TypeError(value)
+    return tuple(cast("list[str]", value))
+
+
+def counts_in(value: Json) -> Mapping[str, int]:
+    """Counts by name. Errors: `TypeError` for anything else."""
+    return {name: json_integer(count) for name, count in json_object(value).items()}

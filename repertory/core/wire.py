@@ -1,0 +1,160 @@
+"""Errors and events of calls as JSON, for callers in another process; `docs/wire.md` shows each form.
+
+Bytes are marked base64. What is private to a process, such as agents and functions, is left out; anything else that
+JSON cannot hold is its text. Nothing is imported or called by a name in the data. A reader passes over keys that it
+does not know, and gives events that it does not know as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+from repertory.core.error_json import error_fields, error_in
+from repertory.core.interrupts import Interrupt
+from repertory.core.json_fields import LEFT_OUT, Above, is_closed, json_object, json_or, leave_out, shown, tried
+from repertory.core.message_tree.json_files import decoded, encoded
+from repertory.core.orchestration.results import (
+    MultiAgentResult,
+    NodeResult,
+    any_run_in,
+    node_fields,
+    node_result_in,
+    run_fields,
+    run_result_in,
+)
+from repertory.core.result import MALFORMED, AgentResult, agent_fields, agent_result, interrupts_in
+from repertory.core.state import plain_value
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.core.messages import Json
+    from repertory.core.result import TurnEvent
+
+
+def error_to_json(error: BaseException) -> dict[str, Json]:
+    """The error as JSON: its `group`, `type` and `text`, and what it carries, with its causes.
+
+    Never fails, whatever the error is. Of values in its fields that JSON cannot hold, it has the `repr`, shortened.
+    """
+    return _marked(error_fields(error, _whole_run))
+
+
+def error_from_json(data: Mapping[str, object]) -> Exception:
+    """The error that `error_to_json` gave, of the same class, with the same text and fields; it can be raised.
+
+    A class of a later release is the group's class here, and `type_name` has its name. A class that is neither public
+    in `repertory.errors` nor one of Python's is `Failed`, whose text names it. Errors: `Invalid` for anything else.
+    """
+    try:
+        return error_in(_unmarked(data), any_run_in)
+    except MALFORMED as error:
+        raise Invalid("these are not the fields of an error", cause=shown(error)) from error
+
+
+def event_to_json(event: Mapping[str, object]) -> dict[str, Json]:
+    """An event of `stream_async` as JSON, whatever is in it. Errors: `Invalid` for what is no dictionary."""
+    if not isinstance(cast("object", event), Mapping):
+        raise Invalid("an event is a dictionary", got=type(event).__name__)
+    made = json_object(json_or(dict(event), _written))
+    told, given = made.get("tool_stream_event"), event.get("tool_stream_event")
+    if isinstance(told, dict) and isinstance(given, Mapping) and "data" not in told:
+        told["data"] = shown(cast("Mapping[str, object]", given).get("data"), str, None)  # There always is some.
+    return _marked(made)
+
+
+def event_from_json(data: Mapping[str, object], run_result: type[MultiAgentResult] = MultiAgentResult) -> TurnEvent:
+    """The event that `event_to_json` gave, with results, interrupts and errors as objects.
+
+    `run_result`: what the result of a run is read as; `GraphResult` or `SwarmResult`, if that was called. Errors:
+    `Invalid` for a malformed event.
+    """
+    try:
+        return _event_in(_unmarked(data), run_result)
+    except MALFORMED as error:
+        raise Invalid("these are not the fields of an event", cause=shown(error)) from error
+
+
+def _whole_run(result: object) -> Json:
+    return run_fields(result, "whole") if isinstance(result, MultiAgentResult) else None
+
+
+def _marked(fields: Mapping[str, Json]) -> dict[str, Json]:
+    return json_object(encoded(fields))
+
+
+def _unmarked(data: Mapping[str, object]) -> dict[str, Json]:
+    return json_object(decoded(dict(data)))
+
+
+def _written(value: object, above: Above) -> object:
+    """What stands in an event for a value that JSON cannot hold."""
+    inside = (*above, id(value))
+    match value:
+        case AgentResult() | MultiAgentResult() | NodeResult() | Interrupt():
+            fields = tried(_fields_of, value)
+            return shown(value, str, None) if fields is LEFT_OUT else json_or(fields, leave_out, inside)
+        case BaseException():
+            return error_fields(value, _whole_run)
+        case int() | float() | list() | tuple():  # Too long, not finite, within itself or too deep.
+            return shown(cast("object", value), str, None)
+        case _ if callable(value):
+            return LEFT_OUT
+        case _ if is_closed(value, above):
+            return shown(value, str, None)
+        case dict():
+            return _with_texts_as_keys(cast("dict[object, object]", value), inside)
+        case _:
+            plain = tried(plain_value, value)
+            return shown(value, str, None) if plain is LEFT_OUT else json_or(plain, _written, inside)
+
+
+def _fields_of(value: object) -> dict[str, Json]:
+    match value:
+        case AgentResult():
+            return agent_fields(value, "whole")
+        case MultiAgentResult():
+            return run_fields(value, "whole")
+        case NodeResult():
+            return node_fields(value, "whole")
+        case Interrupt():
+            return value.to_dict()
+        case _:
+            raise TypeError(value)
+
+
+def _with_texts_as_keys(value: Mapping[object, object], inside: Above) -> object:
+    named = {shown(key, str, None): item for key, item in value.items()}
+    return json_or(named, _written, inside) if len(named) == len(value) else shown(value, str, None)
+
+
+def _event_in(event: dict[str, Json], run_result: type[MultiAgentResult]) -> TurnEvent:
+    made: TurnEvent = {**event}
+    match event:
+        case {"result": {"type": "agent_result"} as told}:
+            made["result"] = agent_result(told)
+        case {"result": {"type": "multiagent_result"} as told}:
+            made["result"] = run_result_in(told, run_result)
+        case {"type": "multiagent_node_stop", "node_result": dict(told)}:
+            made["node_result"] = node_result_in(told)
+        case {"type": "multiagent_node_interrupt", "interrupts": list()}:
+            made["interrupts"] = interrupts_in(event)
+        case {"type": "multiagent_node_stream", "event": dict(inner)}:
+            made["event"] = _inner_event(inner)
+        case {"tool_interrupt_event": {"interrupts": list()} as told}:
+            made["tool_interrupt_event"] = {**told, "interrupts": interrupts_in(told)}
+        case {"tool_stream_event": {"data": dict(inner)} as told}:
+            made["tool_stream_event"] = {**told, "data": _inner_event(inner)}
+        case {"model_retry": {"error": dict(error)} as told}:
+            made["model_retry"] = {**told, "error": error_in(error, any_run_in)}
+        case _:
+            pass
+    return made
+
+
+def _inner_event(event: dict[str, Json]) -> TurnEvent:
+    """An event of a node, or of an agent that runs as a tool; as it is, where a program has events of its own."""
+    try:
+        return _event_in(event, MultiAgentResult)
+    except MALFORMED:
+        return {**event}

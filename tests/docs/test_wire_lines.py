@@ -1,0 +1,70 @@
+"""Each line of JSON in docs/wire.md is read and written as it stands there, and every kind of event has one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from repertory import (
+    AgentResult,
+    Graph,
+    error_from_json,
+    error_to_json,
+    errors,
+    event_from_json,
+    event_to_json,
+)
+from repertory.core.error_json import ERRORS_MAX
+from repertory.core.json_fields import NESTING_MAX, SHOWN_MAX
+from tests.docs.markdown import blocks
+from tests.source_tree import PACKAGE, ROOT
+
+PAGE = ROOT / "docs/wire.md"
+LINES: list[dict[str, Any]] = [
+    json.loads(line) for block in blocks(PAGE) if block.language == "json" for line in block.text.splitlines()
+]
+
+
+def _kind(line: Mapping[str, Any]) -> str:
+    return str(line.get("type", next(iter(line))))
+
+
+def _again(line: Mapping[str, Any]) -> Any:
+    if "group" in line:
+        return error_to_json(error_from_json(line))
+    again: Callable[[Any], Any] = (
+        (lambda data: AgentResult.from_dict(data).to_dict())
+        if line.get("type") == "agent_result"
+        else (lambda data: event_to_json(event_from_json(data)))
+    )
+    return again(line)
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: _kind(line))
+def test_a_line_is_read_and_written_as_it_stands_there(line: dict[str, Any]) -> None:
+    assert json.dumps(_again(line)) == json.dumps(line)
+
+
+def test_every_kind_of_event_has_a_line() -> None:
+    _, shapes = (PACKAGE / "core/result.py").read_text().split("TurnEvent: TypeAlias = ")
+    of_agents = set(re.findall(r'^    \{"(\w+)"', shapes, re.MULTILINE))
+    of_runs = set(re.findall(r"`(multiagent_\w+)`", Graph.stream_async.__doc__ or "")) | {"multiagent_result"}
+    assert len(of_agents) >= 10
+    assert len(of_runs) >= 7
+    assert of_agents | of_runs <= {_kind(line) for line in LINES}
+
+
+def test_the_bounds_are_those_of_the_code() -> None:
+    text = " ".join(PAGE.read_text().split())
+    for said in (f"{NESTING_MAX} levels", f"{SHOWN_MAX:,} characters", f"most {ERRORS_MAX} errors"):
+        assert said in text, said
+
+
+def test_every_group_of_errors_is_explained() -> None:
+    named = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
+    groups = {error_to_json(vars(errors)[name]("x"))["group"] for name in errors.__all__}
+    assert set(named) == groups
