@@ -22,8 +22,12 @@ def _no_latency() -> dict[str, float]:
     return {"latencyMs": 0}
 
 
+class _CountsViews(ABCMeta):
+    """Of classes whose instances the live states count as, too: see `register` below."""
+
+
 @dataclass
-class GraphValues(metaclass=ABCMeta):  # noqa: B024 - It is one for `register`, below.
+class GraphValues(metaclass=_CountsViews):
     """The state of a graph's run with values of the program's own; see `repertory.GraphState`."""
 
     task: Task = ""
@@ -44,7 +48,7 @@ class GraphValues(metaclass=ABCMeta):  # noqa: B024 - It is one for `register`, 
 
 
 @dataclass
-class SwarmValues(metaclass=ABCMeta):
+class SwarmValues(metaclass=_CountsViews):
     """The state of a swarm's run with values of the program's own; see `repertory.SwarmState`."""
 
     current_node: SwarmNode | None
