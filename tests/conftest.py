@@ -21,7 +21,6 @@ from hypothesis import HealthCheck, settings
 from repertory.runtime.testing.virtual_time import virtual_asyncio, virtual_trio
 from tests.lanes import SLOWEST, fast_lane, note_slow, read_slow, slowest_files
 
-
 settings.register_profile("no times", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("no times")  # Machines are shared: how long an example takes says nothing.
 
