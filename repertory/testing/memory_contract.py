@@ -26,6 +26,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from repertory.backends.memory_ports import implements
 from repertory.core.memory.options import AddMessagesContext, SearchOptions
 from repertory.core.messages import Message
 
@@ -63,7 +64,7 @@ class Memories:
 
     def has(self, method: str) -> bool:
         """True if the store has this method."""
-        return callable(getattr(self.store, method, None))
+        return implements(self.store, method)
 
     def takes_context(self, method: str) -> bool:
         """True if that method takes a `context`."""

@@ -154,6 +154,10 @@ class MemorySource(Struct, frozen=True, kw_only=True):
     """The store, and other objects that hold something open for it."""
 
 
+def _never() -> bool:
+    return False
+
+
 class MemoryLink:
     """Where others find a session's memory. The session's memory actor writes it; any thread may read it."""
 
@@ -163,7 +167,7 @@ class MemoryLink:
         self._fired: set[str] = set()
         self._loop: object = None
         self._stores: Mapping[str, ActorRef[MemoryStoreMessage]] = {}
-        self.claims_soon: Callable[[], bool] = lambda: False
+        self.claims_soon: Callable[[], bool] = _never
         """Whether an extraction begins after the next answer; for the session's event loop."""
         self.budgets: dict[str, tuple[Budget, ...]] = {}
         """By store: the budgets of the last call that wanted an extraction for it."""
@@ -200,6 +204,7 @@ class MemoryLink:
         """The memory has ended. `unread`: True if stores lack some messages."""
         with self._guard:
             self._ref = None
+        self.claims_soon = _never  # It belongs to the memory that has ended.
         if self.watch is not None:
             self.watch(unread)
 

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 import anyio
@@ -21,6 +22,7 @@ from repertory.app.host.edge import inside_event_loop
 from repertory.app.sessions.records import Session, SessionAgent, SessionMessage, SessionRepository, SessionType
 from repertory.app.sessions.sessions import new_owner
 from repertory.backends.ports import Condition, Create, Overwrite
+from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id, whereabouts
 from repertory.core.message_tree.json_files import read, to_file
 from repertory.core.messages import error_result, repair, tool_uses
@@ -272,17 +274,24 @@ class SnapshotsByHand(HookedSessionManager[Any]):
             MultiAgentInitializedEvent,
         )
 
-        def on(kind: type, callback: Callable[[Any], None]) -> None:
+        def on(kind: type, callback: Callable[[Any], object]) -> None:
             registry.add_callback(kind, callback)
+
+        async def sync_agent(event: Any) -> None:
+            if getattr(event.agent, "session_manager", None) is not self:  # Else the turn that is running stores it.
+                await run_in_thread(partial(self.sync_agent, event.agent))
+
+        async def sync_run(event: Any) -> None:
+            await run_in_thread(partial(self.sync_multi_agent, event.source))
 
         on(AgentInitializedEvent, lambda event: self.initialize(event.agent))
         if self.save_latest_on == "message":
-            on(MessageAddedEvent, lambda event: self.sync_agent(event.agent))
+            on(MessageAddedEvent, sync_agent)
         if self.save_latest_on in ("message", "invocation"):
-            on(AfterInvocationEvent, lambda event: self.sync_agent(event.agent))
+            on(AfterInvocationEvent, sync_agent)
         on(MultiAgentInitializedEvent, lambda event: self.initialize_multi_agent(event.source))
-        on(AfterNodeCallEvent, lambda event: self.sync_multi_agent(event.source))
-        on(AfterMultiAgentInvocationEvent, lambda event: self.sync_multi_agent(event.source))
+        on(AfterNodeCallEvent, sync_run)
+        on(AfterMultiAgentInvocationEvent, sync_run)
 
     def initialize(self, agent: Any, **kwargs: Any) -> None:
         """Let the agent continue from the latest snapshot that is stored under its id; without one it stays as it is.

@@ -9,6 +9,7 @@ import pytest
 from repertory import BedrockKnowledgeBaseConfig, BedrockKnowledgeBaseStore, ModelExtractor
 from repertory.app.memory.extraction import read_extraction
 from repertory.backends.memory.bedrock import ScoreBounds, entries_in, retrieval
+from repertory.backends.memory_ports import implements
 from repertory.errors import Invalid
 
 CUSTOM = {"knowledge_base_id": "KB123", "data_source_type": "CUSTOM", "data_source_id": "DS456"}
@@ -19,7 +20,7 @@ def test_the_documented_ways_to_build_one_work_and_connect_to_nothing() -> None:
     store = BedrockKnowledgeBaseStore(name="preferences", writable=True, extraction=True, config=CUSTOM)
     assert (store.name, store.writable, store.extraction, store.description) == ("preferences", True, True, None)
     assert store.max_search_results is None
-    extraction = read_extraction(store.extraction, has_add=True, has_add_messages=hasattr(store, "add_messages"))
+    extraction = read_extraction(store.extraction, has_add=True, has_add_messages=implements(store, "add_messages"))
     assert extraction is not None
     assert isinstance(extraction.extractor, ModelExtractor)
     connection = BedrockKnowledgeBaseConfig(knowledge_base_id="KB123")
