@@ -19,6 +19,7 @@ from blockbuster import blockbuster_ctx
 
 from repertory.runtime.testing.virtual_time import virtual_asyncio, virtual_trio
 from tests.lanes import SLOWEST, fast_lane, note_slow, read_slow, slowest_files
+from tests.postgres_server import PostgresServer, shared_server
 
 
 def pytest_configure() -> None:
@@ -84,6 +85,12 @@ def seed(request: pytest.FixtureRequest) -> int:
     value = int(os.environ.get("REPERTORY_SEED") or own)
     print(f"seed {value}")
     return value
+
+
+@pytest.fixture(scope="session")
+def postgres() -> PostgresServer:
+    """The PostgreSQL server of this process."""
+    return shared_server()
 
 
 @pytest.fixture

@@ -1,0 +1,149 @@
+"""A PostgreSQL server of the tests' own, from the machine's programs: one for each process of pytest, in a folder that
+goes with it, ended with it however it ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+NAME = "postgres"
+"""The superuser of such a server, and the user of the system that runs it when the tests run as root."""
+MISSING = "PostgreSQL is not installed: these tests need its server (Debian: apt-get install postgresql pgbouncer)"
+_START_S = 60.0
+
+
+def programs() -> Path | None:
+    """The folder of the newest server's programs."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    on_path = shutil.which("initdb")
+    return found[-1].parent if found else (Path(on_path).parent if on_path else None)
+
+
+def needed(found: object, what: str = MISSING) -> None:
+    """Skip the test, loudly, where something is missing; in CI that is an error."""
+    if found is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail(what)
+        pytest.skip(what)
+
+
+def as_server_user(command: Sequence[str]) -> list[str]:
+    """The command, run as a user that PostgreSQL accepts, and ended when this process ends."""
+    as_other = ["--reuid", NAME, "--regid", NAME, "--init-groups"] if os.geteuid() == 0 else []
+    return ["setpriv", *as_other, "--pdeathsig", "QUIT", *command]
+
+
+@dataclass
+class PostgresServer:
+    """A server, running or not."""
+
+    folder: Path
+    port: int
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def dsn(self, database: str = "postgres", user: str = NAME, **more: str) -> str:
+        """By TCP, so that a test can put something in between."""
+        settings = {"host": "127.0.0.1", "port": str(self.port), "dbname": database, "user": user, **more}
+        return " ".join(f"{key}={value}" for key, value in settings.items())
+
+    def start(self) -> None:
+        folder = programs()
+        assert folder is not None
+        settings = {
+            "port": str(self.port),
+            "unix_socket_directories": str(self.folder),
+            "listen_addresses": "127.0.0.1",
+            "max_connections": "200",
+            "shared_buffers": "32MB",
+            "fsync": "off",
+            **self.settings,
+        }
+        options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
+        command = as_server_user([str(folder / "postgres"), "-D", str(self.data), *options])
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        self._wait()
+
+    def stop(self, how: int = signal.SIGINT) -> None:
+        """End it: SIGINT ends connections and writes everything, SIGQUIT is a crash."""
+        process, self.process = self.process, None
+        if process is not None:
+            process.send_signal(how)
+            process.wait(30)
+
+    def sql(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
+        """Carry out a statement as the superuser."""
+        import psycopg
+
+        with psycopg.connect(self.dsn(database), autocommit=True) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def _wait(self) -> None:
+        import psycopg
+
+        for _ in range(int(_START_S / 0.05)):
+            assert self.process is not None
+            if self.process.poll() is not None:
+                raise AssertionError((self.folder / "log").read_text()[-3000:])
+            try:
+                psycopg.connect(self.dsn(), connect_timeout=5).close()
+                return
+            except psycopg.OperationalError:
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(0.05)
+        raise AssertionError("the server did not start")
+
+
+@contextmanager
+def postgres_server(*, initdb: Sequence[str] = (), **settings: str) -> Iterator[PostgresServer]:
+    """A server of one test's own, ended with the block."""
+    found = programs()
+    needed(found)
+    needed(shutil.which("setpriv"), "setpriv is not installed: these tests need it (util-linux)")
+    assert found is not None
+    folder = Path(tempfile.mkdtemp(prefix="repertory-postgres-"))
+    if os.geteuid() == 0:
+        shutil.chown(folder, NAME, NAME)
+    server = PostgresServer(folder, free_port(), settings)
+    try:
+        command = [str(found / "initdb"), "-D", str(server.data), "-U", NAME, "-A", "trust", "-E", "UTF8", "-N"]
+        made = subprocess.run(as_server_user([*command, "--locale=C.UTF-8", *initdb]), capture_output=True, text=True)
+        assert made.returncode == 0, made.stderr
+        server.start()
+        yield server
+    finally:
+        server.stop(signal.SIGQUIT)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@cache
+def shared_server() -> PostgresServer:
+    """The server of this process, for tests that leave it running."""
+    running = postgres_server()
+    server = running.__enter__()
+    atexit.register(running.__exit__, None, None, None)
+    return server
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
