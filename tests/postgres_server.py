@@ -41,9 +41,34 @@ def needed(found: object, what: str = MISSING) -> None:
 
 
 def as_server_user(command: Sequence[str]) -> list[str]:
-    """The command, run as a user that PostgreSQL accepts, and ended when this process ends."""
-    as_other = ["--reuid", NAME, "--regid", NAME, "--init-groups"] if os.geteuid() == 0 else []
-    return ["setpriv", *as_other, "--pdeathsig", "QUIT", *command]
+    """The command, run as a user that PostgreSQL accepts."""
+    if os.geteuid() != 0:
+        return list(command)
+    return ["setpriv", "--reuid", NAME, "--regid", NAME, "--init-groups", *command]
+
+
+@dataclass
+class Watched:
+    """A program in a process group of its own, which ends when this process does, however that ends."""
+
+    process: subprocess.Popen[bytes]
+    watchdog: subprocess.Popen[bytes]
+
+    @classmethod
+    def started(cls, command: Sequence[str], log: Path) -> Watched:
+        with open(log, "ab") as file:
+            process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+        script = 'read _; kill -s QUIT "$1"'  # Nothing is ever written: the end of this process ends the pipe.
+        watchdog = subprocess.Popen(
+            ["sh", "-c", script, "watchdog", str(process.pid)], stdin=subprocess.PIPE, start_new_session=True
+        )
+        return cls(process, watchdog)
+
+    def stop(self, how: int) -> None:
+        self.watchdog.kill()
+        self.watchdog.communicate()
+        self.process.send_signal(how)
+        self.process.wait(30)
 
 
 @dataclass
@@ -53,7 +78,7 @@ class PostgresServer:
     folder: Path
     port: int
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
-    process: subprocess.Popen[bytes] | None = None
+    running: Watched | None = None
 
     @property
     def data(self) -> Path:
@@ -63,6 +88,11 @@ class PostgresServer:
         """By TCP, so that a test can put something in between."""
         settings = {"host": "127.0.0.1", "port": str(self.port), "dbname": database, "user": user, **more}
         return " ".join(f"{key}={value}" for key, value in settings.items())
+
+    @property
+    def url(self) -> str:
+        """The same as a URL."""
+        return f"postgresql://{NAME}@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
         folder = programs()
@@ -78,16 +108,14 @@ class PostgresServer:
         }
         options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
         command = as_server_user([str(folder / "postgres"), "-D", str(self.data), *options])
-        with open(self.folder / "log", "ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        self._wait()
+        self.running = Watched.started(command, self.folder / "log")
+        self._wait(self.running.process)
 
     def stop(self, how: int = signal.SIGINT) -> None:
         """End it: SIGINT ends connections and writes everything, SIGQUIT is a crash."""
-        process, self.process = self.process, None
-        if process is not None:
-            process.send_signal(how)
-            process.wait(30)
+        running, self.running = self.running, None
+        if running is not None:
+            running.stop(how)
 
     def sql(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
         """Carry out a statement as the superuser."""
@@ -97,19 +125,18 @@ class PostgresServer:
             cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
 
-    def _wait(self) -> None:
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
         import psycopg
 
         for _ in range(int(_START_S / 0.05)):
-            assert self.process is not None
-            if self.process.poll() is not None:
+            if process.poll() is not None:
                 raise AssertionError((self.folder / "log").read_text()[-3000:])
             try:
                 psycopg.connect(self.dsn(), connect_timeout=5).close()
                 return
             except psycopg.OperationalError:
                 with suppress(subprocess.TimeoutExpired):
-                    self.process.wait(0.05)
+                    process.wait(0.05)
         raise AssertionError("the server did not start")
 
 
@@ -118,7 +145,6 @@ def postgres_server(*, initdb: Sequence[str] = (), **settings: str) -> Iterator[
     """A server of one test's own, ended with the block."""
     found = programs()
     needed(found)
-    needed(shutil.which("setpriv"), "setpriv is not installed: these tests need it (util-linux)")
     assert found is not None
     folder = Path(tempfile.mkdtemp(prefix="repertory-postgres-"))
     if os.geteuid() == 0:

@@ -158,7 +158,7 @@ async def fight(place: str, seconds: float) -> None:
             two.kill()
     assert codes == (None, None)
     assert min(lost) > 0
-    store: ObjectSessionStore = open_store(place, "judge", CrashPoints(None))
+    store = open_store(place, "judge", CrashPoints(None))
     try:
         await store.acquire("session-0", takeover=True)
         rows = await store.load("session-0", "default", whole=True)

@@ -60,7 +60,11 @@ _VERSION_1: Final = (
 MIGRATIONS: Final[Sequence[Sequence[str]]] = (_VERSION_1,)
 """What leads from each version to the next, beginning with none."""
 
-_LOOK: Final = "SELECT to_regclass($1::text) IS NOT NULL, current_setting('server_encoding')"
+_LOOK: Final = (
+    "SELECT count(*) > 0, current_setting('server_encoding') FROM pg_class AS c"
+    " JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1::text AND c.relname = 'meta'"
+)
+"""Reads the catalog itself: after a wait for the lock, what the server has cached of names is out of date."""
 
 
 def check_schema(name: object) -> str:
@@ -103,7 +107,7 @@ async def _migrate(connection: PostgresConnection, schema: str) -> None:
     await run("BEGIN")
     await run(f"SELECT pg_advisory_xact_lock({lock_key(f'repertory migration {schema}')})")
     found = await _version(connection, schema)  # Another process may have been faster.
-    if not found and await run(f"SELECT to_regnamespace('{schema}') IS NULL") == [(True,)]:
+    if not found and not await run(f"SELECT 1 FROM pg_namespace WHERE nspname = '{schema}'"):
         await run(f"CREATE SCHEMA {schema}")
     for statements in MIGRATIONS[found:]:
         for statement in statements:
@@ -114,7 +118,7 @@ async def _migrate(connection: PostgresConnection, schema: str) -> None:
 
 async def _version(connection: PostgresConnection, schema: str) -> int:
     """The version of the tables; 0 when there are none."""
-    ((there, encoding),) = await connection.run(_LOOK, f"{schema}.meta", within_s=LOOK_S, once=True)
+    ((there, encoding),) = await connection.run(_LOOK, schema, within_s=LOOK_S, once=True)
     if encoding != "UTF8":
         raise StoreFailed("the database has another encoding: create one with ENCODING 'UTF8'", encoding=encoding)
     if not there:
