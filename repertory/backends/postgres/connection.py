@@ -6,6 +6,7 @@ own. A connection that was cut, or whose caller was, is closed, since nobody kno
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
@@ -159,7 +160,8 @@ class PostgresConnection:
         if prepare:
             name = self._prepared.get(statement)
             if name is None:
-                name = b"repertory_%d" % len(self._prepared)
+                # The same name is the same statement for every client, should a pooler mix connections up.
+                name = b"repertory_" + hashlib.sha256(statement.encode()).hexdigest()[:32].encode()
                 pgconn.send_prepare(name, statement.encode())
                 await self._result(pgconn)
                 self._prepared[statement] = name

@@ -22,6 +22,7 @@ LOCK_NOT_AVAILABLE: Final = "55P03"
 READ_ONLY: Final = "25006"
 UNDEFINED: Final = ("3F000", "42P01")
 FORBIDDEN: Final = "42501"
+_UNPREPARED: Final = ("26000", "42P05")
 _DAMAGED: Final = "XX00"
 _UNWRITABLE: Final = ("22", "54")
 
@@ -64,6 +65,9 @@ def refused_query(code: str, text: str, where: Mapping[str, object]) -> Repertor
         return StoreFailed("the tables of sessions are gone: restore them, or open the store anew", **fields)
     if code == FORBIDDEN:
         return StoreFailed("the user lacks a right: grant it (docs/postgres.md)", **fields)
+    if code in _UNPREPARED:
+        text = "another client's statements are met, as behind a pooler that shares connections out: say pooled=True"
+        return StoreFailed(text, **fields)
     if code.startswith(_DAMAGED) and code != "XX000":
         return Corrupt("the server found its data damaged", **fields)
     if code.startswith(_PASSING) or code == LOCK_NOT_AVAILABLE:
