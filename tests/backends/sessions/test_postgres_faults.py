@@ -80,7 +80,9 @@ async def relayed(
 async def seen(observer: PostgresSessionStore, session_id: str) -> object:
     """Everything that is stored of a session, and of the one that may begin beside it."""
     names = (session_id, f"{session_id}-new")
-    listed = [(info.session_id == session_id, dict(info.agents)) for name in names for info in await observer.sessions(name)]
+    listed = [
+        (info.session_id == session_id, dict(info.agents)) for name in names for info in await observer.sessions(name)
+    ]
     rows = [list(await observer.load(name, "default", whole=True)) for name in names]
     return listed, rows, len(await observer.quarantined(session_id))
 

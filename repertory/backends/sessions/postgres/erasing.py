@@ -13,7 +13,6 @@ out and tried again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -29,6 +28,7 @@ from repertory.errors import RepertoryError
 SOON_S: Final = 1.0
 """How long to wait for further erasures before their parts are written anew."""
 LATER_S: Final = 30.0
+REST_S: Final = 600.0
 REWRITE_S: Final = 600.0
 _LOCK_MS: Final = 500
 _PART: Final = re.compile(r"rows_\d{2}")
@@ -51,19 +51,20 @@ class Erasures:
         self._owed = True
         self._due.set()
 
-    async def keep(self, ready: Callable[[], bool]) -> None:
-        """Write parts anew when that is due, until cancelled. `ready`: whether there are tables. Failures are tried
-        again.
-        """
-        wait_s = SOON_S
+    def look(self) -> None:
+        """There are tables, in which others may have left some."""
+        self._due.set()
+
+    async def keep(self) -> None:
+        """Write parts anew when that is due, until cancelled. Failures are tried again."""
+        left = False
         while True:
-            left = True
-            with suppress(RepertoryError):
-                left = ready() and await self.write_anew()
-            self._due = anyio.Event()
-            with anyio.move_on_after(LATER_S if left else LATER_S * 20):
+            with anyio.move_on_after(LATER_S if left else REST_S):
                 await self._due.wait()
-                await anyio.sleep(wait_s)
+                await anyio.sleep(SOON_S)
+            self._due = anyio.Event()
+            with suppress(RepertoryError):
+                left = await self.write_anew()
 
     async def close(self) -> None:
         """Write anew what this store still owes, if that can be done now. The caller shields it."""

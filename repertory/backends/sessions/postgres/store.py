@@ -295,7 +295,7 @@ class PostgresSessionStore(SessionStore):
         cancelled.
         """
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._erasures.keep, lambda: self._ready)
+            tasks.start_soon(self._erasures.keep)
             await self._presence.keep()
 
     async def asked_for(self) -> Sequence[str]:
@@ -348,6 +348,8 @@ class PostgresSessionStore(SessionStore):
             async with self._preparing:
                 if not self._ready:
                     self._ready = await prepare(self._pool, self._settings.schema, create=create)
+                    if self._ready:
+                        self._erasures.look()
         return self._ready
 
     async def _refuse_doubtful(self) -> None:
