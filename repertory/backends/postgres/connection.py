@@ -100,7 +100,7 @@ class PostgresConnection:
             with anyio.move_on_after(within_s) as scope:
                 result = await self._answer(pgconn, statement, parameters, prepare=self._prepares and not once)
                 return _lines(result)
-        except psycopg.Error as error:
+        except (psycopg.Error, OSError, anyio.ClosedResourceError) as error:
             self.close()
             raise lost_connection(str(error), self._address.where) from error
         except RepertoryError:
@@ -127,7 +127,7 @@ class PostgresConnection:
                     raise psycopg.OperationalError("the server closed the connection")
             found, self._notified = self._notified, []
             return found
-        except (psycopg.Error, anyio.ClosedResourceError) as error:
+        except (psycopg.Error, OSError, anyio.ClosedResourceError) as error:
             self.close()
             raise lost_connection(str(error), self._address.where) from error
 

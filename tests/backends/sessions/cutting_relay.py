@@ -48,21 +48,24 @@ class CuttingRelay:
 
         with anyio.CancelScope():
             try:
-                async with client, await anyio.connect_tcp("127.0.0.1", server_port) as server:
-                    async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(answers, server)
-                        while True:
-                            data = await client.receive(CHUNK)
-                            while self.holds:
-                                await anyio.sleep(0.01)
-                            if self.left:
-                                self.left -= 1
-                                if not self.left:
-                                    cutting = True
-                                    if self.cut == "before":
-                                        tasks.cancel_scope.cancel()
-                                        break
-                            await server.send(data)
+                async with (
+                    client,
+                    await anyio.connect_tcp("127.0.0.1", server_port) as server,
+                    anyio.create_task_group() as tasks,
+                ):
+                    tasks.start_soon(answers, server)
+                    while True:
+                        data = await client.receive(CHUNK)
+                        while self.holds:  # noqa: ASYNC110 - a test says when
+                            await anyio.sleep(0.01)
+                        if self.left:
+                            self.left -= 1
+                            if not self.left:
+                                cutting = True
+                                if self.cut == "before":
+                                    tasks.cancel_scope.cancel()
+                                    break
+                        await server.send(data)
             except* (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
                 pass
 

@@ -1,8 +1,9 @@
 """A process that appends to shared sessions until it is killed, reporting what was acknowledged.
 
-Arguments: a folder, `http://...#prefix` for a bucket, or `postgresql://...#schema` for a database; owner, number of sessions, seed, and optionally the crash
-point at which it kills itself. A line is `<session> <seq>`, written only after the append that stored it has returned,
-or a word: `ready`, `lost` (another process has the session now). Heads, windows and chunks are made after few commits.
+Arguments: a folder, `http://...#prefix` for a bucket, or `postgresql://...#schema` for a database; owner, number of
+sessions, seed, and optionally the crash point at which it kills itself. A line is `<session> <seq>`, written only after
+the append that stored it has returned, or a word: `ready`, `lost` (another process has the session now). Heads, windows
+and chunks are made after few commits.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ import anyio.to_thread
 import pytest
 from journal_child import open_store
 
-from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.core.journal.restore import restore
 from repertory.errors import SessionBusy
 from repertory.testing.crash_points import CrashPoints

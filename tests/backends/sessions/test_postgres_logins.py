@@ -121,20 +121,12 @@ async def test_the_name_of_a_store_has_no_password(postgres: PostgresServer) -> 
     await store.aclose()
 
 
-@pytest.mark.parametrize(
-    "text", ["", "postgresql://u:{}@h:port", "pasword={}", "host=h password='{}", "mysql://u:{}@h/d"]
-)
+@pytest.mark.parametrize("text", ["postgresql://u:{}@[h/d", "pasword={}", "host=h password='{}", "mysql://u:{}@h/d"])
 def test_a_string_that_names_no_database_is_refused_without_repeating_it(text: str) -> None:
-    if not text:
-        assert postgres_address(text).where["host"]
-        return
-    try:
-        address = postgres_address(text.format(SECRET))
-    except Invalid as error:
-        assert SECRET not in str(error)
-        assert error.__cause__ is None
-    else:
-        assert SECRET not in repr(address)
+    with pytest.raises(Invalid) as refused:
+        postgres_address(text.format(SECRET))
+    assert SECRET not in str(refused.value)
+    assert refused.value.__cause__ is None
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "a b", 'a"b', "pg_mine", "x" * 49, None])
@@ -283,7 +275,7 @@ async def test_sessions_live_behind_a_pooler(postgres: PostgresServer, tmp_path:
                 assert outcomes == [Position(agent_id="default", seq=row.seq)] * 8
             with pytest.raises(SessionBusy):
                 await two.acquire("session-0")
-            while await one.asked_for() != ["session-0"]:
+            while await one.asked_for() != ["session-0"]:  # noqa: ASYNC110 - another process asks
                 await anyio.sleep(0.02)
             await one.release(leases[0])
             assert (await two.acquire("session-0")).owner == "two"

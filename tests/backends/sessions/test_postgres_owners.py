@@ -1,4 +1,4 @@
-"""Who owns a session in PostgreSQL: races, killed and frozen owners, restarts of the server, and asking for sessions."""
+"""Who owns a session in PostgreSQL: races, killed and frozen owners, restarts of the server, and requests."""
 
 from __future__ import annotations
 

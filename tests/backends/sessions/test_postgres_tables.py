@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -37,6 +37,11 @@ async def closing(*stores: PostgresSessionStore) -> AsyncGenerator[None]:
     finally:
         for store in stores:
             await store.aclose()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():  # noqa: ASYNC110 - files tell
+        await anyio.sleep(0.05)
 
 
 def said(appender: Appender, text: str) -> Row:
@@ -112,10 +117,9 @@ async def test_processes_that_begin_at_the_same_moment_make_the_tables_once(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     stores = [postgres_store(tmp_path, f"owner-{n}") for n in range(6)]
-    async with closing(*stores):
-        async with anyio.create_task_group() as tasks:
-            for number, store in enumerate(stores):
-                tasks.start_soon(store.acquire, f"session-{number}")
+    async with closing(*stores), anyio.create_task_group() as tasks:
+        for number, store in enumerate(stores):
+            tasks.start_soon(store.acquire, f"session-{number}")
 
 
 async def test_tables_that_are_gone_are_missed(postgres: PostgresServer, tmp_path: Path) -> None:
@@ -140,7 +144,8 @@ async def test_missing_rows_are_found_and_the_rest_is_salvaged(postgres: Postgre
         for name, where in (("gap", "seq = 20"), ("end", "seq >= 22"), ("empty", "seq > 0")):
             postgres.sql(f"DELETE FROM {schema}.rows WHERE session = {begun.format(schema, name)} AND {where}")
         postgres.sql(
-            f"INSERT INTO {schema}.rows SELECT 4711, seq, low, agent, kind, version, link, salt, body FROM {schema}.rows LIMIT 3"
+            f"INSERT INTO {schema}.rows"
+            f" SELECT 4711, seq, low, agent, kind, version, link, salt, body FROM {schema}.rows LIMIT 3"
         )
         found = await store.inspect()
         assert set(found.sick) == {"gap", "end", "empty"}
@@ -187,12 +192,10 @@ async def test_what_is_erased_leaves_the_files_soon(own_server: PostgresServer, 
             assert held_in(own_server, text.encode())
         await store.append([Batch(lease=lease, rows=(), erase=[("default", 2), ("default", 4)])])
         await store.delete("gone")
-        while any(held_in(own_server, text.encode()) for text in (small, gone)):
-            await anyio.sleep(0.05)
+        await until(lambda: not any(held_in(own_server, text.encode()) for text in (small, gone)))
         assert [row.erased for row in await store.load("session", "default", whole=True)] == [False, True, False, True]
         assert len(await store.sessions()) == 41
-        while own_server.sql(f"SELECT 1 FROM {schema_of(tmp_path)}.erasures"):
-            await anyio.sleep(0.05)
+        await until(lambda: not own_server.sql(f"SELECT 1 FROM {schema_of(tmp_path)}.erasures"))
         tasks.cancel_scope.cancel()
 
 
@@ -233,6 +236,5 @@ async def test_what_a_killed_process_has_erased_is_finished_by_the_next(
     async with closing(other), anyio.create_task_group() as tasks:
         tasks.start_soon(other.maintain)
         await other.sessions()
-        while held_in(own_server, secret.encode()):
-            await anyio.sleep(0.05)
+        await until(lambda: not held_in(own_server, secret.encode()))
         tasks.cancel_scope.cancel()

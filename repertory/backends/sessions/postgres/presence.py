@@ -29,7 +29,7 @@ from repertory.backends.postgres.address import PostgresAddress
 from repertory.backends.postgres.connection import PostgresConnection, ResultLine, connect
 from repertory.backends.postgres.pool import Pool
 from repertory.backends.postgres.values import Parameter, texts
-from repertory.errors import RepertoryError, Retryable, StoreUnavailable
+from repertory.errors import RepertoryError, Retryable, StoreFailed, StoreUnavailable
 
 TTL_S: Final = 10.0
 """Seconds that an owner counts as alive after its last beat."""
@@ -126,10 +126,12 @@ class Presence:
             return
         self._wanted.set()
         if not self._kept:
-            async with self._lock:
-                if not self._kept:
-                    await self._look()
-                    return
+            with anyio.CancelScope(shield=True):  # A beat that is cut would end the connection, and the lock.
+                async with self._lock:
+                    if not self._kept:
+                        if not self._doubtless():
+                            await self._look()
+                        return
         with anyio.move_on_after(_WAIT_S):
             while not self._doubtless():
                 await self._looked.wait()
@@ -153,9 +155,9 @@ class Presence:
         failures = 0
         try:
             await self._wanted.wait()
-            while True:
+            while not self._closed:
                 try:
-                    with anyio.CancelScope(shield=True):  # A beat that is cut would end the connection, and the lock.
+                    with anyio.CancelScope(shield=True):  # As above.
                         async with self._lock:
                             await self._look()
                     failures = 0
@@ -163,7 +165,8 @@ class Presence:
                         await self._heard()
                 except RepertoryError:
                     failures += 1
-                    await anyio.sleep(min(_RETRY_MAX_S, self._ttl_s / _BEATS, _RETRY_S * 2**failures))
+                    await anyio.sleep(min(_RETRY_MAX_S, self._ttl_s / _BEATS, _RETRY_S * 2 ** min(failures, 10)))
+            await anyio.sleep_forever()
         finally:
             self._kept = False
 
@@ -197,10 +200,11 @@ class Presence:
                 await self._pool.run(self._request_sql, owner, session_id)
 
     async def asked_for(self) -> list[str]:
-        """What others have asked for since the last call. Errors: those of the database."""
+        """What others have asked for since the last call. Errors: `StoreUnavailable`."""
         asked, self._asked = list(self._asked), {}
         if self._joined and not self.hears:
-            asked += [str(session) for (session,) in await self._pool.run(self._requests_sql, self._owner)]
+            with suppress(StoreFailed):  # Whoever writes is told; here nobody waits for an answer.
+                asked += [str(session) for (session,) in await self._pool.run(self._requests_sql, self._owner)]
         return asked
 
     async def freed(self, session_ids: list[str]) -> None:

@@ -41,11 +41,6 @@ class Statements:
             " AND s.generation = given.generation AND s.owner = $3::text RETURNING s.id)"
             f" SELECT count(*), {_UNSYNCED} FROM released"
         )
-        # Name, owner. Releases what this owner holds without knowing a lease of it.
-        self.release_unknown = (
-            f"UPDATE {sessions} SET owner = NULL WHERE name = $1::text AND aside = 0 AND owner = $2::text"
-            f" RETURNING {_UNSYNCED}"
-        )
         # Name.
         self.line = f"SELECT {_LINE}, owner FROM {sessions} WHERE name = $1::text AND aside = 0"
         # Ids.

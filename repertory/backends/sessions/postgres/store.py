@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final, TypeVar, cast
 
 import anyio
@@ -51,6 +51,7 @@ from repertory.errors import (
     LeaseLost,
     RepertoryError,
     SessionBusy,
+    StoreFailed,
     StoreNotFound,
     StoreUnavailable,
 )
@@ -304,10 +305,10 @@ class PostgresSessionStore(SessionStore):
         """
         self._refuse_closed()
         asked = await self._presence.asked_for()
-        for session_id in [name for name in asked if name not in self._held and name not in self._acquiring]:
-            await self._pool.run(self._sql.release_unknown, session_id, self._owner)
-            await self._presence.freed([session_id])
-        return [session_id for session_id in asked if session_id in self._held or session_id in self._acquiring]
+        for session_id in [name for name in asked if not self._uses(name)]:
+            with suppress(StoreFailed):  # Whoever writes is told; here nobody waits for an answer.
+                await self._release_unknown(session_id)
+        return [session_id for session_id in asked if self._uses(session_id)]
 
     async def listen(self, asked: Callable[[], None]) -> None:
         await self._presence.listen(asked)
@@ -387,6 +388,17 @@ class PostgresSessionStore(SessionStore):
         owned = _owned(session_id, self._owner, lines[0])
         self._held[session_id] = owned
         return owned
+
+    def _uses(self, session_id: str) -> bool:
+        return session_id in self._held or session_id in self._acquiring
+
+    async def _release_unknown(self, session_id: str) -> None:
+        lines = await self._pool.run(self._sql.line, session_id)
+        # Whatever acquires it from now on raises the generation.
+        if lines and lines[0][4] == self._owner and not self._uses(session_id):
+            generation = cast("int", lines[0][1])
+            lease = Lease(session_id=session_id, owner=self._owner, generation=generation)
+            await _uncut(self._releases.release(lease))
 
     async def _give_up(self, lease: Lease) -> None:
         try:
