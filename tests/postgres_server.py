@@ -55,13 +55,14 @@ class Watched:
     watchdog: subprocess.Popen[bytes]
 
     @classmethod
-    def started(cls, command: Sequence[str], log: Path) -> Watched:
+    def started(cls, command: Sequence[str], log: Path, folder: Path | None = None) -> Watched:
+        """`folder`: what goes with it when this process dies."""
         with open(log, "ab") as file:
             process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
-        script = 'read _; kill -s QUIT "$1"'  # Nothing is ever written: the end of this process ends the pipe.
-        watchdog = subprocess.Popen(
-            ["sh", "-c", script, "watchdog", str(process.pid)], stdin=subprocess.PIPE, start_new_session=True
-        )
+        # Nothing is ever written: the end of this process ends the pipe.
+        script = 'read _; kill -s QUIT "$1"; sleep 2; [ -z "$2" ] || rm -rf "$2"'
+        arguments = ["sh", "-c", script, "watchdog", str(process.pid), "" if folder is None else str(folder)]
+        watchdog = subprocess.Popen(arguments, stdin=subprocess.PIPE, start_new_session=True)
         return cls(process, watchdog)
 
     def stop(self, how: int) -> None:
@@ -108,7 +109,7 @@ class PostgresServer:
         }
         options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
         command = as_server_user([str(folder / "postgres"), "-D", str(self.data), *options])
-        self.running = Watched.started(command, self.folder / "log")
+        self.running = Watched.started(command, self.folder / "log", self.folder)
         self._wait(self.running.process)
 
     def stop(self, how: int = signal.SIGINT) -> None:

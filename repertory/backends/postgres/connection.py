@@ -28,7 +28,7 @@ from repertory.forking import forget_in_children, never_collect
 T = TypeVar("T")
 
 CONNECT_S: Final = 10.0
-"""The longest that connecting takes, when the connection string has no `connect_timeout`."""
+"""The longest that connecting takes; a `connect_timeout` in the connection string may be shorter."""
 OLDEST_SERVER: Final = 13
 
 ResultLine: TypeAlias = "tuple[Value | list[Value], ...]"
@@ -118,11 +118,13 @@ class PostgresConnection:
         """Wait for notifications, and return their payloads. Errors: `StoreUnavailable`. Cancellation loses none."""
         pgconn = self._open()
         try:
-            while not self._notified:
+            while True:
+                while (notification := pgconn.notifies()) is not None:  # Some were read along with an answer.
+                    self._notify(notification)
+                if self._notified:
+                    break
                 await anyio.wait_readable(pgconn.socket)
                 pgconn.consume_input()
-                while (notification := pgconn.notifies()) is not None:
-                    self._notify(notification)
                 if pgconn.status != ConnStatus.OK:
                     raise psycopg.OperationalError("the server closed the connection")
             found, self._notified = self._notified, []
@@ -191,7 +193,7 @@ async def connect(
     """A new connection. Errors: `StoreUnavailable`, `StoreFailed`; they name host, port, database and user."""
     where = address.where
     asked_s = address.settings.get("connect_timeout", "0")
-    within_s = float(asked_s) if asked_s.isdigit() and int(asked_s) > 0 else within_s
+    within_s = min(within_s, float(asked_s)) if asked_s.isdigit() and int(asked_s) > 0 else within_s
     pgconn: PGconn | None = None
     try:
         with anyio.move_on_after(within_s):

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 from repertory.backends.postgres.address import PostgresAddress
-from repertory.backends.postgres.connection import PostgresConnection, ResultLine, connect
+from repertory.backends.postgres.connection import CONNECT_S, PostgresConnection, ResultLine, connect
 from repertory.backends.postgres.values import Parameter
 from repertory.errors import Invalid, StoreUnavailable
 
@@ -45,7 +45,7 @@ class Pool:
         if scope.cancelled_caught:
             raise StoreUnavailable("no connection became free in time", **self._address.where, waited_s=limit_s)
         try:
-            connection = await self._taken()
+            connection = await self._taken(limit_s)
             self._used.add(connection)
             try:
                 yield connection
@@ -65,7 +65,7 @@ class Pool:
             connection.close()
         self._idle.clear()
 
-    async def _taken(self) -> PostgresConnection:
+    async def _taken(self, within_s: float) -> PostgresConnection:
         if self._closed:
             raise Invalid("this was closed before", name=self._address.name)
         if self._pid != os.getpid():  # The sockets were closed in this child.
@@ -76,4 +76,4 @@ class Pool:
             if connection.usable:
                 return connection
             connection.close()
-        return await connect(self._address, prepares=self._prepares)
+        return await connect(self._address, prepares=self._prepares, within_s=min(within_s, CONNECT_S))

@@ -33,12 +33,15 @@ _LOGINS: Final = (
     (r"pg_hba|authentication failed|not permitted to log in|permission denied", "the server does not let this user in"),
     (r"certificate|does not support SSL|SSL error|root.crt|sslrootcert|private key", "TLS could not be agreed on"),
     (r"invalid response to SSL|expected authentication request|unsupported frontend", "this is no PostgreSQL server"),
-    (r"session is read-only|hot standby|recovery mode|not accepting hot", "the server is a read-only replica"),
+    (r"session is read-only|hot standby", "the server is a read-only replica"),
     (r"invalid .*(option|value)|unrecognized configuration|unsupported startup", "a connection setting is refused"),
 )
 _PASSES: Final = re.compile(
-    r"starting up|shutting down|recovery mode|too many|remaining connection|timeout", re.IGNORECASE
+    r"starting up|shutting down|recovery mode|too many|remaining connection|time(d )?out|connection refused|unreachable"
+    r"|no route to host|closed the connection",
+    re.IGNORECASE,
 )
+"""Also where another of several hosts is a replica: it may be about to take over."""
 _ADVICE: Final = {
     "the server is a read-only replica": "name the primary, or several hosts in the connection string",
     "TLS could not be agreed on": "check sslmode, sslrootcert, sslcert and sslkey",

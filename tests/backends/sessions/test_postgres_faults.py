@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -17,6 +20,7 @@ from repertory.testing.session_contract import grow
 from tests.backends.sessions.cutting_relay import Cut, CuttingRelay, cutting_relay
 from tests.backends.sessions.postgres_places import postgres_store, schema_of
 from tests.postgres_server import PostgresServer
+from tests.source_tree import ROOT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
@@ -205,3 +209,63 @@ async def test_a_wrong_group_of_one_call_hinders_no_other(postgres: PostgresServ
             assert len(outcomes) == 11
     finally:
         await store.aclose()
+
+
+async def test_a_commit_that_asyncio_itself_cuts_off_fails_no_other_call_for_good(
+    postgres: PostgresServer, tmp_path: Path, anyio_backend_name: str
+) -> None:
+    if anyio_backend_name == "trio":
+        pytest.skip("trio knows one kind of cancellation")
+    store = postgres_store(tmp_path, "owner")
+    try:
+        leases = [await store.acquire(f"session-{n}") for n in range(8)]
+        tasks = [asyncio.create_task(_appended(store, lease)) for lease in leases]
+        for _ in range(6):
+            await asyncio.sleep(0)
+        tasks[0].cancel()
+        ended = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+        assert isinstance(ended[0], asyncio.CancelledError)
+        for lease, outcome in zip(leases, ended, strict=True):
+            assert isinstance(outcome, Position | StoreUnavailable | asyncio.CancelledError)
+            stored = list(await store.load(lease.session_id, "default", whole=True))
+            assert stored in ([], ROWS)
+            if not isinstance(outcome, Position):
+                while (await store.append([Batch(lease=lease, rows=ROWS[len(stored) :])])) == []:
+                    pass
+            assert list(await store.load(lease.session_id, "default", whole=True)) == ROWS
+    finally:
+        await store.aclose()
+
+
+async def _appended(store: PostgresSessionStore, lease: Lease) -> object:
+    (outcome,) = await store.append([Batch(lease=lease, rows=ROWS)])
+    return outcome
+
+
+FORKING = """
+import os, sys
+from repertory import Agent, PostgresSessionManager, ScriptedModel
+
+def talk(session_id):
+    place = PostgresSessionManager(session_id, sys.argv[1], schema=sys.argv[2])
+    return Agent(ScriptedModel(["answer"], loop=True), session_manager=place, callback_handler=None)
+
+parents = talk("parents")
+parents("before")
+child = os.fork()
+if child == 0:
+    talk("childs")("in the child")
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+parents("after")
+print(len(parents.messages))
+"""
+
+
+def test_a_forked_child_leaves_the_connections_of_its_parent_alone(postgres: PostgresServer, tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKING, postgres.url, schema_of(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=50)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "4\n"
+    sessions = postgres.sql(f"SELECT name, seqs FROM {schema_of(tmp_path)}.sessions ORDER BY name")
+    assert [name for name, _ in sessions] == ["childs", "parents"]

@@ -238,3 +238,33 @@ async def test_what_a_killed_process_has_erased_is_finished_by_the_next(
         await other.sessions()
         await until(lambda: not held_in(own_server, secret.encode()))
         tasks.cancel_scope.cancel()
+
+
+async def test_while_one_part_is_written_anew_the_others_are_read_and_written(
+    own_server: PostgresServer, tmp_path: Path
+) -> None:
+    schema, rows = schema_of(tmp_path), grow(3)
+    store = postgres_store(tmp_path, "owner", own_server)
+    names = [f"session-{n}" for n in range(60)]
+    async with closing(store):
+        leases = {}
+        for name in names:
+            leases[name] = await store.acquire(name)
+            await store.append([Batch(lease=leases[name], rows=rows[:2])])
+            for _ in range(7):  # By then a prepared statement has its lasting plan.
+                await store.load(name, "default")
+        parts = own_server.sql(
+            f"SELECT s.name, r.tableoid::regclass::text FROM {schema}.rows AS r JOIN {schema}.sessions AS s"
+            " ON s.id = r.session WHERE r.seq = 1"
+        )
+        locked = str(parts[0][1])
+        others = [str(name) for name, part in parts if part != locked]
+        assert 0 < len(others) < len(names)
+        with psycopg.connect(own_server.dsn()) as rewriting:
+            rewriting.execute(f"LOCK TABLE {locked} IN ACCESS EXCLUSIVE MODE")
+            with anyio.fail_after(10):
+                for name in others:
+                    assert list(await store.load(name, "default", whole=True)) == rows[:2]
+                    assert await store.append([Batch(lease=leases[name], rows=rows[2:])]) == [
+                        Position(agent_id="default", seq=3)
+                    ]

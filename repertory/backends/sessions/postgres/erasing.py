@@ -109,7 +109,7 @@ class Erasures:
             return False
         # The server says how many dead rows it had to keep, of the table and of what lies beside it.
         kept = [int(count[0]) for detail in connection.details if (count := _COUNT.search(detail)) is not None]
-        return not any(kept) and before != await _once(connection, file)
+        return bool(kept) and not any(kept) and before != await _once(connection, file)
 
 
 async def _once(connection: PostgresConnection, statement: str) -> list[tuple[object, ...]]:

@@ -176,7 +176,7 @@ class Presence:
         if self._joined:
             self._joined = False
             with suppress(RepertoryError):
-                await self._pool.run(self._leave_sql, self._owner)
+                await self._pool.run(self._leave_sql, self._owner, within_s=_WAIT_S)
                 await self._notify(
                     [(channel, f"free\n{name}") for name, all_ in self._waiting.items() for channel in all_]
                 )

@@ -59,6 +59,9 @@ from repertory.forking import forget_in_children
 
 T = TypeVar("T")
 _READS_MAX: Final = 3
+CLOSE_S: Final = 10.0
+SCAN_S: Final = 600.0
+"""How long reading all sessions may take."""
 
 
 class PostgresSettings(Struct, frozen=True, kw_only=True):
@@ -147,7 +150,7 @@ class PostgresSessionStore(SessionStore):
             if agent_id not in line.agents:
                 return OwnedRows(line.lease, ())
             number = line.agents.index(agent_id)
-            lines = await self._pool.run(self._sql.window, line.id, number + 1, line.seqs[number])
+            lines = await self._read(self._sql.window, line.id, number + 1, line.seqs[number])
             return OwnedRows(line.lease, _complete(lines, session_id, agent_id, line.seqs[number], whole=False))
         except RepertoryError as error:
             return OwnedRows(line.lease, error)
@@ -196,14 +199,14 @@ class PostgresSessionStore(SessionStore):
         if found is None or agent_id not in found.agents:
             return []
         number = found.agents.index(agent_id)
-        lines = await self._pool.run(self._sql.labels, found.id, number + 1)
+        lines = await self._read(self._sql.labels, found.id, number + 1)
         return [_row(agent_id, line) for line in lines]
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         if not await self._begin(create=False):
             return []
         if session_id is None:
-            return [_info(line) for line in await self._pool.run(self._sql.listed)]
+            return [_info(line) for line in await self._read(self._sql.listed, within_s=SCAN_S)]
         return [_info(line) for line in await self._pool.run(self._sql.listed_one, session_id)]
 
     async def ends(self, session_id: str) -> SessionEnds | None:
@@ -256,12 +259,12 @@ class PostgresSessionStore(SessionStore):
             return Inspection()
         strays: list[str] = []
         sick: dict[str, str] = {}
-        for name, agent, seq, session, number, count, *_ in await self._pool.run(self._sql.counts):
+        for name, agent, seq, session, number, count, *_ in await self._read(self._sql.counts, within_s=SCAN_S):
             if name is None:
                 strays.append(f"{count} rows of session {session}, which there is not")
             else:
                 sick[str(name)] = f"agent {agent or number}: {count} rows are there, and {seq or 0} should be"
-        for name, agent in await self._pool.run(self._sql.empty):
+        for name, agent in await self._read(self._sql.empty, within_s=SCAN_S):
             sick[str(name)] = f"agent {agent}: no row is there"
         return Inspection(sick=sick, strays=strays)
 
@@ -277,7 +280,7 @@ class PostgresSessionStore(SessionStore):
         rows: list[Row] = []
         damages: list[Corruption] = []
         counts: dict[str, int] = {}
-        for number, *line in await self._pool.run(self._sql.everything, found.id):
+        for number, *line in await self._read(self._sql.everything, found.id):
             place = cast("int", number) - 1
             agent_id = found.agents[place] if 0 <= place < len(found.agents) else f"agent-{number}"
             rows.append(_row(agent_id, tuple(line)))
@@ -322,10 +325,11 @@ class PostgresSessionStore(SessionStore):
             await checkpoint()
             return
         self._closed = True
-        with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(CLOSE_S, shield=True):  # What is left undone then, others do: leases end, marks stay.
             await self._presence.close()
             await self._erasures.close()
-            self._pool.close()
+        self._presence.drop()
+        self._pool.close()
         self._held.clear()
         await checkpoint()
 
@@ -386,7 +390,9 @@ class PostgresSessionStore(SessionStore):
         if not lines:
             return None
         owned = _owned(session_id, self._owner, lines[0])
-        self._held[session_id] = owned
+        known = self._held.get(session_id)
+        if known is None or known.lease.generation <= owned.lease.generation:  # Answers may overtake each other.
+            self._held[session_id] = owned
         return owned
 
     def _uses(self, session_id: str) -> bool:
@@ -417,6 +423,14 @@ class PostgresSessionStore(SessionStore):
         lines = await self._pool.run(self._sql.line, session_id)
         return _owned(session_id, "", lines[0]) if lines else None
 
+    async def _read(self, statement: str, *parameters: Parameter, within_s: float | None = None) -> list[ResultLine]:
+        """Read rows. A statement that is planned anew locks the one part of the table that it reads; a prepared one
+        would lock them all, and wait for a part that is being written anew.
+        """
+        async with self._pool.connection(within_s) as connection:
+            limit_s = self._settings.timeout_s if within_s is None else within_s
+            return await connection.run(statement, *parameters, within_s=limit_s, once=True)
+
     async def _load(
         self, session_id: str, agent_id: str, statement: str, *, whole: bool = False, at: int | None = None
     ) -> Sequence[Row]:
@@ -429,7 +443,7 @@ class PostgresSessionStore(SessionStore):
             seq = last if at is None else at
             if not 0 < seq <= last:
                 return []
-            lines = await self._pool.run(statement, line.id, line.agents.index(agent_id) + 1, seq)
+            lines = await self._read(statement, line.id, line.agents.index(agent_id) + 1, seq)
             try:
                 return _complete(lines, session_id, agent_id, seq, whole=whole)
             except CorruptJournal:
@@ -468,7 +482,7 @@ class PostgresSessionStore(SessionStore):
         await checkpoint()
 
     async def _within(self, connection: PostgresConnection, statement: str, *parameters: Parameter) -> list[ResultLine]:
-        return await connection.run(statement, *parameters, within_s=self._settings.timeout_s)
+        return await connection.run(statement, *parameters, within_s=self._settings.timeout_s, once=True)
 
     def _name_aside(self, session: int, number: int) -> str:
         return f"{self.name}, session {session}, set aside as number {number}"
