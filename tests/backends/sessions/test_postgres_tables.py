@@ -13,12 +13,13 @@ import psycopg
 import pytest
 
 from repertory.backends.ports import Batch, Position
+from repertory.backends.sessions.postgres import schema as tables
 from repertory.backends.sessions.postgres.schema import VERSION
 from repertory.backends.sessions.postgres.store import PostgresSessionStore
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.restore import Appender, Fold
 from repertory.core.journal.rows import Row, verify
-from repertory.errors import CorruptJournal, StoreFailed
+from repertory.errors import CorruptJournal, StoreFailed, Unwritable
 from repertory.testing.session_contract import grow, windowed
 from tests.backends.sessions.postgres_places import postgres_store, schema_of
 from tests.postgres_server import PostgresServer, postgres_server, programs
@@ -268,3 +269,37 @@ async def test_while_one_part_is_written_anew_the_others_are_read_and_written(
                     assert await store.append([Batch(lease=leases[name], rows=rows[2:])]) == [
                         Position(agent_id="default", seq=3)
                     ]
+
+
+# Bringing tables up to a later version.
+
+LATER = ("ALTER TABLE {s}.sessions ADD COLUMN later text", "UPDATE {s}.sessions SET later = 'yes'")
+
+
+async def test_a_later_release_brings_the_tables_up_and_an_earlier_one_refuses_them(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, table = grow(2), f"{schema_of(tmp_path)}.sessions"
+    store = postgres_store(tmp_path, "first")
+    async with closing(store):
+        await store.begin("session", rows)
+    with monkeypatch.context() as release:
+        release.setattr(tables, "VERSION", VERSION + 1)
+        release.setattr(tables, "MIGRATIONS", (*tables.MIGRATIONS, (*LATER, "SELECT 1 / 0")))
+        broken = postgres_store(tmp_path, "broken")
+        async with closing(broken):
+            with pytest.raises(Unwritable):
+                await broken.sessions()
+        assert not postgres.sql(
+            f"SELECT 1 FROM pg_attribute WHERE attrelid = '{table}'::regclass AND attname = 'later'"
+        )
+        release.setattr(tables, "MIGRATIONS", (*tables.MIGRATIONS[:-1], LATER))
+        stores = [postgres_store(tmp_path, f"later-{n}") for n in range(4)]
+        async with closing(*stores), anyio.create_task_group() as tasks:
+            for later in stores:
+                tasks.start_soon(later.acquire, f"new-{later._owner}")
+        assert postgres.sql(f"SELECT later FROM {table} WHERE name = 'session'") == [("yes",)]
+    earlier = postgres_store(tmp_path, "earlier")
+    async with closing(earlier):
+        with pytest.raises(StoreFailed, match="newer release"):
+            await earlier.load("session", "default")
