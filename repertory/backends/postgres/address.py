@@ -98,9 +98,12 @@ async def _resolved(hosts: list[str], ports: list[str]) -> dict[str, str]:
             found.append((host, host if _is_address(host) else "", port))
             continue
         try:
-            infos = await anyio.getaddrinfo(host, int(port or 5432), type=SOCK_STREAM)
+            infos = await anyio.getaddrinfo(host, None, type=SOCK_STREAM)
         except OSError as error:
             failed = error
+            continue
+        except UnicodeError as error:
+            failed = OSError(f"no name of a host: {error}")
             continue
         found += [(host, str(address), port) for address in dict.fromkeys(info[4][0] for info in infos)]
     if not found and failed is not None:

@@ -70,6 +70,7 @@ class PostgresConnection:
             return False
         try:
             self._pgconn.consume_input()
+            self._pgconn.consume_input()  # The first may have read the server's last words, and not their end.
         except psycopg.Error:
             return False
         return self._pgconn.status == ConnStatus.OK

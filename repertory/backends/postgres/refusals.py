@@ -34,7 +34,10 @@ _LOGINS: Final = (
     (r"certificate|does not support SSL|SSL error|root.crt|sslrootcert|private key", "TLS could not be agreed on"),
     (r"invalid response to SSL|expected authentication request|unsupported frontend", "this is no PostgreSQL server"),
     (r"session is read-only|hot standby", "the server is a read-only replica"),
-    (r"invalid .*(option|value)|unrecognized configuration|unsupported startup", "a connection setting is refused"),
+    (
+        r"invalid .*(option|value)|definition of service|unrecognized configuration|unsupported startup",
+        "a connection setting is refused",
+    ),
 )
 _PASSES: Final = re.compile(
     r"starting up|shutting down|recovery mode|too many|remaining connection|time(d )?out|connection refused|unreachable"

@@ -269,3 +269,27 @@ def test_a_forked_child_leaves_the_connections_of_its_parent_alone(postgres: Pos
     assert ran.stdout == "4\n"
     sessions = postgres.sql(f"SELECT name, seqs FROM {schema_of(tmp_path)}.sessions ORDER BY name")
     assert [name for name, _ in sessions] == ["childs", "parents"]
+
+
+async def test_appends_of_one_session_that_wait_are_committed_in_their_order(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    store, rows = postgres_store(tmp_path, "owner"), grow(60)
+    try:
+        with anyio.fail_after(30):
+            leases = [await store.acquire(f"session-{n}") for n in range(6)]
+            outcomes: list[object] = []
+
+            async def append(lease: Lease, number: int) -> None:
+                outcomes.extend(await store.append([Batch(lease=lease, rows=rows[number : number + 2])]))
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(0, 60, 2):
+                    for lease in leases:
+                        tasks.start_soon(append, lease, number)
+                        await anyio.lowlevel.checkpoint()
+            assert set(map(type, outcomes)) == {Position}
+            for lease in leases:
+                assert list(await store.load(lease.session_id, "default", whole=True)) == rows
+    finally:
+        await store.aclose()

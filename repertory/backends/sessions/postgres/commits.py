@@ -150,19 +150,21 @@ class Commits:
         return mine.outcomes
 
     def _next_group(self, leader: _Waiting) -> list[_Waiting]:
-        """Those that may be committed together now, if the leader is among them."""
-        if self._groups >= GROUPS_AT_ONCE or leader not in self._waiting or leader.sessions & self._under_way:
+        """Those that may be committed together now, in the order in which they came, if the leader is among them."""
+        if self._groups >= GROUPS_AT_ONCE:
             return []
-        group, size_bytes = [leader], leader.size_bytes
-        passed_over: set[str] = set()
-        for other in self._waiting:
-            if other is leader:
-                continue
-            size_bytes += other.size_bytes
-            if other.sessions & (self._under_way | passed_over) or size_bytes > GROUP_BYTES_MAX:
-                passed_over |= other.sessions
+        group: list[_Waiting] = []
+        size_bytes = 0
+        not_now = set(self._under_way)
+        for each in self._waiting:
+            more_bytes = each.size_bytes
+            if each.sessions & not_now or (group and size_bytes + more_bytes > GROUP_BYTES_MAX):
+                not_now |= each.sessions
             else:
-                group.append(other)
+                group.append(each)
+                size_bytes += more_bytes
+        if leader not in group:
+            return []
         self._waiting = [each for each in self._waiting if each not in group]
         return group
 
