@@ -14,12 +14,14 @@ import anyio
 import pytest
 
 from repertory.backends.ports import Batch, Position
+from repertory.backends.postgres import connection
 from repertory.backends.postgres.address import PostgresAddress, postgres_address
 from repertory.backends.sessions.postgres.schema import check_schema
 from repertory.backends.sessions.postgres.store import PostgresSessionStore, PostgresSettings
 from repertory.errors import Invalid, RepertoryError, SessionBusy, StoreFailed, StoreUnavailable
 from repertory.testing.session_contract import grow
 from tests.backends.sessions.postgres_places import postgres_store, schema_of
+from tests.docs.markdown import blocks
 from tests.postgres_server import (
     NAME,
     PostgresServer,
@@ -30,6 +32,7 @@ from tests.postgres_server import (
     postgres_server,
     programs,
 )
+from tests.source_tree import ROOT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
@@ -182,6 +185,15 @@ async def test_a_server_that_takes_no_writes_is_called_a_replica(guarded: Postgr
         guarded.sql("ALTER ROLE guest RESET default_transaction_read_only")
 
 
+async def test_a_server_that_is_too_old_is_refused(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if this release needed a later one."""
+    monkeypatch.setattr(connection, "OLDEST_SERVER", 99)
+    error = await opened(postgres_address(postgres.dsn()))
+    assert isinstance(error, StoreFailed)
+    assert "too old" in str(error)
+    assert error.fields["version"] != 99
+
+
 async def test_a_database_of_another_encoding_is_refused(guarded: PostgresServer) -> None:
     if not guarded.sql("SELECT 1 FROM pg_database WHERE datname = 'latin'"):
         guarded.sql("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
@@ -202,12 +214,9 @@ async def test_a_user_with_grants_alone_works_and_one_without_is_told_what_is_mi
     error = await opened(address, schema=schema)
     assert isinstance(error, StoreFailed)
     assert "right" in str(error)
-    for grant in (
-        f"GRANT USAGE ON SCHEMA {schema} TO {role}",
-        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}",
-        f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {role}",
-    ):
-        postgres.sql(grant)
+    (grants,) = [block for block in blocks(ROOT / "docs/postgres.md") if block.language == "sql"]
+    for grant in grants.text.strip().splitlines():
+        postgres.sql(grant.replace("repertory", schema).replace("app;", f"{role};"))
     assert await opened(address, schema=schema) is None
     store = PostgresSessionStore(address, owner="guest", settings=PostgresSettings(schema=schema))
     lease = await store.acquire("session")

@@ -175,6 +175,37 @@ async def test_every_acknowledged_row_survives_random_kills_of_owners(
     assert sum(acknowledged.values()) > 0
 
 
+@pytest.mark.timeout(180)
+async def test_every_acknowledged_row_survives_crashes_of_the_server(
+    own_server: PostgresServer, tmp_path: Path, rng: random.Random
+) -> None:
+    """Two processes fight for the same sessions meanwhile; leases that a crash undoes are lost, and no row is."""
+    server, place = own_server, f"{own_server.url}#{schema_of(tmp_path)}"
+    acknowledged: dict[str, int] = {}
+    with (
+        child(place, "one", sessions=3, seed=rng.randrange(2**30) * 2) as one,
+        child(place, "two", sessions=3, seed=rng.randrange(2**30) * 2 + 1) as two,
+    ):
+        for _ in range(4):
+            for process in (one, two):
+                acknowledged = latest(acknowledged, await wait_for(process, 15))
+            await anyio.to_thread.run_sync(server.stop, signal.SIGQUIT)
+            await anyio.to_thread.run_sync(server.start)
+        for process in (one, two):
+            process.kill()
+            acknowledged = latest(acknowledged, await wait_for(process, None))
+    store = postgres_store(tmp_path, "waiter", server)
+    async with maintained(store):
+        for name in acknowledged:
+            await until_owned(store, name)
+    assert len(acknowledged) == 3
+    await check(place, "checker", acknowledged, slack=30)
+
+
+def latest(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}
+
+
 async def test_an_owner_that_is_asked_hears_it_and_the_asker_hears_that_it_is_free(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
@@ -277,6 +308,22 @@ async def test_a_restart_of_the_server_ends_no_lease(own_server: PostgresServer,
                 await anyio.sleep(0.05)
         assert outcome == Position(agent_id="default", seq=4)
         assert list(await two.load("session", "default", whole=True)) == rows
+
+
+async def test_idle_connections_that_a_restart_has_ended_fail_no_call(
+    own_server: PostgresServer, tmp_path: Path
+) -> None:
+    server = own_server
+    store = postgres_store(tmp_path, "owner", server)
+    async with maintained(store):
+        await store.begin("session", grow(2))
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(store.sessions)
+        await anyio.to_thread.run_sync(server.stop)
+        await anyio.to_thread.run_sync(server.start)
+        for _ in range(10):
+            assert len(await store.sessions()) == 1
 
 
 async def test_an_owner_that_the_database_has_not_heard_refuses_to_go_on(
