@@ -10,6 +10,8 @@ import gc
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -26,15 +28,21 @@ SHAPES = ((1, 150, None), (50, 30, 0.7))
 """Sessions, turns of each, and the least ratio to SQLite."""
 
 
-async def rate(place: SessionPlace, sessions: int, turns: int) -> tuple[float, float]:
-    """Durable turns per second, of all sessions together, and seconds of processor time of this process for one."""
+async def rate(
+    place: SessionPlace, sessions: int, turns: int, look: Callable[[], Sequence[float]] = tuple
+) -> tuple[float, ...]:
+    """Durable turns per second, of all sessions together; for one turn, seconds of processor time of this process, and
+    by how much the numbers have grown that `look` gives.
+    """
     async with Runtime(sessions=place) as runtime:
         await all_turns(runtime, sessions, WARM_UP)
         gc.collect()
-        began, worked = time.perf_counter(), time.process_time()
+        before, began, worked = look(), time.perf_counter(), time.process_time()
         await all_turns(runtime, sessions, turns)
+        taken, worked, after = time.perf_counter() - began, time.process_time() - worked, look()
         count = sessions * turns
-        return count / (time.perf_counter() - began), (time.process_time() - worked) / count
+        grown = ((now - then) / count for then, now in zip(before, after, strict=True))
+        return count / taken, worked / count, *grown
 
 
 def server_work(server: PostgresServer) -> float:
@@ -54,13 +62,11 @@ def server_work(server: PostgresServer) -> float:
     return total / os.sysconf("SC_CLK_TCK")
 
 
-def numbers(server: PostgresServer) -> tuple[int, int]:
-    """Transactions, and bytes of the write-ahead log, until now."""
-    ((commits, log),) = server.sql(
-        "SELECT xact_commit::bigint, pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint FROM pg_stat_database"
-        " WHERE datname = 'postgres'"
-    )
-    return int(str(commits)), int(str(log))
+def numbers(server: PostgresServer) -> tuple[float, ...]:
+    """Processor time, transactions that wrote, and bytes of the write-ahead log, until now."""
+    statement = "SELECT txid_current(), pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint"
+    ((commits, log),) = server.sql(statement)
+    return server_work(server), float(str(commits)), float(str(log))
 
 
 def figures(server: PostgresServer, sessions: int, turns: int, bar: float | None) -> list[Figure]:
@@ -70,14 +76,9 @@ def figures(server: PostgresServer, sessions: int, turns: int, bar: float | None
         with folder() as where:
             gc.collect()
             sqlite, sqlite_cpu = anyio.run(rate, SQLiteSessions(where / "sessions.db"), sessions, turns)
-        before, work = numbers(server), server_work(server)
-        postgres, postgres_cpu = anyio.run(rate, place, sessions, turns)
-        after = numbers(server)
-        count = sessions * (turns + WARM_UP)
-        served = (server_work(server) - work) / count
-        commits, log = ((then - now) / count for then, now in zip(after, before, strict=True))
-        measured.append((postgres / sqlite, postgres, sqlite, postgres_cpu, sqlite_cpu, served, commits, log))
-    _, postgres, sqlite, postgres_cpu, sqlite_cpu, served, commits, log = sorted(measured)[ROUNDS // 2]
+        postgres, *costs = anyio.run(rate, place, sessions, turns, partial(numbers, server))
+        measured.append((postgres / sqlite, postgres, sqlite, sqlite_cpu, *costs))
+    _, postgres, sqlite, sqlite_cpu, postgres_cpu, served, commits, log = sorted(measured)[ROUNDS // 2]
     name = "one session" if sessions == 1 else f"{sessions} sessions"
     return [
         Figure(f"durable turns in PostgreSQL beside SQLite, {name}", postgres, sqlite, bar, "/s", "higher"),
