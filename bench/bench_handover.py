@@ -23,16 +23,18 @@ from repertory import (
     FileSessions,
     FileStorage,
     JournalSessions,
+    PostgresSessions,
     Runtime,
     ScriptedModel,
     SlidingWindowConversationManager,
     SQLiteSessions,
 )
+from tests.postgres_server import postgres_server
 
 BOUND_MS = 50.0
 ROUNDS = 20
-KINDS = ["sqlite", "files", "journals"]
-"""In one database, in the documented tree of files, and as journals in a folder."""
+KINDS = ["sqlite", "files", "journals", "postgres"]
+"""In one database, in the documented tree of files, as journals in a folder, and in a PostgreSQL server beside them."""
 
 
 async def take_part(kind: str, folder: str) -> None:
@@ -41,6 +43,7 @@ async def take_part(kind: str, folder: str) -> None:
         "sqlite": lambda: SQLiteSessions(Path(folder) / "sessions.db"),
         "files": lambda: FileSessions(folder),
         "journals": lambda: JournalSessions(FileStorage(folder)),
+        "postgres": lambda: PostgresSessions(folder),
     }
     spec = AgentSpec(
         model=ScriptedModel(["ok"], loop=True), conversation_manager=SlidingWindowConversationManager(window_size=20)
@@ -80,7 +83,10 @@ def hand_over(kind: str, rounds: int = ROUNDS) -> tuple[list[float], list[float]
     """The seconds of each call that had to take the session over, and of each call after it in the same process."""
     taken: list[float] = []
     held: list[float] = []
-    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as folder, ExitStack() as stack:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-"))
+        if kind == "postgres":
+            folder = stack.enter_context(postgres_server(fsync="on")).url
         partners = [stack.enter_context(partner(kind, folder)) for _ in range(2)]
         for each in (*partners, *partners):  # Until all is loaded.
             each.turn_s()

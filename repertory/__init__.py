@@ -128,6 +128,8 @@ if TYPE_CHECKING:
     from repertory.app.sessions.documented import FileSessions as FileSessions
     from repertory.app.sessions.documented import S3SessionManager as S3SessionManager
     from repertory.app.sessions.documented import S3Sessions as S3Sessions
+    from repertory.app.sessions.postgres import PostgresSessionManager as PostgresSessionManager
+    from repertory.app.sessions.postgres import PostgresSessions as PostgresSessions
     from repertory.app.sessions.records import Session as Session
     from repertory.app.sessions.records import SessionAgent as SessionAgent
     from repertory.app.sessions.records import SessionMessage as SessionMessage
@@ -388,6 +390,8 @@ _HOMES = {
     "OpenAIResponsesModel": "repertory.backends.models.responses",
     "Plugin": "repertory.app.agent.plugins",
     "PosixShellSandbox": "repertory.app.toolbox.shell_sandboxes",
+    "PostgresSessionManager": "repertory.app.sessions.postgres",
+    "PostgresSessions": "repertory.app.sessions.postgres",
     "Proceed": "repertory.app.plugins.interventions",
     "RepertoryError": "repertory.errors",
     "RepositorySessionManager": "repertory.app.sessions.repository",
@@ -616,6 +620,8 @@ __all__ = [
     "OpenAIResponsesModel",
     "Plugin",
     "PosixShellSandbox",
+    "PostgresSessionManager",
+    "PostgresSessions",
     "Proceed",
     "RepertoryError",
     "RepositorySessionManager",

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from repertory.runtime.testing.virtual_time import virtual_asyncio, virtual_trio
 from tests.lanes import SLOWEST, fast_lane, note_slow, read_slow, slowest_files
+from tests.postgres_server import PostgresServer, shared_server
 
 settings.register_profile("no times", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("no times")  # Machines are shared: how long an example takes says nothing.
@@ -88,6 +89,12 @@ def seed(request: pytest.FixtureRequest) -> int:
     value = int(os.environ.get("REPERTORY_SEED") or own)
     print(f"seed {value}")
     return value
+
+
+@pytest.fixture(scope="session")
+def postgres() -> PostgresServer:
+    """The PostgreSQL server of this process."""
+    return shared_server()
 
 
 @pytest.fixture

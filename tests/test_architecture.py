@@ -174,6 +174,7 @@ TEST_FILES_AT_THE_ROOT = {
     "conftest.py",
     "lanes.py",
     "path_tracer.py",
+    "postgres_server.py",
     "requirements.py",
     "source_tree.py",
     "test_architecture.py",
@@ -186,6 +187,7 @@ NAMED_PACKAGES = {
     "trio": {"runtime/host_task.py", "runtime/waker.py", "runtime/testing/virtual_time.py"},
     "aiobotocore": {"backends/aws_clients.py"},
     "aiofiles": {"backends/line_files.py"},
+    "psycopg": {"backends/postgres/address.py", "backends/postgres/connection.py"},
 }
 """Who imports them; design note 33 says why. anyio is everywhere but in `core/`."""
 BANNED_IN_TESTS = {

@@ -17,6 +17,7 @@ from repertory import (
     FileStorage,
     InMemoryStorage,
     JournalSessions,
+    PostgresSessions,
     S3Sessions,
     S3Storage,
     Sessions,
@@ -35,10 +36,12 @@ from repertory.core.messages import Message
 from tests.app.tree_sessions import TreeSessions
 from tests.backends.objects.moto_s3 import BUCKET
 from tests.backends.sessions.agentcore_memory import DirectEvents, FakeMemory
+from tests.backends.sessions.postgres_places import files_of, schema_of
 from tests.core.journal_driver import COMMANDS, Driver
+from tests.postgres_server import shared_server
 
-LOCAL = ("sqlite", "journal in memory", "journal in files", "documents in memory", "documents in files")
-"""Every kind of place that needs no server."""
+LOCAL = ("sqlite", "journal in memory", "journal in files", "documents in memory", "documents in files", "postgres")
+"""Every kind of place that needs no server, or one that is there for the process."""
 S3 = ("journal on s3", "documents on s3")
 
 
@@ -55,6 +58,8 @@ def place_of(kind: str, folder: Path, url: str = "") -> SessionPlace:
             return TreeSessions()
         case "documents in files":
             return FileSessions(folder / "documents")
+        case "postgres":
+            return PostgresSessions(shared_server().url, schema=schema_of(folder))
         case "journal on s3":
             return JournalSessions(S3Storage(BUCKET, f"j/{folder.name}", endpoint_url=url))
         case "documents on s3":
@@ -100,6 +105,9 @@ class _Shelved(Protocol):
 
 def bytes_in(place: SessionPlace, folder: Path) -> Iterator[tuple[str, bytes]]:
     """Everything that is stored, by name: files of every kind, or objects."""
+    if isinstance(place, PostgresSessions):
+        yield from files_of(place.schema)
+        return
     shelf = place.storage if isinstance(place, JournalSessions) else place
     if isinstance(shelf, Memory | TreeSessions):
         yield from ((key, kept.body) for key, kept in shelf.shelf.objects.items())

@@ -21,6 +21,7 @@ from repertory.app.memory.sqlite import SQLiteMemoryStore
 from repertory.app.operations.sessions import Sessions
 from repertory.app.sessions.agentcore import AgentCoreMemorySessions
 from repertory.app.sessions.documented import FileSessions, S3Sessions
+from repertory.app.sessions.postgres import PostgresSessions
 from repertory.app.sessions.sessions import SQLiteSessions
 from repertory.app.sessions.snapshots import SnapshotSessions
 from repertory.app.sessions.storages import FileStorage, JournalSessions, S3Storage
@@ -453,7 +454,7 @@ def _argument(read: Callable[[str], T]) -> Callable[[str], T]:
 
 FORMS = (
     "a database file, sqlite:FILE, journal:FOLDER, journal:s3://BUCKET/PREFIX, files:FOLDER, s3://BUCKET/PREFIX,"
-    " snapshots:FOLDER, snapshots:s3://BUCKET/PREFIX or agentcore:MEMORY/ACTOR"
+    " snapshots:FOLDER, snapshots:s3://BUCKET/PREFIX, agentcore:MEMORY/ACTOR or postgresql://USER@HOST/DATABASE#SCHEMA"
 )
 """The forms of a place, for help texts."""
 _MEMORY = re.compile(r"((?:arn:.*:memory/)?[^/]+)/(.+)")
@@ -464,6 +465,9 @@ def place_named(text: str) -> SessionPlace:
     """The place of this name. A name without a scheme is a database file. Errors: `Invalid` listing the forms."""
     if text.startswith("s3://"):
         return S3Sessions(*_bucket(text))
+    if text.startswith(("postgresql://", "postgres://")):
+        dsn, _, schema = text.partition("#")
+        return PostgresSessions(dsn, schema=schema) if schema else PostgresSessions(dsn)
     match _SCHEME.fullmatch(text):
         case None if text:
             return SQLiteSessions(text)

@@ -1,8 +1,9 @@
-"""A process that appends to sessions on objects until it is killed, reporting what was acknowledged.
+"""A process that appends to shared sessions until it is killed, reporting what was acknowledged.
 
-Arguments: a folder, or `http://...#prefix` for a bucket; owner, number of sessions, seed, and optionally the crash
-point at which it kills itself. A line is `<session> <seq>`, written only after the append that stored it has returned,
-or a word: `ready`, `lost` (another process has the session now). Heads, windows and chunks are made after few commits.
+Arguments: a folder, `http://...#prefix` for a bucket, or `postgresql://...#schema` for a database; owner, number of
+sessions, seed, and optionally the crash point at which it kills itself. A line is `<session> <seq>`, written only after
+the append that stored it has returned, or a word: `ready`, `lost` (another process has the session now). Heads, windows
+and chunks are made after few commits.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import Batch, Lease, ObjectStore, Position, SessionStore
+from repertory.backends.postgres.address import postgres_address
 from repertory.backends.sessions.journal import maintenance as object_merging
 from repertory.backends.sessions.journal import ownership as object_ownership
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.backends.sessions.liveness import Liveness, LockedFile, TimeToLive
+from repertory.backends.sessions.postgres.store import PostgresSessionStore, PostgresSettings
 from repertory.core.journal.records import MessageAdded, StateChanged
 from repertory.core.journal.restore import Appender, restore
 from repertory.errors import RepertoryError
@@ -32,9 +35,13 @@ from repertory.testing.crash_points import CrashingObjectStore, CrashPoints
 LEASE_S = 2.0
 
 
-def open_store(place: str, owner: str, points: CrashPoints) -> ObjectSessionStore:
+def open_store(place: str, owner: str, points: CrashPoints) -> SessionStore:
     objects: ObjectStore
     life: Liveness
+    if place.startswith("postgresql:"):
+        dsn, _, schema = place.partition("#")
+        settings = PostgresSettings(schema=schema, ttl_s=LEASE_S)
+        return PostgresSessionStore(postgres_address(dsn), owner=owner, settings=settings)
     if place.startswith("http"):
         url, _, prefix = place.partition("#")
         objects = S3ObjectStore("bucket", prefix, writer=owner, aws=AwsSettings(endpoint_url=url))

@@ -14,7 +14,6 @@ import anyio.to_thread
 import pytest
 from journal_child import open_store
 
-from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.core.journal.restore import restore
 from repertory.errors import SessionBusy
 from repertory.testing.crash_points import CrashPoints
@@ -158,7 +157,7 @@ async def fight(place: str, seconds: float) -> None:
             two.kill()
     assert codes == (None, None)
     assert min(lost) > 0
-    store: ObjectSessionStore = open_store(place, "judge", CrashPoints(None))
+    store = open_store(place, "judge", CrashPoints(None))
     try:
         await store.acquire("session-0", takeover=True)
         rows = await store.load("session-0", "default", whole=True)

@@ -1,0 +1,105 @@
+"""Sessions in PostgreSQL, which many processes on many machines may share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from repertory.app.sessions.sessions import listed, new_owner
+from repertory.core.ids import check_id
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import SessionInfo, SessionStore
+
+
+class PostgresSessions:
+    """All sessions in one schema of a PostgreSQL database, version 13 or newer. Nothing is opened or created before it
+    is needed; the tables are made on the first write.
+
+    `dsn`: where the database is, as a URL (`postgresql://USER@HOST/DATABASE`) or in libpq's keywords, with any of its
+    parameters: `sslmode`, `sslrootcert`, `connect_timeout`, several hosts. What is left out comes from the environment
+    (`PGPASSWORD`, `PGHOST`) and the password file. The password stands in no name, message or log of this package.
+
+    `schema`: the name of the schema. `connections`: the most connections for one event loop, besides one that shows
+    others that this process is alive.
+
+    `pooled`: True if the address leads to a pooler that gives each transaction another connection, such as PgBouncer in
+    transaction mode. `direct_dsn`: then the database without the pooler. Without it, a killed process is replaced after
+    10 seconds instead of at once, and requests of others are seen within one second.
+
+    Errors: `Invalid` for what is no connection string or schema name; `ImportError` without the extra `postgres`.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema: str = "repertory",
+        direct_dsn: str | None = None,
+        pooled: bool = False,
+        connections: int = 8,
+    ) -> None:
+        from repertory.backends.postgres.address import postgres_address  # loaded when used: libpq is an extra
+
+        self._address = postgres_address(dsn)
+        self._direct = None if direct_dsn is None else postgres_address(direct_dsn)
+        from repertory.backends.sessions.postgres.schema import check_schema  # as above
+
+        self.schema = check_schema(schema)
+        self.pooled = pooled or direct_dsn is not None
+        if isinstance(connections, bool) or connections < 1:
+            raise Invalid("connections is a number, 1 or more", got=connections)
+        self.connections = connections
+
+    def __repr__(self) -> str:
+        return f"PostgresSessions({self.key!r})"
+
+    @property
+    def key(self) -> str:
+        """The address without a password, and the schema: equal for all objects that name the same place."""
+        return f"{self._address.name}#{self.schema}"
+
+    def open_store(self) -> SessionStore:
+        """A store on this database. The caller closes it."""
+        from repertory.backends.sessions.postgres.store import (  # loaded when used
+            PostgresSessionStore,
+            PostgresSettings,
+        )
+
+        settings = PostgresSettings(
+            schema=self.schema, direct=self._direct, pooled=self.pooled, connections=self.connections
+        )
+        return PostgresSessionStore(self._address, owner=new_owner(), settings=settings)
+
+    async def list(self) -> Sequence[SessionInfo]:
+        """Every session, the most recently changed first; empty when there are no tables yet."""
+        return await listed(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresSessionManager:
+    """One session in a PostgreSQL database: pass it to `Agent(session_manager=...)`.
+
+    The same id opens the same conversation again, in any process on any machine. `dsn`, `schema`, `direct_dsn` and
+    `pooled`: see `PostgresSessions`. Errors: `Invalid` (a ValueError) for a bad id; `SessionBusy` from a call when
+    another live process owns the session.
+    """
+
+    session_id: str
+    dsn: str = field(repr=False)
+    takeover: bool = False
+    """Fence a live owner in another process instead of being refused."""
+    schema: str = "repertory"
+    direct_dsn: str | None = field(default=None, repr=False)
+    pooled: bool = False
+
+    def __post_init__(self) -> None:
+        check_id(self.session_id, "session_id")
+        _ = self.sessions
+
+    @property
+    def sessions(self) -> PostgresSessions:
+        """The sessions of the schema."""
+        return PostgresSessions(self.dsn, schema=self.schema, direct_dsn=self.direct_dsn, pooled=self.pooled)

@@ -1,0 +1,79 @@
+"""A bounded pool of connections to one database."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from repertory.backends.postgres.address import PostgresAddress
+from repertory.backends.postgres.connection import CONNECT_S, PostgresConnection, ResultLine, connect
+from repertory.backends.postgres.values import Parameter
+from repertory.errors import Invalid, StoreUnavailable
+
+
+class Pool:
+    """Connections to one database, made when needed and kept. For one event loop."""
+
+    def __init__(self, address: PostgresAddress, *, size: int, prepares: bool, within_s: float) -> None:
+        """`within_s`: how long a statement may take, including the wait for a connection."""
+        self._address = address
+        self._prepares = prepares
+        self._within_s = within_s
+        self._slots = anyio.Semaphore(size)
+        self._idle: list[PostgresConnection] = []
+        self._used: set[PostgresConnection] = set()
+        self._closed = False
+        self._pid = os.getpid()
+
+    async def run(self, statement: str, *parameters: Parameter, within_s: float | None = None) -> list[ResultLine]:
+        """Carry out one statement in a transaction of its own. Errors and cancellation: as `PostgresConnection.run`."""
+        limit_s = self._within_s if within_s is None else within_s
+        began = anyio.current_time()
+        async with self.connection(limit_s) as connection:
+            left_s = max(0.0, began + limit_s - anyio.current_time())
+            return await connection.run(statement, *parameters, within_s=left_s)
+
+    @asynccontextmanager
+    async def connection(self, within_s: float | None = None) -> AsyncGenerator[PostgresConnection]:
+        """A connection for the length of the block. Errors: as `connect`; `Invalid` once closed."""
+        limit_s = self._within_s if within_s is None else within_s
+        with anyio.move_on_after(limit_s) as scope:
+            await self._slots.acquire()
+        if scope.cancelled_caught:
+            raise StoreUnavailable("no connection became free in time", **self._address.where, waited_s=limit_s)
+        try:
+            connection = await self._taken(limit_s)
+            self._used.add(connection)
+            try:
+                yield connection
+            finally:
+                self._used.discard(connection)
+                if self._closed or not connection.usable:
+                    connection.close()
+                else:
+                    self._idle.append(connection)
+        finally:
+            self._slots.release()
+
+    def close(self) -> None:
+        """Close every connection, those in use as well. Calling it twice is allowed."""
+        self._closed = True
+        for connection in (*self._idle, *self._used):
+            connection.close()
+        self._idle.clear()
+
+    async def _taken(self, within_s: float) -> PostgresConnection:
+        if self._closed:
+            raise Invalid("this was closed before", name=self._address.name)
+        if self._pid != os.getpid():  # The sockets were closed in this child.
+            self._idle.clear()
+            self._pid = os.getpid()
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                return connection
+            connection.close()
+        return await connect(self._address, prepares=self._prepares, within_s=min(within_s, CONNECT_S))

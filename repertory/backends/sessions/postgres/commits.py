@@ -1,0 +1,335 @@
+"""Group commit: the batches that wait while others are committed become the next group, in one transaction.
+
+A few groups are on their way at once, never two with the same session. What a group may write is decided here from what
+is known of its sessions, and proved by the statement itself: it moves a session's line only if generation, owner and
+last numbers are those that were expected, and stores rows of moved lines alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, cast
+
+import anyio
+from msgspec import Struct, field
+
+from repertory.backends.ports import Batch, Lease, Position
+from repertory.backends.postgres.connection import ResultLine
+from repertory.backends.postgres.pool import Pool
+from repertory.backends.postgres.values import Encoded, as_parameter, byteas, float8s, int8s, texts
+from repertory.backends.sessions.postgres.statements import Statements
+from repertory.backends.sessions.table import lost, position_after, refuse_gaps
+from repertory.core.journal.codec import at_of
+from repertory.core.journal.rows import Row
+from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable
+
+GROUPS_AT_ONCE: Final = 3
+"""How many groups are on their way at the same time. More make smaller groups, which cost more in all."""
+GROUP_BYTES_MAX: Final = 16 * 1024 * 1024
+_TRIES: Final = 3
+
+
+class OwnedLine(Struct):
+    """A session that this store owns, as of its last commit."""
+
+    lease: Lease
+    id: int
+    agents: list[str]
+    seqs: list[int]
+    unsure: bool = False
+    """True if the answer to a commit was lost, so that the line must be read before the next."""
+
+    def seq_of(self, agent_id: str) -> int:
+        return self.seqs[self.agents.index(agent_id)] if agent_id in self.agents else 0
+
+
+class _Part(Struct):
+    """What a group does with one session."""
+
+    line: OwnedLine
+    agents: list[str]
+    seqs: list[int]
+    rows: list[tuple[int, Row]] = field(default_factory=lambda: list[tuple[int, Row]]())
+    """With the agents' numbers."""
+    erase: list[tuple[int, int]] = field(default_factory=lambda: list[tuple[int, int]]())
+    """Numbers of agents, and of rows that are stored already."""
+    places: list[int] = field(default_factory=lambda: list[int]())
+    """Which batches of the group."""
+
+    def seq_of(self, agent_id: str) -> int:
+        return self.seqs[self.agents.index(agent_id)] if agent_id in self.agents else 0
+
+    def add(self, batch: Batch) -> LeaseLost | None:
+        """Take a batch in, or the reason why it is refused whole."""
+        by_agent: dict[str, list[Row]] = {}
+        for row in batch.rows:
+            by_agent.setdefault(row.agent_id, []).append(row)
+        for agent_id, rows in by_agent.items():
+            refusal = refuse_gaps(self.line.lease.session_id, rows, self.seq_of(agent_id))
+            if refusal is not None:
+                return refusal
+        for agent_id, rows in by_agent.items():
+            if agent_id not in self.agents:
+                self.agents.append(agent_id)
+                self.seqs.append(0)
+            number = self.agents.index(agent_id)
+            self.seqs[number] = rows[-1].seq
+            self.rows += [(number + 1, row) for row in rows]
+        for agent_id, seq in batch.erase:
+            if 0 < seq <= self.seq_of(agent_id):
+                self._erase(self.agents.index(agent_id) + 1, seq)
+        return None
+
+    def _erase(self, agent: int, seq: int) -> None:
+        for place, (number, row) in enumerate(self.rows):
+            if (number, row.seq) == (agent, seq):
+                self.rows[place] = (number, row.without_content())
+                return
+        self.erase.append((agent, seq))
+
+
+class _Waiting(Struct, eq=False):
+    """A call that waits for its batches."""
+
+    batches: Sequence[Batch]
+    changed: anyio.Event = field(default_factory=anyio.Event)
+    outcomes: list[Position | LeaseLost] | None = None
+    error: RepertoryError | None = None
+
+    @property
+    def sessions(self) -> set[str]:
+        return {batch.lease.session_id for batch in self.batches}
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(row.body) for batch in self.batches for row in batch.rows)
+
+
+class Commits:
+    """The commits of one store. For one event loop."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        statements: Statements,
+        held: dict[str, OwnedLine],
+        refusal: Callable[[], Awaitable[None]],
+        erased: Callable[[], None],
+    ) -> None:
+        """`refusal` raises the reason for which nothing may be written now; `erased` is called when contents were
+        destroyed.
+        """
+        self._pool = pool
+        self._statements = statements
+        self._held = held
+        self._refusal = refusal
+        self._erased = erased
+        self._waiting: list[_Waiting] = []
+        self._under_way: set[str] = set()
+        self._groups = 0
+
+    async def append(self, batches: Sequence[Batch]) -> list[Position | LeaseLost]:
+        """One outcome per batch, in order. The caller shields it. Errors: those of the database."""
+        mine = _Waiting(batches)
+        self._waiting.append(mine)
+        try:
+            while mine.outcomes is None and mine.error is None:
+                group = self._next_group(mine)
+                if group:
+                    await self._commit(group)
+                else:
+                    await mine.changed.wait()
+                    mine.changed = anyio.Event()
+        finally:
+            if mine in self._waiting:
+                self._waiting.remove(mine)
+                self._wake()
+        if mine.error is not None:
+            raise mine.error
+        assert mine.outcomes is not None
+        return mine.outcomes
+
+    def _next_group(self, leader: _Waiting) -> list[_Waiting]:
+        """Those that may be committed together now, in the order in which they came, if the leader is among them."""
+        if self._groups >= GROUPS_AT_ONCE:
+            return []
+        group: list[_Waiting] = []
+        size_bytes = 0
+        not_now = set(self._under_way)
+        for each in self._waiting:
+            more_bytes = each.size_bytes
+            if each.sessions & not_now or (group and size_bytes + more_bytes > GROUP_BYTES_MAX):
+                not_now |= each.sessions
+            else:
+                group.append(each)
+                size_bytes += more_bytes
+        if leader not in group:
+            return []
+        self._waiting = [each for each in self._waiting if each not in group]
+        return group
+
+    async def _commit(self, group: list[_Waiting]) -> None:
+        sessions = set[str]().union(*(each.sessions for each in group))
+        self._under_way |= sessions
+        self._groups += 1
+        error: RepertoryError = StoreUnavailable("the commit was cut off; it is unknown whether it is stored")
+        try:
+            error = await self._commit_all(group) or error
+        finally:
+            self._groups -= 1
+            self._under_way -= sessions
+            for each in group:
+                if each.outcomes is None and each.error is None:
+                    each.error = error
+                each.changed.set()
+            self._wake()
+
+    async def _commit_all(self, group: list[_Waiting]) -> RepertoryError | None:
+        """Note the outcomes of these calls. The error that they share, if there is one: what would fail again is tried
+        call by call, so that the fault of one hinders no other.
+        """
+        try:
+            outcomes = await self._outcomes([batch for each in group for batch in each.batches])
+        except RepertoryError as error:
+            if isinstance(error, Retryable) or len(group) == 1:
+                return error
+            for each in group:
+                each.error = await self._commit_all([each])
+            return None
+        for each in group:
+            each.outcomes, outcomes = outcomes[: len(each.batches)], outcomes[len(each.batches) :]
+        return None
+
+    def _wake(self) -> None:
+        for each in self._waiting:
+            each.changed.set()
+
+    async def _outcomes(self, batches: list[Batch]) -> list[Position | LeaseLost]:
+        await self._refusal()
+        outcomes: dict[int, Position | LeaseLost] = {}
+        left = list(range(len(batches)))
+        for _ in range(_TRIES):
+            await self._reread(line for line in self._lines(batches, left) if line.unsure)
+            parts = self._placed(batches, left, outcomes)
+            stored = await self._store(parts)
+            left = list[int]()
+            for part in parts:
+                if part.line.id in stored:
+                    part.line.agents, part.line.seqs = part.agents, part.seqs
+                    outcomes |= {place: position_after(batches[place], part.seq_of) for place in part.places}
+                else:
+                    part.line.unsure = True
+                    left += part.places
+            if not left:
+                break
+        session_ids = {batches[place].lease.session_id for place in left}
+        if session_ids:
+            raise StoreUnavailable("the sessions are being changed by others", sessions=sorted(session_ids))
+        return [outcomes[place] for place in range(len(batches))]
+
+    def _lines(self, batches: Sequence[Batch], places: Iterable[int]) -> list[OwnedLine]:
+        names = dict.fromkeys(batches[place].lease.session_id for place in places)
+        return [self._held[name] for name in names if name in self._held]
+
+    def _placed(
+        self, batches: Sequence[Batch], places: Iterable[int], outcomes: dict[int, Position | LeaseLost]
+    ) -> list[_Part]:
+        parts: dict[str, _Part] = {}
+        for place in sorted(places):
+            batch = batches[place]
+            line = self._held.get(batch.lease.session_id)
+            if line is None or line.lease != batch.lease:
+                outcomes[place] = lost(batch.lease)
+                continue
+            part = parts.get(batch.lease.session_id)
+            if part is None:
+                part = parts[batch.lease.session_id] = _Part(line, list(line.agents), list(line.seqs))
+            refusal = part.add(batch)
+            if refusal is not None:
+                outcomes[place] = refusal
+            else:
+                part.places.append(place)
+        return [part for part in parts.values() if part.places]
+
+    async def _reread(self, lines: Iterable[OwnedLine]) -> None:
+        """What is stored of these sessions; those that are lost are forgotten."""
+        unsure = list(lines)
+        if not unsure:
+            return
+        found = {line[0]: line for line in await self._pool.run(self._statements.lines, int8s([x.id for x in unsure]))}
+        for line in unsure:
+            stored = found.get(line.id)
+            if stored is None or (stored[1], stored[4]) != (line.lease.generation, line.lease.owner):
+                if self._held.get(line.lease.session_id) is line:
+                    del self._held[line.lease.session_id]
+            else:
+                line.agents, line.seqs = cast("list[str]", stored[2]), cast("list[int]", stored[3])
+                line.unsure = False
+
+    async def _store(self, parts: Sequence[_Part]) -> set[int]:
+        """The ids of the sessions whose parts are stored, or whose leases are proved."""
+        if not parts:
+            return set()
+        try:
+            found = await self._run(parts)
+        except BaseException:
+            for part in parts:
+                part.line.unsure = True
+            raise
+        if any(part.erase for part in parts):
+            self._erased()
+        return {cast("int", line[0]) for line in found}
+
+    async def _run(self, parts: Sequence[_Part]) -> list[ResultLine]:
+        owner = parts[0].line.lease.owner
+        ids = int8s([part.line.id for part in parts])
+        generations = int8s([part.line.lease.generation for part in parts])
+        if not any(part.rows or part.erase for part in parts):
+            return await self._pool.run(self._statements.prove, owner, ids, generations)
+        heads = (
+            as_parameter(owner),
+            ids,
+            generations,
+            texts([_int_array(part.line.seqs) for part in parts]),
+            texts([_int_array(part.seqs) for part in parts]),
+            texts([_text_array(part.agents[len(part.line.agents) :]) for part in parts]),
+            float8s([None if part.line.seqs else _made_at(part.rows[:1]) for part in parts]),
+            float8s([_made_at(part.rows) for part in parts]),
+        )
+        rows = columns([(part.line.id, agent, row) for part in parts for agent, row in part.rows])
+        erase = [(part.line.id, *each) for part in parts for each in part.erase]
+        if erase:
+            erasing = [int8s(column) for column in zip(*erase, strict=True)]
+            return await self._pool.run(self._statements.append_and_erase, *heads, *rows, *erasing)
+        alone = len(parts) == 1
+        statement = self._statements.append_one if alone else self._statements.append_many
+        return await self._pool.run(statement, *heads, *rows)
+
+
+def columns(rows: Sequence[tuple[int, int, Row]]) -> list[Encoded]:
+    """Rows, each with its session and the number of its agent, by column."""
+    return [
+        int8s([session for session, _, _ in rows]),
+        int8s([agent for _, agent, _ in rows]),
+        int8s([row.seq for _, _, row in rows]),
+        int8s([row.kind for _, _, row in rows]),
+        int8s([row.version for _, _, row in rows]),
+        int8s([row.low for _, _, row in rows]),
+        byteas([row.link for _, _, row in rows]),
+        byteas([row.salt for _, _, row in rows]),
+        byteas([row.body for _, _, row in rows]),
+    ]
+
+
+def _made_at(rows: Sequence[tuple[int, Row]]) -> float | None:
+    """When the last of these rows was made; None when that is not known."""
+    return next((at for _, row in reversed(rows) if not row.erased and (at := at_of(row.body)) is not None), None)
+
+
+def _int_array(values: Sequence[int]) -> str:
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def _text_array(values: Sequence[str]) -> str:
+    quoted = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
+    return "{" + ",".join(f'"{value}"' for value in quoted) + "}"

@@ -1,0 +1,116 @@
+"""Making destroyed contents disappear from the files of the database.
+
+An UPDATE or DELETE hides a content from every query at once, but its bytes stay in the page until something is written
+over them, and VACUUM does not write over them: it only marks the space as free. So the part of the table in which
+contents were destroyed is written anew (`VACUUM FULL`), and the old file removed. Marks in the table `erasures` say
+which parts wait for that; they are committed together with the erasure, so whoever comes next goes on with it.
+
+A part can be written anew while nobody reads or writes it, so this waits a moment for its lock and tries again later.
+While another transaction that began before the erasure is open, the server keeps what it might see: that too is found
+out and tried again.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import Final
+
+import anyio
+
+from repertory.backends.postgres.address import PostgresAddress
+from repertory.backends.postgres.connection import PostgresConnection, connect
+from repertory.backends.postgres.pool import Pool
+from repertory.backends.sessions.postgres.schema import lock_key
+from repertory.backends.sessions.postgres.statements import Statements
+from repertory.errors import RepertoryError
+
+SOON_S: Final = 1.0
+"""How long to wait for further erasures before their parts are written anew."""
+LATER_S: Final = 30.0
+REST_S: Final = 600.0
+REWRITE_S: Final = 600.0
+_LOCK_MS: Final = 500
+_PART: Final = re.compile(r"rows_\d{2}")
+_COUNT: Final = re.compile(r"\d+")
+
+
+class Erasures:
+    """Writes parts anew in which contents were destroyed. For one event loop."""
+
+    def __init__(self, pool: Pool, address: PostgresAddress, statements: Statements, schema: str) -> None:
+        self._pool = pool
+        self._address = address
+        self._statements = statements
+        self._schema = schema
+        self._due = anyio.Event()
+        self._owed = False
+
+    def note(self) -> None:
+        """Contents were destroyed just now."""
+        self._owed = True
+        self._due.set()
+
+    def look(self) -> None:
+        """There are tables, in which others may have left some."""
+        self._due.set()
+
+    async def keep(self) -> None:
+        """Write parts anew when that is due, until cancelled. Failures are tried again."""
+        left = False
+        while True:
+            with anyio.move_on_after(LATER_S if left else REST_S):
+                await self._due.wait()
+                await anyio.sleep(SOON_S)
+            self._due = anyio.Event()
+            with suppress(RepertoryError):
+                left = await self.write_anew()
+
+    async def close(self) -> None:
+        """Write anew what this store still owes, if that can be done now. The caller shields it."""
+        if self._owed:
+            with suppress(RepertoryError):
+                await self.write_anew()
+
+    async def write_anew(self) -> bool:
+        """Write every marked part anew. True if some are left, since they are in use. Errors: those of the database."""
+        marks = await self._pool.run(self._statements.erasures)
+        if not marks:
+            self._owed = False
+            return False
+        connection = await connect(self._address, prepares=False)
+        left = False
+        try:
+            ((alone,),) = await _once(connection, f"SELECT pg_try_advisory_lock({lock_key(self._schema)})")
+            if not alone:
+                return True
+            await _once(connection, f"SET lock_timeout = {_LOCK_MS}")
+            for part, marked in marks:
+                name = str(part)
+                if _PART.fullmatch(name) and await self._rewritten(connection, name):
+                    await self._pool.run(self._statements.erased, name, str(marked))
+                else:
+                    left = True
+        finally:
+            connection.close()
+        self._owed = left
+        return left
+
+    async def _rewritten(self, connection: PostgresConnection, part: str) -> bool:
+        """True if nothing destroyed is left in the part's files. False if others use it, or may not be asked to."""
+        table = f"{self._schema}.{part}"
+        file = f"SELECT pg_relation_filenode('{table}')"
+        before = await _once(connection, file)
+        try:
+            await _once(connection, f"VACUUM (FULL, VERBOSE) {table}")
+        except RepertoryError:
+            if not connection.usable:
+                raise
+            return False
+        # The server says how many dead rows it had to keep, of the table and of what lies beside it.
+        kept = [int(count[0]) for detail in connection.details if (count := _COUNT.search(detail)) is not None]
+        return bool(kept) and not any(kept) and before != await _once(connection, file)
+
+
+async def _once(connection: PostgresConnection, statement: str) -> list[tuple[object, ...]]:
+    return [*await connection.run(statement, within_s=REWRITE_S, once=True)]

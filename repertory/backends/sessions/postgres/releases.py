@@ -1,0 +1,60 @@
+"""Giving sessions up: those that are released while a release is on its way are the next one, in one statement."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import anyio
+from msgspec import Struct
+
+from repertory.backends.ports import Lease
+from repertory.backends.postgres.pool import Pool
+from repertory.backends.postgres.values import int8s, texts
+from repertory.backends.sessions.postgres.presence import Presence
+from repertory.backends.sessions.postgres.statements import Statements
+from repertory.errors import RepertoryError
+
+TOGETHER_MAX: Final = 1000
+
+
+class _Release(Struct, eq=False):
+    lease: Lease
+    done: bool = False
+    error: RepertoryError | None = None
+
+
+class Releases:
+    """The releases of one store. For one event loop."""
+
+    def __init__(self, pool: Pool, statements: Statements, presence: Presence, owner: str) -> None:
+        self._pool = pool
+        self._statements = statements
+        self._presence = presence
+        self._owner = owner
+        self._waiting: list[_Release] = []
+        self._lock = anyio.Lock()
+
+    async def release(self, lease: Lease) -> None:
+        """Return when the session is free. The caller shields it. Errors: those of the database."""
+        mine = _Release(lease)
+        self._waiting.append(mine)
+        async with self._lock:
+            if not mine.done:
+                await self._release_some()
+        if mine.error is not None:
+            raise mine.error
+
+    async def _release_some(self) -> None:
+        some, self._waiting = self._waiting[:TOGETHER_MAX], self._waiting[TOGETHER_MAX:]
+        names = [each.lease.session_id for each in some]
+        generations = int8s([each.lease.generation for each in some])
+        error: RepertoryError | None = None
+        try:
+            await self._pool.run(self._statements.release, texts(names), generations, self._owner)
+        except RepertoryError as raised:
+            error = raised
+        finally:
+            for each in some:
+                each.done, each.error = True, error
+        if error is None:
+            await self._presence.freed(names)

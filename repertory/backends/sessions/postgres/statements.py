@@ -1,0 +1,171 @@
+"""The statements of the session store, for one schema.
+
+Each is one transaction and one round trip unless its user says otherwise. Lines of `sessions` are locked in the order
+of their ids, so that two transactions never wait for each other in a circle.
+"""
+
+from __future__ import annotations
+
+from repertory.backends.sessions.postgres.presence import alive_sql, living_sql
+
+ROW_COLUMNS = "r.seq, r.kind, r.version, r.low, r.link, r.salt, r.body"
+"""A row's columns, in the order of `Row` without the agent."""
+_LINE = "id, generation, agents, seqs"
+_UNSYNCED = "set_config('synchronous_commit', 'off', true)"
+
+
+class Statements:
+    """`$1`, `$2`, ... are explained where the statements are used."""
+
+    def __init__(self, schema: str) -> None:
+        sessions = f"{schema}.sessions"
+        free = f"(s.owner IS NULL OR s.owner = $2::text OR NOT {alive_sql('s.owner', schema)})"
+        # Name, owner, takeover. No line when a live owner has it.
+        self.acquire = (
+            f"WITH mine AS (INSERT INTO {sessions} AS s (name, owner, generation)"
+            f" VALUES ($1::text, $2::text, nextval('{schema}.generations'))"
+            " ON CONFLICT (name, aside) DO UPDATE SET owner = excluded.owner, generation = excluded.generation"
+            f" WHERE $3::boolean OR {free} RETURNING {_LINE}) SELECT {_LINE}, {_UNSYNCED} FROM mine"
+        )
+        # Name, owner, generation.
+        self.acquire_again = (
+            f"WITH mine AS (UPDATE {sessions} SET owner = $2::text WHERE name = $1::text AND aside = 0"
+            f" AND generation = $3::bigint AND owner IS NULL RETURNING {_LINE}) SELECT {_LINE}, {_UNSYNCED} FROM mine"
+        )
+        # Names, generations, owner.
+        self.release = (
+            "WITH given AS (SELECT s.id, g.generation FROM unnest($1::text[], $2::bigint[]) AS g (name, generation)"
+            f" JOIN {sessions} AS s ON s.name = g.name AND s.aside = 0 WHERE s.generation = g.generation"
+            " AND s.owner = $3::text ORDER BY s.id FOR NO KEY UPDATE OF s),"
+            f" released AS (UPDATE {sessions} AS s SET owner = NULL FROM given WHERE s.id = given.id"
+            " AND s.generation = given.generation AND s.owner = $3::text RETURNING s.id)"
+            f" SELECT count(*), {_UNSYNCED} FROM released"
+        )
+        # Name.
+        self.line = f"SELECT {_LINE}, owner FROM {sessions} WHERE name = $1::text AND aside = 0"
+        # Ids.
+        self.lines = f"SELECT {_LINE}, owner FROM {sessions} WHERE id = ANY ($1::bigint[])"
+        self._read(schema)
+        self._commit(schema)
+        self._remove(schema)
+
+    def _read(self, schema: str) -> None:
+        rows = f"{schema}.rows AS r WHERE r.session = $1::bigint AND r.agent = $2::smallint"
+        low = f"(SELECT h.low FROM {schema}.rows AS h WHERE h.session = $1::bigint AND h.agent = $2::smallint"
+        # Session id, agent, last number.
+        self.window = (
+            f"SELECT {ROW_COLUMNS} FROM {rows} AND r.seq >= {low} AND h.seq = $3::bigint)"
+            " AND r.seq <= $3::bigint ORDER BY r.seq"
+        )
+        self.whole = f"SELECT {ROW_COLUMNS} FROM {rows} AND r.seq <= $3::bigint ORDER BY r.seq"
+        # Session id, agent.
+        self.labels = f"SELECT {ROW_COLUMNS} FROM {rows} AND r.kind = 10 AND r.salt <> '' ORDER BY r.seq"
+        # Session id.
+        self.everything = (
+            f"SELECT r.agent, {ROW_COLUMNS} FROM {schema}.rows AS r WHERE r.session = $1::bigint"
+            " ORDER BY r.agent, r.seq"
+        )
+        listed = (
+            f"WITH living AS MATERIALIZED ({living_sql(schema)}) SELECT s.name, s.agents, s.seqs, s.created_at,"
+            " s.updated_at, CASE WHEN s.owner IN (SELECT owner FROM living) THEN s.owner END"
+            f" FROM {schema}.sessions AS s WHERE s.aside = 0 AND s.agents <> '{{}}'"
+        )
+        self.listed = f"{listed} ORDER BY s.updated_at DESC, s.id DESC"
+        # Name.
+        self.listed_one = f"{listed} AND s.name = $1::text"
+        self.counts = (
+            f"SELECT s.name, s.agents[r.agent], s.seqs[r.agent], r.session, r.agent::bigint, r.count, r.first, r.last"
+            " FROM (SELECT session, agent, count(*) AS count, min(seq) AS first, max(seq) AS last"
+            f" FROM {schema}.rows GROUP BY session, agent) AS r LEFT JOIN {schema}.sessions AS s ON s.id = r.session"
+            " WHERE s.id IS NULL OR s.seqs[r.agent] IS DISTINCT FROM r.count OR r.first <> 1 OR r.last <> r.count"
+        )
+        self.empty = (
+            f"SELECT s.name, a.agent FROM {schema}.sessions AS s CROSS JOIN LATERAL unnest(s.agents)"
+            f" WITH ORDINALITY AS a (agent, n) WHERE NOT EXISTS (SELECT 1 FROM {schema}.rows AS r"
+            " WHERE r.session = s.id AND r.agent = a.n)"
+        )
+        # Name.
+        self.asides = f"SELECT id, aside FROM {schema}.sessions WHERE name = $1::text AND aside > 0 ORDER BY aside"
+
+    def _commit(self, schema: str) -> None:
+        sessions, rows = f"{schema}.sessions", f"{schema}.rows"
+        # Owner; then of each session: id, generation, its numbers before, those after, agents that are new, and when
+        # its first and last row were made; then the rows by column; then the rows to erase by column.
+        given = (
+            "WITH given AS (SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[],"
+            " $7::float8[], $8::float8[]) AS g (id, generation, before, seqs, agents, made_at, changed_at))"
+        )
+        held = (
+            f", held AS (SELECT s.id FROM {sessions} AS s JOIN given AS g ON g.id = s.id"
+            " WHERE s.generation = g.generation AND s.owner = $1::text ORDER BY s.id FOR NO KEY UPDATE OF s)"
+        )
+        moved = (
+            f", moved AS (UPDATE {sessions} AS s SET seqs = g.seqs::bigint[], agents = s.agents || g.agents::text[],"
+            " created_at = coalesce(s.created_at, g.made_at), updated_at = greatest(s.updated_at, g.changed_at)"
+            " FROM given AS g {held} WHERE s.id = g.id AND s.generation = g.generation AND s.owner = $1::text"
+            " AND s.seqs = g.before::bigint[] RETURNING s.id)"
+        )
+        stored = (
+            f", stored AS (INSERT INTO {rows} (session, agent, seq, kind, version, low, link, salt, body)"
+            " SELECT r.* FROM unnest($9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[],"
+            " $14::bigint[], $15::bytea[], $16::bytea[], $17::bytea[])"
+            " AS r (session, agent, seq, kind, version, low, link, salt, body) JOIN moved ON moved.id = r.session)"
+        )
+        erased = (
+            f", erased AS (UPDATE {rows} AS r SET salt = '', body = sha256(r.salt || r.body) FROM"
+            " unnest($18::bigint[], $19::bigint[], $20::bigint[]) AS e (session, agent, seq) JOIN moved"
+            " ON moved.id = e.session WHERE r.session = e.session AND r.agent = e.agent AND r.seq = e.seq"
+            " AND r.salt <> '' RETURNING r.tableoid AS part), marked AS (" + self._mark(schema, "erased") + ")"
+        )
+        ids = " SELECT id FROM moved"
+        alone = moved.format(held="")
+        ordered = held + moved.format(held="JOIN held AS h ON h.id = g.id")
+        self.append_one = given + alone + stored + ids
+        self.append_many = given + ordered + stored + ids
+        self.append_and_erase = given + ordered + stored + erased + ids
+        # Owner, ids, generations.
+        self.prove = (
+            f"SELECT s.id FROM {sessions} AS s JOIN unnest($2::bigint[], $3::bigint[]) AS g (id, generation)"
+            " ON g.id = s.id WHERE s.generation = g.generation AND s.owner = $1::text"
+        )
+        # Name, owner; numbers, agents, made, changed; then the rows by column. No line when the session is not new, or
+        # a live owner has it.
+        free = f"(s.owner IS NULL OR s.owner = $2::text OR NOT {alive_sql('s.owner', schema)})"
+        self.begin = (
+            f"WITH moved AS (INSERT INTO {sessions} AS s (name, generation, seqs, agents, created_at, updated_at)"
+            f" VALUES ($1::text, nextval('{schema}.generations'), $3::bigint[], $4::text[], $5::float8, $6::float8)"
+            " ON CONFLICT (name, aside) DO UPDATE SET generation = excluded.generation, owner = NULL,"
+            " seqs = excluded.seqs, agents = excluded.agents, created_at = excluded.created_at,"
+            f" updated_at = excluded.updated_at WHERE s.agents = '{{}}' AND {free} RETURNING s.id),"
+            f" stored AS (INSERT INTO {rows} (session, agent, seq, kind, version, low, link, salt, body)"
+            " SELECT moved.id, r.* FROM moved CROSS JOIN"
+            " unnest($7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[],"
+            " $12::bytea[], $13::bytea[], $14::bytea[])"
+            " AS r (agent, seq, kind, version, low, link, salt, body)) SELECT id FROM moved"
+        )
+
+    def _remove(self, schema: str) -> None:
+        sessions, rows = f"{schema}.sessions", f"{schema}.rows"
+        # Name, owner. Whether each line is in other hands.
+        self.lock = (
+            "SELECT s.id, s.aside, s.owner, s.owner IS NOT NULL AND s.owner <> $2::text AND"
+            f" {alive_sql('s.owner', schema)} FROM {sessions} AS s WHERE s.name = $1::text ORDER BY s.id FOR UPDATE"
+        )
+        # Ids.
+        self.delete_rows = (
+            f"WITH gone AS (DELETE FROM {rows} WHERE session = ANY ($1::bigint[]) RETURNING tableoid AS part),"
+            f" marked AS ({self._mark(schema, 'gone')}) SELECT count(*) FROM gone"
+        )
+        self.delete_lines = f"DELETE FROM {sessions} WHERE id = ANY ($1::bigint[])"
+        # Id, number.
+        self.set_aside = f"UPDATE {sessions} SET aside = $2::integer, owner = NULL WHERE id = $1::bigint"
+        self.erasures = f"SELECT part, marked::text FROM {schema}.erasures ORDER BY part"
+        # Part, when it was marked.
+        self.erased = f"DELETE FROM {schema}.erasures WHERE part = $1::text AND marked::text = $2::text"
+
+    @staticmethod
+    def _mark(schema: str, touched: str) -> str:
+        return (
+            f"INSERT INTO {schema}.erasures SELECT DISTINCT c.relname::text, now() FROM {touched}"
+            f" JOIN pg_class AS c ON c.oid = {touched}.part ON CONFLICT (part) DO UPDATE SET marked = excluded.marked"
+        )

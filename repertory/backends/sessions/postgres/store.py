@@ -1,0 +1,555 @@
+"""The session store in PostgreSQL, as callers see it.
+
+Many processes on many machines may share the tables. A session's line says who owns it; a commit checks that line in
+the same statement that stores the rows, so an owner that was replaced writes nothing (`commits.py`). Who is alive is
+the business of `presence.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Final, TypeVar, cast
+
+import anyio
+from anyio.lowlevel import checkpoint
+from msgspec import Struct
+
+from repertory.backends.ports import (
+    Batch,
+    Corruption,
+    Inspection,
+    Lease,
+    OwnedRows,
+    Position,
+    SalvagedRows,
+    SessionEnds,
+    SessionInfo,
+    SessionStore,
+    StoreCapabilities,
+    UntilFree,
+    taken,
+)
+from repertory.backends.postgres.address import PostgresAddress
+from repertory.backends.postgres.connection import PostgresConnection, ResultLine
+from repertory.backends.postgres.pool import Pool
+from repertory.backends.postgres.values import Parameter, int8s, texts
+from repertory.backends.sessions.postgres.commits import Commits, OwnedLine, columns
+from repertory.backends.sessions.postgres.erasing import Erasures
+from repertory.backends.sessions.postgres.presence import TTL_S, Presence
+from repertory.backends.sessions.postgres.releases import Releases
+from repertory.backends.sessions.postgres.schema import SCHEMA, check_schema, prepare
+from repertory.backends.sessions.postgres.statements import Statements
+from repertory.backends.sessions.table import busy, check_agents, refuse_gaps, unless_cancelled
+from repertory.core.ids import check_id
+from repertory.core.journal.codec import at_of
+from repertory.core.journal.rows import Row
+from repertory.errors import (
+    CorruptJournal,
+    Invalid,
+    LeaseLost,
+    RepertoryError,
+    SessionBusy,
+    StoreFailed,
+    StoreNotFound,
+    StoreUnavailable,
+)
+from repertory.forking import forget_in_children
+
+T = TypeVar("T")
+_READS_MAX: Final = 3
+CLOSE_S: Final = 10.0
+SCAN_S: Final = 600.0
+"""How long reading all sessions may take."""
+
+
+class PostgresSettings(Struct, frozen=True, kw_only=True):
+    """How a store uses its database."""
+
+    schema: str = SCHEMA
+    direct: PostgresAddress | None = None
+    """The database without the pooler that the address leads to."""
+    pooled: bool = False
+    """True if the address leads to a pooler that gives each transaction another connection."""
+    connections: int = 8
+    timeout_s: float = 20.0
+    """How long one statement may take, including the wait for a connection."""
+    ttl_s: float = TTL_S
+    """How long an owner counts as alive after its last beat."""
+
+
+class PostgresSessionStore(SessionStore):
+    """A `SessionStore` in PostgreSQL. For one event loop. Run `maintain` under supervision while it owns sessions.
+
+    Errors of every call: `StoreUnavailable` (not reached, restarting, out of time or resources: try again),
+    `StoreFailed` (password, rights, database, TLS, a replica, tables of a newer release: change what the message
+    names), `Corrupt`, `Invalid` (bad ids, a closed store). They name host, port, database and user.
+    """
+
+    def __init__(self, address: PostgresAddress, *, owner: str, settings: PostgresSettings | None = None) -> None:
+        """`owner` must be unique to this object; leases carry it."""
+        self._settings = settings = settings or PostgresSettings()
+        schema = check_schema(settings.schema)
+        self._address = address
+        self._owner = check_id(owner, "owner")
+        pooled = settings.pooled or settings.direct is not None
+        direct = settings.direct if pooled else address
+        self._pool = Pool(address, size=settings.connections, prepares=not pooled, within_s=settings.timeout_s)
+        self._sql = Statements(schema)
+        self._presence = Presence(self._pool, direct, schema=schema, owner=owner, ttl_s=settings.ttl_s)
+        self._held: dict[str, OwnedLine] = {}
+        self._acquiring: dict[str, int] = {}
+        self._erasures = Erasures(self._pool, direct or address, self._sql, schema)
+        self._commits = Commits(self._pool, self._sql, self._held, self._refuse_doubtful, self._erasures.note)
+        self._releases = Releases(self._pool, self._sql, self._presence, self._owner)
+        self._preparing = anyio.Lock()
+        self._ready = False
+        self._closed = False
+        forget_in_children(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child: count as closed. The connections are the parent's, and forget it themselves."""
+        self._closed = True
+        self._held.clear()
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return StoreCapabilities(
+            maintained=True,
+            look_every_s=1.0,
+            acquires_again=True,
+            reads_positions=True,
+            finds_labels=True,
+            quarantines=True,
+        )
+
+    @property
+    def name(self) -> str:
+        """The address without a password, and the schema."""
+        return f"{self._address.name}#{self._settings.schema}"
+
+    async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
+        """One round trip, which is not synced: a crash of the server may undo it, and then the lease is lost."""
+        return (await self._acquire(session_id, takeover=takeover)).lease
+
+    async def acquire_again(self, lease: Lease) -> bool:
+        if lease.owner != self._owner:
+            return False
+        await self._begin(create=True)
+        await self._presence.ensure()
+        line = await self._owning(self._sql.acquire_again, lease.session_id, lease.generation)
+        if line is not None:
+            await unless_cancelled(self, line.lease)
+        return line is not None
+
+    async def own_and_load(self, session_id: str, agent_id: str, *, takeover: bool = False) -> OwnedRows:
+        """`acquire` and `load` in two round trips."""
+        line = await self._acquire(session_id, takeover=takeover)
+        try:
+            if agent_id not in line.agents:
+                return OwnedRows(line.lease, ())
+            number = line.agents.index(agent_id)
+            lines = await self._read(self._sql.window, line.id, number + 1, line.seqs[number])
+            return OwnedRows(line.lease, _complete(lines, session_id, agent_id, line.seqs[number], whole=False))
+        except RepertoryError as error:
+            return OwnedRows(line.lease, error)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._give_up(line.lease)
+            raise
+
+    async def release(self, lease: Lease) -> None:
+        """Releases that wait for each other are one statement."""
+        self._refuse_closed()
+        line = self._held.get(lease.session_id)
+        if line is not None and line.lease == lease:
+            del self._held[lease.session_id]
+        await _waited_for(self._releases.release(lease))
+
+    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
+        """Commit one group in one transaction, together with those of other calls that wait; one outcome per batch, in
+        order. Errors: see the class; `StoreUnavailable` also before anything is written, when the database has not
+        heard of this owner lately.
+        """
+        self._refuse_closed()
+        check_agents(batches)
+        return await _waited_for(self._commits.append(batches))
+
+    async def begin(self, session_id: str, rows: Sequence[Row]) -> None:
+        """Store a new session that nobody owns, in one statement. Errors: see `SessionStore`."""
+        check_id(session_id, "session id")
+        beginning = _beginning(session_id, rows)
+        await self._begin(create=True)
+        if not await _waited_for(self._pool.run(self._sql.begin, session_id, self._owner, *beginning)):
+            if await self.sessions(session_id):
+                raise taken(session_id)
+            raise busy(session_id, await self._owner_of(session_id))
+
+    async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
+        statement = self._sql.whole if whole else self._sql.window
+        return await self._load(session_id, agent_id, statement, whole=whole)
+
+    async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
+        return await self._load(session_id, agent_id, self._sql.window, at=seq)
+
+    async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
+        """By an index of their own."""
+        found = await self._line(session_id)
+        if found is None or agent_id not in found.agents:
+            return []
+        number = found.agents.index(agent_id)
+        lines = await self._read(self._sql.labels, found.id, number + 1)
+        return [_row(agent_id, line) for line in lines]
+
+    async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
+        if not await self._begin(create=False):
+            return []
+        if session_id is None:
+            return [_info(line) for line in await self._read(self._sql.listed, within_s=SCAN_S)]
+        return [_info(line) for line in await self._pool.run(self._sql.listed_one, session_id)]
+
+    async def ends(self, session_id: str) -> SessionEnds | None:
+        found = await self.sessions(session_id)
+        if not found:
+            return None
+        return SessionEnds(found[0], {agent_id: await self.load(session_id, agent_id) for agent_id in found[0].agents})
+
+    async def delete(self, session_id: str) -> None:
+        """Erase a session and what was set aside of it. No query finds it any more when this returns; its bytes leave
+        the files soon after (`erasing.py`). Errors: `NotFound`, `SessionBusy`, and see the class.
+        """
+
+        async def remove(connection: PostgresConnection, lines: Sequence[ResultLine]) -> None:
+            ids = int8s([cast("int", line[0]) for line in lines])
+            await self._within(connection, self._sql.delete_rows, ids)
+            await self._within(connection, self._sql.delete_lines, ids)
+
+        await self._change(session_id, remove)
+        self._erasures.note()
+
+    async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
+        """Keep the rows where they are under a line that nobody reads, and begin the session anew with these, in one
+        transaction. Errors: `NotFound`, `SessionBusy`, and see the class.
+        """
+        beginning = _beginning(check_id(session_id, "session id"), keep)
+        moved_to = ""
+
+        async def move(connection: PostgresConnection, lines: Sequence[ResultLine]) -> None:
+            nonlocal moved_to
+            number = 1 + max(cast("int", line[1]) for line in lines)
+            current = next(cast("int", line[0]) for line in lines if line[1] == 0)
+            await self._within(connection, self._sql.set_aside, current, number)
+            await self._within(connection, self._sql.begin, session_id, self._owner, *beginning)
+            moved_to = self._name_aside(current, number)
+
+        await self._change(session_id, move)
+        return moved_to
+
+    async def quarantined(self, session_id: str) -> Sequence[str]:
+        check_id(session_id, "session id")
+        if not await self._begin(create=False):
+            return []
+        lines = await self._pool.run(self._sql.asides, session_id)
+        return [self._name_aside(cast("int", line[0]), cast("int", line[1])) for line in lines]
+
+    async def inspect(self) -> Inspection:
+        """Rows of no session, and journals whose rows are not all there."""
+        if not await self._begin(create=False):
+            return Inspection()
+        strays: list[str] = []
+        sick: dict[str, str] = {}
+        for name, agent, seq, session, number, count, *_ in await self._read(self._sql.counts, within_s=SCAN_S):
+            if name is None:
+                strays.append(f"{count} rows of session {session}, which there is not")
+            else:
+                sick[str(name)] = f"agent {agent or number}: {count} rows are there, and {seq or 0} should be"
+        for name, agent in await self._read(self._sql.empty, within_s=SCAN_S):
+            sick[str(name)] = f"agent {agent}: no row is there"
+        return Inspection(sick=sick, strays=strays)
+
+    async def examine(self, session_id: str) -> Sequence[Corruption]:
+        """Missing rows, and rows of agents that the session does not name."""
+        return (await self.salvage(session_id)).damages
+
+    async def salvage(self, session_id: str) -> SalvagedRows:
+        """Every row of the session; agents that its line does not name are called by their number."""
+        found = await self._line(session_id)
+        if found is None:
+            return SalvagedRows()
+        rows: list[Row] = []
+        damages: list[Corruption] = []
+        counts: dict[str, int] = {}
+        for number, *line in await self._read(self._sql.everything, found.id):
+            place = cast("int", number) - 1
+            agent_id = found.agents[place] if 0 <= place < len(found.agents) else f"agent-{number}"
+            rows.append(_row(agent_id, tuple(line)))
+            counts[agent_id] = counts.get(agent_id, 0) + 1
+        for agent_id in {*found.agents, *counts}:
+            there, wanted = counts.get(agent_id, 0), found.seq_of(agent_id)
+            if there != wanted:
+                what = f"agent {agent_id}: {there} rows are there, and {wanted} should be"
+                damages.append(Corruption(where=f"{self.name}, session {session_id}", what=what))
+        return SalvagedRows(rows=rows, damages=damages)
+
+    # Between owners.
+
+    async def maintain(self) -> None:
+        """Show that this owner is alive, hear others, and write parts anew in which contents were destroyed, until
+        cancelled.
+        """
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._erasures.keep)
+            await self._presence.keep()
+
+    async def asked_for(self) -> Sequence[str]:
+        """What others ask for. A session that the database says is ours, and of which no lease is known because an
+        answer was lost, is released here.
+        """
+        self._refuse_closed()
+        asked = await self._presence.asked_for()
+        for session_id in [name for name in asked if not self._uses(name)]:
+            with suppress(StoreFailed):  # Whoever writes is told; here nobody waits for an answer.
+                await self._release_unknown(session_id)
+        return [session_id for session_id in asked if self._uses(session_id)]
+
+    async def listen(self, asked: Callable[[], None]) -> None:
+        await self._presence.listen(asked)
+
+    def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
+        return self._presence.waiting(session_id)
+
+    async def aclose(self) -> None:
+        """Close. One statement ends every lease of this object."""
+        if self._closed:
+            await checkpoint()
+            return
+        self._closed = True
+        with anyio.move_on_after(CLOSE_S, shield=True):  # What is left undone then, others do: leases end, marks stay.
+            await self._presence.close()
+            await self._erasures.close()
+        self._presence.drop()
+        self._pool.close()
+        self._held.clear()
+        await checkpoint()
+
+    def abandon(self) -> threading.Thread | None:
+        """The server ends what a closed connection held."""
+        self._closed = True
+        self._presence.drop()
+        self._pool.close()
+        return None
+
+    # Within.
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise Invalid("this was closed before", name=self.name)
+
+    async def _begin(self, *, create: bool) -> bool:
+        """False if there are no tables, and none were to be made."""
+        self._refuse_closed()
+        if not self._ready:
+            async with self._preparing:
+                if not self._ready:
+                    self._ready = await prepare(self._pool, self._settings.schema, create=create)
+                    if self._ready:
+                        self._erasures.look()
+        return self._ready
+
+    async def _refuse_doubtful(self) -> None:
+        error = self._presence.refuse_when_doubtful()
+        if error is not None:
+            raise error
+        if self._held:
+            await self._presence.ensure()
+
+    async def _acquire(self, session_id: str, *, takeover: bool) -> OwnedLine:
+        check_id(session_id, "session id")
+        await self._begin(create=True)
+        await self._presence.ensure()
+        line = await self._owning(self._sql.acquire, session_id, takeover)
+        if line is None:
+            owner = await self._owner_of(session_id)
+            if owner is None or owner == self._owner:
+                raise StoreUnavailable("the session was released just now", session=session_id)
+            await self._presence.ask(owner, session_id)
+            raise busy(session_id, owner)
+        await unless_cancelled(self, line.lease)
+        return line
+
+    async def _owning(self, statement: str, session_id: str, argument: int | bool) -> OwnedLine | None:
+        """The line that this statement makes ours. Cancellation waits for it."""
+        self._acquiring[session_id] = self._acquiring.get(session_id, 0) + 1
+        try:
+            lines = await _uncut(self._pool.run(statement, session_id, self._owner, argument))
+        finally:
+            self._acquiring[session_id] -= 1
+            if not self._acquiring[session_id]:
+                del self._acquiring[session_id]
+        if not lines:
+            return None
+        owned = _owned(session_id, self._owner, lines[0])
+        known = self._held.get(session_id)
+        if known is None or known.lease.generation <= owned.lease.generation:  # Answers may overtake each other.
+            self._held[session_id] = owned
+        return owned
+
+    def _uses(self, session_id: str) -> bool:
+        return session_id in self._held or session_id in self._acquiring
+
+    async def _release_unknown(self, session_id: str) -> None:
+        lines = await self._pool.run(self._sql.line, session_id)
+        # Whatever acquires it from now on raises the generation.
+        if lines and lines[0][4] == self._owner and not self._uses(session_id):
+            generation = cast("int", lines[0][1])
+            lease = Lease(session_id=session_id, owner=self._owner, generation=generation)
+            await _uncut(self._releases.release(lease))
+
+    async def _give_up(self, lease: Lease) -> None:
+        try:
+            await self.release(lease)
+        except RepertoryError:
+            return  # It ends with this store, or when another owner asks for it.
+
+    async def _owner_of(self, session_id: str) -> str | None:
+        lines = await self._pool.run(self._sql.line, session_id)
+        return cast("str | None", lines[0][4]) if lines else None
+
+    async def _line(self, session_id: str) -> OwnedLine | None:
+        check_id(session_id, "session id")
+        if not await self._begin(create=False):
+            return None
+        lines = await self._pool.run(self._sql.line, session_id)
+        return _owned(session_id, "", lines[0]) if lines else None
+
+    async def _read(self, statement: str, *parameters: Parameter, within_s: float | None = None) -> list[ResultLine]:
+        """Read rows. A statement that is planned anew locks the one part of the table that it reads; a prepared one
+        would lock them all, and wait for a part that is being written anew.
+        """
+        async with self._pool.connection(within_s) as connection:
+            limit_s = self._settings.timeout_s if within_s is None else within_s
+            return await connection.run(statement, *parameters, within_s=limit_s, once=True)
+
+    async def _load(
+        self, session_id: str, agent_id: str, statement: str, *, whole: bool = False, at: int | None = None
+    ) -> Sequence[Row]:
+        """Rows up to the one at `at`, or to the last. The session may be deleted between the two reads."""
+        for tries in range(_READS_MAX):
+            line = await self._line(session_id)
+            if line is None or agent_id not in line.agents:
+                return []
+            last = line.seq_of(agent_id)
+            seq = last if at is None else at
+            if not 0 < seq <= last:
+                return []
+            lines = await self._read(statement, line.id, line.agents.index(agent_id) + 1, seq)
+            try:
+                return _complete(lines, session_id, agent_id, seq, whole=whole)
+            except CorruptJournal:
+                again = await self._line(session_id)
+                if (again is not None and again.id == line.id) or tries == _READS_MAX - 1:
+                    raise
+        raise AssertionError
+
+    async def _change(
+        self, session_id: str, change: Callable[[PostgresConnection, Sequence[ResultLine]], Awaitable[None]]
+    ) -> None:
+        """Change a session in one transaction, with its lines locked. Errors: `NotFound`, `SessionBusy`."""
+        check_id(session_id, "session id")
+        there = await self._begin(create=False)
+        if not there:
+            raise StoreNotFound("no such session", session=session_id)
+        with anyio.CancelScope(shield=True):
+            async with self._pool.connection() as connection:
+                try:
+                    await self._within(connection, "BEGIN")
+                    lines = await self._within(connection, self._sql.lock, session_id, self._owner)
+                    if all(line[1] for line in lines):
+                        raise StoreNotFound("no such session", session=session_id)
+                    for line in lines:
+                        if line[3]:
+                            raise busy(session_id, cast("str | None", line[2]))
+                    await change(connection, lines)
+                    await self._within(connection, "COMMIT")
+                except (StoreNotFound, SessionBusy):
+                    await self._within(connection, "ROLLBACK")
+                    raise
+                except BaseException:
+                    connection.close()
+                    raise
+        self._held.pop(session_id, None)
+        await checkpoint()
+
+    async def _within(self, connection: PostgresConnection, statement: str, *parameters: Parameter) -> list[ResultLine]:
+        return await connection.run(statement, *parameters, within_s=self._settings.timeout_s, once=True)
+
+    def _name_aside(self, session: int, number: int) -> str:
+        return f"{self.name}, session {session}, set aside as number {number}"
+
+
+async def _uncut(call: Awaitable[T]) -> T:
+    """Its result. Cancellation waits for it, and is noticed by what comes next."""
+    with anyio.CancelScope(shield=True):
+        return await call
+    raise AssertionError
+
+
+async def _waited_for(call: Awaitable[T]) -> T:
+    """Its result. Cancellation waits for it."""
+    result = await _uncut(call)
+    await checkpoint()
+    return result
+
+
+def _beginning(session_id: str, rows: Sequence[Row]) -> list[Parameter]:
+    """The parameters for a session that begins with these rows. Errors: `LeaseLost` when they begin no journals."""
+    check_agents([Batch(lease=Lease(session_id=session_id, owner="", generation=0), rows=rows)])
+    agents = list(dict.fromkeys(row.agent_id for row in rows))
+    parts = [[row for row in rows if row.agent_id == agent_id] for agent_id in agents]
+    for part in parts:
+        refusal = refuse_gaps(session_id, part, 0)
+        if refusal is not None:
+            raise refusal
+    times = [at for row in rows if not row.erased and (at := at_of(row.body)) is not None]
+    by_column = columns([(0, agents.index(row.agent_id) + 1, row) for row in rows])[1:]
+    seqs = int8s([part[-1].seq for part in parts])
+    return [seqs, texts(agents), times[0] if times else None, max(times, default=None), *by_column]
+
+
+def _owned(session_id: str, owner: str, line: ResultLine) -> OwnedLine:
+    session, generation, agents, seqs = line[:4]
+    lease = Lease(session_id=session_id, owner=owner, generation=cast("int", generation))
+    return OwnedLine(lease, cast("int", session), cast("list[str]", agents), cast("list[int]", seqs))
+
+
+def _row(agent_id: str, line: ResultLine) -> Row:
+    return Row(agent_id, *line)  # type: ignore[arg-type]
+
+
+def _complete(lines: Sequence[ResultLine], session_id: str, agent_id: str, last: int, *, whole: bool) -> list[Row]:
+    """The rows up to number `last`, if none is missing. Errors: `CorruptJournal`."""
+    rows = [_row(agent_id, line) for line in lines]
+    first = 1 if whole else (rows[-1].low if rows else last)
+    for seq, row in zip(range(first, last + 1), rows, strict=False):
+        if row.seq != seq:
+            break
+    else:
+        if len(rows) == last + 1 - first and first >= 1:
+            return rows
+    there = {row.seq for row in rows}
+    missing = next((seq for seq in range(last, max(0, first - 1), -1) if seq not in there), last)
+    raise CorruptJournal("a row is missing", session=session_id, agent=agent_id, seq=missing)
+
+
+def _info(line: ResultLine) -> SessionInfo:
+    name, agents, seqs, created_at, updated_at, owner = line
+    found = dict(zip(cast("list[str]", agents), cast("list[int]", seqs), strict=False))
+    return SessionInfo(
+        session_id=str(name),
+        agents=found,
+        created_at=cast("float | None", created_at) or 0.0,
+        updated_at=cast("float | None", updated_at) or cast("float | None", created_at) or 0.0,
+        owner=cast("str | None", owner),
+        damaged=len(cast("list[str]", agents)) != len(cast("list[int]", seqs)),
+    )

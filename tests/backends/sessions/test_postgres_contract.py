@@ -1,0 +1,42 @@
+"""Sessions in PostgreSQL: `PostgresSessionStore` keeps the contract of session stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from repertory.backends.ports import SessionStore
+from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore
+from repertory.testing.session_contract import SessionStoreContract
+from tests.backends.sessions.postgres_places import postgres_store
+
+
+class _NoChance:
+    def random(self) -> float:
+        return 0.5
+
+
+@pytest.mark.usefixtures("postgres")
+@pytest.mark.real_time
+class TestPostgresSessionStore(SessionStoreContract):
+    def open_store(self, place: Path, owner: str) -> SessionStore:
+        return postgres_store(place, owner)
+
+
+@pytest.mark.usefixtures("postgres")
+@pytest.mark.real_time
+class TestFaultyPostgresSessionStore(SessionStoreContract):
+    """Without faults, the wrapper changes nothing."""
+
+    def open_store(self, place: Path, owner: str) -> SessionStore:
+        return FaultySessionStore(postgres_store(place, owner), _NoChance(), FaultSettings())
+
+
+@pytest.mark.usefixtures("postgres")
+@pytest.mark.real_time
+class TestPooledPostgresSessionStore(SessionStoreContract):
+    """An owner without a connection of its own."""
+
+    def open_store(self, place: Path, owner: str) -> SessionStore:
+        return postgres_store(place, owner, pooled=True)
