@@ -140,7 +140,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         shown = await self._conversation.ask(LoadView(image=image), timeout_s=math.inf)
         read_model.misnamed = shown.misnamed
 
-    async def on_stop(self, reason: ExitReason) -> None:
+    def stop_now(self, reason: ExitReason) -> bool:
         """Hand the records of a turn that was cut short to the persister, which stops after this actor. If the
         persister has failed, running and queued calls get its error, such as `LeaseLost`.
         """
@@ -152,6 +152,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         if failed is not None:
             for call in (*([] if self._running is None else [self._running]), *self._waiting):
                 call.fail(failed)
+        return True
 
     def _write_first_records(self) -> None:
         """Begin a new journal with the state and messages that the agent was built with."""
@@ -289,13 +290,14 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         if at_once:
             self._cancel()
             self._refuse_waiting()
-        slot = self.context.defer()
+        slot = self.context.defer() if self.context.asked else None
 
         def end() -> None:
             self._keep_state()
             if self._named.known:  # Later calls know of them what the journal tells, as after a restart.
                 self._named = NamedTurns(self._journal.fold.image())
-            slot.reply(None)
+            if slot is not None:
+                slot.reply(None)
 
         self._queue.when_idle(end)
         return carry_on()

@@ -13,7 +13,19 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, assert_never, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    assert_never,
+    cast,
+)
 
 import anyio
 from anyio.lowlevel import current_token
@@ -381,6 +393,8 @@ R = TypeVar("R", AgentResult, MultiAgentResult)
 class CallQueueActor(Actor[M], Generic[M, L]):
     """Serves one call at a time. Something to load is loaded before the next call."""
 
+    rests: ClassVar[bool] = True
+
     def __init__(self, jobs: str) -> None:
         """`jobs`: the name of the job that serves calls."""
         self._waiting: deque[Call] = deque()
@@ -515,11 +529,15 @@ class CallQueueActor(Actor[M], Generic[M, L]):
             self._waiting.popleft().fail(self._closed())
 
 
-# One job serves everything: starting a job costs more than the messages of a plain turn.
+# One job serves what comes soon after each other: to start a job for each plain turn adds a tenth to its cost. It ends
+# when nothing has come for a while, since a job that waits weighs more than the rest of an idle agent.
+
+LINGER_S = 1.0
+"""How long the job waits for the next work item."""
 
 
 class SerialQueue:
-    """An actor's work items, run one after the other in one job, which sleeps while there are none."""
+    """An actor's work items, run one after the other in one job, which ends when there have been none for a while."""
 
     def __init__(self, name: str, take: Callable[[], Awaitable[None] | None]) -> None:
         """`name`: the job's. `take` gives the next work item, or None if there is none."""
@@ -529,6 +547,7 @@ class SerialQueue:
         """True while an item runs or after `wake`, until `take` gives None."""
         self._beside = 0
         self._called: anyio.Event | None = None
+        """What the job waits for; None without a job."""
         self._waiting: list[Callable[[], None]] = []
 
     def wake(self, context: Context) -> None:
@@ -536,8 +555,13 @@ class SerialQueue:
         self.busy = True
         if self._called is None:
             self._called = anyio.Event()
-            context.job(self._work, name=self._name)
+            context.job(self._work, context, name=self._name)
         self._called.set()
+
+    def expire(self) -> None:
+        """Nothing has come for `LINGER_S`."""
+        if self._called is not None:
+            self._called.set()
 
     def begin_beside(self) -> None:
         """Work has begun elsewhere; the queue is not idle before it ends. Needs one `end_beside`."""
@@ -556,11 +580,20 @@ class SerialQueue:
         while self._waiting and not (self.busy or self._beside):
             self._waiting.pop()()
 
-    async def _work(self) -> None:
-        while True:
+    async def _work(self, context: Context) -> None:
+        while self.busy:
             while (one := self._take()) is not None:
                 await one
             self.busy = False
             self._tell()
-            self._called = anyio.Event()
-            await self._called.wait()
+            if not self.busy:
+                await self._linger(context)
+        self._called = None
+
+    async def _linger(self, context: Context) -> None:
+        called = self._called = anyio.Event()
+        expiring = context.expire_in(LINGER_S, self)
+        try:
+            await called.wait()
+        finally:
+            expiring.discard(self)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 
@@ -58,13 +58,23 @@ class SessionParts(Struct, frozen=True, kw_only=True):
     """The actors of the memory stores, by name."""
 
 
-def session_spec(name: str) -> ChildSpec:
-    """The supervisor of one session, to start `member_specs` under.
+_SUPERVISION = SupervisorSettings(strategy=Strategy.REST_FOR_ONE)
 
-    Temporary: a session that failed for good is started again by its next caller.
+
+class SessionSupervisor(Supervisor):
+    """The supervisor of one session, to start `member_specs` under."""
+
+    rests: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        super().__init__((), _SUPERVISION)
+
+
+def session_spec(name: str) -> ChildSpec:
+    """The spec of a `SessionSupervisor`. Temporary: a session that failed for good is started again by its next
+    caller.
     """
-    supervision = SupervisorSettings(strategy=Strategy.REST_FOR_ONE)
-    return ChildSpec(name=name, factory=lambda: Supervisor((), supervision), restart=Restart.TEMPORARY)
+    return ChildSpec(name=name, factory=SessionSupervisor, restart=Restart.TEMPORARY)
 
 
 def member_specs(settings: SessionSettings, parts: SessionParts) -> Sequence[ChildSpec]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import partial
-from typing import Generic, TypeAlias, TypeVar, TypeVarTuple, overload
+from typing import ClassVar, Generic, TypeAlias, TypeVar, TypeVarTuple, overload
 
 import anyio
 
@@ -28,7 +28,7 @@ from repertory.runtime.message import (
 )
 from repertory.runtime.ref import ActorRef, Down, unwatch, watch
 from repertory.runtime.spec import ChildSpec, SupervisorSettings
-from repertory.runtime.timers import Clock, Rng, Timers
+from repertory.runtime.timers import Clock, Expiring, Rng, Timers
 
 M_contra = TypeVar("M_contra", contravariant=True)
 
@@ -42,6 +42,11 @@ class Actor(Generic[M_contra]):
     """
 
     context: Context
+
+    rests: ClassVar[bool] = False
+    """True for actors of which there are many, most of them idle. An idle one has no task: what is not handled at once
+    (`handle_now`) begins one, among the context variables that the actor has started with.
+    """
 
     async def on_start(self) -> None:
         """Prepare the actor. The start is acknowledged when this returns; an exception here makes the start fail.
@@ -76,6 +81,15 @@ class Actor(Generic[M_contra]):
         """Clean up: jobs and children have ended. Shielded, bounded by the spec's `stop_timeout_s`; not run when
         killed.
         """
+
+    def stop_now(self, reason: ExitReason) -> bool:
+        """Clean up without waiting, instead of `on_stop`; False leaves it to that.
+
+        An actor that rests then ends in the step that stops it, if its children do so as well. After False it may be
+        called again.
+        """
+        del reason
+        return type(self).on_stop is Actor[object].on_stop
 
     def summary(self) -> object:
         """What the tree shows of this actor's state. Must be cheap and small."""
@@ -202,6 +216,13 @@ class Context:
         if period_s <= 0:
             raise Invalid("a period must be longer than zero", period_s=period_s)
         self._own_timers().every(period_s, message, object() if key is None else key)
+
+    def expire_in(self, seconds: float, entry: Expiring) -> set[Expiring]:
+        """Call `entry.expire()` in so many seconds or up to 50 ms later, unless it is taken out of the returned set.
+        Cheaper than a timer; a restart does not void it.
+        """
+        alarms = self._services.transport.alarms
+        return alarms.expire_at(self._services.transport.waker.now() + seconds, entry)
 
     def cancel_timer(self, key: Hashable) -> None:
         """Void the timer of that key, even if it has run out and waits. Unknown keys are fine."""

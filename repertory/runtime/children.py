@@ -167,6 +167,19 @@ class Children:
         for child in last_first:
             await self._stop(child, keep_queue=False)
 
+    def close_now(self, reason: Shutdown) -> bool:
+        """`close`, as long as nothing has to be waited for. False if a child is left, which has been told to stop: the
+        supervisor then goes on with `close`.
+        """
+        self._closed, self._reason = True, reason
+        for child in reversed(tuple(self._by_name.values())):
+            child.removing = True
+            self._request_stop(child, keep_queue=False)
+            if child.cell is not None:
+                return False
+            self._forget(child, reason)
+        return True
+
     def kill(self) -> None:
         """End all children now, without waiting."""
         self._closed = True

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from repertory.errors import Invalid, MailboxFull
 from repertory.runtime.message import ORIGIN, Envelope, Reason, Waits, undelivered
-from repertory.runtime.waker import Waiter
+from repertory.runtime.waker import Sleeper, Waiter
 
 
 class Overflow(StrEnum):
@@ -92,8 +92,8 @@ class Mailbox:
         self._overflow = Overflow(settings.overflow)
         self._dead_letters = dead_letters
         self._make_waiter = waiter
-        self.waiter: Waiter | None = None
-        """What an idle actor awaits; the actor sets a new one each time."""
+        self.waiter: Sleeper | None = None
+        """What an idle actor awaits, a new one each time; of an actor that rests, its cell."""
         self.at_once: Callable[[Envelope], bool] | None = None
         """Set by an actor with `handle_now`: handles a message at once, or returns False. To be called only if the
         actor is idle: it waits on `waiter`, and the mailbox takes messages.

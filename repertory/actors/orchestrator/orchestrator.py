@@ -115,10 +115,11 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         fold = self._journal.fold
         self._run = Run.of(fold.nodes.values(), fold.frontier, fold.run)
 
-    async def on_stop(self, reason: ExitReason) -> None:
+    def stop_now(self, reason: ExitReason) -> bool:
         """Hand the last records to the persister, which stops after this actor."""
         del reason
         self._journal.hand_over(soon=True)
+        return True
 
     def handle_now(self, message: OrchestratorMessage) -> Next:
         if isinstance(message, CallMessage):

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
-from anyio.lowlevel import RunVar
+from anyio.lowlevel import RunVar, checkpoint
 from msgspec import Struct, field
 
 from repertory.actors.call import deadline as caller_deadline
@@ -54,6 +54,8 @@ SERVED_PAUSED_MAX = 8
 """The same of sessions with tool servers, each of which may be a process."""
 _HURRY_SHARE = 0.05
 """Share of the drain timeout: how long a call that is cut short still waits for its store."""
+_IDLE_AT_ONCE = 64
+"""How many idle sessions a drain stops before other tasks run."""
 ShutdownHook = Callable[[], Awaitable[None]]
 
 
@@ -120,6 +122,14 @@ class _Place(Struct):
     def waits(self) -> bool:
         """Whether records wait for a store that does not take them."""
         return self.buffer is not None and self.buffer.error is not None and self.buffer.count > 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is an active agent's session of which nobody wants anything now."""
+        active = self.active
+        if active is None or self.users or self.paused or self.ending or self.lock.locked():
+            return False
+        return active.alive and active.orchestrator is None and not active.read_model.in_a_turn
 
     def is_paused_by(self, lock: ActivationLock) -> bool:
         """Whether it is the paused session of the agent, graph or swarm with this lock."""
@@ -535,7 +545,8 @@ class Host:
         """Let running turns finish. The phase's deadline cancels this task; remaining turns are cancelled later."""
         async with anyio.create_task_group() as group:
             for place in list(self._places.values()):
-                group.start_soon(self._finish_turns_of, place)
+                if not place.idle:
+                    group.start_soon(self._finish_turns_of, place)
 
     async def _finish_turns_of(self, place: _Place) -> None:
         async with place.lock:  # The session may just be starting.
@@ -548,16 +559,43 @@ class Host:
         active = [place.active for place in self._places.values() if place.active is not None and not place.paused]
         async with anyio.create_task_group() as group:
             for session in active:
-                group.start_soon(self._flush_memory, session)
+                if session.memory is not None:
+                    group.start_soon(self._flush_memory, session)
 
     async def _flush_memory(self, session: ActiveSession) -> None:
         self.flushed.append(await session.flush_memory())
 
     async def _rest_all(self) -> None:
-        """Commit every journal and release every lease."""
+        """Commit every journal and release every lease: those of idle sessions together, beside the others."""
         async with anyio.create_task_group() as group:
+            idle: list[tuple[PlaceKey, _Place]] = []
             for key, place in list(self._places.items()):
-                group.start_soon(self._rest_one, key, place)
+                if place.idle and self._keeps and place.remembers is None:
+                    idle.append((key, place))
+                else:
+                    group.start_soon(self._rest_one, key, place)
+            self._stores.gather_releases()
+            for number, (key, place) in enumerate(idle):
+                if not place.idle or not await self._rest_idle(key, place):
+                    group.start_soon(self._rest_one, key, place)
+                if number % _IDLE_AT_ONCE == 0:
+                    await checkpoint()
+            await self._stores.release_gathered()
+
+    async def _rest_idle(self, key: PlaceKey, place: _Place) -> bool:
+        """`_rest` for an idle session. False if something of it has to be waited for; it is then stopping."""
+        active = place.active
+        if active is None:
+            return True
+        async with place.lock:
+            place.ending = True
+            active.refuse_turns()
+            active.hurry(self._settings.drain_timeout_s * _HURRY_SHARE)
+            if not self.system.begin_stop(active.watched):
+                return False
+            await self._forget(place)
+            self._drop_empty(key, place)
+            return True
 
     async def _rest_one(self, key: PlaceKey, place: _Place) -> None:
         """A turn that still runs now is cancelled, which leaves a valid history."""
