@@ -121,7 +121,6 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         persister = self.context.sibling("persister")
         self._journal = await ActorJournal.open(persister, self._wall, buffer=self._buffer)
         self._conversation: ActorRef[ConversationMessage] = self.context.sibling("conversation")
-        self._chance = partial(self.context.rng.uniform, 0.0, 1.0)
         self._opening = TurnStarter(self._journal, self._parts, self._calls.unknown_outcome)
         await self._stand_on_journal()
         if not self._journal.fold.last_seq:
@@ -242,7 +241,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         if busy == "steer" and self._steer(call):
             return
         if busy == "interrupt":
-            self._waiting.appendleft(call)
+            self._waiting.insert(0, call)
             self._cancel()
         else:
             self._waiting.append(call)
@@ -359,7 +358,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         if call.invocation.deadline < math.inf:
             self.context.cancel_timer(call.invocation)
         if driver is not None:
-            self._waiting.extendleft(reversed(call.set_back(driver.undelivered)))
+            self._waiting[:0] = call.set_back(driver.undelivered)
             if driver.record.wrote and isinstance(outcome, AgentResult):
                 self._named.remember(call.invocation.idempotency_token, outcome, self._journal.fold.last_message)
         await call.end(outcome)
@@ -409,7 +408,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         """`before` is the driver of the call's previous turn."""
         turn = TurnContext(self._settings, self._parts, invocation, self.context.clock, publish=publish)
         record = TurnRecord(turn, self._journal, self._conversation)
-        return TurnDriver(turn, record, self._chance, before)
+        return TurnDriver(turn, record, partial(self.context.rng.uniform, 0.0, 1.0), before)
 
     async def _drive_one(
         self, driver: TurnDriver, invocation: Invocation, given: UserMessages | InterruptResponses

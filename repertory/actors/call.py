@@ -9,7 +9,6 @@ import math
 import threading
 import types
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -397,8 +396,8 @@ class CallQueueActor(Actor[M], Generic[M, L]):
 
     def __init__(self, jobs: str) -> None:
         """`jobs`: the name of the job that serves calls."""
-        self._waiting: deque[Call] = deque()
-        self._loads: deque[tuple[L, ReplySlot[None]]] = deque()
+        self._waiting: list[Call] = []
+        self._loads: list[tuple[L, ReplySlot[None]]] = []
         self._running: Call | None = None
         self._queue = SerialQueue(jobs, self._next)
         self._refusing = False
@@ -474,8 +473,8 @@ class CallQueueActor(Actor[M], Generic[M, L]):
 
     def _next(self) -> Awaitable[None] | None:
         if self._loads:
-            return self._load(*self._loads.popleft())
-        return self._serve(self._waiting.popleft()) if self._waiting else None
+            return self._load(*self._loads.pop(0))
+        return self._serve(self._waiting.pop(0)) if self._waiting else None
 
     def _take_load(self, wanted: L) -> Next:
         if self._refusing:
@@ -526,7 +525,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
 
     def _refuse_waiting(self) -> None:
         while self._waiting:
-            self._waiting.popleft().fail(self._closed())
+            self._waiting.pop(0).fail(self._closed())
 
 
 # One job serves what comes soon after each other: to start a job for each plain turn adds a tenth to its cost. It ends

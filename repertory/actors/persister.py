@@ -215,7 +215,7 @@ def persister_spec(
 ) -> ChildSpec:
     return ChildSpec(
         name="persister",
-        factory=lambda: SessionPersister(settings, keeper, entropy),
+        factory=partial(SessionPersister, settings, keeper, entropy),
         start_timeout_s=math.inf,  # Stores, and the wait for another process, have bounds of their own.
         stop_timeout_s=settings.stop_timeout_s,
     )
@@ -346,6 +346,7 @@ class SessionPersister(Actor[PersisterMessage]):
             case Written() | WriteRefused() if message.of is not self._write:
                 return carry_on()  # For an earlier incarnation.
             case Written(seq=seq):
+                self._write = None
                 self._note_written(seq, proved=self._writes)
                 return carry_on()
             case OpenJournal():

@@ -79,23 +79,32 @@ def session_spec(name: str) -> ChildSpec:
 
 def member_specs(settings: SessionSettings, parts: SessionParts) -> Sequence[ChildSpec]:
     """The persister, the conversation manager, the agent and its memory, if it has one, in starting order."""
+    factories = _Factories(settings, parts)
+    members = [
+        persister_spec(settings.persister, parts.keeper, parts.entropy),
+        ChildSpec(name="conversation", factory=factories.conversation),
+        ChildSpec(name="agent", factory=factories.agent),
+    ]
+    if parts.memory is not None:
+        members.append(ChildSpec(name="memory", factory=partial(factories.memory, parts.memory)))
+    return members
 
-    def conversation() -> ConversationActor:
+
+class _Factories(Struct, frozen=True):
+    """What makes a session's actors, again with each restart."""
+
+    settings: SessionSettings
+    parts: SessionParts
+
+    def conversation(self) -> ConversationActor:
+        parts = self.parts
         return ConversationActor(parts.manager, parts.wall, parts.summarize, parts.agent.hooks.shorten)
 
-    def agent() -> AgentActor:
+    def agent(self) -> AgentActor:
+        settings, parts = self.settings, self.parts
         buffer = parts.keeper.buffer_of(settings.agent.session_id, settings.agent.agent_id)
         return AgentActor(settings.agent, settings.calls, parts.agent, buffer, parts.wall)
 
-    def memory(remembered: MemoryParts) -> MemoryConsumer:
-        of = settings.agent.session_id, settings.agent.agent_id
-        return MemoryConsumer(of, remembered, parts.memories, parts.wall)
-
-    members = [
-        persister_spec(settings.persister, parts.keeper, parts.entropy),
-        ChildSpec(name="conversation", factory=conversation),
-        ChildSpec(name="agent", factory=agent),
-    ]
-    if parts.memory is not None:
-        members.append(ChildSpec(name="memory", factory=partial(memory, parts.memory)))
-    return members
+    def memory(self, remembered: MemoryParts) -> MemoryConsumer:
+        of = self.settings.agent.session_id, self.settings.agent.agent_id
+        return MemoryConsumer(of, remembered, self.parts.memories, self.parts.wall)

@@ -258,6 +258,9 @@ class NotStored:
     error: str
 
 
+_NO_ROWS: frozenset[int] = frozenset()
+
+
 class CommitBuffer:
     """The records of one agent of a session that are accepted and not stored."""
 
@@ -283,9 +286,9 @@ class CommitBuffer:
         """Handed to the writer, and not known to be stored."""
         self.unsent: list[Row] = []
         """The rows after them."""
-        self.erasing: frozenset[int] = frozenset()
+        self.erasing: frozenset[int] = _NO_ROWS
         """Stored rows whose contents the writer was asked to destroy; it has not confirmed that."""
-        self.erase: frozenset[int] = frozenset()
+        self.erase: frozenset[int] = _NO_ROWS
         """Rows for the next such request."""
         self.error: RepertoryError | None = None
         """Why the store does not accept them; None while the store accepts rows."""
@@ -334,7 +337,7 @@ class CommitBuffer:
         """Move everything to `sent`: the writer gets it next."""
         self.sent, self.unsent = self.rows, []
         if self.erase:
-            self.erasing, self.erase = self.erasing | self.erase, frozenset()
+            self.erasing, self.erase = self.erasing | self.erase, _NO_ROWS
 
     def batch(self, lease: Lease) -> Batch:
         """What was handed to the writer, to be committed under this lease."""
@@ -343,19 +346,20 @@ class CommitBuffer:
 
     def put_back(self) -> None:
         """Ask for the last erasures again, since the writer may not have done them."""
-        self.erase, self.erasing = self.erase | self.erasing, frozenset()
+        if self.erasing:
+            self.erase, self.erasing = self.erase | self.erasing, _NO_ROWS
 
     def stored(self, seq: int) -> None:
         """The rows up to `seq` are stored. Also clears the error."""
         self.sent = tuple(row for row in self.sent if row.seq > seq) if self.sent and self.sent[-1].seq > seq else ()
         if not self.sent:
-            self.erasing = frozenset()
+            self.erasing = _NO_ROWS
         self.error = None
 
     def abandon(self, error: RepertoryError) -> NotStored | None:
         """Forget all rows. If some were answered, remember and return them as lost."""
         rows, self.sent, self.unsent, self.error = self.rows, (), [], None
-        self.erase = self.erasing = frozenset()
+        self.erase = self.erasing = _NO_ROWS
         if not rows or rows[0].seq > self.promised:
             return None
         self.lost = _sum(self.lost, self._told(rows, error))

@@ -54,6 +54,8 @@ from repertory.runtime.timers import Expiring, TimerFired
 
 _LOG = logging.getLogger("repertory.runtime")
 
+_UNASKED = Shutdown()
+
 MessageHandler: TypeAlias = Callable[[object], Awaitable[Next]]
 
 BURST = 64
@@ -106,7 +108,7 @@ class Cell:
         self._services = services
         waits = child.ref.mailbox.waits
         self._origin = CallContext(waits, waits)
-        self._context = Context(child.ref, keeper, services, self._make_jobs)
+        self._context = Context(child.ref, keeper, services, self)
         self._actor: Actor[object] | None = None
         self._handle: anyio.TaskHandle[None] | None = None
         self._hook: anyio.CancelScope | None = None
@@ -122,7 +124,7 @@ class Cell:
         self._variables: Variables | None = None
         """The context variables that the actor has started with, if it is ever used outside its first task."""
         self._started = False
-        self._stop_reason = Shutdown()
+        self._stop_reason = _UNASKED
         self._turn_at = 0.0
         self._processed = 0
         self._failed = 0
@@ -249,6 +251,7 @@ class Cell:
         This is the runtime's hot path: values needed for every message are held in local names.
         """
         child, context, origin, mailbox = self._child, self._context, self._origin, self._child.ref.mailbox
+        mailbox.rest_no_more()
         queue, handle, parking = mailbox.queue, self._handler(actor), self._services.transport.waker
         now, make_waiter, draining, inf = parking.now, parking.waiter, State.DRAINING, math.inf
         burst = system_burst = 0
@@ -300,7 +303,7 @@ class Cell:
                 child.advance(LifecycleEvent.DRAINED)
                 return self._stop_reason
             elif actor.rests and self._cut is None:
-                mailbox.waiter, self._handle, self._rests = self, None, True
+                self._rest()
                 return None
             else:
                 burst = system_burst = 0
@@ -313,6 +316,12 @@ class Cell:
                 burst = 0
                 await parking.pause()
         return self._ended_at_once
+
+    def _rest(self) -> None:
+        """End the task, with which everything goes that is easily made again."""
+        self._child.ref.mailbox.rest(self)
+        self._context.rest()
+        self._handle, self._rests = None, True
 
     async def _handle_cancellable(self, handle: MessageHandler, envelope: Envelope) -> Next:
         """Handle a request, and cancel its turn if the asker goes."""
@@ -330,7 +339,7 @@ class Cell:
             self._variables = copy_context()
         if not quick:
             return actor.handle
-        self._child.ref.mailbox.at_once = self._handle_at_once
+        self._child.ref.mailbox.at_once = self
 
         async def handle(message: object) -> Next:
             after = actor.handle_now(message)
@@ -338,7 +347,7 @@ class Cell:
 
         return handle
 
-    def _handle_at_once(self, call: Envelope) -> bool:
+    def handle_at_once(self, call: Envelope) -> bool:
         """Handle a message in its sender's step, as a turn of this actor; False if it has to be queued.
 
         While it is handled the actor is not idle, so messages that come meanwhile are queued. They, and the end of the
@@ -348,7 +357,7 @@ class Cell:
         actor, variables, waiter = self._actor, self._variables, mailbox.waiter
         assert actor is not None
         assert variables is not None
-        if waiter is None or waiter.done() or mailbox.room <= 0 or self._at_once >= BURST:
+        if waiter is None or waiter.done() or self._at_once >= BURST or (mailbox.room <= 0 and not mailbox.rests):
             return False
         if self._keeper.about_to_restart:  # Whoever takes over handles it.
             return False
@@ -559,10 +568,17 @@ class Cell:
             children=() if context.own_children is None else context.own_children.infos(),
         )
 
-    def _make_jobs(self) -> Jobs:
-        return Jobs(self._child.ref.mailbox.waits, self._services.spawn_here, attempt, self._job_failed)
+    def make_jobs(self) -> Jobs:
+        """As `JobMaker`."""
+        return Jobs(self._child.ref.mailbox.waits, self._services.spawn_here, attempt, self)
 
-    def _job_failed(self, error: Exception) -> None:
+    def jobs_ended(self) -> None:
+        """As `JobMaker`."""
+        if self._rests:
+            self._context.rest()
+
+    def job_failed(self, error: Exception) -> None:
+        """As `JobMaker`."""
         if self._child.state is State.STOPPING:
             _LOG.error("a job failed while the actor stopped actor=%s", self._child.ref.path, exc_info=error)
         else:

@@ -185,7 +185,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         """Running nodes end normally, or are stopped if `at_once`."""
         self._refuse_waiting()
         while self._loads:
-            self._loads.popleft()[1].fail(self._closed())
+            self._loads.pop(0)[1].fail(self._closed())
         if at_once:
             self._cancel("shutdown")
         elif self._driver is not None:

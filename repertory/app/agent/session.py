@@ -109,7 +109,8 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
         )
         # Programs without leases may add messages to the sessions of some stores.
         others_add = isinstance(keeper, Durable) and keeper.store.capabilities.others_add
-        settings = SessionSettings(persister=persister, agent=replace(agent, others_add=others_add), calls=self.calls)
+        agent = replace(agent, others_add=True) if others_add else agent
+        settings = SessionSettings(persister=persister, agent=agent, calls=self.calls)
         summarize = Summarizer(self.parts, agent.agent_id).write
         parts = SessionParts(
             agent=self.parts,

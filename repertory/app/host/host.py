@@ -10,12 +10,11 @@ import logging
 import math
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 from anyio.lowlevel import RunVar, checkpoint
-from msgspec import Struct, field
+from msgspec import Struct
 
 from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.in_memory_journal import InMemoryJournal
@@ -86,7 +85,8 @@ class HostSettings(Struct, frozen=True, kw_only=True):
 class _Place(Struct):
     """The state of one session on the host."""
 
-    lock: anyio.Lock = field(default_factory=partial(anyio.Lock, fast_acquire=True))
+    _lock: anyio.Lock | None = None
+    """While somebody holds it or waits for it."""
     active: ActiveSession | None = None
     within: ActivationLock | None = None
     """For a node: the lock of the orchestrator that is called (see `NodeHost`)."""
@@ -119,6 +119,21 @@ class _Place(Struct):
     """The accepted records that are not stored yet, while it is active."""
 
     @property
+    def lock(self) -> anyio.Lock:
+        """Held while it starts or stops."""
+        self._lock = lock = self._lock or anyio.Lock(fast_acquire=True)
+        return lock
+
+    @property
+    def locked(self) -> bool:
+        return self._lock is not None and self._lock.locked()
+
+    def drop_lock(self) -> None:
+        """Nobody needs it any more, usually: one that is free weighs as much as the rest."""
+        if not self.locked:
+            self._lock = None
+
+    @property
     def waits(self) -> bool:
         """Whether records wait for a store that does not take them."""
         return self.buffer is not None and self.buffer.error is not None and self.buffer.count > 0
@@ -127,7 +142,7 @@ class _Place(Struct):
     def idle(self) -> bool:
         """Whether it is an active agent's session of which nobody wants anything now."""
         active = self.active
-        if active is None or self.users or self.paused or self.ending or self.lock.locked():
+        if active is None or self.users or self.paused or self.ending or self.locked:
             return False
         return active.alive and active.orchestrator is None and not active.read_model.in_a_turn
 
@@ -255,7 +270,7 @@ class Host:
         place.by = max(place.by, min(deadline, caller_deadline()))
         active = place.active
         ready = active is not None and active.alive and not place.paused and not place.ending
-        if active is not None and ready and not place.lock.locked():
+        if active is not None and ready and not place.locked:
             return active
         try:
             async with place.lock:
@@ -270,7 +285,7 @@ class Host:
         except BaseException:
             place.users -= 1
             self._note_cut(place)
-            if not place.lock.locked():  # Otherwise the task that stops the session drops the place.
+            if not place.locked:  # Otherwise the task that stops the session drops the place.
                 self._drop_empty(key, place)
             raise
 
@@ -285,6 +300,7 @@ class Host:
         place.idle_since = anyio.current_time()
         wanted = spec.key[:2] in self._wanted
         if place.users or (self._keeps and not spec.own and not wanted):
+            place.drop_lock()
             return None
         try:
             with anyio.CancelScope(shield=True):
@@ -346,7 +362,9 @@ class Host:
                 place.buffer = keeper.buffer_of(spec.agent.session_id, spec.agent.agent_id, spec.patience)
             else:
                 place.may_pause = True
-                keeper = spec.memory if spec.own else place.memory or spec.memory
+                given = spec.memory if spec.own else place.memory or spec.memory
+                assert given is not None
+                keeper = given
                 place.memory = None if spec.own else keeper
             members = await self._members(place, spec, keeper)
             if not self._settings.alone:

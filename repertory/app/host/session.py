@@ -150,7 +150,8 @@ class SessionSpec(Struct, frozen=True, kw_only=True):
     """Its memory across conversations."""
     sessions: SessionPlace | None = None
     """Where the session is stored; None keeps it in `memory` only."""
-    memory: InMemoryJournal
+    memory: InMemoryJournal | None = None
+    """Needed without `sessions`."""
     own: bool = False
     """Whether only the user's object keeps the journal, so that no other caller can find it."""
     takeover: bool = False
