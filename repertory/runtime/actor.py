@@ -9,7 +9,7 @@ from typing import ClassVar, Generic, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 import anyio
 
-from repertory.errors import Invalid, StreamClosed
+from repertory.errors import ActorDead, Invalid, StreamClosed
 from repertory.runtime.channel import Sink, StreamCall
 from repertory.runtime.child import Keeper, Services, Spawn
 from repertory.runtime.children import Children
@@ -318,10 +318,10 @@ class Context:
         if self.jobs is not None and not len(self.jobs):
             self.jobs = None
 
-    def close(self, error: Exception) -> None:
-        """The runtime's own: end the incarnation. Asks and streams that are still open fail with `error`."""
+    def close(self) -> None:
+        """The runtime's own: end the incarnation. Asks and streams that are still open fail with `ActorDead`."""
         for request in tuple(self.kept or ()):
-            request.fail(error)
+            request.fail(ActorDead("the actor stopped before it answered", actor=self.self_ref.path))
         if self.timers is not None:
             self.timers.close()
         for ref in self._watched or ():

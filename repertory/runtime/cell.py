@@ -523,7 +523,7 @@ class Cell:
             self._rests, child.ref.mailbox.waiter = False, None
         if context.own_children is not None:
             context.own_children.kill()
-        context.close(ActorDead("the actor stopped before it answered", actor=child.ref.path))
+        context.close()
         child.ref.mailbox.at_once = None
         if child.ref.mailbox.lane is not None:
             child.ref.mailbox.lane.clear()
