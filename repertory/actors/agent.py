@@ -127,7 +127,6 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         persister = self.context.sibling("persister")
         self._journal = await ActorJournal.open(persister, self._wall, buffer=self._buffer, owes=self._owes)
         self._conversation: ActorRef[ConversationMessage] = self.context.sibling("conversation")
-        self._chance = partial(self.context.rng.uniform, 0.0, 1.0)
         self._opening = TurnStarter(self._journal, self._parts, self._calls.unknown_outcome)
         await self._stand_on_journal()
         if not self._journal.fold.last_seq:
@@ -146,7 +145,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         shown = await self._conversation.ask(LoadView(image=image), timeout_s=math.inf)
         read_model.misnamed = shown.misnamed
 
-    async def on_stop(self, reason: ExitReason) -> None:
+    def stop_now(self, reason: ExitReason) -> bool:
         """Hand the records of a turn that was cut short to the persister, which stops after this actor. If the
         persister has failed, running and queued calls get its error, such as `LeaseLost`.
         """
@@ -158,6 +157,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         if failed is not None:
             for call in (*([] if self._running is None else [self._running]), *self._waiting):
                 call.fail(failed)
+        return True
 
     def _write_first_records(self) -> None:
         """Begin a new journal with the state and messages that the agent was built with."""
@@ -249,7 +249,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         if busy == "steer" and self._steer(call):
             return
         if busy == "interrupt":
-            self._waiting.appendleft(call)
+            self._waiting.insert(0, call)
             self._cancel()
         else:
             self._waiting.append(call)
@@ -298,13 +298,14 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             self._leaves_owed = self._running is not None
             self._cancel()
             self._refuse_waiting()
-        slot = self.context.defer()
+        slot = self.context.defer() if self.context.asked else None
 
         def end() -> None:
             self._keep_state()
             if self._named.known:  # Later calls know of them what the journal tells, as after a restart.
                 self._named = NamedTurns(self._journal.fold.image())
-            slot.reply(None)
+            if slot is not None:
+                slot.reply(None)
 
         self._queue.when_idle(end)
         return carry_on()
@@ -379,7 +380,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         if call.invocation.deadline < math.inf:
             self.context.cancel_timer(call.invocation)
         if driver is not None:
-            self._waiting.extendleft(reversed(call.set_back(driver.undelivered)))
+            self._waiting[:0] = call.set_back(driver.undelivered)
             if driver.record.wrote and isinstance(outcome, AgentResult):
                 self._named.remember(call.invocation.idempotency_token, outcome, self._journal.fold.last_message)
         self._note_call_ended()
@@ -436,7 +437,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         """`before` is the driver of the call's previous turn."""
         turn = TurnContext(self._settings, self._parts, invocation, self.context.clock, publish=publish)
         record = TurnRecord(turn, self._journal, self._conversation)
-        return TurnDriver(turn, record, self._chance, before)
+        return TurnDriver(turn, record, partial(self.context.rng.uniform, 0.0, 1.0), before)
 
     async def _drive_one(
         self, driver: TurnDriver, invocation: Invocation, given: UserMessages | InterruptResponses

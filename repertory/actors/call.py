@@ -9,11 +9,22 @@ import math
 import threading
 import types
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, assert_never, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    assert_never,
+    cast,
+)
 
 import anyio
 from anyio.lowlevel import current_token
@@ -388,10 +399,12 @@ R = TypeVar("R", AgentResult, MultiAgentResult)
 class CallQueueActor(Actor[M], Generic[M, L]):
     """Serves one call at a time. Something to load is loaded before the next call."""
 
+    rests: ClassVar[bool] = True
+
     def __init__(self, jobs: str) -> None:
         """`jobs`: the name of the job that serves calls."""
-        self._waiting: deque[Call] = deque()
-        self._loads: deque[tuple[L, ReplySlot[None]]] = deque()
+        self._waiting: list[Call] = []
+        self._loads: list[tuple[L, ReplySlot[None]]] = []
         self._running: Call | None = None
         self._queue = SerialQueue(jobs, self._next)
         self._refusing = False
@@ -467,8 +480,8 @@ class CallQueueActor(Actor[M], Generic[M, L]):
 
     def _next(self) -> Awaitable[None] | None:
         if self._loads:
-            return self._load(*self._loads.popleft())
-        return self._serve(self._waiting.popleft()) if self._waiting else None
+            return self._load(*self._loads.pop(0))
+        return self._serve(self._waiting.pop(0)) if self._waiting else None
 
     def _take_load(self, wanted: L) -> Next:
         if self._refusing:
@@ -519,14 +532,18 @@ class CallQueueActor(Actor[M], Generic[M, L]):
 
     def _refuse_waiting(self) -> None:
         while self._waiting:
-            self._waiting.popleft().fail(self._closed())
+            self._waiting.pop(0).fail(self._closed())
 
 
-# One job serves everything: starting a job costs more than the messages of a plain turn.
+# One job serves what comes soon after each other: to start a job for each plain turn adds a tenth to its cost. It ends
+# when nothing has come for a while, since a job that waits weighs more than the rest of an idle agent.
+
+LINGER_S = 1.0
+"""How long the job waits for the next work item."""
 
 
 class SerialQueue:
-    """An actor's work items, run one after the other in one job, which sleeps while there are none."""
+    """An actor's work items, run one after the other in one job, which ends when there have been none for a while."""
 
     def __init__(self, name: str, take: Callable[[], Awaitable[None] | None]) -> None:
         """`name`: the job's. `take` gives the next work item, or None if there is none."""
@@ -536,6 +553,7 @@ class SerialQueue:
         """True while an item runs or after `wake`, until `take` gives None."""
         self._beside = 0
         self._called: anyio.Event | None = None
+        """What the job waits for; None without a job."""
         self._waiting: list[Callable[[], None]] = []
 
     def wake(self, context: Context) -> None:
@@ -543,8 +561,13 @@ class SerialQueue:
         self.busy = True
         if self._called is None:
             self._called = anyio.Event()
-            context.job(self._work, name=self._name)
+            context.job(self._work, context, name=self._name)
         self._called.set()
+
+    def expire(self) -> None:
+        """Nothing has come for `LINGER_S`."""
+        if self._called is not None:
+            self._called.set()
 
     def begin_beside(self) -> None:
         """Work has begun elsewhere; the queue is not idle before it ends. Needs one `end_beside`."""
@@ -563,11 +586,20 @@ class SerialQueue:
         while self._waiting and not (self.busy or self._beside):
             self._waiting.pop()()
 
-    async def _work(self) -> None:
-        while True:
+    async def _work(self, context: Context) -> None:
+        while self.busy:
             while (one := self._take()) is not None:
                 await one
             self.busy = False
             self._tell()
-            self._called = anyio.Event()
-            await self._called.wait()
+            if not self.busy:
+                await self._linger(context)
+        self._called = None
+
+    async def _linger(self, context: Context) -> None:
+        called = self._called = anyio.Event()
+        expiring = context.expire_in(LINGER_S, self)
+        try:
+            await called.wait()
+        finally:
+            expiring.discard(self)

@@ -10,7 +10,7 @@ Supervised by the session, after the persister and before the agent.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, assert_never
 
 import anyio
 from msgspec import Struct, field
@@ -167,6 +167,8 @@ DECISION_TIMEOUT_S = 120.0
 
 class ConversationActor(Actor[ConversationMessage]):
     """Carries out its manager's decisions on what the model is shown."""
+
+    rests: ClassVar[bool] = True
 
     def __init__(
         self,

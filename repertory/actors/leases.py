@@ -6,27 +6,30 @@ in one session write under one lease, and the last of them releases it.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import anyio
 from msgspec import Struct, field
 
 from repertory.actors.writer import CommitBuffer, CommitBuffers, WriterMessage
-from repertory.backends.ports import Batch, Lease, OwnedRows, SessionStore, UntilFree
+from repertory.backends.ports import Batch, Lease, OwnedRows, SessionStore, UntilFree, release_each
 from repertory.core.ids import whereabouts
 from repertory.core.journal.rows import Row
 from repertory.core.retry import StorePatience
-from repertory.errors import LeaseLost, RepertoryError, SessionBusy
+from repertory.errors import LeaseLost, RepertoryError, Retryable, SessionBusy
 from repertory.runtime.ref import ActorRef
 
+_LOG = logging.getLogger("repertory.actors")
 _TRIES = 5
 """How often to try again within the time that an idle owner needs to give a session up."""
 
 
 class _Session(Struct):
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    lock: anyio.Lock | None = None
+    """While it has callers."""
     callers: int = 0
     """Tasks that hold the lock or wait for it."""
     lease: Lease | None = None
@@ -46,6 +49,8 @@ class SessionLeases:
         self._store = store
         self._busy_s = busy_s
         self._sessions: dict[str, _Session] = {}
+        self._gathered: dict[str, Lease] | None = None
+        """By session: the leases that are released together. None while each is released by itself."""
 
     async def acquire(
         self, session_id: str, *, takeover: bool, patience: StorePatience | None = None, by: float = math.inf
@@ -104,6 +109,63 @@ class SessionLeases:
         if session is not None and session.lease == lease:
             session.users -= 1
             await self.give_up_owed(lease.session_id)
+
+    def gather(self) -> None:
+        """From now on `release_with_others` takes leases, until `release_gathered`."""
+        if self._gathered is None:
+            self._gathered = {}
+
+    def release_with_others(self, lease: Lease) -> bool:
+        """`release`, by the next `release_gathered`. False if none is to come; nothing has changed then. Nothing may be
+        written under the lease from now on.
+        """
+        if self._gathered is None:
+            return False
+        session = self._sessions.get(lease.session_id)
+        if session is not None and session.lease == lease:
+            session.users -= 1
+            if not session.users:
+                self._gathered[lease.session_id] = lease
+        return True
+
+    async def release_gathered(self) -> None:
+        """Tell the store of these releases, in one call. Those that fail are owed, as after `release`, and logged; the
+        closing of the store makes up for them.
+        """
+        gathered, self._gathered = self._gathered or {}, None
+        together = anyio.Lock(fast_acquire=True)
+        async with together:
+            held: dict[str, _Session] = {}
+            for session_id, lease in gathered.items():
+                session = self._sessions.get(session_id)
+                # Whoever calls for it already releases it, or has given it to another user.
+                if session is not None and not session.callers and not session.users and session.lease == lease:
+                    session.lock, session.callers, session.owed = together, 1, True
+                    held[session_id] = session
+            try:
+                await self._release_all(held.values())
+            finally:
+                for session_id, session in held.items():
+                    self._let_go(session_id, session)
+
+    async def _release_all(self, sessions: Collection[_Session]) -> None:
+        leases = [session.lease for session in sessions if session.lease is not None]
+        outcomes = await self._told(leases) if leases else ()
+        failed = [error for error in outcomes if error is not None]
+        for session, error in zip(sessions, outcomes, strict=True):
+            if error is None:
+                session.lease, session.owed = None, False
+        if failed:
+            _LOG.error("sessions could not be released sessions=%d cause=%r", len(failed), str(failed[0]))
+
+    async def _told(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+        """Release them; why each failed, or None. If one makes the call fail, each is tried alone."""
+        try:
+            return await self._store.release_all(leases)
+        except RepertoryError as error:
+            if isinstance(error, Retryable):
+                return [error] * len(leases)
+        return await release_each(self._store, leases)
 
     async def give_up_owed(self, session_id: str) -> None:
         """Tell the store of a release that it could not be told before. Errors: `Unavailable`."""
@@ -181,13 +243,19 @@ class SessionLeases:
     @asynccontextmanager
     async def _locked(self, session_id: str) -> AsyncGenerator[_Session]:
         session = self._sessions.setdefault(session_id, _Session())
+        lock = session.lock = session.lock or anyio.Lock()
         session.callers += 1
         try:
-            async with session.lock:
+            async with lock:
                 yield session
         finally:
-            session.callers -= 1
-            if not session.callers and session.lease is None:
+            self._let_go(session_id, session)
+
+    def _let_go(self, session_id: str, session: _Session) -> None:
+        session.callers -= 1
+        if not session.callers:
+            session.lock = None
+            if session.lease is None:
                 self._sessions.pop(session_id, None)
 
 

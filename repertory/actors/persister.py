@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeAlias, assert_never
+from typing import ClassVar, TypeAlias, assert_never
 
 import anyio
 from msgspec import Struct
@@ -215,7 +215,7 @@ def persister_spec(
 ) -> ChildSpec:
     return ChildSpec(
         name="persister",
-        factory=lambda: SessionPersister(settings, keeper, entropy),
+        factory=partial(SessionPersister, settings, keeper, entropy),
         start_timeout_s=math.inf,  # Stores, and the wait for another process, have bounds of their own.
         stop_timeout_s=settings.stop_timeout_s,
     )
@@ -226,6 +226,8 @@ class SessionPersister(Actor[PersisterMessage]):
 
     The next action follows from the state alone: `_go_on` computes it after every message.
     """
+
+    rests: ClassVar[bool] = True
 
     def __init__(
         self, settings: PersisterSettings, keeper: Durable | InMemoryJournal, entropy: Callable[[int], bytes]
@@ -344,6 +346,7 @@ class SessionPersister(Actor[PersisterMessage]):
             case Written() | WriteRefused() if message.of is not self._write:
                 return carry_on()  # For an earlier incarnation.
             case Written(seq=seq):
+                self._write = None
                 self._note_written(seq, proved=self._writes)
                 return carry_on()
             case OpenJournal():
@@ -442,21 +445,30 @@ class SessionPersister(Actor[PersisterMessage]):
         self._lease, self._released = self._released, None
         return reply(True)
 
+    def stop_now(self, reason: ExitReason) -> bool:
+        """Needs the store only if rows are not durable, or the lease has to be released by itself."""
+        keeper, lease = self._keeper, self._lease
+        if isinstance(keeper, InMemoryJournal):
+            return True
+        if lease is not None and isinstance(reason, ExitFailed):
+            keeper.leases.forget(lease)
+            return True
+        if lease is not None:
+            if isinstance(self._journal, JournalAuthor):
+                self._journal.hand_over()
+                self._take_handed_over()
+            if self._busy or self._buffer.waits or not keeper.leases.release_with_others(lease):
+                return False
+            self._lease, self._released = None, lease
+        if self._released is not None:  # With nothing left to write.
+            keeper.buffers.forget(keeper.store.name, self._buffer)
+        return True
+
     async def on_stop(self, reason: ExitReason) -> None:
         """Write the remaining rows, then give the session up. Rows that cannot be written stay in the buffer."""
         keeper, lease = self._keeper, self._lease
-        if isinstance(keeper, InMemoryJournal):
-            return
-        if lease is None:
-            if self._released is not None:  # It was paused, with nothing left to write.
-                keeper.buffers.forget(keeper.store.name, self._buffer)
-            return
-        if isinstance(reason, ExitFailed):
-            keeper.leases.forget(lease)
-            return
-        if isinstance(self._journal, JournalAuthor):
-            self._journal.hand_over()
-            self._take_handed_over()
+        assert isinstance(keeper, Durable)  # Otherwise it has stopped at once.
+        assert lease is not None
         with anyio.move_on_after(self._last_s):
             await self._write_last(keeper, lease)
         buffer = self._buffer

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 
@@ -59,38 +59,57 @@ class SessionParts(Struct, frozen=True, kw_only=True):
     """The actors of the memory stores, by name."""
 
 
-def session_spec(name: str) -> ChildSpec:
-    """The supervisor of one session, to start `member_specs` under.
+_SUPERVISION = SupervisorSettings(strategy=Strategy.REST_FOR_ONE)
 
-    Temporary: a session that failed for good is started again by its next caller.
+
+class SessionSupervisor(Supervisor):
+    """The supervisor of one session, to start `member_specs` under."""
+
+    rests: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        super().__init__((), _SUPERVISION)
+
+
+def session_spec(name: str) -> ChildSpec:
+    """The spec of a `SessionSupervisor`. Temporary: a session that failed for good is started again by its next
+    caller.
     """
-    supervision = SupervisorSettings(strategy=Strategy.REST_FOR_ONE)
-    return ChildSpec(name=name, factory=lambda: Supervisor((), supervision), restart=Restart.TEMPORARY)
+    return ChildSpec(name=name, factory=SessionSupervisor, restart=Restart.TEMPORARY)
 
 
 def member_specs(settings: SessionSettings, parts: SessionParts) -> Sequence[ChildSpec]:
     """The persister, the conversation manager, the agent and its memory, if it has one, in starting order."""
+    factories = _Factories(settings, parts)
+    members = [
+        persister_spec(settings.persister, parts.keeper, parts.entropy),
+        ChildSpec(name="conversation", factory=factories.conversation),
+        ChildSpec(name="agent", factory=factories.agent),
+    ]
+    if parts.memory is not None:
+        members.append(ChildSpec(name="memory", factory=partial(factories.memory, parts.memory)))
+    return members
 
-    def conversation() -> ConversationActor:
+
+class _Factories(Struct, frozen=True):
+    """What makes a session's actors, again with each restart."""
+
+    settings: SessionSettings
+    parts: SessionParts
+
+    def conversation(self) -> ConversationActor:
+        parts = self.parts
         return ConversationActor(parts.manager, parts.wall, parts.summarize, parts.agent.hooks.shorten)
 
-    def agent() -> AgentActor:
+    def agent(self) -> AgentActor:
+        settings, parts = self.settings, self.parts
         buffer = parts.keeper.buffer_of(settings.agent.session_id, settings.agent.agent_id)
         owes = OwedTimes(partial(_claims_soon, parts.memory)) if settings.agent.wakes else None
         return AgentActor(settings.agent, settings.calls, parts.agent, buffer, parts.wall, owes)
 
-    def memory(remembered: MemoryParts) -> MemoryConsumer:
-        of = settings.agent.session_id, settings.agent.agent_id
-        return MemoryConsumer(of, remembered, parts.memories, parts.wall)
-
-    members = [
-        persister_spec(settings.persister, parts.keeper, parts.entropy),
-        ChildSpec(name="conversation", factory=conversation),
-        ChildSpec(name="agent", factory=agent),
-    ]
-    if parts.memory is not None:
-        members.append(ChildSpec(name="memory", factory=partial(memory, parts.memory)))
-    return members
+    def memory(self, remembered: MemoryParts) -> MemoryConsumer:
+        of = self.settings.agent.session_id, self.settings.agent.agent_id
+        return MemoryConsumer(of, remembered, self.parts.memories, self.parts.wall)
 
 
 def _claims_soon(memory: MemoryParts | None) -> bool:

@@ -259,6 +259,9 @@ class NotStored:
     error: str
 
 
+_NO_ROWS: frozenset[int] = frozenset()
+
+
 class CommitBuffer:
     """The records of one agent of a session that are accepted and not stored."""
 
@@ -286,9 +289,9 @@ class CommitBuffer:
         """Handed to the writer, and not known to be stored."""
         self.unsent: list[Row] = []
         """The rows after them."""
-        self.erasing: frozenset[int] = frozenset()
+        self.erasing: frozenset[int] = _NO_ROWS
         """Stored rows whose contents the writer was asked to destroy; it has not confirmed that."""
-        self.erase: frozenset[int] = frozenset()
+        self.erase: frozenset[int] = _NO_ROWS
         """Rows for the next such request."""
         self.due: DueTime | None = None
         """What the agent owes, to be stored with the next write; None: as before."""
@@ -347,7 +350,7 @@ class CommitBuffer:
         self.sent, self.unsent = self.rows, []
         self.sent_due, self.due = self.due or self.sent_due, None
         if self.erase:
-            self.erasing, self.erase = self.erasing | self.erase, frozenset()
+            self.erasing, self.erase = self.erasing | self.erase, _NO_ROWS
 
     def batch(self, lease: Lease) -> Batch:
         """What was handed to the writer, to be committed under this lease."""
@@ -357,19 +360,20 @@ class CommitBuffer:
     def put_back(self) -> None:
         """Ask again for what the writer may not have done besides storing rows."""
         self.due, self.sent_due = self.due or self.sent_due, None
-        self.erase, self.erasing = self.erase | self.erasing, frozenset()
+        if self.erasing:
+            self.erase, self.erasing = self.erase | self.erasing, _NO_ROWS
 
     def stored(self, seq: int) -> None:
         """The rows up to `seq` are stored. Also clears the error."""
         self.sent = tuple(row for row in self.sent if row.seq > seq) if self.sent and self.sent[-1].seq > seq else ()
         if not self.sent:
-            self.erasing, self.sent_due = frozenset(), None
+            self.erasing, self.sent_due = _NO_ROWS, None
         self.error = None
 
     def abandon(self, error: RepertoryError) -> NotStored | None:
         """Forget all rows. If some were answered, remember and return them as lost."""
         rows, self.sent, self.unsent, self.error = self.rows, (), [], None
-        self.erase = self.erasing = frozenset()
+        self.erase = self.erasing = _NO_ROWS
         self.due = self.sent_due = None
         if not rows or rows[0].seq > self.promised:
             return None

@@ -352,6 +352,9 @@ class StoreCapabilities(Struct, frozen=True, kw_only=True):
     """True if the oldest records expire by themselves: a journal that begins later than before is not damaged."""
 
 
+_RELEASES_MAX = 64
+"""How many sessions are released at the same time, where a store takes each by itself."""
+
 UntilFree: TypeAlias = Callable[[str, float], Awaitable[None]]
 """`await until_free(owner, within_s)` returns when that owner may have given the session up, after `within_s` seconds
 at the latest. It may return early.
@@ -507,6 +510,12 @@ class Combined(Protocol):
             return None
         return SessionEnds(found[0], {agent_id: await self.load(session_id, agent_id) for agent_id in found[0].agents})
 
+    async def release_all(self: SessionStore, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+        """`release` of each, in any order: why it failed, or None. Errors: as `release`, when the call failed as a
+        whole; any of them may then be released.
+        """
+        return await release_each(self, leases)
+
     async def begin(self: SessionStore, session_id: str, rows: Sequence[Row]) -> None:
         """Store a new session that nobody owns: all rows, which begin its journals, or none.
 
@@ -576,6 +585,24 @@ class SessionStore(Maintained, Waking, Combined, Repairable, Protocol):
     def capabilities(self) -> StoreCapabilities:
         """Constant while the store is open. The default has none of these capabilities."""
         return StoreCapabilities()
+
+
+async def release_each(store: SessionStore, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+    """`SessionStore.release_all` in calls of their own, some of them at the same time."""
+    outcomes: list[RepertoryError | None] = [None] * len(leases)
+    left = iter(range(len(leases)))
+
+    async def release() -> None:
+        for number in left:
+            try:
+                await store.release(leases[number])
+            except RepertoryError as error:
+                outcomes[number] = error
+
+    async with anyio.create_task_group() as group:
+        for _ in range(min(_RELEASES_MAX, len(leases))):
+            group.start_soon(release)
+    return outcomes
 
 
 def taken(session_id: str) -> AlreadyExists:

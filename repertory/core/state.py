@@ -1,7 +1,7 @@
 """Agent state: small JSON values that outlive a turn and are never shown to the model.
 
 Values are copied in and out, so callers never hold the stored objects. Changes are collected until `take_patch` takes
-them for the journal. Single operations are safe from any thread (dictionary assignment and deque append are atomic in
+them for the journal. Single operations are safe from any thread (dictionary assignment and list append are atomic in
 the interpreter); a read followed by a write is not one operation.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from datetime import date, time, timedelta
@@ -49,7 +48,7 @@ class AgentState:
         self._values = {
             _checked_key(key): json_copy(value, value_bytes) for key, value in _given(initial_state).items()
         }
-        self._changes: deque[tuple[str, Json, bool]] = deque()
+        self._changes: list[tuple[str, Json, bool]] = []
         self.watch: Callable[[bool], None] | None = None
         """Called from any thread: with True after a change, with False when the patch was taken."""
 
@@ -93,8 +92,9 @@ class AgentState:
             return None
         latest: dict[str, tuple[Json, bool]] = {}
         while self._changes:
-            key, value, present = self._changes.popleft()
-            latest[key] = (value, present)
+            taken = self._changes[:]
+            del self._changes[: len(taken)]  # Other threads may add to the end meanwhile.
+            latest |= {key: (value, present) for key, value, present in taken}
         if self.watch is not None:
             self.watch(False)
             if self._changes:  # A change from another thread, just now.

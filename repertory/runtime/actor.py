@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import partial
-from typing import Generic, TypeAlias, TypeVar, TypeVarTuple, overload
+from typing import ClassVar, Generic, Protocol, TypeAlias, TypeVar, TypeVarTuple, overload
 
 import anyio
 
-from repertory.errors import Invalid, StreamClosed
+from repertory.errors import ActorDead, Invalid, StreamClosed
 from repertory.runtime.channel import Sink, StreamCall
 from repertory.runtime.child import Keeper, Services, Spawn
 from repertory.runtime.children import Children
@@ -28,7 +28,7 @@ from repertory.runtime.message import (
 )
 from repertory.runtime.ref import ActorRef, Down, unwatch, watch
 from repertory.runtime.spec import ChildSpec, SupervisorSettings
-from repertory.runtime.timers import Clock, Rng, Timers
+from repertory.runtime.timers import Clock, Expiring, Rng, Timers
 
 M_contra = TypeVar("M_contra", contravariant=True)
 
@@ -42,6 +42,11 @@ class Actor(Generic[M_contra]):
     """
 
     context: Context
+
+    rests: ClassVar[bool] = False
+    """True for actors of which there are many, most of them idle. An idle one has no task: what is not handled at once
+    (`handle_now`) begins one, among the context variables that the actor has started with.
+    """
 
     async def on_start(self) -> None:
         """Prepare the actor. The start is acknowledged when this returns; an exception here makes the start fail.
@@ -77,6 +82,15 @@ class Actor(Generic[M_contra]):
         killed.
         """
 
+    def stop_now(self, reason: ExitReason) -> bool:
+        """Clean up without waiting, instead of `on_stop`; False leaves it to that.
+
+        An actor that rests then ends in the step that stops it, if its children do so as well. After False it may be
+        called again.
+        """
+        del reason
+        return type(self).on_stop is Actor[object].on_stop
+
     def summary(self) -> object:
         """What the tree shows of this actor's state. Must be cheap and small."""
         return None
@@ -90,13 +104,29 @@ Ts = TypeVarTuple("Ts")
 _LOG = logging.getLogger("repertory.actor")
 
 
+class JobMaker(Protocol):
+    """An actor's cell, as its context knows it."""
+
+    def make_jobs(self) -> Jobs:
+        """The jobs of this incarnation, none of which runs yet."""
+        ...
+
+    def job_failed(self, error: Exception) -> None:
+        """A job has raised this."""
+        ...
+
+    def jobs_ended(self) -> None:
+        """The last running job has ended."""
+        ...
+
+
 class Context:
     """One incarnation's view of the runtime; `self.context` from `on_start` on. For the actor and its jobs alone."""
 
     __slots__ = (
         "_children",
+        "_job_maker",
         "_keeper",
-        "_make_jobs",
         "_services",
         "_watched",
         "envelope",
@@ -107,19 +137,17 @@ class Context:
         "timers",
     )
 
-    def __init__(
-        self, self_ref: ActorRef[object], keeper: Keeper, services: Services, make_jobs: Callable[[], Jobs]
-    ) -> None:
+    def __init__(self, self_ref: ActorRef[object], keeper: Keeper, services: Services, job_maker: JobMaker) -> None:
         self.self_ref = self_ref
         """The actor's own address."""
         self._keeper = keeper
         self._services = services
-        self._make_jobs = make_jobs
+        self._job_maker = job_maker
         self._children: Children | None = None
         self._watched: list[ActorRef[object]] | None = None
         # Read by the actor's cell.
         self.envelope: Envelope | None = None
-        self.kept: set[Request] | None = None
+        self.kept: list[Request] | None = None
         self.taken = 0
         self.jobs: Jobs | None = None
         self.timers: Timers | None = None
@@ -203,6 +231,13 @@ class Context:
             raise Invalid("a period must be longer than zero", period_s=period_s)
         self._own_timers().every(period_s, message, object() if key is None else key)
 
+    def expire_in(self, seconds: float, entry: Expiring) -> set[Expiring]:
+        """Call `entry.expire()` in so many seconds or up to 50 ms later, unless it is taken out of the returned set.
+        Cheaper than a timer; a restart does not void it.
+        """
+        alarms = self._services.transport.alarms
+        return alarms.expire_at(self._services.transport.waker.now() + seconds, entry)
+
     def cancel_timer(self, key: Hashable) -> None:
         """Void the timer of that key, even if it has run out and waits. Unknown keys are fine."""
         if self.timers is not None:
@@ -269,7 +304,7 @@ class Context:
     def supervision(self) -> Children:
         """The supervisor of this actor's children, made at first use."""
         if self._children is None:
-            self._children = Children(self.self_ref, self._services, self._own_jobs().start)
+            self._children = Children(self.self_ref, self._services, self._start_job)
         return self._children
 
     @property
@@ -277,10 +312,16 @@ class Context:
         """As `supervision`, but None if it was never used."""
         return self._children
 
-    def close(self, error: Exception) -> None:
-        """The runtime's own: end the incarnation. Asks and streams that are still open fail with `error`."""
+    def rest(self) -> None:
+        """The runtime's own: drop what is empty."""
+        self.kept = self.kept or None
+        if self.jobs is not None and not len(self.jobs):
+            self.jobs = None
+
+    def close(self) -> None:
+        """The runtime's own: end the incarnation. Asks and streams that are still open fail with `ActorDead`."""
         for request in tuple(self.kept or ()):
-            request.fail(error)
+            request.fail(ActorDead("the actor stopped before it answered", actor=self.self_ref.path))
         if self.timers is not None:
             self.timers.close()
         for ref in self._watched or ():
@@ -294,13 +335,16 @@ class Context:
 
     def _keep(self, request: Request) -> None:
         if self.kept is None:
-            self.kept = set()
+            self.kept = []
         request.keep_in(self.kept)
 
     def _own_jobs(self) -> Jobs:
         if self.jobs is None:
-            self.jobs = self._make_jobs()
+            self.jobs = self._job_maker.make_jobs()
         return self.jobs
+
+    def _start_job(self, work: JobWork, name: str) -> Job:
+        return self._own_jobs().start(work, name)
 
     def _own_timers(self) -> Timers:
         if self.timers is None:
@@ -351,13 +395,13 @@ class Job:
 class Jobs:
     """The jobs of one incarnation."""
 
-    __slots__ = ("_attempt", "_on_failure", "_owner", "_running", "_spawn")
+    __slots__ = ("_attempt", "_maker", "_owner", "_running", "_spawn")
 
-    def __init__(self, owner: Waits, spawn: Spawn, attempt: Attempt, on_failure: Callable[[Exception], None]) -> None:
+    def __init__(self, owner: Waits, spawn: Spawn, attempt: Attempt, maker: JobMaker) -> None:
         self._owner = owner
         self._spawn = spawn
         self._attempt = attempt
-        self._on_failure = on_failure
+        self._maker = maker
         self._running: set[Job] = set()
 
     def __len__(self) -> int:
@@ -368,7 +412,7 @@ class Jobs:
         return tuple(job.name for job in self._running)
 
     def start(self, work: JobWork, name: str, *, finish: bool = False) -> Job:
-        """Run `work` beside the actor's turns. An exception in it goes to `on_failure`; `StreamClosed` just ends it."""
+        """Run `work` beside the actor's turns. The cell gets an exception in it; `StreamClosed` just ends it."""
         job = Job(name, finish=finish)
         self._running.add(job)
         job.attach(self._spawn(self._run(job, work, ORIGIN.get().trace), f"{self._owner.path}#{name}"))
@@ -391,5 +435,7 @@ class Jobs:
             error = await self._attempt(work)
         finally:
             self._running.discard(job)
+            if not self._running:
+                self._maker.jobs_ended()
         if error is not None and not isinstance(error, StreamClosed):  # The reader has left: no failure.
-            self._on_failure(error)
+            self._maker.job_failed(error)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
 from typing import TypeAlias, cast
@@ -53,6 +54,8 @@ from repertory.runtime.timers import Expiring, TimerFired
 
 _LOG = logging.getLogger("repertory.runtime")
 
+_UNASKED = Shutdown()
+
 MessageHandler: TypeAlias = Callable[[object], Awaitable[Next]]
 
 BURST = 64
@@ -91,10 +94,12 @@ class Cell:
         "_keeper",
         "_origin",
         "_processed",
+        "_rests",
         "_services",
         "_started",
         "_stop_reason",
         "_turn_at",
+        "_variables",
     )
 
     def __init__(self, child: Child, keeper: Keeper, services: Services) -> None:
@@ -103,7 +108,7 @@ class Cell:
         self._services = services
         waits = child.ref.mailbox.waits
         self._origin = CallContext(waits, waits)
-        self._context = Context(child.ref, keeper, services, self._make_jobs)
+        self._context = Context(child.ref, keeper, services, self)
         self._actor: Actor[object] | None = None
         self._handle: anyio.TaskHandle[None] | None = None
         self._hook: anyio.CancelScope | None = None
@@ -114,8 +119,12 @@ class Cell:
         self._ended_at_once: ExitReason | None = None
         """Why one of them has ended this incarnation."""
         self._keep_queue = False
+        self._rests = False
+        """True while it has no task (`Actor.rests`). The cell itself is then what its mailbox wakes."""
+        self._variables: Variables | None = None
+        """The context variables that the actor has started with, if it is ever used outside its first task."""
         self._started = False
-        self._stop_reason = Shutdown()
+        self._stop_reason = _UNASKED
         self._turn_at = 0.0
         self._processed = 0
         self._failed = 0
@@ -140,6 +149,8 @@ class Cell:
             self._keep_queue = keep_queue
             if not keep_queue:
                 child.ref.mailbox.drain()
+            if self._rests and self._ends_now(reason):
+                return
             child.ref.mailbox.wake()
             self._expire_in(child.spec.stop_timeout_s)
 
@@ -166,15 +177,38 @@ class Cell:
         """The supervisor of its own children; None if it never had any."""
         return self._context.own_children
 
+    # -------------------------------------------------------------------------- for its mailbox, while the actor rests
+
+    def done(self) -> bool:
+        """True if it has a task, or has ended."""
+        return not self._rests
+
+    def set_result(self, result: None, /) -> None:
+        """Begin a task: there is something to do."""
+        self._rests, self._at_once = False, 0
+        transport = self._services.transport
+        if transport.waker.in_a_task():
+            self._begin_again()
+        else:
+            transport.alarms.at(transport.waker.now(), self._begin_again)
+
+    def _begin_again(self) -> None:
+        assert self._variables is not None
+        # In a copy, because the caller may run among these very variables.
+        variables = self._variables.copy()
+        self._handle = variables.run(self._services.spawn_here, self._run(), self._child.ref.path)
+
     # --------------------------------------------------------------------------------------------------------- the task
 
     async def _run(self) -> None:
-        reason: ExitReason = Killed()
+        """From the start, or from where it rested, to the end, or until it rests."""
+        reason: ExitReason | None = Killed()
         try:
             ORIGIN.set(self._origin)
             try:
                 if self._cut is None:
-                    reason = await self._serve(await self._start())
+                    actor = self._actor
+                    reason = await self._serve(await self._start() if actor is None else actor)
                 else:
                     reason = self._cut  # Ended before its first step.
             except anyio.get_cancelled_exc_class():
@@ -184,12 +218,14 @@ class Cell:
                 if failure is None:
                     raise
                 reason = ExitLimitReached(failure) if isinstance(failure, RestartLimitReached) else ExitFailed(failure)
-            self._leave_turn(reason)
-            reason = await self._close(reason)
+            if reason is not None:
+                self._leave_turn(reason)
+                reason = await self._close(reason)
         except anyio.get_cancelled_exc_class():
             reason = Killed()
         finally:
-            self._end(reason)
+            if reason is not None:
+                self._end(reason)
 
     async def _start(self) -> Actor[object]:
         made: object = self._child.spec.factory()
@@ -208,16 +244,18 @@ class Cell:
         await actor.on_ready()
         return actor
 
-    async def _serve(self, actor: Actor[object]) -> ExitReason:
-        """Handle messages until there is a reason to end. Taking a message and beginning its turn is a single step.
+    async def _serve(self, actor: Actor[object]) -> ExitReason | None:
+        """Handle messages until there is a reason to end; None to rest. Taking a message and beginning its turn is a
+        single step.
 
         This is the runtime's hot path: values needed for every message are held in local names.
         """
         child, context, origin, mailbox = self._child, self._context, self._origin, self._child.ref.mailbox
+        mailbox.rest_no_more()
         queue, handle, parking = mailbox.queue, self._handler(actor), self._services.transport.waker
         now, make_waiter, draining, inf = parking.now, parking.waiter, State.DRAINING, math.inf
         burst = system_burst = 0
-        while True:
+        while self._ended_at_once is None:
             if mailbox.lane and (system_burst < BURST or not queue):
                 system_burst += 1
                 reason = await self._handle_system(actor, handle, mailbox.lane.popleft())
@@ -264,18 +302,26 @@ class Cell:
                     continue
                 child.advance(LifecycleEvent.DRAINED)
                 return self._stop_reason
+            elif actor.rests and self._cut is None:
+                self._rest()
+                return None
             else:
                 burst = system_burst = 0
                 waiter = mailbox.waiter = make_waiter()
                 await waiter
                 self._at_once = 0
-                if self._ended_at_once is not None:
-                    return self._ended_at_once
                 continue
             burst += 1
             if burst >= BURST:
                 burst = 0
                 await parking.pause()
+        return self._ended_at_once
+
+    def _rest(self) -> None:
+        """End the task, with which everything goes that is easily made again."""
+        self._child.ref.mailbox.rest(self)
+        self._context.rest()
+        self._handle, self._rests = None, True
 
     async def _handle_cancellable(self, handle: MessageHandler, envelope: Envelope) -> Next:
         """Handle a request, and cancel its turn if the asker goes."""
@@ -288,10 +334,12 @@ class Cell:
         """The handler of queued messages. For an actor with `handle_now`, some may also be handled at once from now on,
         among the context variables that the actor has started with.
         """
-        if type(actor).handle_now is Actor[object].handle_now:
+        quick = type(actor).handle_now is not Actor[object].handle_now
+        if self._variables is None and (quick or actor.rests):
+            self._variables = copy_context()
+        if not quick:
             return actor.handle
-        handle_here = partial(copy_context().run, actor.handle_now)
-        self._child.ref.mailbox.at_once = lambda call: self._handle_at_once(call, handle_here)
+        self._child.ref.mailbox.at_once = self
 
         async def handle(message: object) -> Next:
             after = actor.handle_now(message)
@@ -299,15 +347,17 @@ class Cell:
 
         return handle
 
-    def _handle_at_once(self, call: Envelope, handle_now: Callable[[object], Next | None]) -> bool:
+    def handle_at_once(self, call: Envelope) -> bool:
         """Handle a message in its sender's step, as a turn of this actor; False if it has to be queued.
 
         While it is handled the actor is not idle, so messages that come meanwhile are queued. They, and the end of the
         incarnation, are left to the actor's own task. So is one message in 64, which lets other tasks run.
         """
         mailbox, context, origin = self._child.ref.mailbox, self._context, self._origin
-        waiter = mailbox.waiter
-        if waiter is None or waiter.done() or mailbox.room <= 0 or self._at_once >= BURST:
+        actor, variables, waiter = self._actor, self._variables, mailbox.waiter
+        assert actor is not None
+        assert variables is not None
+        if waiter is None or waiter.done() or self._at_once >= BURST or (mailbox.room <= 0 and not mailbox.rests):
             return False
         if self._keeper.about_to_restart:  # Whoever takes over handles it.
             return False
@@ -316,7 +366,7 @@ class Cell:
         context.envelope = call
         self._turn_at, origin.trace, origin.deadline = call.at, call.trace, call.deadline
         try:
-            after = handle_now(call.message)
+            after = variables.run(actor.handle_now, call.message)
         except Reject as rejected:
             after = Refuse(rejected.error)
         except BaseException as error:
@@ -327,7 +377,7 @@ class Cell:
         finally:
             context.envelope = None
             mailbox.waiter = waiter
-            if mailbox.queue or mailbox.lane:
+            if mailbox.queue or mailbox.lane or self._child.state is not State.RUNNING:
                 mailbox.wake()
         if after is None:
             return False
@@ -431,7 +481,7 @@ class Cell:
         self._origin.deadline = math.inf
         error: Exception | None = None
         with anyio.move_on_after(self._child.spec.stop_timeout_s, shield=True) as self._hook:
-            error = await attempt(partial(actor.on_stop, reason))
+            error = await attempt(partial(_stop, actor, reason))
         if error is not None:
             _LOG.error("on_stop failed actor=%s", self._child.ref.path, exc_info=error)
         elif self._hook.cancel_called:
@@ -442,13 +492,38 @@ class Cell:
             return reason
         return Killed() if error is None else ExitFailed(error)
 
+    def _ends_now(self, reason: Shutdown) -> bool:
+        """Stop in this step, without a task, while the actor rests. False if something of it has to be waited for."""
+        actor, context, variables = self._actor, self._context, self._variables
+        assert actor is not None
+        assert variables is not None
+        if context.envelope is not None or (context.jobs is not None and len(context.jobs)):
+            return False
+        if context.own_children is not None and not context.own_children.close_now(reason):
+            return False
+        ended: ExitReason = reason
+        try:
+            if not variables.copy().run(actor.stop_now, reason):
+                return False
+        except BaseException as error:
+            failure = _failure_in(error)
+            if failure is None:
+                raise
+            _LOG.error("stop_now failed actor=%s", self._child.ref.path, exc_info=failure)
+            ended = ExitFailed(failure)
+        self._child.advance(LifecycleEvent.DRAINED)
+        self._end(ended)
+        return True
+
     def _end(self, reason: ExitReason) -> None:
         """Release everything and tell the supervisor, in one step that nothing can interrupt."""
         child, context = self._child, self._context
         self._clear_bucket()
+        if self._rests:
+            self._rests, child.ref.mailbox.waiter = False, None
         if context.own_children is not None:
             context.own_children.kill()
-        context.close(ActorDead("the actor stopped before it answered", actor=child.ref.path))
+        context.close()
         child.ref.mailbox.at_once = None
         if child.ref.mailbox.lane is not None:
             child.ref.mailbox.lane.clear()
@@ -493,10 +568,17 @@ class Cell:
             children=() if context.own_children is None else context.own_children.infos(),
         )
 
-    def _make_jobs(self) -> Jobs:
-        return Jobs(self._child.ref.mailbox.waits, self._services.spawn_here, attempt, self._job_failed)
+    def make_jobs(self) -> Jobs:
+        """As `JobMaker`."""
+        return Jobs(self._child.ref.mailbox.waits, self._services.spawn_here, attempt, self)
 
-    def _job_failed(self, error: Exception) -> None:
+    def jobs_ended(self) -> None:
+        """As `JobMaker`."""
+        if self._rests:
+            self._context.rest()
+
+    def job_failed(self, error: Exception) -> None:
+        """As `JobMaker`."""
         if self._child.state is State.STOPPING:
             _LOG.error("a job failed while the actor stopped actor=%s", self._child.ref.path, exc_info=error)
         else:
@@ -506,7 +588,9 @@ class Cell:
         """Cancel what the task does now. `reason` counts unless there is a more specific one."""
         if self._cut is None or isinstance(reason, Killed):
             self._cut = reason
-        if self._handle is not None:
+        if self._rests:
+            self.set_result(None)
+        elif self._handle is not None:
             self._handle.cancel()
 
     def _actor_failed(self, envelope: Envelope, error: Exception) -> ActorFailed:
@@ -526,6 +610,11 @@ class Cell:
         bucket, self._bucket = self._bucket, None
         if bucket is not None:
             bucket.discard(self)
+
+
+async def _stop(actor: Actor[object], reason: ExitReason) -> None:
+    if not actor.stop_now(reason):
+        await actor.on_stop(reason)
 
 
 def _failure_in(error: BaseException) -> Exception | None:

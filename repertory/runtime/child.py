@@ -66,7 +66,7 @@ class Child:
         """When this incarnation's start was acknowledged."""
         self.settled: Callable[[Exception | None], None] | None = None
         """Called once with the outcome of this incarnation's start."""
-        self.on_ended: list[Callable[[], object]] = []
+        self.on_ended: tuple[Callable[[], object], ...] = ()
         """Called when this incarnation has ended."""
         self.stopping = False
         """True if the supervisor has told this incarnation to stop, so its end is expected."""

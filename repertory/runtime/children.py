@@ -116,7 +116,7 @@ class Children:
         ref = self.begin(spec, settled)
         asker = ORIGIN.get().waits
         if asker is not None:
-            asker.waiting_on.append(ref.mailbox.waits)
+            asker.wait_for(ref.mailbox.waits)
         try:
             await waiter
         except BaseException:
@@ -124,7 +124,7 @@ class Children:
             raise
         finally:
             if asker is not None:
-                asker.waiting_on.remove(ref.mailbox.waits)
+                asker.wait_no_more_for(ref.mailbox.waits)
         if outcome[0] is not None:
             raise outcome[0]
         return ref
@@ -138,7 +138,7 @@ class Children:
             self._forget(child, reason)
             ended()
         else:
-            child.on_ended.append(ended)
+            child.on_ended += (ended,)
             child.stopping = True
             child.cell.request_stop(reason, keep_queue=False)
 
@@ -166,6 +166,19 @@ class Children:
                 self._request_stop(child, keep_queue=False)
         for child in last_first:
             await self._stop(child, keep_queue=False)
+
+    def close_now(self, reason: Shutdown) -> bool:
+        """`close`, as long as nothing has to be waited for. False if a child is left, which has been told to stop: the
+        supervisor then goes on with `close`.
+        """
+        self._closed, self._reason = True, reason
+        for child in reversed(tuple(self._by_name.values())):
+            child.removing = True
+            self._request_stop(child, keep_queue=False)
+            if child.cell is not None:
+                return False
+            self._forget(child, reason)
+        return True
 
     def kill(self) -> None:
         """End all children now, without waiting."""
@@ -196,7 +209,7 @@ class Children:
             self._note_restarts()
             self._owner.mailbox.offer_system(Exited(child, reason, ran_s))
         child.settle(None if acknowledged else _start_failed(child, reason))
-        told, child.on_ended = child.on_ended, []
+        told, child.on_ended = child.on_ended, ()
         for ended in told:
             ended()
 
@@ -301,7 +314,7 @@ class Children:
         self._request_stop(child, keep_queue=keep_queue)
         while child.cell is not None:
             waiter = self._waiter()
-            child.on_ended.append(partial(_complete, waiter))
+            child.on_ended += (partial(_complete, waiter),)
             await waiter
         if child.removing:
             self._forget(child, Shutdown())

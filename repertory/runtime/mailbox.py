@@ -10,12 +10,13 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from enum import Enum, StrEnum
+from typing import Protocol
 
 from msgspec import Struct
 
 from repertory.errors import Invalid, MailboxFull
 from repertory.runtime.message import ORIGIN, Envelope, Reason, Waits, undelivered
-from repertory.runtime.waker import Waiter
+from repertory.runtime.waker import Sleeper, Waiter
 
 
 class Overflow(StrEnum):
@@ -54,6 +55,14 @@ class AcceptFrom(Enum):
     CLOSED = "closed"
 
 
+class AtOnce(Protocol):
+    """The cell of an actor with `handle_now`."""
+
+    def handle_at_once(self, call: Envelope) -> bool:
+        """Handle the message in its sender's step; False if it has to be queued."""
+        ...
+
+
 class Place:
     """A sender that waits for room."""
 
@@ -63,6 +72,16 @@ class Place:
         self.waiter = waiter
         self.granted = False
         """True if a place in the queue is kept for it."""
+
+
+class _NoQueue(deque[Envelope]):
+    """In the place of a queue, of which an empty one weighs as much as the rest of its actor."""
+
+    def append(self, envelope: Envelope, /) -> None:
+        raise AssertionError("a message for an actor that rests is offered to its mailbox")
+
+
+_NO_QUEUE = _NoQueue()
 
 
 class Mailbox:
@@ -92,11 +111,11 @@ class Mailbox:
         self._overflow = Overflow(settings.overflow)
         self._dead_letters = dead_letters
         self._make_waiter = waiter
-        self.waiter: Waiter | None = None
-        """What an idle actor awaits; the actor sets a new one each time."""
-        self.at_once: Callable[[Envelope], bool] | None = None
-        """Set by an actor with `handle_now`: handles a message at once, or returns False. To be called only if the
-        actor is idle: it waits on `waiter`, and the mailbox takes messages.
+        self.waiter: Sleeper | None = None
+        """What an idle actor awaits, a new one each time; of an actor that rests, its cell."""
+        self.at_once: AtOnce | None = None
+        """Set by an actor with `handle_now`. To be called only if the actor is idle: it waits on `waiter`, and the
+        mailbox takes messages.
         """
         self._intake = AcceptFrom.OPEN
         self._reserved = 0
@@ -125,6 +144,21 @@ class Mailbox:
             if not waiter.done():
                 waiter.set_result(None)
         return True
+
+    def rest(self, sleeper: Sleeper) -> None:
+        """The actor is idle, and gives up its queue. Whoever has a message is told by `room` to offer it."""
+        self.waiter, self.queue, self.room = sleeper, _NO_QUEUE, 0
+
+    @property
+    def rests(self) -> bool:
+        """True if it has no queue now, but would take messages."""
+        return self.queue is _NO_QUEUE
+
+    def rest_no_more(self) -> None:
+        """Have a queue again."""
+        if self.queue is _NO_QUEUE:
+            self.queue = deque()
+            self._reserve(0)
 
     def offer_system(self, message: object) -> None:
         """Add a system message: never refused, handled before all others."""
@@ -165,6 +199,7 @@ class Mailbox:
 
     def drain(self) -> None:
         """From now on accept only the actor's own messages."""
+        self.rest_no_more()
         self._intake = AcceptFrom.OWN
         self._let_senders_go()
 
@@ -196,6 +231,9 @@ class Mailbox:
         return MailboxFull("the mailbox is at its bound", actor=self.waits.path, capacity=self._capacity)
 
     def _offer_at_limit(self, envelope: Envelope) -> bool:
+        if self.queue is _NO_QUEUE:
+            self.rest_no_more()
+            return self.offer(envelope)
         if self._intake is not AcceptFrom.OPEN:
             if self._takes_from_here():
                 self._append(envelope)
@@ -218,6 +256,7 @@ class Mailbox:
         return self._intake is AcceptFrom.OPEN or (self._intake is AcceptFrom.OWN and ORIGIN.get().owner is self.waits)
 
     def _append(self, envelope: Envelope) -> None:
+        self.rest_no_more()
         self.queue.append(envelope)
         self.wake()
 

@@ -203,8 +203,17 @@ class Waits:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.waiting_on: list[Waits] = []
+        self.waiting_on: tuple[Waits, ...] = ()
         """The actors whose answers its running turn awaits; more than one if a handler asks from several tasks."""
+
+    def wait_for(self, other: Waits) -> None:
+        self.waiting_on += (other,)
+
+    def wait_no_more_for(self, other: Waits) -> None:
+        """Undo one `wait_for`."""
+        left = list(self.waiting_on)
+        left.remove(other)
+        self.waiting_on = tuple(left)
 
 
 def find_circle(asker: Waits, target: Waits) -> list[Waits] | None:
@@ -293,7 +302,7 @@ class Request(Envelope):
         self.receiver = receiver
         self.gone: Reason | None = None
         """Set when the asker no longer waits: `EXPIRED` or `ABANDONED`."""
-        self.kept: set[Request] | None = None
+        self.kept: list[Request] | None = None
         """Where a deferred request is kept until it is answered."""
         self.cancellable = False
         self._cancel_turn: Callable[[], None] | None = None
@@ -309,19 +318,19 @@ class Request(Envelope):
 
     def draw_edge(self, asker: Waits) -> None:
         """From here on the asker's turn waits for the receiver."""
-        asker.waiting_on.append(self.receiver.waits)
+        asker.wait_for(self.receiver.waits)
         self._edge = asker
 
     def lift_edge(self) -> None:
         """The asker's turn no longer waits for the receiver's turn."""
         asker, self._edge = self._edge, None
         if asker is not None:
-            asker.waiting_on.remove(self.receiver.waits)
+            asker.wait_no_more_for(self.receiver.waits)
 
-    def keep_in(self, kept: set[Request]) -> None:
+    def keep_in(self, kept: list[Request]) -> None:
         """Defer the answer to after the turn's end."""
         self.lift_edge()
-        kept.add(self)
+        kept.append(self)
         self.kept = kept
 
     def leave(self, reason: Reason) -> None:
@@ -335,7 +344,7 @@ class Request(Envelope):
     def release(self) -> None:
         """Remove it from the deferred requests: it is answered."""
         if self.kept is not None:
-            self.kept.discard(self)
+            self.kept.remove(self)
             self.kept = None
 
 

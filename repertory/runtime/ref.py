@@ -105,8 +105,11 @@ class ActorRef(Generic[M_contra]):
         """
         mailbox = self.mailbox
         at_once = mailbox.at_once
-        if at_once is None or mailbox.waiter is None or not at_once(Envelope(message, self._now(), ORIGIN.get().trace)):
-            self.tell(message)
+        if at_once is not None and mailbox.waiter is not None:
+            envelope = Envelope(message, self._now(), ORIGIN.get().trace)
+            if at_once.handle_at_once(envelope):
+                return
+        self.tell(message)
 
     async def send(self, message: M_contra) -> None:
         """Put a message into the mailbox, waiting for room under the policy `wait`. Cancelled, it was not put there.
@@ -145,7 +148,7 @@ class ActorRef(Generic[M_contra]):
         mailbox = self.mailbox
         call = AskEnvelope(message, at, origin.trace, deadline, mailbox, waiter)
         at_once = mailbox.at_once
-        handled = at_once is not None and mailbox.waiter is not None and at < deadline and at_once(call)
+        handled = at_once is not None and mailbox.waiter is not None and at < deadline and at_once.handle_at_once(call)
         if call.answered:
             if call.error is not None:
                 raise call.error

@@ -47,7 +47,7 @@ class Supervisor(Actor[SupervisorMessage]):
         for spec in self._first:
             await self.context.start_child(spec)
 
-    async def handle(self, message: SupervisorMessage) -> Next:
+    def handle_now(self, message: SupervisorMessage) -> Next:
         match message:
             case StartChild(spec=spec):
                 return self._start(spec)

@@ -165,6 +165,15 @@ class ActorSystem:
         keeper.end(ref.name, ended.set, Shutdown(why))
         await ended.wait()
 
+    def begin_stop(self, ref: ActorRef[object], why: str = "") -> bool:
+        """`stop`, without waiting for the end. True if the actor has ended already, since all in it rested and had
+        nothing to wait for.
+        """
+        if ref.ended is None:
+            keeper = self._keeper_at(ref.path.rpartition("/")[0])
+            keeper.end(ref.name, lambda: None, Shutdown(why))
+        return ref.ended is not None
+
     def kill(self, ref: ActorRef[object]) -> None:
         """End an actor now, with all below it, without `on_stop`. Its supervisor decides what follows."""
         if ref.ended is None:

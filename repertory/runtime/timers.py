@@ -24,6 +24,10 @@ class TimerFired(Struct, frozen=True, eq=False):
     when: float
     period_s: float | None
 
+    def fire(self) -> None:
+        """It has run out now."""
+        self.timers.run_out(self)
+
 
 class Timers:
     """The timers of one incarnation."""
@@ -70,12 +74,13 @@ class Timers:
         return True
 
     def _arm(self, key: Hashable, message: object, when: float, period_s: float | None) -> None:
-        def fire() -> None:
-            fired = TimerFired(self, key, message, when, period_s)
-            self._set[key] = fired
-            self._mailbox.offer_system(fired)
+        fired = TimerFired(self, key, message, when, period_s)
+        self._set[key] = self._alarms.at(when, fired.fire)
 
-        self._set[key] = self._alarms.at(when, fire)
+    def run_out(self, fired: TimerFired) -> None:
+        """Put the message into the mailbox."""
+        self._set[fired.key] = fired
+        self._mailbox.offer_system(fired)
 
 
 # Everything in a system that happens later: exact timers in a heap, and ask deadlines on a wheel of 50 ms slots.

@@ -16,14 +16,18 @@ from typing import Protocol
 import anyio
 
 
-class Waiter(Protocol):
-    """Something that one task awaits and others complete, once. A Future of asyncio is one."""
-
-    def __await__(self) -> Generator[object, None, object]: ...
+class Sleeper(Protocol):
+    """Something that others wake, once."""
 
     def done(self) -> bool: ...
 
     def set_result(self, result: None, /) -> None: ...
+
+
+class Waiter(Sleeper, Protocol):
+    """A sleeper that one task awaits. A Future of asyncio is one."""
+
+    def __await__(self) -> Generator[object, None, object]: ...
 
 
 class Waker(Protocol):
@@ -44,6 +48,10 @@ class Waker(Protocol):
         """Lets other tasks run, and notices cancellation."""
         ...
 
+    def in_a_task(self) -> bool:
+        """Whether the running code belongs to a task, and not to a callback of the loop, which cannot begin tasks."""
+        ...
+
     def call_threadsafe(self, function: Callable[[], object]) -> None:
         """Run `function` in the loop's thread, from any thread."""
         ...
@@ -59,6 +67,10 @@ class _AsyncioParking:
         self.now = time.monotonic if standard else loop.time
         self._call = loop.call_soon_threadsafe
         self._sleep = asyncio.sleep
+        self._current = asyncio.current_task
+
+    def in_a_task(self) -> bool:
+        return self._current() is not None
 
     async def pause(self) -> None:
         await self._sleep(0)
@@ -75,6 +87,10 @@ class _TrioParking:
         self.pause = trio.lowlevel.checkpoint
         self.waiter = _trio_waiter()
         self._token = trio.lowlevel.current_trio_token()
+
+    def in_a_task(self) -> bool:
+        """Trio's callbacks run in a task of its own."""
+        return True
 
     def call_threadsafe(self, function: Callable[[], object]) -> None:
         self._token.run_sync_soon(function)

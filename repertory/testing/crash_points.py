@@ -66,6 +66,12 @@ class CrashingSessionStore(SessionStore):
         await self._store.release(lease)
         self._points.reach("after release")
 
+    async def release_all(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+        self._points.reach("before release_all")
+        outcomes = await self._store.release_all(leases)
+        self._points.reach("after release_all")
+        return outcomes
+
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
         self._points.reach("before append")
         outcomes = await self._store.append(batches)

@@ -52,6 +52,9 @@ class FaultySessionStore(SessionStore):
     async def release(self, lease: Lease) -> None:
         await self._call("release", lambda: self._store.release(lease))
 
+    async def release_all(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
+        return await self._call("release_all", lambda: self._store.release_all(leases))
+
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
         """As the wrapped store, or `Unavailable`; the group may then be stored."""
         return await self._call("append", lambda: self._store.append(batches))

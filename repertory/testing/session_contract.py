@@ -210,6 +210,35 @@ class SessionStoreContract(ABC):
             assert second.generation > first.generation
             assert (second.session_id, second.owner) == ("session", "two")
 
+    async def test_sessions_released_together_are_free_and_keep_their_rows(self, tmp_path: Path) -> None:
+        rows = grow(2)
+        names = [f"session-{number}" for number in range(5)]
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            leases = [await one.acquire(name) for name in names]
+            await one.append([Batch(lease=lease, rows=rows) for lease in leases])
+            kept = await one.acquire("kept")
+            assert list(await one.release_all(leases)) == [None] * 5
+            for lease in leases:
+                assert isinstance((await one.append([Batch(lease=lease, rows=grow(3)[2:])]))[0], LeaseLost)
+                again = await two.acquire(lease.session_id)
+                assert again.generation > lease.generation
+                assert list(await two.load(lease.session_id, "default", whole=True)) == rows
+            with pytest.raises(SessionBusy):
+                await two.acquire("kept")
+            assert list(await one.release_all([])) == []
+            assert list(await one.release_all([kept])) == [None]
+            await two.acquire("kept")
+
+    async def test_of_sessions_released_together_those_in_other_hands_are_left_alone(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            leases = [await one.acquire(name) for name in ("first", "taken", "last")]
+            await two.acquire("taken", takeover=True)
+            assert list(await one.release_all(leases)) == [None] * 3
+            with pytest.raises(SessionBusy):
+                await one.acquire("taken")
+            for name in ("first", "last"):
+                await two.acquire(name)
+
     async def test_the_sessions_of_a_closed_store_are_free(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one", "two") as (one, two):
             await one.acquire("session")

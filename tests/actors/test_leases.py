@@ -92,3 +92,37 @@ async def test_a_session_that_is_in_use_again_is_not_released(world: World) -> N
         await world.other.acquire("s")
     await world.leases.release(again)
     assert await world.other.acquire("s")
+
+
+async def test_leases_that_are_gathered_are_released_together_but_for_those_in_use_again(world: World) -> None:
+    leases = {name: await world.leases.acquire(name, takeover=False) for name in ("a", "b", "shared")}
+    await world.leases.acquire("shared", takeover=False)
+    assert not world.leases.release_with_others(leases["a"]), "nobody would release it"
+    world.leases.gather()
+    assert all(world.leases.release_with_others(lease) for lease in leases.values())
+    again = await world.leases.acquire("b", takeover=False)
+    assert again.generation > leases["b"].generation
+    with pytest.raises(SessionBusy):
+        await world.other.acquire("a")
+    await world.leases.release_gathered()
+    assert await world.other.acquire("a")
+    for name in ("b", "shared"):
+        with pytest.raises(SessionBusy):
+            await world.other.acquire(name)
+    await world.leases.release(again)
+    assert await world.other.acquire("b")
+    assert not world.leases.release_with_others(leases["shared"])
+
+
+@pytest.mark.parametrize("fault", ["nothing was done", "the answer got lost"])
+async def test_gathered_leases_that_could_not_be_released_are_released_later(world: World, fault: str) -> None:
+    leases = [await world.leases.acquire(name, takeover=False) for name in "abc"]
+    world.leases.gather()
+    assert all(world.leases.release_with_others(lease) for lease in leases)
+    nothing_done = fault == "nothing was done"
+    world.objects.settings = ObjectFaults(error_rate=1.0) if nothing_done else ObjectFaults(lost_rate=1.0)
+    await world.leases.release_gathered()
+    world.objects.settings = ObjectFaults()
+    await world.leases.give_up_all_owed()
+    for name in "abc":
+        assert await world.other.acquire(name)

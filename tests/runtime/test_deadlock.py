@@ -165,7 +165,7 @@ async def test_start_child_draws_an_edge_to_the_child() -> None:
 def test_circles_are_found_on_any_graph() -> None:
     nodes = {name: Waits(name) for name in "abcdef"}
     for before, after in ("ab", "bc", "cd", "ce", "db"):
-        nodes[before].waiting_on.append(nodes[after])
+        nodes[before].wait_for(nodes[after])
     assert [node.path for node in find_circle(nodes["e"], nodes["a"]) or []] == ["a", "b", "c", "e"]
     assert find_circle(nodes["f"], nodes["a"]) is None
     assert find_circle(nodes["a"], nodes["a"]) == [nodes["a"]]

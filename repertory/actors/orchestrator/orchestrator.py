@@ -116,10 +116,11 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         fold = self._journal.fold
         self._run = Run.of(fold.nodes.values(), fold.frontier, fold.run)
 
-    async def on_stop(self, reason: ExitReason) -> None:
+    def stop_now(self, reason: ExitReason) -> bool:
         """Hand the last records to the persister, which stops after this actor."""
         del reason
         self._journal.hand_over(soon=True)
+        return True
 
     def handle_now(self, message: OrchestratorMessage) -> Next:
         if isinstance(message, CallMessage):
@@ -185,7 +186,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         """Running nodes end normally, or are stopped if `at_once`."""
         self._refuse_waiting()
         while self._loads:
-            self._loads.popleft()[1].fail(self._closed())
+            self._loads.pop(0)[1].fail(self._closed())
         if at_once:
             self._cancel("shutdown")
         elif self._driver is not None:

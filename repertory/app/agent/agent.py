@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from repertory.actors.context import AgentSettings, Durability, ToolExecution
     from repertory.actors.hooks.events import EventTypes, HookCallback, HookProvider
     from repertory.actors.hooks.middleware import AnyPhase
+    from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.actors.memory.consumer import MemoryParts
     from repertory.actors.tool_registry import ToolRegistry
     from repertory.app.agent.conversation_managers import ManagerChoice
@@ -195,6 +196,7 @@ class Agent(SdkAgentMembers):
             owner=self,
         )
         self.enabled_tools = enabled_tools
+        self._memory: InMemoryJournal | None = None
         self._given_limits = limits
         self._limits = later.read_limits(limits)
         execution = tool_execution if tool_executor is None else tool_executor.execution
@@ -202,7 +204,7 @@ class Agent(SdkAgentMembers):
         self._durability = later.one_of("durability", durability, ("pipelined", "strict", "relaxed"))
         self._busy = later.chosen_busy(busy, concurrent_invocation_mode)
         self._unknown = later.one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
-        self._memory, self._patience = later.InMemoryJournal(), patience
+        self._patience = patience
         self._unsaved_id = f"unsaved-{later.token_hex(8)}"
         self._lock = later.ActivationLock()
         self._life = later.AgentLife(self.agent_id, self.blueprint, self._joined)
@@ -768,11 +770,10 @@ class Agent(SdkAgentMembers):
         )
 
     def blueprint(self) -> AgentSessionSpec:
-        """The session spec of this agent, for its host.
-
-        Built anew for each call, so that attributes may be changed between calls.
-        """
+        """This agent's session spec, for its host. Built anew for each call, as attributes may change in between."""
         manager = self.session_manager
+        if self._memory is None and (manager is None or manager.sessions is None):
+            self._memory = later.InMemoryJournal()
         return later.AgentSessionSpec(
             agent=self._settings(),
             calls=later.CallSettings(busy=self._busy, unknown_outcome=self._unknown),

@@ -33,6 +33,54 @@ class ToolCallerType:
 class SdkAgentMembers:
     """The members of an agent that follow from its parts and from `invoke_async`."""
 
+    # Those that `Agent` sets, too: as entries of a dict they would weigh a twentieth of an idle session. Others, which
+    # programs set on their agents, go into a dict as always.
+    __slots__ = (
+        "_busy",
+        "_calls",
+        "_durability",
+        "_enabled",
+        "_execution",
+        "_first_state",
+        "_folder",
+        "_given_limits",
+        "_initial",
+        "_initialized",
+        "_kept",
+        "_late_plugins",
+        "_life",
+        "_limits",
+        "_lock",
+        "_memory",
+        "_memory_manager",
+        "_open_tools",
+        "_opened",
+        "_own_place",
+        "_parts",
+        "_patience",
+        "_plugins",
+        "_read_model",
+        "_sandbox",
+        "_state",
+        "_tools",
+        "_unknown",
+        "_unsaved_id",
+        "agent_id",
+        "baggage_attributes",
+        "callback_handler",
+        "conversation_manager",
+        "description",
+        "hooks",
+        "interventions",
+        "load_tools_from_directory",
+        "name",
+        "record_direct_tool_call",
+        "session_manager",
+        "storage",
+        "structured_output_model",
+        "structured_output_prompt",
+        "trace_attributes",
+    )
     ToolCaller = ToolCallerType()
     """The type of `agent.tool`."""
     _parts: AgentParts

@@ -10,12 +10,11 @@ import logging
 import math
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
-from anyio.lowlevel import RunVar
-from msgspec import Struct, field
+from anyio.lowlevel import RunVar, checkpoint
+from msgspec import Struct
 
 from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.in_memory_journal import InMemoryJournal
@@ -56,6 +55,8 @@ SERVED_PAUSED_MAX = 8
 """The same of sessions with tool servers, each of which may be a process."""
 _HURRY_SHARE = 0.05
 """Share of the drain timeout: how long a call that is cut short still waits for its store."""
+_IDLE_AT_ONCE = 64
+"""How many idle sessions a drain stops before other tasks run."""
 ShutdownHook = Callable[[], Awaitable[None]]
 
 
@@ -86,7 +87,8 @@ class HostSettings(Struct, frozen=True, kw_only=True):
 class _Place(Struct):
     """The state of one session on the host."""
 
-    lock: anyio.Lock = field(default_factory=partial(anyio.Lock, fast_acquire=True))
+    _lock: anyio.Lock | None = None
+    """While somebody holds it or waits for it."""
     active: ActiveSession | None = None
     within: ActivationLock | None = None
     """For a node: the lock of the orchestrator that is called (see `NodeHost`)."""
@@ -119,9 +121,32 @@ class _Place(Struct):
     """The accepted records that are not stored yet, while it is active."""
 
     @property
+    def lock(self) -> anyio.Lock:
+        """Held while it starts or stops."""
+        self._lock = lock = self._lock or anyio.Lock(fast_acquire=True)
+        return lock
+
+    @property
+    def locked(self) -> bool:
+        return self._lock is not None and self._lock.locked()
+
+    def drop_lock(self) -> None:
+        """Nobody needs it any more, usually: one that is free weighs as much as the rest."""
+        if not self.locked:
+            self._lock = None
+
+    @property
     def waits(self) -> bool:
         """Whether records wait for a store that does not take them."""
         return self.buffer is not None and self.buffer.error is not None and self.buffer.count > 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is an active agent's session of which nobody wants anything now."""
+        active = self.active
+        if active is None or self.users or self.paused or self.ending or self.locked:
+            return False
+        return active.alive and active.orchestrator is None and not active.read_model.in_a_turn
 
     def is_paused_by(self, lock: ActivationLock) -> bool:
         """Whether it is the paused session of the agent, graph or swarm with this lock."""
@@ -258,7 +283,7 @@ class Host:
         place.by = max(place.by, min(deadline, caller_deadline()))
         active = place.active
         ready = active is not None and active.alive and not place.paused and not place.ending
-        if active is not None and ready and not place.lock.locked():
+        if active is not None and ready and not place.locked:
             return active
         try:
             async with place.lock:
@@ -273,7 +298,7 @@ class Host:
         except BaseException:
             place.users -= 1
             self._note_cut(place)
-            if not place.lock.locked():  # Otherwise the task that stops the session drops the place.
+            if not place.locked:  # Otherwise the task that stops the session drops the place.
                 self._drop_empty(key, place)
             raise
 
@@ -288,6 +313,7 @@ class Host:
         place.idle_since = anyio.current_time()
         wanted = spec.key[:2] in self._wanted
         if place.users or (self._keeps and not spec.own and not wanted):
+            place.drop_lock()
             return None
         try:
             with anyio.CancelScope(shield=True):
@@ -349,7 +375,9 @@ class Host:
                 place.buffer = keeper.buffer_of(spec.agent.session_id, spec.agent.agent_id, spec.patience)
             else:
                 place.may_pause = True
-                keeper = spec.memory if spec.own else place.memory or spec.memory
+                given = spec.memory if spec.own else place.memory or spec.memory
+                assert given is not None
+                keeper = given
                 place.memory = None if spec.own else keeper
             members = await self._members(place, spec, keeper)
             if not self._settings.alone:
@@ -548,7 +576,8 @@ class Host:
         """Let running turns finish. The phase's deadline cancels this task; remaining turns are cancelled later."""
         async with anyio.create_task_group() as group:
             for place in list(self._places.values()):
-                group.start_soon(self._finish_turns_of, place)
+                if not place.idle:
+                    group.start_soon(self._finish_turns_of, place)
 
     async def _finish_turns_of(self, place: _Place) -> None:
         async with place.lock:  # The session may just be starting.
@@ -561,16 +590,43 @@ class Host:
         active = [place.active for place in self._places.values() if place.active is not None and not place.paused]
         async with anyio.create_task_group() as group:
             for session in active:
-                group.start_soon(self._flush_memory, session)
+                if session.memory is not None:
+                    group.start_soon(self._flush_memory, session)
 
     async def _flush_memory(self, session: ActiveSession) -> None:
         self.flushed.append(await session.flush_memory())
 
     async def _rest_all(self) -> None:
-        """Commit every journal and release every lease."""
+        """Commit every journal and release every lease: those of idle sessions together, beside the others."""
         async with anyio.create_task_group() as group:
+            idle: list[tuple[PlaceKey, _Place]] = []
             for key, place in list(self._places.items()):
-                group.start_soon(self._rest_one, key, place)
+                if place.idle and self._keeps and place.remembers is None:
+                    idle.append((key, place))
+                else:
+                    group.start_soon(self._rest_one, key, place)
+            self._stores.gather_releases()
+            for number, (key, place) in enumerate(idle):
+                if not place.idle or not await self._rest_idle(key, place):
+                    group.start_soon(self._rest_one, key, place)
+                if number % _IDLE_AT_ONCE == 0:
+                    await checkpoint()
+            await self._stores.release_gathered()
+
+    async def _rest_idle(self, key: PlaceKey, place: _Place) -> bool:
+        """`_rest` for an idle session. False if something of it has to be waited for; it is then stopping."""
+        active = place.active
+        if active is None:
+            return True
+        async with place.lock:
+            place.ending = True
+            active.refuse_turns()
+            active.hurry(self._settings.drain_timeout_s * _HURRY_SHARE)
+            if not self.system.begin_stop(active.watched):
+                return False
+            await self._forget(place)
+            self._drop_empty(key, place)
+            return True
 
     async def _rest_one(self, key: PlaceKey, place: _Place) -> None:
         """A turn that still runs now is cancelled, which leaves a valid history."""

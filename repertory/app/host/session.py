@@ -153,7 +153,8 @@ class SessionSpec(Struct, frozen=True, kw_only=True):
     """Its memory across conversations."""
     sessions: SessionPlace | None = None
     """Where the session is stored; None keeps it in `memory` only."""
-    memory: InMemoryJournal
+    memory: InMemoryJournal | None = None
+    """Needed without `sessions`."""
     own: bool = False
     """Whether only the user's object keeps the journal, so that no other caller can find it."""
     takeover: bool = False
@@ -337,9 +338,13 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
                 return await self.memory.ask(FlushMemory(), timeout_s=math.inf)
         return {}
 
+    def refuse_turns(self) -> None:
+        """`finish_turns(at_once=True)`, without waiting."""
+        self.agent.tell_now(FinishTurns(at_once=True))
+
     def hurry(self, wait_s: float) -> None:
         """Shorten all waiting for the store to `wait_s`."""
-        self.persister.tell(ShortenTimeouts(wait_s=wait_s))
+        self.persister.tell_now(ShortenTimeouts(wait_s=wait_s))
 
     async def show(self, wanted: SnapshotFields | MessagesEdit) -> None:
         """Apply a snapshot or an edit of the messages; returns when that is durable. Errors: `Invalid`, and those of

@@ -211,7 +211,7 @@ class OpenStores:
         self._buffers = buffers
         self._open: dict[str, _OpenStore] = {}
         self._started = 0
-        self._lock = anyio.Lock()
+        self._lock = anyio.Lock(fast_acquire=True)
 
     async def enter(self, sessions: SessionPlace) -> Durable:
         """The store, opened if necessary, with one more user."""
@@ -251,6 +251,17 @@ class OpenStores:
         """The same for every session."""
         for entry in list(self._open.values()):
             await entry.durable.leases.give_up_all_owed()
+
+    def gather_releases(self) -> None:
+        """From now on sessions are released together, by `release_gathered`."""
+        for entry in self._open.values():
+            entry.durable.leases.gather()
+
+    async def release_gathered(self) -> None:
+        """Release the sessions that have ended since `gather_releases`, all of a store in one call."""
+        async with anyio.create_task_group() as group:
+            for entry in self._open.values():
+                group.start_soon(entry.durable.leases.release_gathered)
 
     def abandon_all(self) -> list[Thread]:
         """Close every store without the event loop, which was closed. Returns the threads that still do so."""

@@ -74,7 +74,7 @@ class Fold:
         """With `partial`, the records up to `image.last_seq` are unknown rather than absent: nothing is checked against
         them.
         """
-        image = image or Image()
+        image = image or _EMPTY
         _copy_fields(image, self)
         self._partial = partial
         self._unchecked = False
@@ -362,6 +362,7 @@ class Fold:
 
 
 _FIELDS = tuple(Fold.__annotations__)
+_EMPTY = Image()
 
 
 def _copy_fields(source: Fold | Image, target: Fold | Image) -> None:

@@ -151,6 +151,26 @@ class TestSnapshotsInAStorage(SessionStoreContract):
             await store.release(old)
             assert await store.append([Batch(lease=new, rows=rows)]) == [Position(agent_id="default", seq=1)]
 
+    async def test_sessions_released_together_are_free_and_keep_their_rows(self, tmp_path: Path) -> None:
+        """They were free before, too."""
+        rows = grow(2)
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            leases = [await one.acquire(f"session-{number}") for number in range(5)]
+            await one.append([Batch(lease=lease, rows=rows) for lease in leases])
+            assert list(await one.release_all(leases)) == [None] * 5
+            for lease in leases:
+                assert isinstance((await one.append([Batch(lease=lease, rows=grow(3)[2:])]))[0], LeaseLost)
+                await two.acquire(lease.session_id)
+                assert list(await two.load(lease.session_id, "default", whole=True)) == rows
+
+    async def test_of_sessions_released_together_those_in_other_hands_are_left_alone(self, tmp_path: Path) -> None:
+        """Whoever has opened one since may write."""
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            leases = [await one.acquire(name) for name in ("first", "taken", "last")]
+            taken = await two.acquire("taken")
+            assert list(await one.release_all(leases)) == [None] * 3
+            assert not isinstance((await two.append([Batch(lease=taken, rows=grow(1))]))[0], LeaseLost)
+
     async def test_a_refused_batch_does_not_hinder_the_others(self, tmp_path: Path) -> None:
         rows = grow(2)
         async with self.stores(tmp_path, "one") as (store,):

@@ -146,11 +146,17 @@ class Journals:
             return OwnedRows(lease, error)
 
     def release(self, lease: Lease) -> None:
+        self.release_all([lease])
+
+    def release_all(self, leases: Sequence[Lease]) -> None:
         with self._transaction("unsynced"):
-            self._leases.release(lease)
-            if (owed := self._owing()) is not None:
-                owed.released(lease.session_id)
-        self._lock.freed(lease.session_id)
+            owed = self._owing()
+            for lease in leases:
+                self._leases.release(lease)
+                if owed is not None:
+                    owed.released(lease.session_id)
+        for lease in leases:
+            self._lock.freed(lease.session_id)
 
     def asked_for(self) -> list[str]:
         with mapped_errors(self._path):

@@ -145,6 +145,11 @@ class SQLiteSessionStore(SessionStore):
     async def release(self, lease: Lease) -> None:
         await self._thread.run(lambda: self._opened().release(lease), after=self._tidy)
 
+    async def release_all(self, leases: Sequence[Lease]) -> Sequence[None]:
+        """One transaction. Errors: see the class; nothing is released then."""
+        await self._thread.run(lambda: self._opened().release_all(leases), after=self._tidy)
+        return [None] * len(leases)
+
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
         """Commit one group with one fsync; one outcome per batch, in order. Errors: see the class; nothing is stored
         then.
