@@ -197,14 +197,13 @@ class Agent(SdkAgentMembers):
         )
         self.enabled_tools = enabled_tools
         self._memory: InMemoryJournal | None = None
-        self._given_limits = limits
+        self._given_limits, self._patience = limits, patience
         self._limits = later.read_limits(limits)
         execution = tool_execution if tool_executor is None else tool_executor.execution
         self._execution = later.one_of("tool_execution", execution, ("concurrent", "sequential"))
         self._durability = later.one_of("durability", durability, ("pipelined", "strict", "relaxed"))
         self._busy = later.chosen_busy(busy, concurrent_invocation_mode)
         self._unknown = later.one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
-        self._patience = patience
         self._unsaved_id = f"unsaved-{later.token_hex(8)}"
         self._lock = later.ActivationLock()
         self._life = later.AgentLife(self.agent_id, self.blueprint, self._joined)

@@ -524,7 +524,7 @@ def _owned(session_id: str, owner: str, line: ResultLine) -> OwnedLine:
 
 
 def _row(agent_id: str, line: ResultLine) -> Row:
-    return Row(agent_id, *line)  # type: ignore[arg-type]
+    return Row._make((agent_id, *line))
 
 
 def _complete(lines: Sequence[ResultLine], session_id: str, agent_id: str, last: int, *, whole: bool) -> list[Row]:
