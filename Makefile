@@ -11,7 +11,7 @@ RUN := .venv/bin/python
 VENV := .venv/.installed$(if $(PYTHON),-$(subst /,_,$(PYTHON)))
 PEERS := $(if $(wildcard tests/peers/package-lock.json),tests/peers/node_modules/.installed)
 
-.PHONY: help venv peers demo fast test check lint types contracts docs format bench soak lock clean
+.PHONY: help venv peers demo cluster-demo fast test check lint types contracts docs format bench soak lock clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,9 @@ tests/peers/node_modules/.installed: tests/peers/package-lock.json tests/peers/s
 
 demo: $(VENV) ## Run the offline demonstration
 	@$(RUN) -m examples.demo
+
+cluster-demo: $(VENV) $(PEERS) ## Run four processes on PostgreSQL under load: one is killed, one frozen, all replaced
+	@$(RUN) -m tests.simulation.cluster_demo
 
 fast: $(VENV) $(PEERS) ## Look at every file of tests once, in three minutes (ARGS="tests/app" for a part of them)
 	@echo "fast: pytest over tests/, as tests/lanes.py says"
@@ -57,7 +60,7 @@ contracts: $(VENV) ## The import contracts of pyproject.toml
 
 docs: $(VENV) ## Execute the examples in the documents
 	@echo "check: documented examples"
-	@$(RUN) -m pytest -q tests/docs
+	@$(RUN) -m pytest -q -n auto --dist worksteal tests/docs
 
 format: $(VENV) ## Rewrite the files as ruff wants them
 	@$(RUN) -m ruff check --fix .

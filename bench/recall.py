@@ -1,16 +1,18 @@
-"""How well the embedded memory finds what a question asks for: turns and sessions, with no model that judges.
+"""How well the memories of ours find what a question asks for: turns and sessions, with no model that judges.
 
-    python -m bench recall --data locomo.json [--folds] [--minilm]
+    python -m bench recall --data locomo.json [--folds] [--minilm] [--postgres]
 
 The data is a file in the layout of LoCoMo (or `REPERTORY_LOCOMO` names it); it is not part of the project. Every turn
 is given to a store of its dialogue by `add_messages`, every question to `search`, as any user would.
 
 - turn recall@10: the share of a question's evidence among the first ten results;
+- turn nDCG@10: the same, and a result counts the less the later it comes;
 - session Hit@1: whether the session of the first result holds evidence.
 
 `--folds` also chooses the weights anew for each dialogue, by the other dialogues, among the defaults and what halves or
 doubles one of them: what is left of the figures then is not owed to having looked at the dialogue. `--minilm` searches
-by vectors as well, which takes minutes to make them.
+by vectors as well, which takes minutes to make them. `--postgres` asks a memory in PostgreSQL besides, and says how far
+it is from the embedded one; needs the server's programs.
 """
 
 from __future__ import annotations
@@ -21,23 +23,31 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import log2
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 from msgspec.structs import replace
 
 from bench.harness import Figure, report
 from repertory import Embedder, MiniLMEmbedder
-from repertory.backends.memory.sqlite.store import MemorySettings, SQLiteMemory
+from repertory.backends.memory.postgres.place import PostgresPlace
+from repertory.backends.memory.postgres.store import PostgresMemory
+from repertory.backends.memory.ranked import MemorySettings, RankedMemory
+from repertory.backends.memory.sqlite.store import SQLiteMemory
+from repertory.backends.postgres.address import postgres_address
 from repertory.core.memory.options import AddMessagesContext, SearchOptions
 from repertory.core.messages import Message
 from repertory.core.recall.ranking import DEFAULT_WEIGHTS, RankingWeights
+from tests.postgres_server import PostgresServer, postgres_server
 
 RESULTS = 10
+MakeStore: TypeAlias = "Callable[[int, RankingWeights, Embedder | None], RankedMemory]"
+"""The store of a dialogue, by its number."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,7 @@ class Dialogue:
 class Outcome:
     questions: int
     recall: float
+    ndcg: float
     hit: float
 
 
@@ -102,49 +113,67 @@ def _time(written: str) -> float | None:
         return None
 
 
-def _store(path: Path, weights: RankingWeights, embedder: Embedder | None = None) -> SQLiteMemory:
-    settings = MemorySettings(
+def _settings(weights: RankingWeights, embedder: Embedder | None, scope: str = "") -> MemorySettings:
+    return MemorySettings(
         name="memory",
         description=None,
         max_search_results=None,
         writable=True,
         extraction=None,
-        scope="",
-        busy_timeout_s=5.0,
+        scope=scope,
         weights=weights,
         embedder=embedder,
     )
-    return SQLiteMemory(path, settings, clock=lambda: 0.0)
 
 
-async def fill(store: SQLiteMemory, dialogue: Dialogue) -> None:
+def in_files(folder: Path) -> MakeStore:
+    """Stores in files, one for each dialogue."""
+
+    def make(number: int, weights: RankingWeights, embedder: Embedder | None) -> RankedMemory:
+        return SQLiteMemory(folder / f"{number}.db", _settings(weights, embedder), clock=lambda: 0.0)
+
+    return make
+
+
+def in_postgres(server: PostgresServer) -> MakeStore:
+    """Stores in one schema, a scope for each dialogue."""
+    place = PostgresPlace(address=postgres_address(server.url), schema="recall")
+
+    def make(number: int, weights: RankingWeights, embedder: Embedder | None) -> RankedMemory:
+        return PostgresMemory(place, _settings(weights, embedder, f"dialogue-{number}"), clock=lambda: 0.0)
+
+    return make
+
+
+async def fill(store: RankedMemory, dialogue: Dialogue) -> None:
     for session_id, (said_at, messages) in dialogue.sessions.items():
         numbers = range(1, len(messages) + 1)
         context = AddMessagesContext(session_id=session_id, sequence_numbers=numbers, said_at=said_at)
         await store.add_messages(messages, context)
 
 
-async def ask(store: SQLiteMemory, dialogue: Dialogue) -> Outcome:
-    recall = hits = 0.0
+async def ask(store: RankedMemory, dialogue: Dialogue) -> Outcome:
+    recall = ndcg = hits = 0.0
     options = SearchOptions(max_search_results=RESULTS)
     for question in dialogue.questions:
         found = [entry.metadata or {} for entry in await store.search(question.text, options)]
         turns = [(known["session_id"], known["seq"]) for known in found]
         recall += len(question.evidence.intersection(turns)) / len(question.evidence)
+        gained = sum(1 / log2(place + 2) for place, turn in enumerate(turns) if turn in question.evidence)
+        ndcg += gained / sum(1 / log2(place + 2) for place in range(min(len(question.evidence), RESULTS)))
         hits += bool(turns) and turns[0][0] in {session for session, _ in question.evidence}
     count = len(dialogue.questions)
-    return Outcome(count, 100 * recall / count, 100 * hits / count)
+    return Outcome(count, 100 * recall / count, 100 * ndcg / count, 100 * hits / count)
 
 
 async def measure(
-    given: Sequence[Dialogue], folder: Path, choices: Sequence[RankingWeights], embedder: Embedder | None
+    given: Sequence[Dialogue], make: MakeStore, choices: Sequence[RankingWeights], embedder: Embedder | None
 ) -> list[list[Outcome]]:
     """For each of the weights, what each dialogue gives."""
     found: list[list[Outcome]] = [[] for _ in choices]
     for number, dialogue in enumerate(given):
-        path = folder / f"{number}.db"
         for weights, outcomes in zip(choices, found, strict=True):
-            store = _store(path, weights, embedder)
+            store = make(number, weights, embedder)
             await fill(store, dialogue)  # what is there already is not taken again
             if embedder is not None:
                 await store.embed()
@@ -167,8 +196,11 @@ def neighbours_of_defaults() -> list[RankingWeights]:
 
 def total(outcomes: Sequence[Outcome]) -> Outcome:
     count = sum(outcome.questions for outcome in outcomes)
-    recall = sum(outcome.questions * outcome.recall for outcome in outcomes) / count
-    return Outcome(count, recall, sum(outcome.questions * outcome.hit for outcome in outcomes) / count)
+
+    def mean(of: Callable[[Outcome], float]) -> float:
+        return sum(outcome.questions * of(outcome) for outcome in outcomes) / count
+
+    return Outcome(count, mean(lambda each: each.recall), mean(lambda each: each.ndcg), mean(lambda each: each.hit))
 
 
 def folded(found: Sequence[Sequence[Outcome]]) -> Outcome:
@@ -181,11 +213,32 @@ def folded(found: Sequence[Sequence[Outcome]]) -> Outcome:
     return total(held_out)
 
 
+def beside(given: Sequence[Dialogue], embedded: Outcome, embedder: Embedder | None) -> list[Figure]:
+    """What a memory in PostgreSQL gives, next to the embedded one."""
+    with postgres_server() as server:
+        (outcomes,) = anyio.run(measure, given, in_postgres(server), [DEFAULT_WEIGHTS], embedder)
+        figures = _compared("", total(outcomes), embedded)
+        if embedder is not None:
+            server.sql("CREATE EXTENSION vector")
+            (outcomes,) = anyio.run(measure, given, in_postgres(server), [DEFAULT_WEIGHTS], embedder)
+            figures += _compared(" with pgvector", total(outcomes), embedded)
+    return figures
+
+
+def _compared(how: str, found: Outcome, embedded: Outcome) -> list[Figure]:
+    return [
+        Figure(f"turn recall@10 in PostgreSQL{how}, beside SQLite", found.recall, embedded.recall, 0.99, "%", "higher"),
+        Figure(f"turn nDCG@10 in PostgreSQL{how}, beside SQLite", found.ndcg, embedded.ndcg, 0.99, "%", "higher"),
+        Figure(f"session Hit@1 in PostgreSQL{how}, beside SQLite", found.hit, embedded.hit, 0.99, "%", "higher"),
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench recall")
     parser.add_argument("--data", type=Path, default=os.environ.get("REPERTORY_LOCOMO"))
     parser.add_argument("--folds", action="store_true")
     parser.add_argument("--minilm", action="store_true")
+    parser.add_argument("--postgres", action="store_true")
     parser.add_argument("--strict", action="store_true", help="accepted, since every benchmark is given it")
     asked = parser.parse_args()
     if asked.data is None or not Path(asked.data).is_file():
@@ -194,7 +247,7 @@ def main() -> int:
     given = dialogues(Path(asked.data))
     choices = neighbours_of_defaults() if asked.folds else [DEFAULT_WEIGHTS]
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as folder:
-        found = anyio.run(measure, given, Path(folder), choices, MiniLMEmbedder() if asked.minilm else None)
+        found = anyio.run(measure, given, in_files(Path(folder)), choices, MiniLMEmbedder() if asked.minilm else None)
     recall_bar, hit_bar = (76, 75) if asked.minilm else (72, 73)
     figures: list[Figure] = []
     for number, outcome in enumerate(found[0], 1):
@@ -209,7 +262,10 @@ def main() -> int:
         figures.append(Figure("turn recall@10, weights by the others", held_out.recall, 1.0, recall_bar, "%", "higher"))
         figures.append(Figure("session Hit@1, weights by the others", held_out.hit, 1.0, hit_bar, "%", "higher"))
     figures.append(Figure("turn recall@10", whole.recall, 1.0, recall_bar, "%", "higher"))
+    figures.append(Figure("turn nDCG@10", whole.ndcg, 1.0, None, "%", "higher"))
     figures.append(Figure("session Hit@1", whole.hit, 1.0, hit_bar, "%", "higher"))
+    if asked.postgres:
+        figures += beside(given, whole, MiniLMEmbedder() if asked.minilm else None)
     print(f"{whole.questions} questions, {len(given)} dialogues")
     return report(figures)
 

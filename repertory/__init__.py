@@ -58,11 +58,16 @@ if TYPE_CHECKING:
     from repertory.app.agent.plugins import hook as hook
     from repertory.app.agent.snapshots import SnapshotLoaded as SnapshotLoaded
     from repertory.app.agent.snapshots import Snapshottable as Snapshottable
+    from repertory.app.host.peers import Peers as Peers
+    from repertory.app.host.prometheus import metrics_app as metrics_app
     from repertory.app.host.reports import DrainReport as DrainReport
     from repertory.app.host.runtime import AgentSpec as AgentSpec
     from repertory.app.host.runtime import HostedAgent as HostedAgent
     from repertory.app.host.runtime import HostedSession as HostedSession
     from repertory.app.host.runtime import Runtime as Runtime
+    from repertory.app.host.telemetry import Telemetry as Telemetry
+    from repertory.app.host.valkey import Valkey as Valkey
+    from repertory.app.inspector.inspector import Inspector as Inspector
     from repertory.app.memory.agentcore import AgentCoreMemoryStore as AgentCoreMemoryStore
     from repertory.app.memory.agentcore import RetrievalConfig as RetrievalConfig
     from repertory.app.memory.bedrock import BedrockKnowledgeBaseConfig as BedrockKnowledgeBaseConfig
@@ -78,7 +83,14 @@ if TYPE_CHECKING:
     from repertory.app.memory.injection import InjectionFormatContext as InjectionFormatContext
     from repertory.app.memory.injection import MemoryInjectionConfig as MemoryInjectionConfig
     from repertory.app.memory.memory_manager import MemoryManager as MemoryManager
+    from repertory.app.memory.postgres import PostgresMemoryStore as PostgresMemoryStore
     from repertory.app.memory.sqlite import SQLiteMemoryStore as SQLiteMemoryStore
+    from repertory.app.operations.progress import OperationProgress as OperationProgress
+    from repertory.app.operations.replaying import Evaluation as Evaluation
+    from repertory.app.operations.replaying import ReplayProgress as ReplayProgress
+    from repertory.app.operations.replaying import ScoredAnswer as ScoredAnswer
+    from repertory.app.operations.replaying import Variant as Variant
+    from repertory.app.operations.replaying import replay as replay
     from repertory.app.operations.sessions import Sessions as Sessions
     from repertory.app.orchestration.graph import EdgeCondition as EdgeCondition
     from repertory.app.orchestration.graph import Graph as Graph
@@ -87,6 +99,8 @@ if TYPE_CHECKING:
     from repertory.app.orchestration.graph import GraphNode as GraphNode
     from repertory.app.orchestration.graph import GraphResult as GraphResult
     from repertory.app.orchestration.graph import GraphState as GraphState
+    from repertory.app.orchestration.hosted import HostedOrchestrator as HostedOrchestrator
+    from repertory.app.orchestration.hosted import OrchestratorSession as OrchestratorSession
     from repertory.app.orchestration.orchestrator import MultiAgentBase as MultiAgentBase
     from repertory.app.orchestration.orchestrator import MultiAgentPlugin as MultiAgentPlugin
     from repertory.app.orchestration.orchestrator import RunOptions as RunOptions
@@ -175,6 +189,7 @@ if TYPE_CHECKING:
     from repertory.backends.models.responses import OpenAIResponsesModel as OpenAIResponsesModel
     from repertory.backends.models.sagemaker import SageMakerAIModel as SageMakerAIModel
     from repertory.backends.models.scripted import ScriptedModel as ScriptedModel
+    from repertory.backends.peers.http import PeerTls as PeerTls
     from repertory.backends.ports import Model as Model
     from repertory.backends.ports import Tool as Tool
     from repertory.backends.ports import ToolContext as ToolContext
@@ -185,6 +200,10 @@ if TYPE_CHECKING:
     from repertory.core.call_events import ModelStopReason as ModelStopReason
     from repertory.core.call_events import ToolResultEvent as ToolResultEvent
     from repertory.core.converse import StreamEvent as StreamEvent
+    from repertory.core.evaluation.results import ReplayedTurn as ReplayedTurn
+    from repertory.core.evaluation.results import VariantSummary as VariantSummary
+    from repertory.core.evaluation.turns import TokenPrice as TokenPrice
+    from repertory.core.evaluation.turns import TurnOutcome as TurnOutcome
     from repertory.core.interrupts import Interrupt as Interrupt
     from repertory.core.interrupts import InterruptException as InterruptException
     from repertory.core.journal.history.timeline import Mark as Mark
@@ -213,6 +232,7 @@ if TYPE_CHECKING:
     from repertory.core.orchestration.results import MultiAgentResult as MultiAgentResult
     from repertory.core.orchestration.results import NodeResult as NodeResult
     from repertory.core.orchestration.results import Status as Status
+    from repertory.core.pictures.svg import Picture as Picture
     from repertory.core.result import AgentResult as AgentResult
     from repertory.core.retry import ModelRetryStrategy as ModelRetryStrategy
     from repertory.core.retry import StorePatience as StorePatience
@@ -220,6 +240,7 @@ if TYPE_CHECKING:
     from repertory.core.snapshots.location import SnapshotManifest as SnapshotManifest
     from repertory.core.snapshots.trigger import SnapshotEvery as SnapshotEvery
     from repertory.core.state import AgentState as AgentState
+    from repertory.core.timers import Timer as Timer
     from repertory.core.window.decision import WindowBudget as WindowBudget
     from repertory.core.window.decision import WindowPlan as WindowPlan
     from repertory.core.wire import error_from_json as error_from_json
@@ -296,6 +317,7 @@ _HOMES = {
     "DrainReport": "repertory.app.host.reports",
     "EdgeCondition": "repertory.app.orchestration.graph",
     "Embedder": "repertory.backends.memory_ports",
+    "Evaluation": "repertory.app.operations.replaying",
     "ExecuteToolContext": "repertory.actors.hooks.middleware",
     "ExecuteToolResult": "repertory.actors.hooks.middleware",
     "ExecuteToolStage": "repertory.actors.hooks.middleware",
@@ -326,11 +348,13 @@ _HOMES = {
     "HookProvider": "repertory.actors.hooks.events",
     "HookRegistry": "repertory.actors.hooks.events",
     "HostedAgent": "repertory.app.host.runtime",
+    "HostedOrchestrator": "repertory.app.orchestration.hosted",
     "HostedSession": "repertory.app.host.runtime",
     "HumanInTheLoop": "repertory.app.plugins.human_in_the_loop",
     "InMemoryStorage": "repertory.app.sessions.storages",
     "InjectionContext": "repertory.actors.hooks.injections",
     "InjectionFormatContext": "repertory.app.memory.injection",
+    "Inspector": "repertory.app.inspector.inspector",
     "Interrupt": "repertory.core.interrupts",
     "InterruptException": "repertory.core.interrupts",
     "InterruptResponseContent": "repertory.core.messages",
@@ -388,12 +412,20 @@ _HOMES = {
     "OpenAIEmbedder": "repertory.backends.models.embedders",
     "OpenAIModel": "repertory.backends.models.openai",
     "OpenAIResponsesModel": "repertory.backends.models.responses",
+    "OperationProgress": "repertory.app.operations.progress",
+    "OrchestratorSession": "repertory.app.orchestration.hosted",
+    "Picture": "repertory.core.pictures.svg",
     "Plugin": "repertory.app.agent.plugins",
     "PosixShellSandbox": "repertory.app.toolbox.shell_sandboxes",
+    "PostgresMemoryStore": "repertory.app.memory.postgres",
     "PostgresSessionManager": "repertory.app.sessions.postgres",
+    "PeerTls": "repertory.backends.peers.http",
+    "Peers": "repertory.app.host.peers",
     "PostgresSessions": "repertory.app.sessions.postgres",
     "Proceed": "repertory.app.plugins.interventions",
     "RepertoryError": "repertory.errors",
+    "ReplayProgress": "repertory.app.operations.replaying",
+    "ReplayedTurn": "repertory.core.evaluation.results",
     "RepositorySessionManager": "repertory.app.sessions.repository",
     "RetrievalConfig": "repertory.app.memory.agentcore",
     "RoutingAttempt": "repertory.app.plugins.routing",
@@ -411,6 +443,7 @@ _HOMES = {
     "SQLiteSessions": "repertory.app.sessions.sessions",
     "SageMakerAIModel": "repertory.backends.models.sagemaker",
     "Sandbox": "repertory.app.toolbox.sandbox",
+    "ScoredAnswer": "repertory.app.operations.replaying",
     "ScriptedModel": "repertory.backends.models.scripted",
     "SearchOptions": "repertory.core.memory.options",
     "Session": "repertory.app.sessions.records",
@@ -451,7 +484,10 @@ _HOMES = {
     "SwarmResult": "repertory.app.orchestration.swarm",
     "SwarmState": "repertory.app.orchestration.swarm",
     "SystemContentBlock": "repertory.core.messages",
+    "Telemetry": "repertory.app.host.telemetry",
     "Throttled": "repertory.errors",
+    "Timer": "repertory.core.timers",
+    "TokenPrice": "repertory.core.evaluation.turns",
     "Tool": "repertory.backends.ports",
     "ToolContext": "repertory.backends.ports",
     "ToolResultEvent": "repertory.core.call_events",
@@ -459,8 +495,12 @@ _HOMES = {
     "ToolSpec": "repertory.core.messages",
     "ToolUse": "repertory.core.messages",
     "Transform": "repertory.app.plugins.interventions",
+    "TurnOutcome": "repertory.core.evaluation.turns",
     "Unavailable": "repertory.errors",
     "Usage": "repertory.core.messages",
+    "Valkey": "repertory.app.host.valkey",
+    "Variant": "repertory.app.operations.replaying",
+    "VariantSummary": "repertory.core.evaluation.results",
     "WindowBudget": "repertory.core.window.decision",
     "WindowPlan": "repertory.core.window.decision",
     "WriterModel": "repertory.backends.models.compatible",
@@ -471,6 +511,8 @@ _HOMES = {
     "event_from_json": "repertory.core.wire",
     "event_to_json": "repertory.core.wire",
     "hook": "repertory.app.agent.plugins",
+    "metrics_app": "repertory.app.host.prometheus",
+    "replay": "repertory.app.operations.replaying",
     "tool": "repertory.backends.tools.decorator",
 }
 
@@ -526,6 +568,7 @@ __all__ = [
     "DrainReport",
     "EdgeCondition",
     "Embedder",
+    "Evaluation",
     "ExecuteToolContext",
     "ExecuteToolResult",
     "ExecuteToolStage",
@@ -556,11 +599,13 @@ __all__ = [
     "HookProvider",
     "HookRegistry",
     "HostedAgent",
+    "HostedOrchestrator",
     "HostedSession",
     "HumanInTheLoop",
     "InMemoryStorage",
     "InjectionContext",
     "InjectionFormatContext",
+    "Inspector",
     "Interrupt",
     "InterruptException",
     "InterruptResponseContent",
@@ -618,12 +663,20 @@ __all__ = [
     "OpenAIEmbedder",
     "OpenAIModel",
     "OpenAIResponsesModel",
+    "OperationProgress",
+    "OrchestratorSession",
+    "PeerTls",
+    "Peers",
+    "Picture",
     "Plugin",
     "PosixShellSandbox",
+    "PostgresMemoryStore",
     "PostgresSessionManager",
     "PostgresSessions",
     "Proceed",
     "RepertoryError",
+    "ReplayProgress",
+    "ReplayedTurn",
     "RepositorySessionManager",
     "RetrievalConfig",
     "RoutingAttempt",
@@ -641,6 +694,7 @@ __all__ = [
     "SQLiteSessions",
     "SageMakerAIModel",
     "Sandbox",
+    "ScoredAnswer",
     "ScriptedModel",
     "SearchOptions",
     "Session",
@@ -681,7 +735,10 @@ __all__ = [
     "SwarmResult",
     "SwarmState",
     "SystemContentBlock",
+    "Telemetry",
     "Throttled",
+    "Timer",
+    "TokenPrice",
     "Tool",
     "ToolContext",
     "ToolResult",
@@ -689,8 +746,12 @@ __all__ = [
     "ToolSpec",
     "ToolUse",
     "Transform",
+    "TurnOutcome",
     "Unavailable",
     "Usage",
+    "Valkey",
+    "Variant",
+    "VariantSummary",
     "WindowBudget",
     "WindowPlan",
     "WriterModel",
@@ -701,6 +762,8 @@ __all__ = [
     "event_from_json",
     "event_to_json",
     "hook",
+    "metrics_app",
+    "replay",
     "tool",
 ]
 

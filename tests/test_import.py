@@ -36,8 +36,10 @@ LOADED_WHEN_NEEDED = [
     "mcp",
     "ollama",
     "openai",
+    "prompt_toolkit",
     "opentelemetry",
     "pydantic",
+    "rich",
     "sqlite3",
     "ssl",
     "trio",
@@ -153,7 +155,9 @@ sys.exit(bool(effects))
 def test_what_is_published_holds_the_whole_package_and_nothing_else(tmp_path: Path) -> None:
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     (archive,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
-    package = {path.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("*.py")} | {"repertory/py.typed"}
+    pages = [*PACKAGE.glob("app/inspector/templates/*"), *PACKAGE.glob("app/inspector/static/*")]
+    package = {path.relative_to(ROOT).as_posix() for path in (*PACKAGE.rglob("*.py"), *pages)}
+    package.add("repertory/py.typed")
     with zipfile.ZipFile(wheel) as built:
         assert {name for name in built.namelist() if ".dist-info/" not in name} == package
     with tarfile.open(archive) as built:

@@ -9,9 +9,10 @@ once. Supervised by the session, as its last child but the memory.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
@@ -26,18 +27,25 @@ from repertory.actors.call import (
     CallMessage,
     CallQueueActor,
     CancelTurn,
+    ChangeTimers,
     Invocation,
     KeepProgress,
     LookAtSignal,
+    RecordSummary,
     ReplyChannel,
+    ServeTimers,
     ShowSnapshot,
     StateOwed,
     StreamChannel,
+    SummarySettled,
+    TimerMessage,
+    TimersDue,
 )
 from repertory.actors.context import AgentParts, AgentSettings, PublishTurnEvent, TurnContext, TurnRecord
-from repertory.actors.conversation import LoadView
-from repertory.actors.journal import ActorJournal
+from repertory.actors.conversation import LoadView, Settle, Tidy
+from repertory.actors.journal import ActorJournal, TurnProgress
 from repertory.actors.memory.consumer import SaidByHand, SkipTo, TurnEnded
+from repertory.actors.timers import TimerAlarm, Unheard, invocation_of
 from repertory.actors.turn import TurnDriver
 from repertory.actors.writer import CommitBuffer
 from repertory.backends.ports import OutputSchema
@@ -46,9 +54,11 @@ from repertory.core.journal.editing import MessagesEdit, editing
 from repertory.core.journal.fold import FINISHED_TURNS_MAX, is_answer
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import CursorMoved, Interrupted, MessageAdded, Resumed, StateChanged
-from repertory.core.messages import text_of, tool_uses
+from repertory.core.messages import text_of, tool_uses, traceparent_of
+from repertory.core.owed import may_pass
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.fields import SnapshotFields, restoring
+from repertory.core.timers import NOBODY_WAKES
 from repertory.core.turn import CANCELLED, Began, StopReason, is_whole
 from repertory.core.turn_start import (
     DIRECT_WHILE_BUSY,
@@ -64,15 +74,20 @@ from repertory.core.turn_start import (
     start_turn,
 )
 from repertory.errors import AgentBusy, Failed, Invalid, RepertoryError, TooLarge, Unavailable
+from repertory.logs import DEBUG, IDS, note
 from repertory.runtime.lifecycle import ExitReason
-from repertory.runtime.message import Next, ReplySlot, carry_on, refuse, reply
+from repertory.runtime.message import Next, ReplySlot, carry_on, refuse, reply, traced
 
 if TYPE_CHECKING:
     from repertory.actors.conversation import ConversationMessage
+    from repertory.backends.telemetry_ports import CallTelemetry, CallTrace
     from repertory.core.journal.image import UnansweredTurn
     from repertory.core.messages import Message, ToolUse
     from repertory.core.owed import OwedTimes
+    from repertory.core.timers import Timer
     from repertory.runtime.ref import ActorRef
+
+_log = logging.getLogger("repertory.turns")
 
 LOOK_S = 0.05
 """How often a caller's `cancel_signal` is looked at: it belongs to threads, which cannot wake an event loop."""
@@ -111,10 +126,21 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         self._parts = parts
         self._wall = wall
         self._owes = owes
+        self._timers: TimerAlarm | None = None
         self._leaves_owed = False
         """Whether the running turn is cut short to be finished elsewhere."""
         self._driver: TurnDriver | None = None
+        self._summary_due: RecordSummary | None = None
+        """What is to be recorded before the next call."""
+        self._settling = False
+        """Whether a summary that is made ahead of need is waited for."""
+        self._summary_slots: list[ReplySlot[None]] = []
+        self._trace: CallTrace | None = None
+        """That of the running call."""
+        self._left_trace: str | None = None
+        """That of the last call here, if it left its turn without an answer."""
         self._named = NamedTurns(Image())
+        self._ids = {"session": settings.session_id, "agent": settings.agent_id}
 
     def summary(self) -> object:
         return {
@@ -124,13 +150,19 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         }
 
     async def on_start(self) -> None:
+        self._parts.read_model.turn = None  # A killed one ended with its turn.
         persister = self.context.sibling("persister")
-        self._journal = await ActorJournal.open(persister, self._wall, buffer=self._buffer, owes=self._owes)
+        self._journal = await ActorJournal.open(
+            persister, self._wall, buffer=self._buffer, owes=self._owes, timers=self._parts.timers
+        )
         self._conversation: ActorRef[ConversationMessage] = self.context.sibling("conversation")
         self._opening = TurnStarter(self._journal, self._parts, self._calls.unknown_outcome)
         await self._stand_on_journal()
         if not self._journal.fold.last_seq:
             self._write_first_records()
+        if self._owes is not None:
+            self._timers = TimerAlarm(self.context, self._journal, self._owes, self._begin_timer)
+            self._timers.begin()
 
     async def _stand_on_journal(self) -> None:
         """Load the journal's state into this actor, the read model and the conversation manager. Call it only when no
@@ -151,7 +183,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         """
         del reason
         if self._running is not None:
-            self._parts.read_model.in_a_turn = False
+            self._parts.read_model.turn = None
         self._journal.hand_over(soon=True)
         failed = self._buffer.failed
         if failed is not None:
@@ -178,7 +210,17 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             case KeepProgress():
                 return self._keep_progress(message)
             case StateOwed(again_at=again_at):
-                return self._state_owed(again_at)
+                if self._running is None:
+                    self._journal.state_owed(again_at, rests=self._timers is not None and self._timers.rests)
+                return reply(None)
+            case RecordSummary():
+                return self._take_summary(message)
+            case SummarySettled():
+                self._settling = False
+                self._look_at_summary()
+                return carry_on()
+            case TimersDue() | ServeTimers() | ChangeTimers():
+                return self._handle_timers(message)
             case CancelTurn():
                 request = self._parts.stop_request.take()
                 if request is not None and self._driver is not None:
@@ -293,11 +335,32 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
     def _closed(self) -> Unavailable:
         return Unavailable("the agent is shutting down and takes no more turns", agent=self._settings.agent_id)
 
+    def _handle_timers(self, message: TimerMessage) -> Next:
+        timers = self._timers
+        match message:
+            case ChangeTimers():
+                return refuse(Invalid(NOBODY_WAKES)) if timers is None else timers.change(message)
+            case ServeTimers():
+                return reply(None) if timers is None else timers.serve()
+            case TimersDue():
+                if timers is not None:
+                    timers.go_on()
+                return carry_on()
+
+    def _begin_timer(self, timer: Timer) -> None:
+        """Queue the turn of a timer that is due, whatever the agent does with calls while it is busy."""
+        prompt = UserMessages(messages=({"role": "user", "content": [{"text": timer.prompt}]},))
+        self._place(Call(invocation=invocation_of(timer), prompt=prompt, channel=Unheard()), "queue")
+
     def _finish(self, at_once: bool) -> Next:
         if at_once:
             self._leaves_owed = self._running is not None
             self._cancel()
             self._refuse_waiting()
+        if self._timers is not None and self._refusing:
+            self._timers.close(at_once=at_once)
+        if self._refusing:
+            self._answer_about_summary(None)
         slot = self.context.defer() if self.context.asked else None
 
         def end() -> None:
@@ -310,6 +373,56 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         self._queue.when_idle(end)
         return carry_on()
 
+    # Summaries that are made ahead of need, and recorded between two turns by those who owe them.
+
+    def _next(self) -> Awaitable[None] | None:
+        due, self._summary_due = self._summary_due, None
+        return super()._next() if due is None else self._record_summary(due)
+
+    def _take_summary(self, message: RecordSummary) -> Next:
+        if self._refusing:
+            return reply(None)
+        self._summary_slots.append(self.context.defer())
+        self._look_at_summary(message)
+        return carry_on()
+
+    def _look_at_summary(self, wanted: RecordSummary | None = None) -> None:
+        """When no call runs, record the summary that was made, or wait until it is."""
+        self._summary_due = wanted or self._summary_due or RecordSummary()
+        self._queue.wake(self.context)
+
+    async def _record_summary(self, wanted: RecordSummary) -> None:
+        last = self._journal.fold.last_message
+        if last is None or not is_answer(last):  # The turn goes on first, and takes the summary in.
+            self._answer_about_summary(None)
+            return
+        tidy = Tidy(added=self._journal.take_unshown(), again=True, owed=wanted.owed, between=True)
+        shown = await self._conversation.ask(tidy, timeout_s=math.inf)
+        for change in shown.views:
+            self._journal.add_view(change)
+        self._journal.note_summary(shown.ahead or may_pass(shown.failed))
+        self._journal.hand_over(soon=True)
+        self._journal.state_due()
+        if not shown.ahead:
+            self._answer_about_summary(shown.failed)
+        elif not self._settling:
+            self._settling = True
+            self.context.job(self._settle_summary, name="summary")
+
+    async def _settle_summary(self) -> None:
+        await self._conversation.ask(Settle(), timeout_s=math.inf)
+        self.context.self_ref.tell(SummarySettled())
+
+    def _answer_about_summary(self, failed: Exception | None) -> None:
+        while self._summary_slots:
+            slot = self._summary_slots.pop()
+            if failed is None:
+                slot.reply(None)
+            elif isinstance(failed, RepertoryError):
+                slot.fail(failed)
+            else:
+                slot.fail(Failed("the summary could not be made", cause=repr(failed)))
+
     def _keep_progress(self, message: KeepProgress) -> Next:
         fold = self._journal.fold
         positions = {**fold.cursors, message.store: message.position}
@@ -318,15 +431,6 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         if self._owes is not None:
             self._owes.memory_kept(fold, self._wall())
         self._journal.hand_over(soon=True)
-        return reply(None)
-
-    def _state_owed(self, again_at: float | None) -> Next:
-        if self._owes is not None and self._running is None:
-            if again_at is not None:
-                self._owes.try_again_at(again_at)
-            self._owes.forget_stated()
-            self._journal.state_due()
-            self._owes.call_ended()
         return reply(None)
 
     def _keep_state(self) -> None:
@@ -365,16 +469,32 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             slot.reply(None)
 
     async def _serve(self, call: Call) -> None:
-        self._running, self._parts.read_model.in_a_turn = call, True
+        timer = call.invocation.timer
+        if timer is not None and self._timers is not None and not call.shared and self._timers.is_over(timer):
+            return
+        read_model, clock = self._parts.read_model, self.context.clock
+        self._running, read_model.turn = call, TurnProgress(began_at := clock(), self._waiting)
+        if call.at > -math.inf:
+            self.context.note_wait(began_at - call.at)
+        debugs = _log.isEnabledFor(DEBUG)
+        if debugs:
+            note(_log, DEBUG, "a turn begins", token=call.invocation.idempotency_token, **self._ids)
         turns_before = self._journal.fold.turns
         if self._owes is not None:
             self._owes.call_began(self._wall())
         self._parts.stop_request.take()  # Any request was for an earlier turn.
         if call.invocation.cancel_signal is not None:
             self._look_at_signal(call.invocation)
-        outcome = await self._outcome(call, self._drive(call))
+        find = self._parts.find_telemetry
+        telemetry = None if find is None else find()
+        work = self._drive(call) if telemetry is None else self._drive_traced(call, telemetry)
+        outcome = await self._outcome(call, work)
         driver, self._running, self._driver = self._driver, None, None
-        self._parts.read_model.in_a_turn = False
+        read_model.ended_at = clock()
+        if debugs:
+            self._note_turn(outcome, read_model.turn, read_model.ended_at - began_at)
+        read_model.turn = None
+        trace, self._trace = self._trace, None
         if self._parts.signal is not None:
             self._parts.signal.clear()
         if call.invocation.deadline < math.inf:
@@ -383,17 +503,36 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             self._waiting[:0] = call.set_back(driver.undelivered)
             if driver.record.wrote and isinstance(outcome, AgentResult):
                 self._named.remember(call.invocation.idempotency_token, outcome, self._journal.fold.last_message)
-        self._note_call_ended()
+        self._note_call_ended(timer, outcome)
         await call.end(outcome)
         if driver is not None:
             with suppress(Unavailable, Failed):  # The rows stay in the buffer; the next turn waits for them.
                 await driver.after_answer()
-        self._tell_memory(turns_before, call.invocation.context.get(BUDGETS, ()))
+        with nullcontext() if trace is None else traced(trace):
+            self._tell_memory(turns_before, call.invocation.context.get(BUDGETS, ()))
+        if self._owes is not None and self._owes.owes_summary:
+            self._look_at_summary()
+        if self._timers is not None:
+            self._timers.note_call_ended()
 
-    def _note_call_ended(self) -> None:
-        """Its caller learns how it ended, so it is owed no more, unless it was cut short by a shutdown."""
-        if self._owes is not None and not self._leaves_owed:
-            self._owes.call_ended()
+    def _note_turn(self, outcome: AgentResult | RepertoryError, turn: TurnProgress | None, duration_s: float) -> None:
+        """The line at its end."""
+        told = {"steps": 0 if turn is None else turn.step, "duration_s": round(duration_s, 6)}
+        if isinstance(outcome, AgentResult):
+            note(_log, DEBUG, "a turn has ended", reason=outcome.stop_reason, **told, **self._ids)
+        else:
+            note(_log, DEBUG, "a turn has failed", outcome, **told, **self._ids)
+
+    def _note_call_ended(self, timer: Timer | None, outcome: AgentResult | RepertoryError) -> None:
+        """Its caller learns how it ended, so it is owed no more, unless it was cut short by a shutdown. `timer`: what
+        began it, if no caller did.
+        """
+        if self._leaves_owed:
+            return
+        if timer is None or self._timers is None:
+            self._journal.call_ended()
+        else:
+            self._timers.note_outcome(timer, outcome)
             self._journal.state_due()
 
     def _tell_memory(self, turns_before: int, budgets: tuple[Budget, ...]) -> None:
@@ -401,11 +540,36 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         fold = self._journal.fold
         answered = fold.last_message is not None and is_answer(fold.last_message) and fold.turns > turns_before
         if self._parts.remembers and answered:
-            ended = TurnEnded(turns=fold.turns - turns_before, last=fold.last_message_seq, budgets=budgets)
+            turns, last = fold.turns - turns_before, fold.last_message_seq
+            ended = TurnEnded(turns=turns, last=last, messages=fold.message_count, budgets=budgets)
             self.context.sibling("memory").tell(ended)
+
+    async def _drive_traced(self, call: Call, telemetry: CallTelemetry) -> AgentResult:
+        """`_drive`, as one traced call. It runs in the caller's context, so the caller's span is the parent."""
+        from repertory.backends.telemetry_ports import TracedCall  # loaded when used
+
+        last, parts, invocation = self._journal.fold.last_message, self._parts, call.invocation
+        begun = TracedCall(
+            owner=parts.owner,
+            session_id=self._settings.session_id,
+            agent_id=self._settings.agent_id,
+            prompt=invocation.prompt,
+            model=parts.model,
+            interrupted=self._left_trace or (None if last is None else traceparent_of(last)),
+            direct=invocation.direct is not None,
+            wants_output=invocation.output_schema is not None,
+        )
+        with telemetry.begin(begun) as trace, traced(trace):
+            self._trace, self._left_trace = trace, trace.traceparent
+            result = await self._drive(call)
+            if _is_answered(self._journal.fold.last_message):
+                self._left_trace = None
+            trace.ended(result)
+            return result
 
     async def _drive(self, call: Call) -> AgentResult:
         """Run the call's turn and the turns that hooks add to it."""
+        IDS.set(self._ids)
         await self._journal.catch_up()
         known = self._named.answered_before(call.invocation)
         if known is not None:

@@ -38,6 +38,7 @@ from repertory.core.messages import ContentBlock, Json, Prompt, ToolUse
 from repertory.core.orchestration.results import MultiAgentResult
 from repertory.core.result import AgentResult, TurnEvent
 from repertory.core.snapshots.fields import SnapshotFields
+from repertory.core.timers import DueTimes, Timer
 from repertory.core.turn import StopReason
 from repertory.core.turn_start import InterruptResponses, UserMessages
 from repertory.errors import LimitReached, RepertoryError, StreamClosed
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from repertory.backends.ports import Model
+    from repertory.backends.telemetry_ports import CallTrace
     from repertory.core.messages import Usage
     from repertory.errors import AgentBusy, Unavailable
     from repertory.runtime.message import ReplySlot
@@ -87,6 +89,8 @@ class Invocation(Struct, frozen=True, kw_only=True, eq=False):
     """Go on without the answers to open interrupts."""
     direct: ToolUse | None = None
     """A tool call made by the program itself, recorded, instead of a turn."""
+    timer: Timer | None = None
+    """The timer that begins the turn; nobody waits for the result then."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """The caller's context variables; hooks, tools and the model see them."""
 
@@ -168,6 +172,8 @@ class Call(Struct, kw_only=True, eq=False):
     invocation: Invocation
     prompt: UserMessages | InterruptResponses
     channel: ResponseChannel
+    at: float = -math.inf
+    """When it was sent, on the event loop's clock; minus infinity if nobody waits for it."""
     shared: list[Call] = []
 
     def set_back(self, undelivered: Sequence[ContentBlock]) -> list[Call]:
@@ -266,14 +272,63 @@ class StateOwed(Struct, Ask[None], frozen=True, kw_only=True):
     """When the turn that could not be finished now is to be tried again, in epoch seconds; None if there is none."""
 
 
+class RecordSummary(Struct, Ask[None], frozen=True, kw_only=True):
+    """Have the summary that is made ahead of need recorded, though no turn begins; answered when none is open, at once
+    if the agent shuts down. Errors: why it could not be made.
+    """
+
+    owed: bool = False
+    """Begin one that an earlier process had begun."""
+
+
+class SummarySettled(Struct, frozen=True, kw_only=True):
+    """The agent's message to itself: a summary was made, or could not be."""
+
+
+class TimersDue(Struct, frozen=True, kw_only=True):
+    """A timer may be due by now."""
+
+
+class ServeTimers(Struct, Ask[None], frozen=True, kw_only=True):
+    """Run the turns of the timers that are due; answered when they are over, or must wait."""
+
+
+class ChangeTimers(Struct, Ask[bool], frozen=True, kw_only=True):
+    """Set a timer, or cancel it; answered when that is durable. False if there was none to cancel."""
+
+    timer_id: str
+    prompt: str = ""
+    due: DueTimes | None = None
+    """None cancels."""
+
+
 CallMessage: TypeAlias = Invoke | InvokeStreaming | TimeUp | Abandon | FinishTurns
-AgentMessage: TypeAlias = CallMessage | CancelTurn | LookAtSignal | ShowSnapshot | KeepProgress | StateOwed
+TimerMessage: TypeAlias = TimersDue | ServeTimers | ChangeTimers
+AgentMessage: TypeAlias = (
+    CallMessage
+    | CancelTurn
+    | LookAtSignal
+    | ShowSnapshot
+    | KeepProgress
+    | StateOwed
+    | RecordSummary
+    | SummarySettled
+    | TimerMessage
+)
 
 
 BUDGETS: ContextVar[tuple[Budget, ...]] = ContextVar("repertory_budgets", default=())
 """The budgets that work here counts towards, each once, the outermost call's first. Work after an answer counts towards
 the budgets of the call that it is done for.
 """
+
+
+def trace_here() -> CallTrace | None:
+    """The trace of the call that the running code works for; None where nobody traces.
+
+    It travels as the trace of the runtime's messages: what a call causes in other actors finds it too.
+    """
+    return cast("CallTrace | None", ORIGIN.get().trace)
 
 
 BUDGET_OWNER: ContextVar[str | None] = ContextVar("repertory_payer", default=None)
@@ -496,7 +551,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         prompt: UserMessages | InterruptResponses,
         channel: type[ReplyChannel] | type[StreamChannel],
     ) -> Call:
-        call = Call(invocation=invocation, prompt=prompt, channel=channel(self.context))
+        call = Call(invocation=invocation, prompt=prompt, channel=channel(self.context), at=self.context.sent_at)
         call.channel.on_left(lambda: self._abandon(invocation))
         return call
 

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import anyio
 from msgspec import Struct, field
 
+from repertory.actors.call import trace_here
 from repertory.actors.conversation import EditShown, NameManager, ReplaceShown, Settle
 from repertory.actors.hooks.calls import TurnHooks
+from repertory.actors.journal import TurnProgress
 from repertory.core.journal.history.redact import without_text
 from repertory.core.journal.records import MessageAdded
 from repertory.core.limits import NO_LIMITS, TurnLimits
@@ -25,6 +27,7 @@ from repertory.core.messages import (
     error_result,
     is_filler,
     tool_results,
+    with_traceparent,
     with_tracking_id,
 )
 from repertory.core.result import StepMetrics, ToolMetrics, TurnMetrics
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from repertory.actors.journal import ActorJournal, ReadModel
     from repertory.actors.tool_registry import ToolRegistry
     from repertory.backends.ports import Model
+    from repertory.backends.telemetry_ports import CallTrace, FindTelemetry
     from repertory.core.answer import Answer
     from repertory.core.journal.image import UnansweredTurn
     from repertory.core.journal.records import SnapshotTaken
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
     from repertory.core.result import TurnEvent
     from repertory.core.retry import RetryStrategy
     from repertory.core.state import AgentState
+    from repertory.core.timers import TimerBook
     from repertory.runtime.message import Ask
     from repertory.runtime.ref import ActorRef
 
@@ -169,6 +174,10 @@ class AgentParts(Struct, kw_only=True):
     """What the turns before those took together; None until somebody looks, or until there are many."""
     signal: threading.Event | None = None
     """Set while a turn that is to end still runs; None until somebody looks."""
+    timers: TimerBook | None = None
+    """Where tools and programs set the session's timers; None where nobody can wake it."""
+    find_telemetry: FindTelemetry | None = None
+    """Asked at the start of each call; None traces nothing."""
     lived_in: object = None
     """The session of the orchestrator that the agent ran in last and that its state comes from; None for none."""
 
@@ -216,6 +225,7 @@ class TurnContext:
         self.invocation = invocation
         self.publish = publish
         read_model = parts.read_model if is_turn else None
+        self.progress = (None if read_model is None else read_model.turn) or TurnProgress(0.0)
         self.hooks = TurnHooks(parts.hooks, parts.owner, invocation.invocation_state, read_model)
         self.stop = TurnStop(parts, invocation) if is_turn else TurnStop()
         self.meter = TurnMeter(clock)
@@ -259,7 +269,8 @@ class TurnStop:
         if wish is not None:
             stop, after_tools = wish
             (self.after_tools if after_tools else self.ask)(stop)
-        if any(each is not None and each.is_set() for each in (parts.signal, self._theirs)):
+        ours, theirs = parts.signal, self._theirs
+        if (ours is not None and ours.is_set()) or (theirs is not None and theirs.is_set()):
             self.ask(CANCELLED)
         if self._stop is not None:
             for signal in (parts.signal, self._signal):
@@ -361,6 +372,7 @@ class TurnRecord:
         self._beginning = True
         """True until the model is asked or a tool runs."""
         self._opened_again = False
+        self._trace: CallTrace | None = trace_here() if turn.settings.durable else None
         self._told: dict[int, tuple[Message, Message]] = {}
         """The turn's first messages, by identity, with the hooks' edits, so that hooks are told once even if the turn
         begins again.
@@ -413,6 +425,8 @@ class TurnRecord:
     def _record(self, message: Message) -> None:
         fold = self.journal.fold
         closes = not self.wrote and fold.turns > 0 and is_filler(message)  # It ends the turn before.
+        if self._trace is not None and not closes:
+            message = with_traceparent(message, self._trace.traceparent)
         record = MessageAdded(
             at=self.journal.wall(),
             message=message,
@@ -421,6 +435,8 @@ class TurnRecord:
             idempotency_token=None if closes else self._token,
         )
         self.journal.add(record)
+        if record.idempotency_token is not None and self._turn.invocation.timer is not None:
+            self.journal.fire(self._turn.invocation.timer)  # In the commit that has its prompt.
         self.wrote = True
         if not closes:
             self._number, self._token = record.turn, None
@@ -499,6 +515,7 @@ class TurnRecord:
         shown = await self._conversation.ask(question, timeout_s=math.inf)
         for change in shown.views:
             self.journal.add_view(change)
+        self.journal.note_summary(shown.ahead)
         return shown
 
     async def redact(self, text: str) -> None:

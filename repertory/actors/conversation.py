@@ -10,12 +10,13 @@ Supervised by the session, after the persister and before the agent.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, ClassVar, TypeAlias, assert_never
 
 import anyio
 from msgspec import Struct, field
 
-from repertory.actors.call import BUDGETS, refusals
+from repertory.actors.call import BUDGETS, refusals, trace_here
 from repertory.core.budget import Budget
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import View, ViewChanged
@@ -40,6 +41,7 @@ from repertory.core.window.decision import (
 from repertory.core.window.edits import joined_in_front, plan_of_edit
 from repertory.core.window.gauge import Beside, TokenGauge
 from repertory.errors import ContextWindowOverflowException, Invalid, LimitReached, UnpairedTools
+from repertory.logs import DEBUG, WARNING, note
 from repertory.runtime.actor import Actor
 from repertory.runtime.message import CARRY_ON, Ask, Next, ReplySlot, refuse, reply
 
@@ -58,6 +60,10 @@ class ModelView(Struct, frozen=True, kw_only=True):
     """Tokens of a request with these messages, where that is measured."""
     count: bool = False
     """The request may be too large: have the model count it, and send `Counted`."""
+    ahead: bool = False
+    """A summary is being made ahead of need, or is made and not applied: see `Tidy`."""
+    failed: Exception | None = None
+    """Why the last decision could not be made."""
     misnamed: bool = False
     """The journal names another manager than the one in use: send `NameManager` with the next records."""
 
@@ -99,12 +105,16 @@ class ReduceView(Struct, Ask[ModelView], frozen=True, kw_only=True):
 
 class Tidy(Struct, Ask[ModelView], frozen=True, kw_only=True):
     """The turn is ending: take in the added messages and tidy up. A summary begun ahead of need goes on after the
-    answer.
+    answer; whoever wants it recorded before the next turn asks `Settle`, then this again with nothing added.
     """
 
     added: tuple[NumberedMessage, ...]
     budgets: tuple[Budget, ...] = ()
     again: bool = False
+    owed: bool = False
+    """Begin the summary that an earlier process had begun, if there is still something to summarise."""
+    between: bool = False
+    """No turn is ending: no other summary is begun, so that those that shorten little do not follow each other."""
 
 
 class NameManager(Struct, Ask[ModelView], frozen=True, kw_only=True):
@@ -301,16 +311,16 @@ class ConversationActor(Actor[ConversationMessage]):
         self._take_in(message.added)
         self._budgets = message.budgets
         changes: list[ViewChanged] = []
-        self._apply_decided(changes)
+        failed = self._apply_decided(changes)
         self._shorten_new(changes)
         undecided = not message.again and self._manage(changes)
         if not undecided:
             if not changes and (self._is_news or self._named):
                 self._change(WindowPlan(), changes)
             self._named = False
-            if not self._deciding and self._is_full(AHEAD):
+            if not self._deciding and not failed and (message.owed or (not message.between and self._is_full(AHEAD))):
                 self._look_ahead()
-        return self._answer(changes, undecided=undecided)
+        return self._answer(changes, undecided=undecided, failed=failed)
 
     def _reduce(self, message: ReduceView) -> Next:
         """Shorten until the target is met or nothing more helps. If nothing was shortened, the asker gets the error;
@@ -391,10 +401,24 @@ class ConversationActor(Actor[ConversationMessage]):
         self._settling.append(self.context.defer())
         return CARRY_ON
 
-    def _answer(self, changes: Sequence[ViewChanged], *, undecided: bool = False, count: bool = False) -> Next:
-        tokens = None if self._gauge is None else self._gauge.tokens(self._messages, self._beside)
-        messages, views = self._messages.copy(), tuple(changes)
-        return reply(ModelView(messages=messages, views=views, undecided=undecided, tokens=tokens, count=count))
+    def _answer(
+        self,
+        changes: Sequence[ViewChanged],
+        *,
+        undecided: bool = False,
+        count: bool = False,
+        failed: Exception | None = None,
+    ) -> Next:
+        shown = ModelView(
+            messages=self._messages.copy(),
+            views=tuple(changes),
+            undecided=undecided,
+            tokens=None if self._gauge is None else self._gauge.tokens(self._messages, self._beside),
+            count=count,
+            ahead=not undecided and (self._deciding or self._decided is not None),
+            failed=failed,
+        )
+        return reply(shown)
 
     # Deciding.
 
@@ -443,7 +467,7 @@ class ConversationActor(Actor[ConversationMessage]):
                 if undecided or not self._is_full(1.0):
                     return undecided
         except ContextWindowOverflowException as error:
-            self.context.logger.debug("there is nothing left to shorten", exc_info=error)
+            note(self.context.logger, DEBUG, "there is nothing left to shorten", error)
         except Exception as error:  # noqa: BLE001 - Best effort: a manager may be a user's code, and the call may fit.
             self._log(error)
         return False
@@ -498,7 +522,9 @@ class ConversationActor(Actor[ConversationMessage]):
                     if refusals(budgets) > refused:
                         raise LimitReached("the budget of the call is used up: the decision may be incomplete")
                 else:
-                    decided = Decided(shown=shown, plan=decision.plan(await self._summarize(decision)))
+                    trace = trace_here()
+                    with nullcontext() if trace is None else trace.work("repertory.summarize", {}):
+                        decided = Decided(shown=shown, plan=decision.plan(await self._summarize(decision)))
         except Exception as error:  # noqa: BLE001 - No failure may end the conversation actor.
             decided = Decided(shown=shown, error=error)
         self.context.self_ref.tell(decided)
@@ -538,7 +564,7 @@ class ConversationActor(Actor[ConversationMessage]):
             return self._state
 
     def _log(self, error: Exception) -> None:
-        self.context.logger.warning("what the model is shown was not shortened", exc_info=error)
+        note(self.context.logger, WARNING, "what the model is shown was not shortened", error)
 
     # Applying.
 

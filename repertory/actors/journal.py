@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import anyio
 from msgspec import Struct
@@ -23,19 +23,24 @@ from repertory.actors.writer import CommitBuffer
 from repertory.core.journal.author import JournalAuthor
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.pending_tools import PendingTools, TurnState, pending_tools_of
-from repertory.core.journal.records import MessageAdded, Record, StateChanged, ViewChanged
+from repertory.core.journal.records import MessageAdded, Record, StateChanged, TimersChanged, ViewChanged
 from repertory.core.journal.view import ShownMessages
 from repertory.core.messages import check_messages, copy_message
-from repertory.core.owed import OwedTimes
 from repertory.core.state import AgentState
+from repertory.core.timers import after_firing
 from repertory.core.window.edits import edit_of
 from repertory.errors import Invalid, MailboxFull, SessionException, UnpairedTools
+from repertory.logs import WARNING, note
 from repertory.runtime.ref import ActorRef
 
 if TYPE_CHECKING:
     from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.core.messages import Json, Message, ToolResult
-    from repertory.core.owed import DueTime
+    from repertory.core.owed import DueTime, Owing
+    from repertory.core.timers import Timer, TimerBook
+    from repertory.runtime.message import Ask
+
+R = TypeVar("R")
 
 _STORE, _STORE_SOON = Store(), Store(soon=True)
 LATE_S = 2.0
@@ -63,15 +68,17 @@ class ActorJournal:
         journal: JournalAuthor | InMemoryJournal,
         wall: Callable[[], float],
         buffer: CommitBuffer,
-        owes: OwedTimes | None = None,
+        owes: Owing | None = None,
+        timers: TimerBook | None = None,
     ) -> None:
         """`journal`: opened by the persister just now, with the lease. `wall` gives epoch seconds. `buffer`: the
-        persister's. `owes`: for an author that says what it owes.
+        persister's. `owes`: for an author that says what it owes. `timers`: where its timers are set.
         """
         self._persister = persister
         self._buffer = buffer
         self.wall = wall
         self.owes = owes
+        self.timers = timers
         self._read_model: ReadModel | None = None
         self._go_on(journal)
 
@@ -82,10 +89,11 @@ class ActorJournal:
         wall: Callable[[], float],
         *,
         buffer: CommitBuffer,
-        owes: OwedTimes | None = None,
+        owes: Owing | None = None,
+        timers: TimerBook | None = None,
     ) -> ActorJournal:
         """The journal that the persister has opened. Errors: `ActorDead`."""
-        return cls(persister, await persister.ask(OpenJournal(), timeout_s=math.inf), wall, buffer, owes)
+        return cls(persister, await persister.ask(OpenJournal(), timeout_s=math.inf), wall, buffer, owes, timers)
 
     def _go_on(self, journal: JournalAuthor | InMemoryJournal) -> None:
         self._journal = journal
@@ -98,6 +106,8 @@ class ActorJournal:
         self._ended: Mapping[str, ToolResult] = {}
         if self.owes is not None:
             self.owes.begin(journal.fold, self.wall())
+        if self.timers is not None:
+            self.timers.note_recorded(journal.fold.timers)
         self.asked = _asked(journal.fold)
         """The user's last messages, one after the other with no answer between them."""
 
@@ -154,10 +164,29 @@ class ActorJournal:
         return ReadState(shown.at_present, TurnState.of(fold), self._ended, shown.manager_state, fold.turns)
 
     def add_changes(self, state: AgentState) -> None:
-        """Record what changed in the state since the last call."""
+        """Record what changed in the state, and of the timers, since the last call."""
         patch = state.take_patch()
         if patch is not None:
             self.add(StateChanged(at=self.wall(), set=dict(patch.set), delete=patch.delete))
+        self.add_timers()
+
+    def add_timers(self) -> None:
+        """Record the timers that were set or cancelled since the last call."""
+        changed = None if self.timers is None else self.timers.take()
+        if changed is not None:
+            self._keep_timers(changed)
+
+    def fire(self, timer: Timer) -> None:
+        """A timer begins its turn now: it is taken out, or moved to its next time. Nothing changes if that was before,
+        or the timer was cancelled or replaced.
+        """
+        if self.fold.timers.get(timer.id) == timer:
+            self._keep_timers(after_firing(self.fold.timers, timer, self.wall()))
+
+    def _keep_timers(self, timers: Mapping[str, Timer]) -> None:
+        self.add(TimersChanged(at=self.wall(), timers=tuple(timers.values())))
+        if self.timers is not None:
+            self.timers.note_recorded(self.fold.timers)
 
     def take_unshown(self) -> tuple[NumberedMessage, ...]:
         """The messages added since the last call, for the conversation manager."""
@@ -173,7 +202,7 @@ class ActorJournal:
         left = self._journal.redact(instead, self.wall())
         if left:
             where = [copy.what for copy in left]
-            _log.warning("copies of a redacted message remain where=%r", where)
+            note(_log, WARNING, "copies of a redacted message remain", where=where, session=self._buffer.session_id)
         self._publish()
         self.asked = [NumberedMessage(entry.seq, instead.get(entry.seq, entry.message)) for entry in self.asked]
         self.hand_over()
@@ -195,6 +224,29 @@ class ActorJournal:
             with suppress(MailboxFull):
                 self._persister.tell_now(_STORE_SOON)
 
+    def note_summary(self, ahead: bool) -> None:
+        """Whether a summary is being made ahead of need, or is made and not recorded."""
+        if self.owes is not None:
+            self.owes.note_summary(self.wall() if ahead else None)
+
+    def call_ended(self) -> None:
+        """The caller learns how its call ended, so nothing of it is owed any more."""
+        if self.owes is not None and self.owes.in_call:
+            self.owes.call_ended()
+            self.state_due()
+
+    def state_owed(self, again_at: float | None, *, rests: bool = False) -> None:
+        """Have the store told what is owed between two calls, whatever it was told before; see `StateOwed`. `rests`: a
+        turn that nobody waits for is tried again later.
+        """
+        if self.owes is not None:
+            if again_at is not None:
+                self.owes.try_again_at(again_at)
+            self.owes.forget_stated()
+            self.state_due()
+            if not rests:
+                self.owes.call_ended()
+
     async def commit(self, *, closing: bool = False, patient: bool = True) -> None:
         """Wait until everything added so far is durable. Errors: those of the persister's `Commit`; `ActorDead`.
 
@@ -206,9 +258,7 @@ class ActorJournal:
         if closing:
             self._author.restate()
         self._author.hand_over(self._new_due())
-        commit = Commit(seq=self.fold.last_seq, patient=patient, within_s=_within_s())
-        await self._persister.ask(commit, timeout_s=math.inf)
-        self._confirmed_at = self.wall()
+        await self._ask(Commit(seq=self.fold.last_seq, patient=patient, within_s=_within_s()))
 
     async def begin(self, *, stored: bool) -> bool:
         """Before a turn first asks the model: wait until the store confirms the lease and, with `stored`, has all
@@ -222,10 +272,9 @@ class ActorJournal:
         begin = Begin(before=self._author.handed_seq, stored=stored, within_s=_within_s())
         if stored:
             self._author.hand_over(self._new_due())
-        reopened = await self._persister.ask(begin, timeout_s=math.inf)
+        reopened = await self._ask(begin)
         if reopened is not None:
             self._go_on(reopened)
-        self._confirmed_at = self.wall()
         return reopened is not None
 
     @property
@@ -255,8 +304,21 @@ class ActorJournal:
 
     async def prove(self) -> None:
         """Wait until the store confirms the lease. Errors: as `commit`."""
-        await self._persister.ask(VerifyLease(within_s=_within_s()), timeout_s=math.inf)
+        await self._ask(VerifyLease(within_s=_within_s()))
+
+    async def _ask(self, question: Ask[R]) -> R:
+        """The persister's answer, with which the store has confirmed the lease."""
+        turn = None if self._read_model is None else self._read_model.turn
+        if turn is None:
+            answer = await self._persister.ask(question, timeout_s=math.inf)
+        else:
+            turn.store_since = self.wall()
+            try:
+                answer = await self._persister.ask(question, timeout_s=math.inf)
+            finally:
+                turn.store_since = None
         self._confirmed_at = self.wall()
+        return answer
 
     def confirmed_within(self, seconds: float) -> bool:
         """True if the lease was acquired or confirmed, or the store took a commit, in the last `seconds`."""
@@ -381,6 +443,21 @@ _HOOKED: ContextVar[ReadModel | None] = ContextVar("repertory_hooked", default=N
 """The read model whose callbacks are running."""
 
 
+class TurnProgress(Struct):
+    """What a turn does now: plain values that it sets as it goes, for whoever looks at the process."""
+
+    began_at: float
+    """On the event loop's clock."""
+    waiting: Sequence[object] = ()
+    """The calls behind it."""
+    step: int = 0
+    """Model calls so far, repeated ones included."""
+    tools: list[str] = []
+    """The tools that run, by name."""
+    store_since: float | None = None
+    """Since when it waits for its store, in epoch seconds; None while it does not."""
+
+
 class ReadModel:
     """One agent as readers in any thread see it.
 
@@ -388,12 +465,15 @@ class ReadModel:
     or after a record, never one in between, and neither side waits for the other.
     """
 
-    __slots__ = ("_adding", "_draft", "_edited", "in_a_turn", "misnamed", "recorded")
+    __slots__ = ("_adding", "_draft", "_edited", "ended_at", "misnamed", "recorded", "turn")
 
     def __init__(self) -> None:
         self._draft: Draft | None = None
         self._adding: Message | None = None
-        self.in_a_turn = False
+        self.turn: TurnProgress | None = None
+        """What the running turn does now; None between turns."""
+        self.ended_at = -math.inf
+        """When the last turn ended, on the event loop's clock."""
         self.misnamed = False
         """True if the journal names another conversation manager than the one in use; the next records then name the
         new one.
@@ -427,6 +507,17 @@ class ReadModel:
         """
         pending = None if waits else PendingTools(last=messages[-1] if messages else None)
         self.show(messages=messages, pending=pending)
+
+    @property
+    def in_a_turn(self) -> bool:
+        """True while a turn runs."""
+        return self.turn is not None
+
+    @property
+    def asks(self) -> bool:
+        """True if the conversation waits for a person's answer."""
+        turn = self.now.turn
+        return bool(turn.questions) and any(asked.id not in turn.responses for asked in turn.questions)
 
     @property
     def now(self) -> ReadState:

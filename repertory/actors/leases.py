@@ -20,6 +20,7 @@ from repertory.core.ids import whereabouts
 from repertory.core.journal.rows import Row
 from repertory.core.retry import StorePatience
 from repertory.errors import LeaseLost, RepertoryError, Retryable, SessionBusy
+from repertory.logs import ERROR, note
 from repertory.runtime.ref import ActorRef
 
 _LOG = logging.getLogger("repertory.actors")
@@ -156,7 +157,7 @@ class SessionLeases:
             if error is None:
                 session.lease, session.owed = None, False
         if failed:
-            _LOG.error("sessions could not be released sessions=%d cause=%r", len(failed), str(failed[0]))
+            note(_LOG, ERROR, "sessions could not be released", failed[0], sessions=len(failed))
 
     async def _told(self, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
         """Release them; why each failed, or None. If one makes the call fail, each is tried alone."""

@@ -18,11 +18,12 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import ClassVar, TypeAlias, assert_never
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, assert_never
 
 import anyio
 from msgspec import Struct
 
+from repertory.actors.call import trace_here
 from repertory.actors.history import History, read_history, read_messages, read_run
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.leases import Durable
@@ -37,10 +38,14 @@ from repertory.core.memory.progress import JournaledMessage
 from repertory.core.orchestration.run import Run
 from repertory.core.retry import OutageVerdict, StorePatience, backoff_s, verdict_on
 from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable, Unavailable
+from repertory.logs import ERROR, INFO, WARNING, note
 from repertory.runtime.actor import Actor
 from repertory.runtime.lifecycle import ExitFailed, ExitReason
 from repertory.runtime.message import Ask, Next, ReplySlot, carry_on, fail, refuse, reply
 from repertory.runtime.spec import ChildSpec
+
+if TYPE_CHECKING:
+    from repertory.backends.telemetry_ports import CallTrace
 
 
 class OpenJournal(Struct, Ask[JournalAuthor | InMemoryJournal], frozen=True, kw_only=True):
@@ -246,6 +251,8 @@ class SessionPersister(Actor[PersisterMessage]):
         self._durable_seq = 0
         self._waiters: list[_Waiter] = []
         self._write: WriteRows | None = None
+        self._trace: CallTrace | None = None
+        """Of the call that the waiting rows belong to; the last one, if there are several."""
         self._writes = 0
         """How many writes were begun."""
         self._busy = False
@@ -313,7 +320,13 @@ class SessionPersister(Actor[PersisterMessage]):
         self._take_handed_over()
         self._write_what_waits()
         if restored.repaired:
-            self.context.logger.warning("stored messages were repaired messages=%r", sorted(restored.repaired))
+            note(
+                self.context.logger,
+                WARNING,
+                "stored messages were repaired",
+                messages=len(restored.repaired),
+                **self._ids,
+            )
 
     async def on_ready(self) -> None:
         self._go_on()
@@ -338,8 +351,10 @@ class SessionPersister(Actor[PersisterMessage]):
         """What comes next; None for a message whose handling waits for the store."""
         match message:
             case Commit(seq=seq, patient=patient):
+                self._trace = trace_here() or self._trace
                 return self._wait(message.within_s, seq=seq, patient=patient)
             case Store(soon=soon):
+                self._trace = trace_here() or self._trace
                 if self._buffer.unsent or self._buffer.due is not None:
                     self._due_at = min(self._due_at, -math.inf if soon else self.context.clock() + self._linger_s)
                 return carry_on()
@@ -425,7 +440,7 @@ class SessionPersister(Actor[PersisterMessage]):
             except Retryable:  # The host tries again (`SessionLeases.give_up_all_owed`).
                 pass
             except RepertoryError as error:  # The session ends, and its store with it.
-                self.context.logger.error("a session could not be released cause=%r", str(error))
+                note(self.context.logger, ERROR, "a session could not be released", error, **self._ids)
                 paused = False
         slot.reply(paused)
 
@@ -474,9 +489,8 @@ class SessionPersister(Actor[PersisterMessage]):
         buffer = self._buffer
         keeper.buffers.forget(keeper.store.name, buffer)
         if buffer.count:
-            self.context.logger.error(
-                "records could not be stored records=%d cause=%r", buffer.count, str(buffer.error)
-            )
+            text = "records could not be stored"
+            note(self.context.logger, ERROR, text, buffer.error, records=buffer.count, **self._ids)
         with suppress(Retryable):  # It is released when another process asks for it, or when the store is closed.
             await keeper.leases.release(lease)
 
@@ -492,10 +506,15 @@ class SessionPersister(Actor[PersisterMessage]):
         buffer.put_back()
         return buffer.unsent
 
+    @property
+    def _ids(self) -> dict[str, str]:
+        """For lines of the log."""
+        return {"session": self._settings.session_id, "agent": self._settings.agent_id}
+
     def _abandon(self, error: RepertoryError) -> None:
         lost = self._buffer.abandon(error)
         if lost is not None:
-            self.context.logger.error("answered turns are lost turns=%r cause=%r", lost.turns, lost.error)
+            note(self.context.logger, ERROR, "answered turns are lost", error, turns=lost.turns, **self._ids)
 
     @property
     def _handed_seq(self) -> int:
@@ -582,7 +601,8 @@ class SessionPersister(Actor[PersisterMessage]):
             buffer.take_all()
         self._busy, self._due_at, self._again_at = True, math.inf, -math.inf
         self._writes += 1
-        self._write = WriteRows(batch=buffer.batch(lease), reply_to=self.context.self_ref)
+        trace, self._trace = self._trace, None
+        self._write = WriteRows(batch=buffer.batch(lease), reply_to=self.context.self_ref, trace=trace)
         self._keeper.writer.tell(self._write)
 
     def _write_what_waits(self) -> None:
@@ -607,7 +627,7 @@ class SessionPersister(Actor[PersisterMessage]):
     def _note_written(self, seq: int, *, proved: int = 0) -> None:
         """Everything up to `seq` is stored. `proved`: the number of the write that confirmed the lease; 0 for none."""
         if self._failures:
-            self.context.logger.info("the store takes records again failures=%d", self._failures)
+            note(self.context.logger, INFO, "the store takes records again", failures=self._failures, **self._ids)
         self._busy, self._failures, self._unsure = False, 0, False
         self._durable_seq = max(self._durable_seq, seq)
         self._buffer.stored(seq)
@@ -637,7 +657,7 @@ class SessionPersister(Actor[PersisterMessage]):
 
     def _rest(self, error: RepertoryError) -> None:
         if not self._failures:
-            self.context.logger.warning("the store takes no records cause=%r", str(error))
+            note(self.context.logger, WARNING, "the store takes no records", error, **self._ids)
         self._busy = False
         self._due_at, self._again_at = -math.inf, self.context.clock() + self._pause_s(error)
 

@@ -21,7 +21,7 @@ import anyio.lowlevel
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.actors.call import Invocation, request_state
+from repertory.actors.call import Invocation, request_state, trace_here
 from repertory.actors.context import AgentParts, AgentSettings, TurnContext, TurnRecord
 from repertory.actors.hooks.calls import ToolEnded
 from repertory.actors.hooks.events import AfterToolsEvent, BeforeToolsEvent
@@ -39,10 +39,12 @@ from repertory.core.messages import (
     copy_use,
     error_result,
 )
+from repertory.core.timers import ToolTimers
 from repertory.core.tools import check_result_size, exception_text, timeout_text
 from repertory.core.turn import CANCELLED, Park, RunTools, StopReason, ToolsEnded, ToolsParked
 from repertory.core.turn_start import delegated_answer
 from repertory.errors import HookFailed, Invalid, RepertoryError
+from repertory.runtime.message import traced
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.middleware import Handlers
@@ -80,7 +82,16 @@ async def call_unrecorded(settings: AgentSettings, parts: AgentParts, use: ToolU
     invocation = Invocation(prompt=None, direct=use)
     turn = TurnContext(settings, parts, invocation, anyio.current_time, is_turn=False)
     step = ToolStep(turn, None, RunTools(uses=(use,), known={}, invalid={}), PendingTools(last=None))
-    await step.run()
+    telemetry = None if parts.find_telemetry is None else parts.find_telemetry()
+    if telemetry is None:
+        await step.run()
+    else:
+        from repertory.backends.telemetry_ports import TracedCall  # loaded when used
+
+        session_id, agent_id = settings.session_id, settings.agent_id
+        call = TracedCall(owner=parts.owner, session_id=session_id, agent_id=agent_id, prompt=None, direct=True)
+        with telemetry.begin(call) as trace, traced(trace):
+            await step.run()
     if step.failed is not None:
         raise step.failed
     if step.asked:
@@ -353,12 +364,13 @@ class ToolStep:
         place = f"{settings.session_id}/{settings.agent_id}"
         if record is not None:
             place = f"{place}/{record.journal.fold.last_message_seq}"
+        key = key or f"{place if record is None else f'{place}/{record.journal.fold.last_message_seq}'}/{use_id}"
+        book = None if record is None else record.journal.timers
         context = ToolContext(
             tool_use=copy_use(use),
             agent_id=settings.agent_id,
             state=turn.parts.state,
-            idempotency_key=key
-            or f"{place if record is None else f'{place}/{record.journal.fold.last_message_seq}'}/{use_id}",
+            idempotency_key=key,
             attempt=attempt + 1,
             invocation_state=turn.invocation.invocation_state,
             agent=turn.parts.owner,
@@ -366,6 +378,7 @@ class ToolStep:
             on_exception=raised.append,
             questions=self._questions,
             signal=turn.stop.signal,
+            timers=None if book is None else ToolTimers(book, key),
             result_bytes=turn.sizes.result_bytes,
         )
         return _Call(use=use, tool=tool, context=context, raised=raised)
@@ -427,13 +440,18 @@ class ToolStep:
 
     async def _attempt(self, call: _Call) -> tuple[ToolResult, bool]:
         """The result of one attempt, and True if a hook wants another."""
-        clock = self._turn.meter.clock
-        began = clock()
-        if self._wraps is None:
-            result = await _bounded(call)
-            exception = call.raised[0] if call.raised else None
-        else:
-            result, exception = await self._run_through(self._wraps, call)
+        clock, running = self._turn.meter.clock, self._turn.progress.tools
+        began, trace = clock(), trace_here()
+        running.append(call.tool.name)
+        try:
+            if trace is None:
+                result, exception = await self._run_once(call)
+            else:
+                with trace.tool_call(call.tool.spec, call.use, call.context.attempt) as span:
+                    result, exception = await self._run_once(call)
+                    span.ended(result, exception)
+        finally:
+            running.remove(call.tool.name)
         duration_s = clock() - began
         self._turn.meter.ran(call.tool.name, result, duration_s)
         ended = ToolEnded(tool=call.tool, use=call.use, result=result, exception=exception, duration_s=duration_s)
@@ -442,6 +460,13 @@ class ToolStep:
             self.results[call.use_id] = error_result(call.use_id, f"{WITHHELD_TEXT}: a hook was cut short.")
         result, again = await self._hooks.after_tool(ended)
         return result, again and not isinstance(exception, RepertoryError)
+
+    async def _run_once(self, call: _Call) -> tuple[ToolResult, Exception | None]:
+        """The result, and the exception behind an error."""
+        if self._wraps is not None:
+            return await self._run_through(self._wraps, call)
+        result = await _bounded(call)
+        return result, call.raised[0] if call.raised else None
 
     async def _run_through(self, handlers: Handlers, call: _Call) -> tuple[ToolResult, Exception | None]:
         """What middleware makes of the call, and the exception behind an error. If it fails, so does the step."""
@@ -483,6 +508,7 @@ class ToolStep:
         if self._record is None:
             return
         journal = self._record.journal
+        journal.add_timers()  # Before the result, so that no tool is over whose timers are not on record.
         journal.show_result(result)
         if call.tool.effects and self._running:
             journal.add(ToolFinished(at=journal.wall(), tool_use_id=call.use_id, result=result))

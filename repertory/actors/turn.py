@@ -19,7 +19,7 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.actors.call import BUDGET_OWNER, Spending, request_state
+from repertory.actors.call import BUDGET_OWNER, Spending, request_state, trace_here
 from repertory.actors.context import NAMELESS, TurnContext, TurnRecord
 from repertory.actors.conversation import Counted, PrepareCall, ReduceView, Tidy
 from repertory.actors.hooks.events import AfterModelCallEvent, BeforeInvocationEvent, BeforeModelCallEvent
@@ -66,6 +66,7 @@ from repertory.core.turn_start import spoken_answer
 from repertory.core.window.decision import with_noted_summary
 from repertory.core.window.gauge import Beside
 from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed, RepertoryError
+from repertory.logs import ERROR, WARNING, note
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -159,6 +160,7 @@ class TurnDriver:
         None if another process has gone on with the conversation; nothing of the turn is recorded then.
         """
         event: MachineEvent = opening
+        trace = trace_here()
         while True:
             self._machine, commands = step(self._machine, event)
             for command in commands:
@@ -169,14 +171,20 @@ class TurnDriver:
                         await self.record.name_manager()
                         if not await self.record.begin():
                             return None
+                        if trace is not None and not self._direct:
+                            trace.step(self._machine.steps)
                         event = await self._model.call(command)
                     case Reduce():
                         event = await self._model.reduce(command)
                     case RunTools():
                         event = await run_tools(self._turn, self.record, command)
+                        if trace is not None:
+                            trace.step(None)
                     case Park():
                         return await self._park(command)
                     case FinishTurn(stop_reason=reason, message=message):
+                        if trace is not None:
+                            trace.step(None)
                         return await self._finish(reason, message)
                     case FailTurn(error=error):
                         raise error
@@ -445,6 +453,7 @@ class ModelCalls:
         if instead is None:
             self._look_at_budgets()  # A summary or a hook may have used up the budget.
         self._turn.meter.asking()
+        self._turn.progress.step += 1
         stop = self._turn.stop
         answer = (
             await stop.run_unless_stopped(lambda: self._ask(request)) if instead is None else spoken_answer(instead)
@@ -538,6 +547,9 @@ class ModelCalls:
         return await self._turn.stop.run_always(lambda: self._hooks.after_model(answer, error, retry=retry))
 
     async def _again(self, event: RetryModel, attempt: int, error: RepertoryError | None) -> RetryModel:
+        trace = trace_here()
+        if trace is not None:
+            trace.retried(attempt, event.after_s, error)
         if self._turn.publish is not None:
             await self._turn.publish({"model_retry": {"attempt": attempt, "delay_s": event.after_s, "error": error}})
         return event
@@ -584,6 +596,17 @@ async def call_model(
     invalid events and for anything else that the model raises, which is its `__cause__`; `TooLarge` if the answer
     exceeds `answer_bytes`. That error and cancellation close the model's stream before they go on.
     """
+    trace = trace_here()
+    if trace is None:
+        return await _answered(model, request, publish, answer_bytes)
+    told, prompt = request.options.get("system_prompt_content"), request.system_prompt
+    with trace.model_call(model, request.messages, request.tool_specs, told or prompt) as call:
+        answer = await _answered(model, request, call.watching(publish), answer_bytes)
+        call.answered(answer)
+        return answer
+
+
+async def _answered(model: Model, request: ModelRequest, publish: Publish | None, answer_bytes: int) -> Answer:
     assembler = Assembler(answer_bytes)
     try:
         stream = model.stream(request.messages, request.tool_specs or None, request.system_prompt, **request.options)
@@ -625,9 +648,9 @@ def retry_delay_s(strategy: RetryStrategy | None, error: Exception, attempt: int
         delay_s = strategy.delay_s(error, attempt, jitter)
         if delay_s is None or 0 <= delay_s < math.inf:
             return delay_s
-        _log.error("retry strategy gave no time to wait", extra={"delay_s": delay_s})
+        note(_log, ERROR, "retry strategy gave no time to wait", delay_s=delay_s)
     except Exception as failure:  # noqa: BLE001 - A strategy may be a user's code, and the model's failure matters more.
-        _log.error("retry strategy failed", exc_info=failure)
+        note(_log, ERROR, "retry strategy failed", failure)
     return None
 
 
@@ -656,5 +679,5 @@ async def _counted(model: Model, messages: Sequence[Message], beside: Beside) ->
     try:
         return Counted(tokens=await model.count_tokens(messages, beside.tool_specs, beside.system_prompt))
     except Exception as error:  # noqa: BLE001 - A model may be a user's code; the estimate stays.
-        _counts_log.warning("the model did not count", exc_info=error)
+        note(_counts_log, WARNING, "the model did not count", error, model=type(model).__name__)
         return Counted(tokens=None)

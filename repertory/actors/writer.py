@@ -8,8 +8,9 @@ runtime's root, permanent; started before and stopped after every session.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TypeAlias, assert_never
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import anyio
 from msgspec import Struct
@@ -22,10 +23,14 @@ from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.owed import DueTime
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience, unwritable
 from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable
+from repertory.logs import DEBUG, note
 from repertory.runtime.actor import Actor
 from repertory.runtime.message import Ask, Next, carry_on, refuse, reply
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
+
+if TYPE_CHECKING:
+    from repertory.backends.telemetry_ports import CallTrace
 
 
 class Written(Struct, frozen=True, kw_only=True):
@@ -52,6 +57,8 @@ class WriteRows(Struct, frozen=True, kw_only=True):
 
     batch: Batch
     reply_to: ActorRef[Written | WriteRefused]
+    trace: CallTrace | None = None
+    """Of the call that the rows belong to."""
 
 
 class WriteLast(Struct, Ask[int], frozen=True, kw_only=True):
@@ -72,15 +79,46 @@ class WriterSettings(Struct, frozen=True, kw_only=True):
     group_writes_max: int = 512
 
 
+class CommitCounts(Struct):
+    """The commits of all stores of a host so far."""
+
+    count: int = 0
+    """CommitCounts that a store has taken, of one session or of many."""
+    records: int = 0
+    failed: int = 0
+    """CommitCounts that a store has refused, or not answered."""
+    last_group: int = 0
+    """The sessions of the last one."""
+    observe: Callable[[int, float, RepertoryError | None], None] | None = None
+    """Called after each commit with its sessions, its seconds and its error."""
+    clock: Callable[[], float] = anyio.current_time
+
+    def began(self) -> float:
+        return 0.0 if self.observe is None else self.clock()
+
+    def ended(self, batches: Sequence[Batch], began: float, error: RepertoryError | None = None) -> None:
+        if error is None:
+            self.count += 1
+            for batch in batches:
+                self.records += len(batch.rows)
+        else:
+            self.failed += 1
+        self.last_group = len(batches)
+        if self.observe is not None:
+            self.observe(len(batches), self.clock() - began if began else 0.0, error)
+
+
 class StoreWriter(Actor[WriterMessage]):
-    """Commits one group per turn of its mailbox: the writes that wait when a commit ends are the next group.
+    """CommitCounts one group per turn of its mailbox: the writes that wait when a commit ends are the next group.
 
     Where a store lets sessions write independently, groups run side by side, so a slow request delays its own session
     alone.
     """
 
-    def __init__(self, store: SessionStore, settings: WriterSettings) -> None:
+    def __init__(self, store: SessionStore, settings: WriterSettings, commits: CommitCounts | None = None) -> None:
+        """`commits`: where they are counted."""
         self._store = store
+        self._commits = commits or CommitCounts()
         self._settings = settings
         self._groups = 0
         self._apart = store.capabilities.maintained
@@ -132,7 +170,9 @@ class StoreWriter(Actor[WriterMessage]):
         """Answer every write, even if this job is killed, so that no session waits for ever."""
         left = {id(write): write for write in group}
         try:
-            for write, outcome in zip(group, await self._outcomes(group), strict=True):
+            with self._traced(group):
+                outcomes = await self._outcomes(group)
+            for write, outcome in zip(group, outcomes, strict=True):
                 del left[id(write)]
                 if isinstance(outcome, RepertoryError):
                     write.reply_to.tell_now(WriteRefused(of=write, error=outcome))
@@ -143,6 +183,15 @@ class StoreWriter(Actor[WriterMessage]):
             for write in left.values():
                 error = StoreUnavailable("the writer was stopped", store=self._store.name)
                 write.reply_to.tell_now(WriteRefused(of=write, error=error, final=True))
+
+    def _traced(self, group: Sequence[WriteRows]) -> AbstractContextManager[object]:
+        """A span of the commit, if calls that are traced wait for it."""
+        traces = [write.trace for write in group if write.trace is not None]
+        if not traces:
+            return nullcontext()
+        records = sum(len(write.batch.rows) for write in group)
+        said = {"repertory.store": self._store.name, "repertory.commit.records": records}
+        return traces[0].commit(traces[1:], {**said, "repertory.commit.sessions": len(group)})
 
     async def _outcomes(self, group: Sequence[WriteRows]) -> Sequence[Position | RepertoryError]:
         """The outcome of each write. If one makes the group fail, each write is tried alone."""
@@ -165,12 +214,18 @@ class StoreWriter(Actor[WriterMessage]):
 
     async def _append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
         """Errors: the store's; `Unwritable` for anything else it raises."""
+        began = self._commits.began()
         try:
-            return await self._store.append(batches)
-        except RepertoryError:
+            outcomes = await self._store.append(batches)
+        except RepertoryError as error:
+            self._commits.ended(batches, began, error)
             raise
         except Exception as error:
-            raise unwritable(error, sorted({batch.lease.session_id for batch in batches})) from error
+            failed = unwritable(error, sorted({batch.lease.session_id for batch in batches}))
+            self._commits.ended(batches, began, failed)
+            raise failed from error
+        self._commits.ended(batches, began)
+        return outcomes
 
 
 # The keeper of one session store: renews leases and tidies up, if the store needs maintenance, and looks for sessions
@@ -212,6 +267,7 @@ class StoreKeeper(Actor[LookForAskers]):
         self._looks = False
         if self._give_up is not None:
             for session_id in await self._asked_for():
+                note(self.context.logger, DEBUG, "another process asks for a session", session=session_id)
                 self.context.job(self._give_up, session_id, name="give up")
         return carry_on()
 
@@ -424,6 +480,7 @@ class CommitBuffers:
 
     def __init__(self, patience: StorePatience = DEFAULT_PATIENCE) -> None:
         self.patience = patience
+        self.commits = CommitCounts()
         self._by_key: dict[tuple[str, str, str], CommitBuffer] = {}
 
     def of(self, store: str, session_id: str, agent_id: str, patience: StorePatience | None = None) -> CommitBuffer:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from secrets import token_hex as token_hex
 
     from repertory.actors.agent import CallSettings as CallSettings
+    from repertory.actors.call import ChangeTimers as ChangeTimers
     from repertory.actors.context import AgentParts as AgentParts
     from repertory.actors.context import AgentSettings as AgentSettings
     from repertory.actors.hooks.calls import fire_sync as fire_sync
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from repertory.app.agent.session import for_traces as for_traces
     from repertory.app.agent.session import given_manager as given_manager
     from repertory.app.agent.session import one_of as one_of
+    from repertory.app.agent.session import output_schema_of as output_schema_of
     from repertory.app.agent.session import read_call as read_call
     from repertory.app.agent.session import read_config as read_config
     from repertory.app.agent.session import refuse_other_ways as refuse_other_ways
@@ -59,12 +61,21 @@ if TYPE_CHECKING:
     from repertory.app.host.blocking import blocking_host as blocking_host
     from repertory.app.host.blocking import watch_state as watch_state
     from repertory.app.host.dispatcher import Awakening as Awakening
+    from repertory.app.host.dispatcher import LookForDue as LookForDue
     from repertory.app.host.edge import inside_event_loop as inside_event_loop
     from repertory.app.host.host import Host as Host
     from repertory.app.host.host import HostSettings as HostSettings
+    from repertory.app.host.live import view_of as view_of
+    from repertory.app.host.metrics import unwatch_host as unwatch_host
+    from repertory.app.host.metrics import watch_host as watch_host
+    from repertory.app.host.peer_calls import boxed_call as boxed_call
+    from repertory.app.host.peer_calls import unboxed_call as unboxed_call
+    from repertory.app.host.peers import Cluster as Cluster
     from repertory.app.host.reports import drain_report as drain_report
     from repertory.app.host.reports import runtime_stats as runtime_stats
     from repertory.app.host.session import ActivationLock as ActivationLock
+    from repertory.app.host.session import meter_provider as meter_provider
+    from repertory.app.host.session import wall_clock as wall_clock
     from repertory.app.sessions.hooked import hooked_or_placed as hooked_or_placed
     from repertory.app.sessions.sessions import PlacedSession as PlacedSession
     from repertory.app.sessions.sessions import WakingPlace as WakingPlace
@@ -82,6 +93,7 @@ if TYPE_CHECKING:
     from repertory.core.messages import system_text as system_text
     from repertory.core.retry import check_retry as check_retry
     from repertory.core.state import agent_state as agent_state
+    from repertory.core.timers import DueTimes as DueTimes
     from repertory.core.turn import StopReason as StopReason
     from repertory.core.turn_start import DIRECT_WHILE_BUSY as DIRECT_WHILE_BUSY
     from repertory.runtime.host_task import HostTask as HostTask
@@ -97,12 +109,18 @@ HOMES = {
     "AgentTool": "repertory.app.agent.tools",
     "AgentTools": "repertory.app.agent.tools",
     "CallSettings": "repertory.actors.agent",
+    "ChangeTimers": "repertory.actors.call",
     "DIRECT_WHILE_BUSY": "repertory.core.turn_start",
     "DirectTools": "repertory.app.agent.tools",
+    "DueTimes": "repertory.core.timers",
     "EditableMessages": "repertory.app.agent.messages",
     "HookRegistry": "repertory.actors.hooks.events",
     "Host": "repertory.app.host.host",
     "Awakening": "repertory.app.host.dispatcher",
+    "LookForDue": "repertory.app.host.dispatcher",
+    "Cluster": "repertory.app.host.peers",
+    "boxed_call": "repertory.app.host.peer_calls",
+    "unboxed_call": "repertory.app.host.peer_calls",
     "HostSettings": "repertory.app.host.host",
     "HostTask": "repertory.runtime.host_task",
     "InMemoryJournal": "repertory.actors.in_memory_journal",
@@ -151,6 +169,7 @@ HOMES = {
     "inside_event_loop": "repertory.app.host.edge",
     "managed_context": "repertory.app.agent.context_plugins",
     "one_of": "repertory.app.agent.session",
+    "output_schema_of": "repertory.app.agent.session",
     "read_call": "repertory.app.agent.session",
     "refuse_other_ways": "repertory.app.agent.session",
     "read_config": "repertory.app.agent.session",
@@ -159,7 +178,12 @@ HOMES = {
     "runtime_stats": "repertory.app.host.reports",
     "system_text": "repertory.core.messages",
     "together": "repertory.core.memory.progress",
+    "view_of": "repertory.app.host.live",
+    "unwatch_host": "repertory.app.host.metrics",
+    "watch_host": "repertory.app.host.metrics",
     "token_hex": "secrets",
+    "meter_provider": "repertory.app.host.session",
+    "wall_clock": "repertory.app.host.session",
     "watch_state": "repertory.app.host.blocking",
     "with_memory": "repertory.app.agent.session",
 }

@@ -16,9 +16,11 @@ import anyio
 from msgspec import Struct
 
 from repertory.backends.model_members import SdkModelMembers
+from repertory.backends.peers.ports import Shared
 from repertory.core.interrupts import tool_scope
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.state import AgentState
+from repertory.core.timers import NOBODY_WAKES, DueTimes
 from repertory.core.tokens import estimate_tokens, window_of
 from repertory.errors import AlreadyExists, Invalid, PreconditionFailed, RepertoryError
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Message, ToolResult, ToolSpec, ToolUse
     from repertory.core.owed import DueTime, OwedWork
+    from repertory.core.timers import ToolTimers
 
 
 def __getattr__(name: str) -> object:
@@ -148,6 +151,8 @@ class ToolContext:
     """The tool's earlier questions and their answers; None where no person can be asked."""
     signal: Callable[[], threading.Event] | None = None
     """Gives `cancel_signal`."""
+    timers: ToolTimers | None = None
+    """For `wake_at`; None where nobody wakes the session."""
     result_bytes: int = RESULT_BYTES
     """The largest result in bytes; see `Limits`. The model is not shown a larger one."""
 
@@ -173,6 +178,21 @@ class ToolContext:
             raise Invalid("no person can be asked here: the tool was not called by an agent", name=name)
         scope = tool_scope(self.tool_use["toolUseId"])
         return self.questions.ask(scope, name, reason, response, expires_s)
+
+    def wake_at(
+        self, at: object = None, prompt: str = "", *, in_s: object = None, every_s: object = None, id: str | None = None
+    ) -> str:
+        """Have the session run a turn with this prompt at a time, even if nobody calls; returns the timer's id.
+
+        `at`: an aware datetime or epoch seconds; or `in_s`, seconds from now. `every_s`: again and again, at this
+        period. `id`: replaces the timer of that id; without one, every attempt at this tool use sets the same timer.
+        It is stored with the tool's result. Errors: `Invalid` outside a `Runtime` with SQLite, for wrong values, and
+        for more than 1,000 timers; `TooLarge` for a prompt above `limits["prompt_bytes"]`, or above 128 KiB with
+        those of all timers.
+        """
+        if self.timers is None:
+            raise Invalid(NOBODY_WAKES)
+        return self.timers.set(id, prompt, DueTimes(at=at, in_s=in_s, every=every_s), attempt=self.attempt)
 
 
 class Tool(Protocol):
@@ -510,6 +530,13 @@ class Combined(Protocol):
             return None
         return SessionEnds(found[0], {agent_id: await self.load(session_id, agent_id) for agent_id in found[0].agents})
 
+    async def load_range(self: SessionStore, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
+        """The rows from `first` to `last`, in order, as far as there are such rows, with their current content. Stores
+        that find them without reading the others say so; here the whole journal is read. Errors: those of `load`.
+        """
+        rows = await self.load(session_id, agent_id, whole=True)
+        return [row for row in rows if first <= row.seq <= last]
+
     async def release_all(self: SessionStore, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
         """`release` of each, in any order: why it failed, or None. Errors: as `release`, when the call failed as a
         whole; any of them may then be released.
@@ -536,7 +563,7 @@ class Combined(Protocol):
                 await self.release(lease)
 
 
-class SessionStore(Maintained, Waking, Combined, Repairable, Protocol):
+class SessionStore(Maintained, Waking, Combined, Shared, Repairable, Protocol):
     """Durable, append-only journals, one per agent in a session. `name` tells two stores apart in one process.
 
     Subclass it: methods that not every store supports have a default here, and `capabilities` says which ones work.

@@ -45,6 +45,12 @@ class Interrupt:
     expires_at: float | None = None
     """Epoch seconds from which on it can no longer be answered; None: never."""
 
+    def __repr__(self) -> str:
+        """Which question it is, and whether it has an answer, on one line; neither of them."""
+        from repertory.core.notebook import short_repr  # loaded when used
+
+        return short_repr(self, {"id": self.id, "name": self.name, "answered": self.response is not None})
+
     def to_dict(self) -> dict[str, Json]:
         """As JSON; `expires_at` only when it is set."""
         fields: dict[str, Json] = {"id": self.id, "name": self.name, "reason": self.reason, "response": self.response}

@@ -20,6 +20,8 @@ SHOWN_MAX = 2_000
 _INT_BITS_MAX = 14_000
 """Python refuses to write longer integers as text."""
 
+_AS_THEY_ARE = frozenset({str, bool, type(None)})
+
 Above: TypeAlias = tuple[int, ...]
 """The identities of the containers around a value."""
 Instead: TypeAlias = Callable[[object, Above], object]
@@ -52,12 +54,16 @@ def json_or(value: object, instead: Instead, above: Above = ()) -> object:
 def _container(value: dict[object, object] | Sequence[object], instead: Instead, above: Above) -> object:
     inside = (*above, id(value))
     if not isinstance(value, dict):
-        items = [json_or(item, instead, inside) for item in value]
+        items = [item if type(item) in _AS_THEY_ARE else json_or(item, instead, inside) for item in value]
         return [item for item in items if item is not LEFT_OUT]
-    if not all(isinstance(key, str) for key in value):
-        return instead(value, above)
-    made = {str.__str__(cast("str", key)): json_or(item, instead, inside) for key, item in value.items()}
-    return {key: item for key, item in made.items() if item is not LEFT_OUT}
+    made: dict[str, object] = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            return instead(value, above)
+        copy = item if type(item) in _AS_THEY_ARE else json_or(item, instead, inside)
+        if copy is not LEFT_OUT:
+            made[key if type(key) is str else str.__str__(key)] = copy
+    return made
 
 
 def is_closed(value: object, above: Above) -> bool:

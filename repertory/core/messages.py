@@ -186,6 +186,29 @@ def with_tracking_id(message: Message, place: str) -> Message:
     return {**message, "tracking_id": sha256(place.encode()).hexdigest()[:32]}
 
 
+_TRACEPARENT = "traceparent"
+
+
+def with_traceparent(message: Message, line: str | None) -> Message:
+    """The message with the trace of its turn in its custom metadata, unless it is an answer or has one: if the process
+    dies, whoever goes on with the turn finds the trace in its last message.
+    """
+    if (
+        line is None
+        or traceparent_of(message) is not None
+        or not (message["role"] == "user" or any(tool_uses(message)))
+    ):
+        return message
+    metadata = message.get("metadata", {})
+    return {**message, "metadata": {**metadata, "custom": {**metadata.get("custom", {}), _TRACEPARENT: line}}}
+
+
+def traceparent_of(message: Message) -> str | None:
+    """The trace of the turn that the message belongs to, if it was traced and the message is no answer."""
+    line = message.get("metadata", {}).get("custom", {}).get(_TRACEPARENT)
+    return line if isinstance(line, str) else None
+
+
 def copy_message(message: Message) -> Message:
     """A deep copy."""
     return cast("Message", copy_json(cast("Json", message)))

@@ -7,6 +7,7 @@ lives it does the work itself; when it has died, or gave the session up before, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -16,10 +17,11 @@ from msgspec import Struct
 from repertory.core.journal.fold import Fold, is_answer
 from repertory.core.journal.pending_tools import PendingTools
 from repertory.core.messages import Json
+from repertory.errors import NodeFailed, Retryable
 
-Why = Literal["turn", "expiry", "memory"]
-"""`turn`: a turn was begun and has no answer. `expiry`: nobody answered a question in time. `memory`: memories are to
-be extracted or written.
+Why = Literal["turn", "expiry", "timer", "memory", "summary"]
+"""`turn`: a turn was begun and has no answer, or a run and is not over. `expiry`: nobody answered a question in time.
+`timer`: a timer is due. `memory`: memories are to be extracted or written. `summary`: one was begun ahead of need.
 """
 
 GRACE_S = 2.0
@@ -64,64 +66,97 @@ def next_due(at: float, claims: int) -> float:
     return at + min(_HOLD_S * 2.0 ** (claims - 1), _HOLD_MAX_S)
 
 
+def claims_after(why: str, claims: int) -> int:
+    """How many claims count when an owner states this. A timer is stated between two turns only, so the owner has not
+    died with what was claimed before.
+    """
+    return 0 if why == "timer" else claims
+
+
 def may_claim(why: str, *, owned_here: bool) -> bool:
     """Whether a dispatcher wakes a session for this, when no other process owns it. `owned_here`: it is active in the
-    dispatcher's own process, where turns and memories are under way.
+    dispatcher's own process, where turns, memories and summaries are under way.
     """
-    return not owned_here or why not in ("turn", "memory")
+    return not owned_here or why not in ("turn", "memory", "summary")
 
 
-def due_of(agent_id: str, fold: Fold, *, turn_at: float | None, memory_at: float | None) -> DueTime:
+def due_of(
+    agent_id: str,
+    fold: Fold,
+    *,
+    turn_at: float | None,
+    memory_at: float | None,
+    summary_at: float | None = None,
+    timers_from: float = 0.0,
+) -> DueTime:
     """What an agent owes. `turn_at`: when its running call began; None between calls. `memory_at`: when memories came
-    due; None if none are.
+    due; None if none are. `summary_at`: when a summary was begun ahead of need; None if none is open. `timers_from`: no
+    timer is tried before this time.
+
+    Timers wait for the turn that is under way, and for a person's answer.
     """
     found: list[tuple[float, Why]] = []
+    first = fold.next_timer
     questions = fold.interrupts
     if questions:
         ends = [one.expires_at for one in questions if one.expires_at is not None]
         if len(ends) == len(questions):  # Otherwise the turn waits for a person in any case.
             found.append((max(ends), "expiry"))
     elif turn_at is not None and fold.last_message is not None and not is_answer(fold.last_message):
-        found.append((turn_at + GRACE_S, "turn"))
+        at = turn_at if memory_at is None else min(turn_at, memory_at)
+        return DueTime(agent_id=agent_id, at=at + GRACE_S, why="turn")  # Memories are looked after with it.
+    if not questions and first is not None:
+        found.append((max(first.at, timers_from), "timer"))
     if memory_at is not None:
         found.append((memory_at + GRACE_S, "memory"))
+    if summary_at is not None:
+        found.append((summary_at + GRACE_S, "summary"))
     if not found:
         return DueTime(agent_id=agent_id)
     at, why = min(found)
     return DueTime(agent_id=agent_id, at=at, why=why)
 
 
-class OwedTimes:
-    """What an agent that is active owes, as its work begins and ends."""
+def due_at_rest(agent_id: str, fold: Fold, now: float) -> DueTime:
+    """What an agent owes that nobody holds, and whose journal was changed or brought here: no turn."""
+    return due_of(agent_id, fold, turn_at=None, memory_at=now if owes_memories(fold.kept) else None)
 
-    def __init__(self, claims_soon: Callable[[], bool]) -> None:
-        """`claims_soon`: whether memories are extracted after the next answer."""
-        self._claims_soon = claims_soon
-        self._turn_at: float | None = None
-        self._memory_at: float | None = None
+
+class Owing(ABC):
+    """What an actor owes as its work begins and ends, for the journal that it writes."""
+
+    def __init__(self) -> None:
+        self._call_at: float | None = None
+        """When the call began whose work is owed; None between calls."""
         self._stated: DueTime | None = None
         """What the store was told last; None: it is not known."""
 
     def begin(self, fold: Fold, now: float) -> None:
         """The journal was opened. Of a new one the store knows nothing."""
-        self._turn_at, self._memory_at = None, now if owes_memories(fold.kept) else None
+        del now
+        self._call_at = None
         self._stated = None if fold.last_seq else DueTime(agent_id="")
 
     def call_began(self, now: float) -> None:
-        """A call is served: until it has ended, a turn without an answer is owed."""
-        self._turn_at = now
+        """A call is served: until it has ended, what it leaves undone is owed."""
+        self._call_at = now
+
+    @property
+    def in_call(self) -> bool:
+        """Whether what a call leaves undone is owed."""
+        return self._call_at is not None
 
     def call_ended(self) -> None:
         """Its caller has the result or the error."""
-        self._turn_at = None
-
-    def memory_kept(self, fold: Fold, now: float) -> None:
-        """A memory store's progress was recorded."""
-        self._memory_at = (self._memory_at or now) if owes_memories(fold.kept) else None
+        self._call_at = None
 
     def try_again_at(self, at: float) -> None:
-        """A turn for which the session was woken has failed, and may succeed later."""
-        self._turn_at = at - GRACE_S
+        """Work that nobody waits for has failed, and may succeed later."""
+        self._call_at = at - GRACE_S
+
+    def note_summary(self, now: float | None) -> None:
+        """A summary is being made ahead of need, or is made and not recorded; None: there is none. Of agents alone."""
+        del now
 
     def forget_stated(self) -> None:
         """State what is owed in any case the next time."""
@@ -129,15 +164,71 @@ class OwedTimes:
 
     def changed(self, agent_id: str, fold: Fold, now: float) -> DueTime | None:
         """What is owed now; None if the store was told that before."""
-        answered = fold.last_message is not None and is_answer(fold.last_message)
-        if answered and self._turn_at is not None and self._memory_at is None and self._claims_soon():
-            self._memory_at = now
-        due = due_of(agent_id, fold, turn_at=self._turn_at, memory_at=self._memory_at)
-        before = self._stated
+        due, before = self._due(agent_id, fold, now), self._stated
         if before is not None and (before.at, before.why if before.at else due.why) == (due.at, due.why):
             return None
         self._stated = due
         return due
+
+    @abstractmethod
+    def _due(self, agent_id: str, fold: Fold, now: float) -> DueTime:
+        """What is owed now."""
+
+
+class OwedTimes(Owing):
+    """What an agent that is active owes."""
+
+    def __init__(self, claims_soon: Callable[[], bool]) -> None:
+        """`claims_soon`: whether memories are extracted after the next answer."""
+        super().__init__()
+        self._claims_soon = claims_soon
+        self._memory_at: float | None = None
+        self._summary_at: float | None = None
+        self._timers_from = 0.0
+
+    def begin(self, fold: Fold, now: float) -> None:
+        super().begin(fold, now)
+        self._memory_at = now if owes_memories(fold.kept) else None
+        self._summary_at = None
+
+    def call_began(self, now: float) -> None:
+        super().call_began(now)
+        self._timers_from = 0.0
+
+    def call_ended(self) -> None:
+        super().call_ended()
+        self._timers_from = 0.0
+
+    def try_again_at(self, at: float) -> None:
+        super().try_again_at(at)
+        self._timers_from = at
+        if self._summary_at is not None:
+            self._summary_at = at - GRACE_S
+
+    def memory_kept(self, fold: Fold, now: float) -> None:
+        """A memory store's progress was recorded."""
+        self._memory_at = (self._memory_at or now) if owes_memories(fold.kept) else None
+
+    @property
+    def owes_summary(self) -> bool:
+        """Whether a summary is being made ahead of need, or is made and not recorded."""
+        return self._summary_at is not None
+
+    def note_summary(self, now: float | None) -> None:
+        self._summary_at = None if now is None else self._summary_at or now
+
+    def _due(self, agent_id: str, fold: Fold, now: float) -> DueTime:
+        answered = fold.last_message is not None and is_answer(fold.last_message)
+        if answered and self._call_at is not None and self._memory_at is None and self._claims_soon():
+            self._memory_at = now
+        return due_of(
+            agent_id,
+            fold,
+            turn_at=self._call_at,
+            memory_at=self._memory_at,
+            summary_at=self._summary_at,
+            timers_from=self._timers_from,
+        )
 
 
 def owes_memories(kept: Mapping[str, Json]) -> bool:
@@ -154,3 +245,10 @@ def goes_on(why: str, pending: PendingTools, now: float) -> bool:
     if pending.waiting:
         return why == "expiry" and all(one.is_over(now) for one in pending.waiting)
     return why == "turn" and pending.last is not None and not is_answer(pending.last)
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Whether the work that failed so may succeed later: of a run, what its node failed with."""
+    while isinstance(error, NodeFailed):
+        error = error.__cause__
+    return isinstance(error, Retryable)

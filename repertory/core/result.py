@@ -274,6 +274,42 @@ class AgentResult:
                 return written()
         return "" if self.message is None else "\n".join(texts_in(self.message))
 
+    def __repr__(self) -> str:
+        """How the turn ended and what it used, on one line; nothing of what was said."""
+        from repertory.core.notebook import short_repr  # loaded when used
+
+        metrics = cast("object", self.metrics)
+        used: dict[str, object] = {}
+        if isinstance(metrics, TurnMetrics):
+            tokens, calls = metrics.input_tokens + metrics.output_tokens, sum(metrics.tool_calls.values())
+            used = {"steps": metrics.steps, "tokens": tokens or None, "tool_calls": calls or None}
+        shown = {
+            "stop_reason": self.stop_reason,
+            "characters": None if self.message is None else sum(map(len, texts_in(self.message))),
+            **used,
+            "interrupts": len(self.interrupts or ()) or None,
+            "structured_output": None if self.structured_output is None else type(self.structured_output).__name__,
+            "replayed": self.replayed or None,
+        }
+        return short_repr(self, shown)
+
+    def _repr_markdown_(self) -> str:
+        """For notebooks: the answer, and a table of how it ended, tokens, seconds and tools."""
+        from repertory.core.notebook import cell, neutral_markdown, table  # loaded when used
+
+        metrics = cast("object", self.metrics)
+        head, row = ["ended by"], [cell(self.stop_reason)]
+        if isinstance(metrics, TurnMetrics):
+            tools = [
+                f"{cell(name)} &times; {tool.call_count}"
+                + (f" ({tool.error_count} failed)" if tool.error_count else "")
+                for name, tool in metrics.tool_metrics.items()
+            ]
+            head += ["tokens in", "tokens out", "seconds", "model calls", "tools"]
+            row += [f"{metrics.input_tokens:,}", f"{metrics.output_tokens:,}", f"{metrics.duration_s:.1f}"]
+            row += [str(metrics.steps), ", ".join(tools) or "none"]
+        return f"{neutral_markdown(str(self))}\n\n{table(head, [row])}"
+
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON, in the form of the SDK whose users we serve: `type`, `message`, `stop_reason` and
         `checkpoint`, bytes in marked base64. What else there is has keys of its own: `metrics`, `structured_output`,

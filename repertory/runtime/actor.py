@@ -10,6 +10,7 @@ from typing import ClassVar, Generic, Protocol, TypeAlias, TypeVar, TypeVarTuple
 import anyio
 
 from repertory.errors import ActorDead, Invalid, StreamClosed
+from repertory.logs import ActorLogger
 from repertory.runtime.channel import Sink, StreamCall
 from repertory.runtime.child import Keeper, Services, Spawn
 from repertory.runtime.children import Children
@@ -102,6 +103,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _LOG = logging.getLogger("repertory.actor")
+TOLD_WAIT_S = 0.001
 
 
 class JobMaker(Protocol):
@@ -167,7 +169,7 @@ class Context:
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose records carry the actor's path as `actor`."""
-        return logging.LoggerAdapter(_LOG, {"actor": self.self_ref.path})
+        return ActorLogger(_LOG, {"actor": self.self_ref.path})
 
     @property
     def trace(self) -> object:
@@ -177,6 +179,17 @@ class Context:
     def sibling(self, name: str) -> ActorRef[object]:
         """The child of the same supervisor with that name. Errors: `NotFound`."""
         return self._keeper.find(name)
+
+    @property
+    def sent_at(self) -> float:
+        """When the message that is being handled was sent, on the event loop's clock; now, outside of a turn."""
+        return self._services.transport.waker.now() if self.envelope is None else self.envelope.at
+
+    def note_wait(self, seconds: float) -> None:
+        """A request has waited for so long; less than a millisecond is not told. For whoever measures the system."""
+        observe = self._services.totals.observe_wait
+        if observe is not None and seconds >= TOLD_WAIT_S:
+            observe(seconds)
 
     # ------------------------------------------------------------------------------------------------ answering later
 

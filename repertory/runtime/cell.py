@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
@@ -20,6 +20,7 @@ import anyio
 import anyio.lowlevel
 
 from repertory.errors import ActorDead, ActorFailed, RestartLimitReached, StartFailed
+from repertory.logs import ERROR, note
 from repertory.runtime.actor import Actor, Context, Jobs, JobWork
 from repertory.runtime.child import Child, Exited, Keeper, Services
 from repertory.runtime.lifecycle import (
@@ -32,6 +33,7 @@ from repertory.runtime.lifecycle import (
     Normal,
     Shutdown,
     State,
+    Sums,
 )
 from repertory.runtime.message import (
     CARRY_ON,
@@ -483,9 +485,9 @@ class Cell:
         with anyio.move_on_after(self._child.spec.stop_timeout_s, shield=True) as self._hook:
             error = await attempt(partial(_stop, actor, reason))
         if error is not None:
-            _LOG.error("on_stop failed actor=%s", self._child.ref.path, exc_info=error)
+            note(_LOG, ERROR, "on_stop failed", error, actor=self._child.ref.path)
         elif self._hook.cancel_called:
-            _LOG.error("on_stop was cut short actor=%s", self._child.ref.path)
+            note(_LOG, ERROR, "on_stop was cut short", actor=self._child.ref.path)
         else:
             return reason
         if not isinstance(reason, Normal | Shutdown):
@@ -509,7 +511,7 @@ class Cell:
             failure = _failure_in(error)
             if failure is None:
                 raise
-            _LOG.error("stop_now failed actor=%s", self._child.ref.path, exc_info=failure)
+            note(_LOG, ERROR, "stop_now failed", failure, actor=self._child.ref.path)
             ended = ExitFailed(failure)
         self._child.advance(LifecycleEvent.DRAINED)
         self._end(ended)
@@ -539,14 +541,14 @@ class Cell:
     def _report(self, reason: ExitFailed | ExitLimitReached) -> None:
         """Log a failure. A first start that failed is not logged, because its starter is told."""
         level = logging.ERROR if self._started or self._child.restarts else logging.DEBUG
-        summary = None if self._actor is None else self._actor.summary()
-        fields = (self._child.ref.path, self._child.restarts + 1, type(reason).__name__, summary)
-        _LOG.log(level, "actor ended actor=%s incarnation=%d reason=%s summary=%r", *fields, exc_info=reason.error)
+        path, number, why = self._child.ref.path, self._child.restarts + 1, type(reason).__name__
+        note(_LOG, level, "actor ended", reason.error, actor=path, incarnation=number, reason=why)
 
     # ---------------------------------------------------------------------------------------------------------- details
 
-    def info(self) -> ActorInfo:
+    def info(self, without: Container[str] = ()) -> ActorInfo:
         child, context, mailbox = self._child, self._context, self._child.ref.mailbox
+        waits = mailbox.waits
         now = self._services.transport.waker.now()
         current = context.envelope
         return ActorInfo(
@@ -559,14 +561,24 @@ class Cell:
             oldest_s=now - mailbox.queue[0].at if mailbox.queue else None,
             current=None if current is None else type(current.message).__name__,
             running_s=None if current is None else now - self._turn_at,
-            waiting_on=tuple(other.path for other in mailbox.waits.waiting_on),
+            waiting_on=tuple(other.path for other in waits.waiting_on) if waits.waiting_on else (),
             jobs=() if context.jobs is None else context.jobs.names(),
             timers=0 if context.timers is None else len(context.timers),
             processed=child.processed + self._processed + context.taken,
             failed=child.failed + self._failed,
             summary=None if self._actor is None else self._actor.summary(),
-            children=() if context.own_children is None else context.own_children.infos(),
+            children=() if context.own_children is None else context.own_children.infos(without),
         )
+
+    def add_to(self, sums: Sums) -> None:
+        """As `Incarnation`."""
+        context = self._context
+        sums.processed += self._processed + context.taken
+        sums.failed += self._failed
+        if context.jobs is not None:
+            sums.jobs += len(context.jobs)
+        if context.timers is not None:
+            sums.timers += len(context.timers)
 
     def make_jobs(self) -> Jobs:
         """As `JobMaker`."""
@@ -580,7 +592,7 @@ class Cell:
     def job_failed(self, error: Exception) -> None:
         """As `JobMaker`."""
         if self._child.state is State.STOPPING:
-            _LOG.error("a job failed while the actor stopped actor=%s", self._child.ref.path, exc_info=error)
+            note(_LOG, ERROR, "a job failed while the actor stopped", error, actor=self._child.ref.path)
         else:
             self._end_with(ExitFailed(error))
 

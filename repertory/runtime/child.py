@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine, Sequence
 from typing import Protocol, TypeAlias
 
 import anyio
 from msgspec import Struct
 
-from repertory.runtime.lifecycle import ActorInfo, ExitReason, LifecycleEvent, Shutdown, State, advance
+from repertory.runtime.lifecycle import ActorInfo, ExitReason, LifecycleEvent, Shutdown, State, Sums, advance
 from repertory.runtime.mailbox import DeadLetters, Mailbox
 from repertory.runtime.ref import ActorRef, Transport
 from repertory.runtime.spec import ChildSpec
@@ -35,7 +35,13 @@ class Incarnation(Protocol):
         """End now. `on_stop` is not run, or is cut short."""
         ...
 
-    def info(self) -> ActorInfo: ...
+    def info(self, without: Container[str] = ()) -> ActorInfo:
+        """`without`: names of children that are left out."""
+        ...
+
+    def add_to(self, sums: Sums) -> None:
+        """Add itself, without those below it."""
+        ...
 
 
 class Child:
@@ -82,10 +88,10 @@ class Child:
     def advance(self, event: LifecycleEvent) -> None:
         self.state = advance(self.state, event)
 
-    def info(self) -> ActorInfo:
+    def info(self, without: Container[str] = ()) -> ActorInfo:
         """The incarnation as it is now; between incarnations, the messages that wait for the next one."""
         if self.cell is not None:
-            return self.cell.info()
+            return self.cell.info(without)
         mailbox = self.ref.mailbox
         return ActorInfo(
             path=self.ref.path,
@@ -104,6 +110,15 @@ class Child:
             failed=self.failed,
             summary=None,
         )
+
+    def add_to(self, sums: Sums) -> None:
+        """Add what `info` says of this one."""
+        sums.actors += 1
+        sums.queued += len(self.ref.mailbox.queue)
+        sums.processed += self.processed
+        sums.failed += self.failed
+        if self.cell is not None:
+            self.cell.add_to(sums)
 
     def settle(self, error: Exception | None) -> None:
         """Report how the start ended, if a caller waits for that."""
@@ -142,6 +157,10 @@ class Keeper(Protocol):
         """The entry of the child of that name; None if there is none."""
         ...
 
+    def all(self) -> Sequence[Child]:
+        """The entries of all children, in order. From any thread."""
+        ...
+
     async def start(self, spec: ChildSpec) -> ActorRef[object]: ...
 
     def end(self, name: str, ended: Callable[[], object], reason: Shutdown) -> None:
@@ -158,6 +177,8 @@ class Totals(Struct):
     processed: int = 0
     failed: int = 0
     restarts: int = 0
+    observe_wait: Callable[[float], None] | None = None
+    """Called with each wait that an actor notes, in seconds."""
 
 
 class Services(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ between.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Container, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -66,11 +66,13 @@ class Children:
         self._reason = _ASKED
         self.settings = SupervisorSettings()
 
-    def __iter__(self) -> Iterator[Child]:
-        return iter(tuple(self._by_name.values()))
+    def all(self) -> Sequence[Child]:
+        """Each, in order. From any thread."""
+        return tuple(self._by_name.values())
 
-    def infos(self) -> tuple[ActorInfo, ...]:
-        return tuple(child.info() for child in self._by_name.values())
+    def infos(self, without: Container[str] = ()) -> tuple[ActorInfo, ...]:
+        """`without`: names of those that are left out."""
+        return tuple(child.info() for name, child in self._by_name.items() if name not in without)
 
     def find(self, name: str) -> ActorRef[object]:
         """The child of that name. Errors: `NotFound`."""

@@ -58,6 +58,8 @@ class Drain:
         self._hooks = hooks
         self._actors = actors
         self._index = 0
+        self.phase: str | None = None
+        """The phase that runs."""
         self._scope: anyio.CancelScope | None = None
         self._cut_short = False
         self._reports: list[PhaseReport] = []
@@ -78,12 +80,13 @@ class Drain:
         began = anyio.current_time()
         reports = self._reports
         for index, phase in enumerate(self._phases[len(reports) :], len(reports)):
-            self._index = index
+            self._index, self.phase = index, phase.name
             if self._cut_short and phase.reserve_s == 0 and not phase.stops_actors:
                 names = tuple(_name(hook) for hook in self._hooks.of(phase.name))
                 reports.append(PhaseReport(name=phase.name, duration_s=0.0, completed=not names, unfinished=names))
             else:
                 reports.append(await self._run_phase(phase, began + self._grace_s, reason))
+        self.phase = None
         return ActorsReport(
             reason=reason,
             phases=tuple(reports),

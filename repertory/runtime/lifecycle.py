@@ -77,8 +77,7 @@ def advance(state: State, event: LifecycleEvent) -> State:
         raise Invalid("no such step in an actor's life", state=state.value, happening=event.value) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActorInfo:
+class ActorInfo(Struct, frozen=True, kw_only=True, gc=False):
     """One actor at this instant, with all actors below it."""
 
     path: str
@@ -113,6 +112,17 @@ class ActorInfo:
         yield self
         for child in self.children:
             yield from child.walk()
+
+
+class Sums(Struct):
+    """Sums over actors, as far as they have been added."""
+
+    actors: int = 0
+    queued: int = 0
+    processed: int = 0
+    failed: int = 0
+    jobs: int = 0
+    timers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

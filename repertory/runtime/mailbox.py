@@ -15,6 +15,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from repertory.errors import Invalid, MailboxFull
+from repertory.logs import DEBUG, WARNING, note
 from repertory.runtime.message import ORIGIN, Envelope, Reason, Waits, undelivered
 from repertory.runtime.waker import Sleeper, Waiter
 
@@ -352,12 +353,16 @@ class DeadLetters:
         self._log(letter)
 
     def _log(self, letter: DeadLetter) -> None:
-        """Log at most one line in ten seconds, with the number of dead letters since the last."""
+        """Log those of a full mailbox, at most one line in ten seconds with the number of them since the last. Others
+        are usual: whoever stops, or no longer waits, leaves some.
+        """
+        told = {"actor": letter.path, "last_message": type(letter.message).__name__, "reason": letter.reason.value}
+        if letter.reason not in (Reason.FULL, Reason.DROPPED):
+            note(_LOG, DEBUG, "a dead letter", **told)
+            return
         self._unlogged += 1
         now = self._now()
         if now - self._logged_at < _LOG_EVERY_S:
             return
-        message = type(letter.message).__name__
-        fields = (self._unlogged, letter.path, message, letter.reason.value)
-        _LOG.info("dead letters count=%d last_path=%s last_message=%s last_reason=%s", *fields)
+        note(_LOG, WARNING, "dead letters: a mailbox is full", count=self._unlogged, **told)
         self._unlogged, self._logged_at = 0, now

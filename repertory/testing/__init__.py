@@ -2,5 +2,6 @@
 
 What belongs here: contract suites for ports, fakes that pass them, wrappers that fail on purpose, virtual time. No
 implementation is imported here, and only the contract suites need pytest. Start with `session_contract.py` (what every
-session store must do) and `in_memory_sessions.py` (the fake one).
+session store must do), `session_fault_contract.py` (also when its connection is lost) and `in_memory_sessions.py` (the
+fake one).
 """

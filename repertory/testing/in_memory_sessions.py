@@ -11,8 +11,9 @@ from repertory.backends.ports import Batch, Lease, Position, SessionInfo, Sessio
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.owed import DueTime, OwedWork, may_claim, next_due
+from repertory.core.owed import DueTime, OwedWork, claims_after, may_claim, next_due
 from repertory.errors import Invalid, LeaseLost, SessionBusy, StoreNotFound
+from repertory.testing.in_memory_peers import MemoryCallBox, MemoryDirectory, PeerShelf
 
 
 @dataclass(slots=True)
@@ -26,15 +27,14 @@ class _Session:
         return [at_of(row.body) or 0.0 for row in rows] or [0.0]
 
 
-class SessionShelf:
+class SessionShelf(PeerShelf):
     """The sessions that several `MemorySessionStore`s share, as several processes share a database. Not for use across
     threads.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.sessions: dict[str, _Session] = {}
-        self.alive: set[str] = set()
-        """Owners whose store is open. Remove one to simulate its kill."""
         self.last_generation = 0
         self.owed: dict[tuple[str, str], OwedWork] = {}
         """By session and agent."""
@@ -54,6 +54,8 @@ class MemorySessionStore(SessionStore):
         self._shelf = shelf if shelf is not None else SessionShelf()
         self._owner = owner
         self._closed = False
+        self._directory = MemoryDirectory(self._shelf, owner, self._enter, self._owner_of)
+        self._call_box = MemoryCallBox(self._shelf, owner, self._enter)
 
     @property
     def capabilities(self) -> StoreCapabilities:
@@ -124,10 +126,13 @@ class MemorySessionStore(SessionStore):
         check_id(session_id, "session id")
         await self._enter()
         session = self._shelf.sessions.get(session_id)
-        if session is None:
-            raise StoreNotFound("no such session", session=session_id)
-        if self._in_other_hands(session):
+        if session is not None and self._in_other_hands(session):
             raise SessionBusy("another live owner has the session", session=session_id, owner=session.owner)
+        called = self._call_box.forget(session_id)
+        if session is None:
+            if called:
+                return
+            raise StoreNotFound("no such session", session=session_id)
         del self._shelf.sessions[session_id]
         for key in [key for key in self._shelf.owed if key[0] == session_id]:
             del self._shelf.owed[key]
@@ -151,9 +156,18 @@ class MemorySessionStore(SessionStore):
         await self._enter()
         return sorted(self._shelf.owed.values(), key=lambda work: work.at)
 
+    def directory(self) -> MemoryDirectory:
+        return self._directory
+
+    def call_box(self) -> MemoryCallBox:
+        return self._call_box
+
     async def aclose(self) -> None:
         """Close. Leases held by this object end."""
         await checkpoint()
+        self.abandon()
+
+    def abandon(self) -> None:
         if not self._closed:
             self._closed = True
             self._shelf.alive.discard(self._owner)
@@ -188,7 +202,7 @@ class MemorySessionStore(SessionStore):
         key = session_id, due.agent_id
         before = self._shelf.owed.pop(key, None)
         if due.at is not None:
-            claims = before.claims if before is not None else 0
+            claims = claims_after(due.why, before.claims if before is not None else 0)
             self._shelf.owed[key] = OwedWork(
                 session_id=session_id, agent_id=due.agent_id, at=due.at, why=due.why, claims=claims
             )
@@ -202,6 +216,10 @@ class MemorySessionStore(SessionStore):
             updated_at=max(times),
             owner=session.owner if session.owner in self._shelf.alive else None,
         )
+
+    def _owner_of(self, session_id: str) -> str | None:
+        session = self._shelf.sessions.get(session_id)
+        return None if session is None else session.owner
 
     def _may_wake(self, session: _Session, work: OwedWork) -> bool:
         here = session.owner == self._owner and self._owner in self._shelf.alive

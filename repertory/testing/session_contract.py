@@ -415,6 +415,19 @@ class SessionStoreContract(ABC):
             assert list(await two.load_at("session", "nobody", 1)) == []
             assert list(await two.load_at("nothing", "default", 1)) == []
 
+    async def test_a_range_of_rows_is_what_the_whole_journal_has_there(self, tmp_path: Path) -> None:
+        rows = windowed(20)
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            lease = await one.acquire("session")
+            for start in range(0, len(rows), 12):
+                others = grow(2, "other", after=grow(start // 6, "other"))
+                await one.append([Batch(lease=lease, rows=[*rows[start : start + 12], *others])])
+            stored, end = await two.load("session", "default", whole=True), len(rows)
+            for first, last in ((1, end), (5, 9), (end - 3, end + 9), (end + 1, end + 2)):
+                wanted = [row for row in stored if first <= row.seq <= last]
+                assert list(await two.load_range("session", "default", first, last)) == wanted
+            assert list(await two.load_range("nothing", "default", 1, 9)) == []
+
     async def test_snapshots_are_found_without_the_rest(self, tmp_path: Path) -> None:
         """For stores with `finds_labels`."""
         rows = windowed(30)
@@ -577,6 +590,22 @@ class SessionStoreContract(ABC):
             assert (work.claims, work.parked) == (0, False)
             assert len(await two.claim_due(now + 1e6, 10, {"default"})) == 1
 
+    async def test_a_timer_that_is_stated_forgets_earlier_claims_and_a_turn_does_not(self, tmp_path: Path) -> None:
+        """For stores with `wakes`."""
+        async with self.stores(tmp_path, "one") as (one,):
+            if not one.capabilities.wakes:
+                return
+            lease = await one.acquire("session")
+            await one.append([Batch(lease=lease, rows=grow(1), due=DueTime(agent_id="default", at=1.0, why="timer"))])
+            for number in range(1, CLAIMS_MAX + 2):  # Its owner lives, and is told of a timer in any case.
+                (claimed,) = await one.claim_due(1e3 * number, 10, {"default"})
+                assert (claimed.why, claimed.claims) == ("timer", 1)
+                why = "timer" if number <= CLAIMS_MAX else "turn"
+                due = DueTime(agent_id="default", at=1e3 * number + 500.0, why=why)
+                await one.append([Batch(lease=lease, rows=(), due=due)])
+            (work,) = await one.owed()
+            assert (work.why, work.claims) == ("turn", 1)
+
     async def test_a_refused_batch_owes_nothing(self, tmp_path: Path) -> None:
         """For stores with `wakes`."""
         async with self.stores(tmp_path, "one", "two") as (one, two):
@@ -588,6 +617,21 @@ class SessionStoreContract(ABC):
             (outcome,) = await one.append([Batch(lease=lease, rows=(), due=DueTime(agent_id="default", at=1.0))])
             assert isinstance(outcome, LeaseLost)
             assert list(await two.owed()) == []
+
+    async def test_of_a_group_the_last_batch_says_what_an_agent_owes(self, tmp_path: Path) -> None:
+        """For stores with `wakes`."""
+        rows = grow(3)
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            if not one.capabilities.wakes:
+                return
+            lease = await one.acquire("session")
+            dues = [DueTime(agent_id="default", at=at, why="memory") for at in (3.0, 1.0, 2.0)]
+            batches = [Batch(lease=lease, rows=[row], due=due) for row, due in zip(rows, dues, strict=True)]
+            assert all(isinstance(outcome, Position) for outcome in await one.append(batches))
+            assert [(work.at, work.why) for work in await two.owed()] == [(2.0, "memory")]
+            await one.append([Batch(lease=lease, rows=(), erase=[("default", 1)], due=DueTime(agent_id="default"))])
+            assert list(await two.owed()) == []
+            assert [row.erased for row in await two.load("session", "default", whole=True)] == [True, False, False]
 
     async def test_delete_refuses_what_is_not_there_or_in_other_hands(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one", "two") as (one, two):

@@ -154,8 +154,11 @@ SERVERS: Mapping[str, tuple[str, ...]] = {
 
 
 @contextmanager
-def serving(name: str, database: Path, app: str = "tests.app.embedding_service:app") -> Iterator[Server]:
-    """The application under one of the servers, ready."""
+def serving(
+    name: str, database: Path, app: str = "tests.app.embedding_service:app", *more: str, **environment: str
+) -> Iterator[Server]:
+    """The application under one of the servers, ready. `more`: further options of the server."""
     module, *options = SERVERS[name]
-    with started("-m", module, app, *options, folder=database.parent, DATABASE=str(database)) as program:
+    command = "-m", module, app, *options, *more
+    with started(*command, folder=database.parent, DATABASE=str(database), **environment) as program:
         yield Server(program)

@@ -7,9 +7,13 @@ from typing import NamedTuple, Self
 
 import trio
 
+_WORKERS = ("Trio thread", "AnyIO worker thread")
+
 
 class Living(NamedTuple):
-    """How many tasks of the running loop, threads and open files there are."""
+    """How many tasks of the running loop, threads and open files there are. Workers that wait for work of any loop do
+    not count: how many there are depends on how much was done at the same time.
+    """
 
     tasks: int
     threads: int
@@ -21,7 +25,8 @@ class Living(NamedTuple):
         tasks = (
             trio.lowlevel.current_statistics().tasks_living if trio.lowlevel.in_trio_run() else len(asyncio.all_tasks())
         )
-        return cls(tasks, threading.active_count(), len(os.listdir("/proc/self/fd")))
+        threads = [each for each in threading.enumerate() if not each.name.startswith(_WORKERS)]
+        return cls(tasks, len(threads), len(os.listdir("/proc/self/fd")))
 
     def has_not_grown_since(self, before: Self) -> bool:
         """Whether nothing was added. Less is no fault: the threads of an earlier test's loop end just after it."""

@@ -1,4 +1,4 @@
-"""Begins a turn, says so, and waits to be killed. Argument: the database."""
+"""Begins a turn, or a run, says so, and waits to be killed. Arguments: the place, and `team` for a run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 
 import anyio
 
-from repertory import AgentSpec, Model, Runtime, Sessions, SQLiteSessions
+from repertory import Agent, AgentSpec, Graph, Model, Runtime, Sessions
+from repertory.app.cli.session_commands import place_named
 
 
 class Silent(Model):
     """Says when it is asked and the prompt is stored, and never answers."""
 
     async def stream(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
-        sessions = Sessions(SQLiteSessions(sys.argv[1]))
+        sessions = Sessions(place_named(sys.argv[1]))
         while not await sessions.owed():  # noqa: ASYNC110 - it is stored by another actor
             await anyio.sleep(0.01)
         print("asked", flush=True)
@@ -24,7 +25,10 @@ class Silent(Model):
 
 
 async def main() -> None:
-    async with Runtime(sessions=SQLiteSessions(sys.argv[1])) as runtime:
+    async with Runtime(sessions=place_named(sys.argv[1])) as runtime:
+        if sys.argv[2:] == ["team"]:
+            team = runtime.orchestrator("team", lambda _: Graph({"clerk": Agent(Silent(), name="clerk")}, id="team"))
+            await team.session("s").invoke("hello")
         await runtime.agent(AgentSpec(name="clerk", model=Silent())).session("s").invoke("hello")
 
 

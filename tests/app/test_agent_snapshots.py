@@ -553,4 +553,5 @@ async def test_whoever_traces_finds_spans(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(trace, "get_tracer", lambda name: Tracer())
     agent = agent_with(agent_id="bo")
     agent.load_snapshot(agent.save_snapshot())
-    assert spans == [("repertory.snapshot.save", {"agent.id": "bo"}), ("repertory.snapshot.load", {"agent.id": "bo"})]
+    said = {"gen_ai.agent.id": "bo"}
+    assert spans == [("repertory.snapshot.save", said), ("repertory.snapshot.load", said)]

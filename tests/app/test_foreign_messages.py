@@ -28,7 +28,7 @@ from repertory import (
     SQLiteSessions,
     tool,
 )
-from repertory.app.agent import session as agent_session
+from repertory.app.host import session as host_session
 from repertory.backends.objects.in_memory import MemoryObjectStore
 from repertory.backends.ports import Batch, Condition, ObjectStore, Overwrite, SessionStore
 from repertory.backends.tools.function_tool import schema_class
@@ -262,7 +262,7 @@ async def say(store: SessionStore, takeover: bool, *messages: Message, token: st
 async def test_an_owner_that_came_and_went_is_no_reason_to_fail(named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it said is there. When it has answered this very turn already, that answer is given."""
     clock = Clock()
-    monkeypatch.setattr(agent_session, "time", clock)
+    monkeypatch.setattr(host_session, "time", clock)
     storage = InMemoryStorage()
     async with agent_on(JournalSessionManager("s", storage=storage), "one", "two") as agent:
         await agent.invoke_async("first")
@@ -286,7 +286,7 @@ async def test_a_redaction_of_an_open_session_is_known_to_its_next_turn(
 ) -> None:
     """It takes a takeover, since the owner is alive; the owner goes on with what it says then."""
     clock = Clock()
-    monkeypatch.setattr(agent_session, "time", clock)
+    monkeypatch.setattr(host_session, "time", clock)
     manager, place = {
         "sqlite": lambda: (SQLiteSessionManager("s", tmp_path / "a.db"), SQLiteSessions(tmp_path / "a.db")),
         "journal": lambda: (JournalSessionManager("s", FileStorage(tmp_path)), JournalSessions(FileStorage(tmp_path))),

@@ -24,7 +24,7 @@ from repertory import (
     SlidingWindowConversationManager,
     tool,
 )
-from repertory.app.agent import session as agent_session
+from repertory.app.host import session as host_session
 from repertory.backends.ports import ObjectStore, StreamEvent
 from repertory.backends.sessions.journal.format import head_in, unpack
 from repertory.core.messages import Message, text_of
@@ -120,7 +120,7 @@ async def test_after_a_pause_ownership_is_asked_for_and_a_turn_is_still_one_put(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(agent_session, "time", clock)
+    monkeypatch.setattr(host_session, "time", clock)
     storage = Counted()
     async with agent_on(storage, "a", "b", "c") as agent:
         await agent.invoke_async("1")
@@ -141,7 +141,7 @@ class Clock:
 
 async def test_a_fenced_owner_loses_before_its_model_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(agent_session, "time", clock)
+    monkeypatch.setattr(host_session, "time", clock)
     storage = InMemoryStorage()
     model = ScriptedModel(["first", "never"])
     manager = JournalSessionManager("s1", storage=storage)

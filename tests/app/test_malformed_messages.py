@@ -27,7 +27,7 @@ from repertory import (
 from repertory.app.sessions.sessions import SessionPlace
 from repertory.core.journal.codec import decode
 from repertory.core.journal.records import MessageAdded, Redacted
-from repertory.core.messages import ToolResult, ToolUse
+from repertory.core.messages import ToolResult, ToolUse, text_of
 from repertory.errors import Invalid, ModelFailed, SnapshotException
 from tests.app.operated_places import LOCAL, fill, place_of, rows_in
 from tests.app.test_foreign_messages import AGENT, assistant, user, write_foreign
@@ -228,7 +228,8 @@ async def test_a_stored_session_with_wrong_blocks_opens_and_is_repaired_by_recor
     await fill(place, "s", spoiled().rows)
     # Whoever only reads sees what can be read, before anything is written.
     shown = await Sessions(place).show("s")
-    assert "use a tool" in str(shown)
+    texts = [text_of(each.message) for each in shown.agents["agent"].messages]
+    assert "use a tool" in texts
     model = ScriptedModel(["hello", "again"])
     async with Runtime(sessions=place) as runtime:
         session = runtime.agent(AgentSpec(name="agent", model=model)).session("s")

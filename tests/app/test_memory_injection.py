@@ -234,8 +234,8 @@ async def test_what_is_left_out_stands_in_the_log_the_result_and_the_callers_spa
     assert result.metrics.left_out == result.metrics.get_summary()["left_out"] == left_out
     assert {name for name, _ in events} == {"repertory.injection.left_out"}
     assert {event["injection"]: event["why"] for _, event in events} == left_out
-    assert "store='slow' why=late" in caplog.text
-    assert "store='bad' why=failed" in caplog.text
+    assert "store='slow' why='late'" in caplog.text
+    assert "store='bad' why='failed'" in caplog.text
 
 
 @pytest.mark.parametrize(

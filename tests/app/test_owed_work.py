@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,19 @@ from repertory import (
     Runtime,
     ScriptedModel,
     Sessions,
-    SQLiteSessions,
+    SummarizingConversationManager,
     ToolContext,
     tool,
 )
+from repertory.app.cli.session_commands import place_named
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message, text_of
 from repertory.core.turn_start import EXPIRED_TEXT
 from repertory.errors import Invalid, ModelFailed, RepertoryError, Unavailable
-from tests.simulation.killed_worlds import World
+from tests.app.test_conversation import NarrowModel
+from tests.backends.sessions.postgres_places import schema_of
+from tests.postgres_server import PostgresServer
+from tests.simulation.killed_worlds import World, killed
 
 pytestmark = pytest.mark.anyio
 
@@ -47,13 +50,6 @@ def sending(messages: Sequence[Message], *_: object) -> object:
     if messages[-1]["content"] and "toolResult" in messages[-1]["content"][0]:
         return "done"
     return [{"toolUse": {"name": "send", "input": {"text": "hi"}}}]
-
-
-def killed(world: World) -> World:
-    """As its processes left it when they were killed, an hour ago."""
-    world.shelf.alive.clear()
-    world.shelf.owed = {key: replace(work, at=work.at - 3600.0) for key, work in world.shelf.owed.items()}
-    return world
 
 
 def clerk(world: World, reply: object = sending, **more: Any) -> AgentSpec:
@@ -98,10 +94,14 @@ class Slow(Model):
         yield {}
 
 
-async def begun(world: World, spec: AgentSpec, prompt: str = "send hi", **options: Any) -> World:
-    """The world of a process that was killed in the middle of a turn."""
+async def begun(
+    world: World, spec: AgentSpec, prompt: str = "send hi", *, by_hand: bool = False, **options: Any
+) -> World:
+    """The world of a process that was killed in the middle of a turn. `by_hand`: of a call of the agent itself."""
     async with Runtime(sessions=world) as runtime, anyio.create_task_group() as group:
-        group.start_soon(lambda: runtime.agent(spec).session("s").invoke(prompt, **options))
+        session = runtime.agent(spec).session("s")
+        call = session.agent.invoke_async if by_hand else session.invoke
+        group.start_soon(lambda: call(prompt, **options))
         await anyio.sleep(10)
         left = copy.deepcopy(world)
         group.cancel_scope.cancel()
@@ -114,6 +114,11 @@ async def test_a_caller_who_comes_back_with_the_token_gets_the_answer_of_the_tur
     async with Runtime(sessions=world) as runtime:
         result = await runtime.agent(clerk(world)).session("s").invoke("send hi", idempotency_token="t")
     assert (str(result), result.replayed, len(world.effects)) == ("done", True, 1)
+
+
+async def test_a_turn_that_was_begun_by_the_agent_of_a_session_is_owed_too() -> None:
+    world = await begun(World(), AgentSpec(name="clerk", model=Slow()), by_hand=True)
+    assert text_of((await woken(world, clerk(world)))[-1]) == "done"
 
 
 async def test_a_turn_whose_caller_was_told_an_error_is_not_begun_again() -> None:
@@ -263,21 +268,113 @@ async def test_memories_are_extracted_after_a_kill_at_any_moment_though_nobody_c
     assert owing > 1
 
 
+class Writer(Model):
+    """Writes summaries, after a while. It counts them."""
+
+    def __init__(self, seconds: float, error: Exception | None = None, text: str = "what was said") -> None:
+        self.seconds, self.error, self.text, self.asked = seconds, error, text, 0
+
+    async def stream(self, *_: Any, **__: Any) -> Any:
+        self.asked += 1
+        await anyio.sleep(self.seconds)
+        if self.error is not None:
+            raise self.error
+        async for event in ScriptedModel([self.text]).stream([]):
+            yield event
+
+
+def summarising(writer: Writer) -> AgentSpec:
+    manager = SummarizingConversationManager(proactive_compression=True, preserve_recent_messages=2)
+    model = NarrowModel(1_000, window=1_000)
+    return AgentSpec(name="clerk", model=model, aux_model=writer, conversation_manager=manager)
+
+
+async def talked(runtime: Runtime, writer: Writer) -> None:
+    """Talk until a summary is begun ahead of need."""
+    session = runtime.agent(summarising(writer)).session("s")
+    while not writer.asked:
+        await session.invoke("and then? " + "word " * 30)
+        await anyio.sleep(0.1)
+
+
+async def test_a_summary_that_was_being_made_at_a_kill_is_made_though_nobody_calls() -> None:
+    world, owing = World(), 0
+    async with Runtime(sessions=world) as runtime:
+        await talked(runtime, Writer(1.0))
+        await anyio.sleep(5)
+        shown = await runtime.agent(summarising(Writer(0.0))).session("s").messages()
+        assert world.shelf.owed == {}
+    assert "what was said" in text_of(shown[0])
+    for left in map(killed, world.left):
+        owed, writer = [work.why for work in left.shelf.owed.values()], Writer(0.0)
+        owing += owed == ["summary"]
+        messages = await woken(left, summarising(writer))
+        assert owed != ["summary"] or (writer.asked == 1 and messages == shown)
+        assert left.shelf.owed == {}
+    assert owing
+
+
+async def test_a_summary_that_a_turn_has_taken_in_is_not_made_again() -> None:
+    world, writer = World(), Writer(1.0)
+    async with Runtime(sessions=world) as runtime:
+        await talked(runtime, writer)
+        await runtime.agent(summarising(writer)).session("s").invoke("go on")
+        await anyio.sleep(5)
+        assert world.shelf.owed == {}
+    asked = writer.asked
+    assert asked
+    await woken(killed(world), summarising(writer))
+    assert writer.asked == asked
+
+
+async def test_one_summary_follows_a_turn_however_little_it_shortens() -> None:
+    world, writer = World(), Writer(1.0, text="word " * 400)
+    async with Runtime(sessions=world) as runtime:
+        await talked(runtime, writer)
+        await anyio.sleep(60)
+        assert writer.asked == 1
+        assert world.shelf.owed == {}
+
+
+@pytest.mark.parametrize(("error", "tries"), [(Unavailable("away"), 3), (ModelFailed("no"), 1)])
+async def test_a_summary_that_could_not_be_made_is_tried_again_if_that_may_help(error: Exception, tries: int) -> None:
+    world = World()
+    async with Runtime(sessions=world) as runtime:
+        await talked(runtime, Writer(3600.0))
+        left = killed(copy.deepcopy(world))
+    assert [work.why for work in left.shelf.owed.values()] == ["summary"]
+    writer = Writer(0.0, error)
+    async with Runtime(sessions=left, idle_timeout_s=5.0) as runtime:
+        runtime.agent(summarising(writer))
+        await anyio.sleep(85)
+    assert writer.asked == tries
+    assert bool(left.shelf.owed) == (tries > 1)
+
+
 @pytest.mark.real_time
-async def test_the_turn_of_a_killed_process_is_finished_once_by_one_of_two_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "folder"])
+async def test_the_turn_of_a_killed_process_is_finished_once_by_one_of_two_others(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    at = str(tmp_path / "a.db")
+    if kind == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        at = f"{server.url}#{schema_of(tmp_path)}"
+    elif kind == "folder":
+        at = f"journal:{tmp_path / 'store'}"
     program = Path(__file__).with_name("owing_worker.py")
     process = subprocess.Popen(  # noqa: ASYNC220 - it is killed at its first line
-        [sys.executable, str(program), str(tmp_path / "a.db")], stdout=subprocess.PIPE, text=True
+        [sys.executable, str(program), at], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "asked\n"
     process.send_signal(signal.SIGKILL)
     process.wait(30)
     process.stdout.close()
-    places = [SQLiteSessions(tmp_path / "a.db") for _ in range(2)]
+    places = [place_named(at) for _ in range(2)]
     models = [ScriptedModel(["done"]) for _ in places]
     (work,) = await Sessions(places[0]).owed()
-    command = [sys.executable, "-m", "repertory.app.cli.main", "sessions", "owed", "--at", str(tmp_path / "a.db")]
+    command = [sys.executable, "-m", "repertory.app.cli.main", "sessions", "owed", "--at", at]
     listed = await anyio.run_process(command)
     assert listed.stdout.decode().splitlines()[1].split()[:3] == ["s", "clerk", "turn"]
     assert (work.session_id, work.agent_id, work.why, work.parked) == ("s", "clerk", "turn", False)

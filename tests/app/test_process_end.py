@@ -118,7 +118,7 @@ def test_a_dead_memory_store_is_tried_once_named_and_left_to_the_next_process(tm
     for kind in kinds:
         of_kind = [line for line in told if f"stores=['{kind}']" in line]
         assert len([line for line in of_kind if "it stands in the journal" in line]) == len(PLACES)
-        assert len([line for line in of_kind if "session=None" in line]) == 1
+        assert len([line for line in of_kind if "session=" not in line]) == 1
         for place in PLACES:
             store = Transcripts(kind, extraction={"trigger": IntervalTrigger(turns=100)})
             agent = agent_on(place, tmp_path / kind, memory_manager=MemoryManager([store], injection=False))

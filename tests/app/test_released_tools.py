@@ -165,6 +165,7 @@ from strands.telemetry import StrandsTelemetry
 telemetry = StrandsTelemetry().setup_console_exporter(formatter=lambda span: f"span {span.name}\\n")
 with telemetry.tracer_provider.get_tracer("mine").start_as_current_span("work"):
     pass
+sys.modules["opentelemetry.exporter.otlp.proto.http.trace_exporter"] = None
 try:
     telemetry.setup_otlp_exporter()
 except ImportError as error:
@@ -177,4 +178,5 @@ def test_a_programs_own_spans_go_where_it_says(tmp_path: Path) -> None:
     done = run(tmp_path / "program.py")
     assert done.returncode == 0, done.stderr[-3000:]
     needed = "opentelemetry-exporter-otlp-proto-http"
-    assert done.stdout.splitlines() == ["span work", f"StrandsTelemetry needs {needed}: pip install {needed}"]
+    told = f"StrandsTelemetry needs {needed}: pip install 'repertory[telemetry]'"
+    assert done.stdout.splitlines() == ["span work", told]

@@ -155,7 +155,7 @@ async def test_a_handler_that_raises_is_logged_and_the_turn_goes_on(caplog: pyte
     agent = Agent(ScriptedModel(["fine"]), callback_handler=handler)
     assert str(await agent.invoke_async("go")) == "fine"
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert [record.getMessage() for record in errors] == ["callback handler failed"] * 2
+    assert [record.getMessage().partition(" error=")[0] for record in errors] == ["callback handler failed"] * 2
 
 
 async def test_an_asynchronous_handler_is_waited_for() -> None:

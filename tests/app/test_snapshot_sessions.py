@@ -316,7 +316,7 @@ async def test_ready_triggers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await SnapshotSessions(storage).list_snapshot_ids("turns") == ["1", "2"]
     clock = Clock()
     monkeypatch.setattr("repertory.app.sessions.snapshots.time", clock)
-    monkeypatch.setattr("repertory.app.agent.session.time", clock)
+    monkeypatch.setattr("repertory.app.host.session.time", clock)
     for seconds, taken in ((0, 0), (40, 0), (30, 1), (30, 1), (30, 2)):
         clock.now += seconds
         agent = agent_on(storage, session="seconds", snapshot_trigger=SnapshotEvery(seconds=60))

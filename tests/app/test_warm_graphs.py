@@ -302,10 +302,10 @@ async def test_a_snapshot_between_two_calls_holds_what_another_object_has_done_s
     first, second = (line(clerk("ann"), path=path) for _ in range(2))
     await first.invoke_async("one")
     await second.invoke_async("two")
-    assert "two" in str(await first.save_snapshot_async())
+    assert "two" in str((await first.save_snapshot_async()).to_dict())
     await second.invoke_async("three")
     snapshot = await first.save_snapshot_async()
-    assert "three" in str(snapshot)
+    assert "three" in str(snapshot.to_dict())
     await second.load_snapshot_async(snapshot)
     assert done(await first.invoke_async("four", resume=False)) == ["ann"]
 
@@ -428,7 +428,7 @@ async def test_nodes_count_among_the_sessions_that_may_stay() -> None:
     for graph in graphs:
         await graph.invoke_async("one")
         tasks.append(Living.now().tasks - before)
-    assert tasks[-1] <= max(tasks[: PAUSED_MAX // (wide + 1) + 1]) * 1.1
+    assert max(tasks) <= PAUSED_MAX + wide + 1 < len(graphs) * (wide + 1)  # The last graph may be in use.
     for graph in graphs:
         assert len(done(await graph.invoke_async("two"))) == wide
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from repertory import Agent, AgentSpec, Runtime, ScriptedModel, StorePatience
+from repertory import Agent, AgentSpec, Graph, Runtime, ScriptedModel, StorePatience
 from repertory.actors.leases import SessionLeases
 from repertory.app.sessions.sessions import PlacedSession
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
@@ -152,6 +152,26 @@ async def test_a_session_is_given_up_by_all_of_its_agents_or_by_none(shared: Sha
             assert len([actor for actor in one.tree().walk() if actor.path.endswith("/persister")]) == 2
         await two.agent(spec(name="other")).session("s").invoke("hi")
         assert not [actor for actor in one.tree().walk() if actor.path.endswith("/persister")]
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_session_is_given_up_after_a_run_of_its_graph_whose_caller_may_have_left(
+    shared: Shared, leaves: bool
+) -> None:
+    def team(session_id: str) -> Graph:
+        model = ScriptedModel([session_id], delay_s=5.0)
+        return Graph({"slow": Agent(model, callback_handler=None)}, id="team")
+
+    async with Runtime(sessions=shared) as one, Runtime(sessions=shared) as two:
+        async with anyio.create_task_group() as group:
+            group.start_soon(one.orchestrator("team", team).session("s").invoke, "work")
+            await anyio.sleep(2)
+            with pytest.raises(SessionBusy):
+                await two.agent(spec()).session("s").invoke("too early", busy="reject")
+            await anyio.sleep(1)
+            if leaves:
+                group.cancel_scope.cancel()
+        assert str(await two.agent(spec()).session("s").invoke("now")) == "ok"
 
 
 async def test_other_sessions_stay_where_they_are(shared: Shared) -> None:

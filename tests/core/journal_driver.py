@@ -20,6 +20,7 @@ from repertory.core.journal.records import (
     Resumed,
     SnapshotTaken,
     StateChanged,
+    TimersChanged,
     ToolFinished,
     ToolStarted,
 )
@@ -27,12 +28,13 @@ from repertory.core.journal.restore import Appender, messages_of, records_of, re
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.journal.view import SUMMARY_SEQ, VisibleMessages, message_with_view, view_change
 from repertory.core.messages import Json, Message, ToolResult, tool_results, tool_uses
+from repertory.core.timers import Timer, after_firing, next_timer
 from repertory.core.window.decision import WindowPlan
 
 COMMANDS = (
     "prompt", "answer", "answer", "ask", "start", "finish", "results", "results", "drop", "drop", "truncate",
     "summarise", "state", "state_full", "interrupt", "resume", "cursor", "node", "snapshot", "owner", "redact",
-    "rewind", "idle", "last_word", "last_word", "again", "reopen",
+    "rewind", "idle", "last_word", "last_word", "again", "reopen", "timer", "fire",
 )  # fmt: skip
 
 
@@ -47,6 +49,8 @@ class Driver:
         """Of the turn that runs, or ran last."""
         self._at_rest = False
         """See `rest`."""
+        self.timers: dict[str, Timer] = {}
+        """Those that are set, as a plain dictionary knows them."""
 
     @classmethod
     def on(cls, rows: Sequence[Row]) -> Driver:
@@ -219,6 +223,28 @@ class Driver:
         positions = {**self.fold.cursors, f"store-{number % 2}": self.fold.last_seq}
         kept: dict[str, Json] = {"store-0": {"pending": [number]}} if number % 7 == 1 else {}
         self.append(CursorMoved(at=self.at(), positions=positions if number % 5 else {}, kept=kept))
+
+    def do_timer(self, number: int) -> None:
+        timer_id = f"timer-{number % 5}"
+        if number % 4:
+            every_s = None if number % 3 else 60.0
+            self.timers[timer_id] = Timer(id=timer_id, at=float(number), prompt=f"prompt {number}", every_s=every_s)
+        else:
+            self.timers.pop(timer_id, None)
+        self.append(TimersChanged(at=self.at(), timers=tuple(self.timers.values())))
+
+    def do_fire(self, number: int) -> None:
+        """The first timer begins its turn, so many seconds late."""
+        timer = next_timer(self.fold.timers)
+        if timer is None or self.waiting():
+            return
+        del self.timers[timer.id]
+        if timer.every_s is not None:
+            at = timer.at + timer.every_s * (number // int(timer.every_s) + 1)
+            self.timers[timer.id] = replace(timer, at=at)
+        self.say({"role": "user", "content": [{"text": timer.prompt}]}, new_turn=True, token=timer.token)
+        left = after_firing(self.fold.timers, timer, timer.at + number)
+        self.append(TimersChanged(at=self.at(), timers=tuple(left.values())))
 
     def do_node(self, number: int) -> None:
         run = self.fold.run + (number % 4 == 0 or not self.fold.run)

@@ -37,6 +37,7 @@ from repertory.core.journal.records import (
     Resumed,
     SnapshotTaken,
     StateChanged,
+    TimersChanged,
     ToolFinished,
     ToolStarted,
     View,
@@ -45,6 +46,7 @@ from repertory.core.journal.records import (
 from repertory.core.journal.restore import Appender, said_in
 from repertory.core.journal.rows import VERSION, RecordKind, Row
 from repertory.core.messages import Message, repair_message, repair_result
+from repertory.core.timers import Timer
 from repertory.errors import CorruptJournal, Invalid
 
 text = st.text(max_size=8) | st.sampled_from(["$bytes", "$$bytes", "a$bytes", "ends in $bytes", '"', "\ud83d"])
@@ -77,6 +79,7 @@ statuses = st.sampled_from(["started", "completed", "failed", "interrupted"])
 results = st.fixed_dictionaries(
     {"toolUseId": text, "status": st.just("success"), "content": st.lists(mappings, max_size=2)}
 ).map(repair_result)
+timers = st.builds(Timer, id=text, at=ats, prompt=text, every_s=st.none() | st.floats(min_value=1, max_value=1e9))
 RECORDS: Mapping[RecordKind, st.SearchStrategy[Record]] = {
     RecordKind.MESSAGE: st.builds(
         MessageAdded,
@@ -130,6 +133,7 @@ RECORDS: Mapping[RecordKind, st.SearchStrategy[Record]] = {
         kept=st.dictionaries(text, values, max_size=2),
     ),
     RecordKind.OWNER: st.builds(OwnerChanged, at=ats, owner=text, generation=counts),
+    RecordKind.TIMERS: st.builds(TimersChanged, at=ats, timers=st.lists(timers, max_size=3).map(tuple)),
 }
 
 
@@ -225,7 +229,7 @@ def test_unknown_versions_are_refused_by_name(version: int) -> None:
         decode(RecordKind.OWNER, version, b"{}")
 
 
-@pytest.mark.parametrize("kind", [0, 14, 255])
+@pytest.mark.parametrize("kind", [0, 15, 255])
 def test_unknown_kinds_are_refused_by_name(kind: int) -> None:
     with pytest.raises(CorruptJournal, match=f"unknown kind of record kind={kind}"):
         decode(kind, VERSION, b"{}")

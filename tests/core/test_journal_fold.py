@@ -28,6 +28,7 @@ from repertory.core.journal.restore import RESTATE_AFTER, Appender, messages_of,
 from repertory.core.journal.rows import Row, verify
 from repertory.core.journal.view import VisibleMessages, view_change
 from repertory.core.messages import Message, check_next, text_of
+from repertory.core.timers import next_timer
 from repertory.core.window.decision import WindowPlan
 from repertory.errors import CorruptJournal, Invalid, UnpairedTools
 from tests.core.journal_driver import COMMANDS, Driver, result_of
@@ -71,6 +72,35 @@ def test_an_image_is_all_that_a_fold_needs_to_go_on(commands: list[tuple[str, in
         second.rest()
     assert first.image() == second.image()
     assert first.rows == second.rows
+
+
+TIMED = (
+    "timer",
+    "timer",
+    "timer",
+    "fire",
+    "fire",
+    "prompt",
+    "answer",
+    "ask",
+    "results",
+    "rewind",
+    "redact",
+    "idle",
+    "reopen",
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(TIMED), st.integers(0, 1000)), max_size=40))
+@SETTINGS
+def test_timers_are_those_that_were_set_and_have_not_fired(commands: list[tuple[str, int]]) -> None:
+    driver = Driver()
+    for command in commands:
+        driver.run([command])
+        assert driver.fold.timers == driver.timers
+        assert driver.fold.next_timer == next_timer(driver.timers)
+        if driver.rows:
+            assert restore(rows_from(driver.rows, driver.rows[-1].low)).fold.timers == driver.timers
 
 
 @given(commands)

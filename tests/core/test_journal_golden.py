@@ -35,7 +35,7 @@ def read(path: Path) -> list[Row]:
 
 def summary(image: Image) -> object:
     """What the expectation files keep of an image."""
-    said = {
+    said: dict[str, object] = {
         "last_seq": image.last_seq,
         "message_count": image.message_count,
         "turns": image.turns,
@@ -53,6 +53,8 @@ def summary(image: Image) -> object:
         "cursors": dict(image.cursors),
         "finished_turns": sorted(image.finished_turns),
     }
+    if image.timers:
+        said["timers"] = {timer.id: [timer.at, timer.prompt, timer.every_s] for timer in image.timers.values()}
     return json.loads(dump(said))
 
 
@@ -61,6 +63,7 @@ def test_there_are_golden_files() -> None:
         "journal-v1-conversation.jsonl",
         "journal-v1-graph.jsonl",
         "journal-v1-rewound.jsonl",
+        "journal-v1-timers.jsonl",
         "journal-v1-window.jsonl",
     ]
 

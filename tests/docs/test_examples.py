@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.markdown import Example, documents, examples
+from tests.postgres_server import NAME, PostgresServer
 from tests.source_tree import ROOT
 
 pytestmark = pytest.mark.real_time
@@ -36,7 +37,7 @@ else:
 """
 
 
-def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def _run(folder: Path, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a folder that is also its home, without anybody's credentials."""
     inherited = {name: os.environ[name] for name in ("PATH", "LANG", "SYSTEMROOT", "TMPDIR") if name in os.environ}
     environment = {
@@ -45,6 +46,7 @@ def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
         "REPERTORY_HOME": str(folder / ".repertory"),
         "PYTHONPATH": str(ROOT),
         "PYTHONWARNINGS": "error::DeprecationWarning:__main__",
+        **more,
     }
     return subprocess.run(
         [sys.executable, *command],
@@ -63,15 +65,25 @@ def test_the_readme_shows_programs() -> None:
 
 
 @pytest.mark.parametrize("example", PROGRAMS, ids=lambda example: example.place)
-def test_program_in_a_document_runs_and_prints_what_is_shown(example: Example, tmp_path: Path) -> None:
+def test_program_in_a_document_runs_and_prints_what_is_shown(
+    example: Example, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     program = tmp_path / "example.txt"
     program.write_text(example.source, encoding="utf-8")
     folder = tmp_path / "empty"
     folder.mkdir()
-    done = _run(folder, "-c", RUN, example.place.rpartition(":")[0], str(program))
+    place = _in_postgres(request.getfixturevalue("postgres")) if "Postgres" in example.source else {}
+    done = _run(folder, "-c", RUN, example.place.rpartition(":")[0], str(program), **place)
     assert done.returncode == 0, f"{example.place}\n{done.stdout}{done.stderr}"
     if example.prints is not None:
         assert done.stdout.strip() == example.prints.strip(), example.place
+
+
+def _in_postgres(server: PostgresServer) -> dict[str, str]:
+    """A new database, which the environment names."""
+    server.sql("DROP DATABASE IF EXISTS agents")
+    server.sql("CREATE DATABASE agents")
+    return {"PGHOST": "127.0.0.1", "PGPORT": str(server.port), "PGUSER": NAME}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -237,7 +237,7 @@ async def test_an_end_that_raises_is_a_failure(caplog: pytest.LogCaptureFixture)
         with caplog.at_level(logging.ERROR):
             assert system.begin_stop(ref)
         assert isinstance(ref.ended, Shutdown | ExitFailed)
-        assert "dropped it" in caplog.text
+        assert "stop_now failed actor='/clumsy' error='ValueError'" in caplog.text
 
 
 async def test_one_that_kills_itself_in_a_turn_does_not_rest_instead() -> None:

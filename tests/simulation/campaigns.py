@@ -32,6 +32,11 @@ CAMPAIGNS = {
     "forks": "tests.simulation.campaign_forks:forks",
     "handovers": "tests.simulation.campaign_handovers:handovers",
     "servers": "tests.simulation.campaign_servers:servers",
+    "cluster-kills": "tests.simulation.campaign_cluster:kills",
+    "cluster-freezes": "tests.simulation.campaign_cluster:freezes",
+    "cluster-deploys": "tests.simulation.campaign_cluster:deploys",
+    "cluster-restarts": "tests.simulation.campaign_cluster:restarts",
+    "cluster-cuts": "tests.simulation.campaign_cuts:cuts",
     "crowd": "tests.simulation.campaign_crowd:crowd",
     "soak": "tests.simulation.campaign_crowd:soak",
 }

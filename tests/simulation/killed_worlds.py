@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from repertory.backends.ports import Batch, Position
@@ -49,6 +49,13 @@ class World:
         """A tool does something outside."""
         self.effects[key] += 1
         self.moment()
+
+
+def killed(world: World) -> World:
+    """As its processes left it when they were killed, an hour ago."""
+    world.shelf.alive.clear()
+    world.shelf.owed = {key: replace(work, at=work.at - 3600.0) for key, work in world.shelf.owed.items()}
+    return world
 
 
 class RecordingStore(MemorySessionStore):

@@ -107,6 +107,8 @@ async def talk(runtime: Runtime, session_id: str, acknowledged: list[str], thing
             except RepertoryError:
                 await anyio.sleep(1)
                 continue
+            if result.stop_reason == "cancelled":
+                return  # The drain has cut the turn short.
             assert str(result) == f"answer to {said}"
             acknowledged.append(said)
             await anyio.sleep(pause_s)

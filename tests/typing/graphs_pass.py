@@ -13,9 +13,11 @@ from repertory import (
     GraphBuilder,
     GraphResult,
     GraphState,
+    HostedOrchestrator,
     MultiAgentResult,
     NodePolicy,
     RunOptions,
+    Runtime,
     Spent,
     Swarm,
     SwarmResult,
@@ -56,3 +58,10 @@ async def calls(graph: Graph, swarm: Swarm) -> None:
     assert_type(MultiAgentResult.from_dict(result.to_dict()), MultiAgentResult)
     budget = Budget(total_tokens=9)
     assert_type(budget.by["writer"], Spent)
+
+
+async def hosted(runtime: Runtime, writer: Agent) -> None:
+    graphs = runtime.orchestrator("team", lambda _: Graph({"writer": writer}, id="team"))
+    assert_type(graphs, HostedOrchestrator[GraphResult])
+    assert_type(await graphs.session("s").invoke("x", timeout_s=3.0), GraphResult)
+    assert_type(await runtime.orchestrator("s", lambda _: Swarm([writer], id="s")).session("s").invoke(), SwarmResult)

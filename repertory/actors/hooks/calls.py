@@ -43,6 +43,7 @@ from repertory.core.messages import (
 )
 from repertory.core.turn_start import InterruptResponses, UserMessages, read_prompt
 from repertory.errors import HookFailed, Invalid, RepertoryError, UnpairedTools
+from repertory.logs import ERROR, note
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.events import HookRegistry, Registered
@@ -119,10 +120,14 @@ async def _call_late(registered: Registered, event: HookEvent, begun: Awaitable[
         _settle(registered, event, error, observed=False)
 
 
+def _name_of(callback: object) -> str:
+    return getattr(callback, "__qualname__", type(callback).__qualname__)
+
+
 def _settle(registered: Registered, event: HookEvent, error: Exception, *, observed: bool) -> None:
     kind = type(event).__name__
     if observed or not registered.guard:
-        _log.error("hook failed", exc_info=error, extra={"event": kind, "callback": repr(registered.callback)})
+        note(_log, ERROR, "hook failed", error, event=kind, callback=_name_of(registered.callback))
         return
     if isinstance(error, RepertoryError):
         raise error
@@ -199,7 +204,7 @@ class TurnHooks:
         try:
             return None if event.resume is None else read_prompt(event.resume)
         except Invalid as error:
-            _log.error("hook gave a resume that is no prompt; the turn is over", exc_info=error)
+            note(_log, ERROR, "hook gave a resume that is no prompt; the turn is over", error)
             return None
 
     async def message_added(self, message: Message) -> Message:
@@ -223,7 +228,7 @@ class TurnHooks:
             if edited != message:
                 _check_edit(edited, message)
         except Invalid as error:
-            _log.error("hook broke a message; it is stored as it was", exc_info=error)
+            note(_log, ERROR, "hook broke a message; it is stored as it was", error)
             return message
         return edited
 
@@ -270,7 +275,7 @@ class TurnHooks:
             try:
                 return _closing(ended)
             except Invalid as error:
-                _log.error("hook ended the turn with an invalid answer; it goes on", exc_info=error)
+                note(_log, ERROR, "hook ended the turn with an invalid answer; it goes on", error)
                 return ()
         text = _text(ended, "Turn ended early by hook after tool execution")
         return () if text is None else ({"text": text},)
@@ -316,7 +321,7 @@ class TurnHooks:
                 dump(check_result(event.result))
                 result = event.result
         except Invalid as error:
-            _log.error("hook broke a tool result; it is stored as it was", exc_info=error)
+            note(_log, ERROR, "hook broke a tool result; it is stored as it was", error)
         return {**result, "toolUseId": ended.use["toolUseId"]}, bool(event.retry)
 
 

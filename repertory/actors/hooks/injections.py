@@ -18,6 +18,7 @@ import anyio
 from repertory.core.injection import Occasion, blocks_of, is_occasion, with_injected
 from repertory.core.messages import ContentBlock, Message, copy_message
 from repertory.core.tokens import estimate_tokens
+from repertory.logs import ERROR, WARNING, note
 
 if TYPE_CHECKING:
     from repertory.core.state import AgentState
@@ -105,9 +106,9 @@ async def _render(injection: Injection, context: InjectionContext) -> list[Conte
             given = injection.render(context)
             return blocks_of(await given if inspect.isawaitable(given) else given)
     except Exception as error:  # noqa: BLE001 - A renderer is a user's code; the call goes on without it.
-        _log.error("injection failed", exc_info=error, extra={"injection": injection.name})
+        note(_log, ERROR, "injection failed", error, injection=injection.name)
         return _left_out(injection, context, "failed")
-    _log.warning("injection was too slow", extra={"injection": injection.name, "timeout_s": injection.timeout_s})
+    note(_log, WARNING, "injection was too slow", injection=injection.name, timeout_s=injection.timeout_s)
     return _left_out(injection, context, "late")
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
@@ -22,7 +22,7 @@ from anyio.lowlevel import current_token
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from repertory.actors.call import BUDGETS, KeepProgress, refusals
+from repertory.actors.call import BUDGETS, KeepProgress, refusals, trace_here
 from repertory.actors.memory.store import AddBatch, AddMemory, MemoryStoreClient, PrepareStore, ask_store
 from repertory.actors.persister import ReadImage, ReadSaid, VerifyLease
 from repertory.core.journal.fold import is_answer
@@ -34,6 +34,7 @@ from repertory.core.memory.progress import (
     Progress,
     SeqRange,
     StoreFlush,
+    StoreLag,
     progress_json,
     read_progress,
     turns_in,
@@ -42,6 +43,7 @@ from repertory.core.memory.progress import (
 from repertory.core.messages import Json
 from repertory.errors import Invalid, LimitReached, MailboxFull, RepertoryError, Retryable, Unavailable
 from repertory.forking import forget_in_children
+from repertory.logs import DEBUG, ERROR, WARNING, note
 from repertory.runtime.actor import Actor
 from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.message import Ask, Next, carry_on, refuse, reply
@@ -70,6 +72,8 @@ class TurnEnded(Struct, frozen=True, kw_only=True):
     turns: int
     last: int
     """Sequence number of the last message."""
+    messages: int
+    """The messages of the conversation by now."""
     budgets: tuple[Budget, ...] = ()
     """The call's budgets; extraction because of these turns counts towards them."""
 
@@ -169,6 +173,8 @@ class MemoryLink:
         self._stores: Mapping[str, ActorRef[MemoryStoreMessage]] = {}
         self.claims_soon: Callable[[], bool] = _never
         """Whether an extraction begins after the next answer; for the session's event loop."""
+        self.lag: Callable[[], Mapping[str, StoreLag]] = dict
+        """What each store lacks, by name; empty while the memory is not alive."""
         self.budgets: dict[str, tuple[Budget, ...]] = {}
         """By store: the budgets of the last call that wanted an extraction for it."""
         self.watch: Callable[[bool], None] | None = None
@@ -204,7 +210,7 @@ class MemoryLink:
         """The memory has ended. `unread`: True if stores lack some messages."""
         with self._guard:
             self._ref = None
-        self.claims_soon = _never  # It belongs to the memory that has ended.
+        self.claims_soon, self.lag = _never, dict  # They belong to the memory that has ended.
         if self.watch is not None:
             self.watch(unread)
 
@@ -248,6 +254,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
     ) -> None:
         """`of`: session and agent. `refs`: the stores' actors, by name. `wall` gives epoch seconds."""
         self._of = of
+        self._ids = {"session": of[0], "agent": of[1]}
         self._parts = parts
         self._refs = refs
         self._wall = wall
@@ -256,6 +263,8 @@ class MemoryConsumer(Actor[MemoryMessage]):
         """Whether the session may belong to others: no work begins, and nothing is recorded."""
         self._looks = anyio.Event()
         """Set when the work for a store has ended, and then replaced."""
+        self._messages = 0
+        """How many the conversation has, as far as is known here."""
         self._turns: int = 0
         """The journal's number of turns, as far as `TurnEnded` has told it."""
         self._counts = False
@@ -277,11 +286,11 @@ class MemoryConsumer(Actor[MemoryMessage]):
     async def _begin(self) -> None:
         """Read how far each store has got; what is only known of an earlier use of the session does not count."""
         self._parts.link.use(self._refs)
-        self._parts.link.claims_soon = self._claims_soon
+        self._parts.link.claims_soon, self._parts.link.lag = self._claims_soon, self._lag
         image = await self._persister.ask(ReadImage(), timeout_s=math.inf)
         before, self._stores = self._stores, {}
         counted = self._counts and image.turns == self._turns
-        self._turns = image.turns
+        self._turns, self._messages = image.turns, image.message_count
         self._counts = image.last_message is None or is_answer(image.last_message)
         for source in self._parts.sources:
             name = source.client.name
@@ -294,11 +303,16 @@ class MemoryConsumer(Actor[MemoryMessage]):
         if counted and all(before[store.name].last == image.last_message_seq for store in extracting):
             for store in extracting:
                 store.last, store.turns = before[store.name].last, before[store.name].turns
+                store.messages = before[store.name].messages
             return
         messages = whole_turns(await self._read_messages(int(lowest)))
         for store in extracting:
             store.last = messages[-1].seq if messages else 0
-            store.turns = turns_in(each for each in messages if each.seq > store.progress.position)
+            new = [each for each in messages if each.seq > store.progress.position]
+            store.turns, store.messages = turns_in(new), len(new)
+
+    def _lag(self) -> Mapping[str, StoreLag]:
+        return {store.name: store.lag for store in list(self._stores.values())}
 
     def _claims_soon(self) -> bool:
         return any(store.claims_soon for store in self._stores.values())
@@ -325,10 +339,11 @@ class MemoryConsumer(Actor[MemoryMessage]):
 
     async def handle(self, message: MemoryMessage) -> Next:
         match message:
-            case TurnEnded(turns=turns, last=last, budgets=budgets):
+            case TurnEnded(turns=turns, last=last, messages=messages, budgets=budgets):
                 self._turns += turns
+                new, self._messages = max(messages - self._messages, 0), messages
                 for store in self._stores.values():
-                    store.turns, store.last = store.turns + turns, last
+                    store.turns, store.last, store.messages = store.turns + turns, last, store.messages + new
                     if store.due or not store.may_extract:
                         store.wanted(budgets)
                 self._work_on(self._stores.values())
@@ -413,7 +428,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
             if store.due:
                 store.claim()
             if store.source.extracts and store.progress.position < seq:
-                store.progress, store.turns = replace(store.progress, position=seq), 0
+                store.progress, store.turns, store.messages = replace(store.progress, position=seq), 0, 0
                 await self._keep(store)
         self._work_on(self._stores.values())
 
@@ -513,9 +528,9 @@ class MemoryConsumer(Actor[MemoryMessage]):
         now = anyio.current_time()
         store.error = str(error)
         store.breaker = store.breaker.failed(now)
-        self.context.logger.warning(
-            "a memory store was not brought up to date store=%r cause=%r", store.name, str(error)
-        )
+        level = DEBUG if store.breaker.failures > 1 else WARNING  # Once for each outage.
+        text = "a memory store was not brought up to date"
+        note(self.context.logger, level, text, error, store=store.name, **self._ids)
         rest_s = store.breaker.retry_at - now if store.breaker.is_open else _PAUSE_S
         self.context.after(rest_s + _EARLY_S, TryStoreAgain(store=store.name), key=store.name)
 
@@ -530,12 +545,16 @@ class MemoryConsumer(Actor[MemoryMessage]):
         redactions = sum(each.redacted for each in messages)
         name = f"{seq_range[0]}-{seq_range[1]}" + (f"!{redactions}" if redactions else "")
         try:
-            writes = await self._made_of(store, name, chosen.messages, taken, forced=forced) if taken else []
+            trace = trace_here() if taken else None
+            said = {"gen_ai.data_source.id": store.name, "repertory.memory.messages": len(taken)}
+            with nullcontext() if trace is None else trace.work("repertory.memory.extract", said, behind=True):
+                writes = await self._made_of(store, name, chosen.messages, taken, forced=forced) if taken else []
         except Retryable:
             raise
         except Invalid as error:
             self._note_given_up(store, error)
             store.progress = store.progress.given_up(seq_range, str(error), self._wall())
+            store.claimed.pop(seq_range, None)
             await self._keep(store)
             return
         if writes is None:
@@ -543,6 +562,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
             return
         store.landed += len(taken)
         store.progress = store.progress.extracted(seq_range, writes)
+        store.claimed.pop(seq_range, None)
         await self._keep(store, sure=bool(writes))
 
     async def _made_of(
@@ -630,7 +650,7 @@ class MemoryConsumer(Actor[MemoryMessage]):
         store.progress = store.progress.refused(key, str(error), self._wall())
 
     def _note_given_up(self, store: StoreProgress, error: RepertoryError) -> None:
-        self.context.logger.error("given up: now a dead letter store=%r cause=%r", store.name, str(error))
+        note(self.context.logger, ERROR, "given up: now a dead letter", error, store=store.name, **self._ids)
 
     # The journal.
 
@@ -692,6 +712,10 @@ class StoreProgress(Struct):
     """Sequence number of the last message of the last turn that is over."""
     turns: int = 0
     """Turns that have ended since `progress.position`."""
+    messages: int = 0
+    """The messages of these turns."""
+    claimed: dict[SeqRange, int] = {}
+    """Messages by the range that holds them, of those in `progress.again`; not of ranges from before a restart."""
     fired: bool = False
     fired_late: bool = False
     """Whether that was after the session's pause."""
@@ -760,8 +784,13 @@ class StoreProgress(Struct):
 
     def claim(self) -> None:
         """Reserve the turns that are over and not reserved yet, as one range; they are extracted next."""
+        self.claimed[self.progress.position + 1, self.last] = self.messages
         self.progress = self.progress.claimed(self.last)
-        self.fired, self.turns = False, 0
+        self.fired, self.turns, self.messages = False, 0, 0
+
+    @property
+    def lag(self) -> StoreLag:
+        return self.progress.lag(self.messages if self.source.extracts else 0, self.claimed)
 
     def wanted(self, budgets: tuple[Budget, ...]) -> None:
         """A call wants an extraction on its budgets."""

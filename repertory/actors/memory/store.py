@@ -16,7 +16,7 @@ import inspect
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar, assert_never, cast
 from weakref import WeakKeyDictionary
@@ -25,12 +25,14 @@ import anyio
 from anyio.lowlevel import RunVar
 from msgspec import Struct, field
 
+from repertory.actors.call import trace_here
 from repertory.backends.memory_ports import implements
 from repertory.backends.worker_threads import run_foreign
 from repertory.core.memory.breaker import Breaker, TurnBreaker
 from repertory.core.memory.options import AddMessagesContext, MemoryEntry, SearchOptions
 from repertory.core.messages import Json, Message
 from repertory.errors import ActorDead, ActorFailed, Failed, RepertoryError, Retryable, Unavailable
+from repertory.logs import WARNING, note
 from repertory.runtime.actor import Actor, Job
 from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.message import Ask, Next, ReplySlot, carry_on
@@ -275,13 +277,22 @@ class MemoryStoreClient:
         limit = results or self.store.max_search_results or RESULTS
         options = (SearchOptions(max_search_results=limit),) if self._takes_options else ()
         try:
-            found = await self._ask("search", self._settings.search_timeout_s, (query, *options))
-            entries = [self._entry(each) for each in _listed(found, self.name)[:limit]]
+            trace = trace_here()
+            if trace is None:
+                entries = await self._searched(query, options, limit)
+            else:
+                with trace.search(self.name, query) as search:
+                    entries = await self._searched(query, options, limit)
+                    search.found([entry.content for entry in entries])
         except RepertoryError as error:
             health.searches, health.error = health.searches.failed(anyio.current_time()), str(error)
             raise
         health.searches, health.error = health.searches.succeeded(), None
         return entries
+
+    async def _searched(self, query: str, options: tuple[object, ...], limit: int) -> list[MemoryEntry]:
+        found = await self._ask("search", self._settings.search_timeout_s, (query, *options))
+        return [self._entry(each) for each in _listed(found, self.name)[:limit]]
 
     async def add(self, content: str, metadata: Mapping[str, Json] | None, context: AddMessagesContext) -> None:
         """Store one memory. On return the store has it."""
@@ -307,8 +318,11 @@ class MemoryStoreClient:
         health = self.health
         named = {"context": context} if self._takes_context[method] and context is not None else {}
         async with health.writing:
+            trace = trace_here()
+            said = {"gen_ai.data_source.id": self.name}
             try:
-                await self._ask(method, self._settings.write_timeout_s, given, named)
+                with nullcontext() if trace is None else trace.work(f"repertory.memory.{method}", said):
+                    await self._ask(method, self._settings.write_timeout_s, given, named)
             except RepertoryError as error:
                 if isinstance(error, Retryable):  # Other errors may lie in the write itself.
                     health.writes = health.writes.failed(anyio.current_time())
@@ -429,7 +443,7 @@ class Recall:
             if not answered.is_set():
                 self._miss(client, "late")
             elif client not in self._found:
-                self._miss(client, "failed", "its actor ended")
+                self._miss(client, "failed")
         return [self._found[client] for client in self._answers if client in self._found]
 
     @property
@@ -450,16 +464,17 @@ class Recall:
             if client not in self._missed:
                 health.turns = health.turns.answered()
         except RepertoryError as error:
-            self._miss(client, "failed", str(error))
+            self._miss(client, "failed", error)
         finally:
             self._answers[client].set()
 
-    def _miss(self, client: MemoryStoreClient, why: Miss, cause: str | None = None) -> None:
+    def _miss(self, client: MemoryStoreClient, why: Miss, error: RepertoryError | None = None) -> None:
         """Note it, and report it once."""
         if client in self._missed:
             return
         self._missed[client] = why
         if why != "skipped":
             client.health.turns = client.health.turns.failed()
-        text = "a turn goes on without a memory store store=%r why=%s cause=%r in_a_row=%d"
-        _log.warning(text, client.name, why, cause, client.health.turns.missed)
+        missed = client.health.turns.missed
+        text = "a turn goes on without a memory store"
+        note(_log, WARNING, text, error, store=client.name, why=why, in_a_row=missed)

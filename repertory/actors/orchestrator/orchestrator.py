@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeAlias, assert_never
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import anyio
 from msgspec import Struct
@@ -23,13 +23,18 @@ from repertory.actors.call import (
     CallMessage,
     CallQueueActor,
     CancelTurn,
+    ChangeTimers,
     Invocation,
     KeepProgress,
     LookAtSignal,
+    RecordSummary,
     ReplyChannel,
+    ServeTimers,
     ShowSnapshot,
     StateOwed,
     StreamChannel,
+    SummarySettled,
+    TimersDue,
 )
 from repertory.actors.hooks.calls import fire
 from repertory.actors.journal import ActorJournal
@@ -39,14 +44,20 @@ from repertory.actors.persister import ReadRun
 from repertory.actors.writer import CommitBuffer
 from repertory.core.budget import Budget
 from repertory.core.orchestration.calls import BeginRun, CallDecision, GoOn, Replay, decide_call, waiting
+from repertory.core.orchestration.journals import orchestrator_in
+from repertory.core.orchestration.owed import OwedRun
 from repertory.core.orchestration.plan import frontier_of
 from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.core.orchestration.run import Run, execution_token, leading_to, visit_of
 from repertory.core.snapshots.portable import RunFields, left_agents, said_of_run
 from repertory.core.turn_start import read_prompt
 from repertory.errors import AgentBusy, Invalid, NodeFailed, RepertoryError, RunUnfinished, TooLarge, Unavailable
+from repertory.logs import IDS
 from repertory.runtime.lifecycle import ExitReason
-from repertory.runtime.message import Ask, Next, ReplySlot, carry_on, refuse
+from repertory.runtime.message import Ask, Next, ReplySlot, carry_on, refuse, reply, traced
+
+if TYPE_CHECKING:
+    from repertory.backends.telemetry_ports import CallTelemetry
 
 
 class SaveRun(Struct, Ask[Mapping[str, object]], frozen=True, kw_only=True):
@@ -72,9 +83,27 @@ class OrchestratorSettings(Struct, frozen=True, kw_only=True):
     """What an orchestrator is, apart from its components."""
 
     orchestrator_id: str
+    session_id: str = ""
     reject: bool = False
     """True to refuse a call while another one works."""
     waiting_max: int = 1000
+    wakes: bool = False
+    """True if the store is told when the session must be woken, because a `Runtime` can do that."""
+
+
+class RunSummary(Struct, frozen=True, kw_only=True):
+    """An orchestrator at one moment."""
+
+    run: int
+    """Its number."""
+    owing: int
+    """Executions of nodes that are to come."""
+    waiting: int
+    """Calls behind the one that works on it."""
+    since: float | None
+    """When that call began, on the event loop's clock; None if there is none."""
+    asks: bool
+    """True if the run waits for a person's answer."""
 
 
 class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
@@ -101,18 +130,24 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         self._stop_asked: str | None = None
         """The reason given by a request to end the running call."""
         self._run = Run()
+        self._since = 0.0
+        self._owes = OwedRun(lambda: self._run) if settings.wakes else None
+        self._leaves_owed = False
+        """Whether the running call is cut short by a shutdown, so that its run is to be finished elsewhere."""
 
     def summary(self) -> object:
         run = self._run
-        return {
-            "run": run.number,
-            "owing": len(run.frontier),
-            "waiting": len(self._waiting),
-            "running": self._queue.busy,
-        }
+        return RunSummary(
+            run=run.number,
+            owing=len(run.frontier),
+            waiting=len(self._waiting),
+            since=None if self._running is None else self._since,
+            asks=self._running is None and run.status is Status.INTERRUPTED,
+        )
 
     async def on_start(self) -> None:
-        self._journal = await ActorJournal.open(self.context.sibling("persister"), self._wall, buffer=self._buffer)
+        persister = self.context.sibling("persister")
+        self._journal = await ActorJournal.open(persister, self._wall, buffer=self._buffer, owes=self._owes)
         fold = self._journal.fold
         self._run = Run.of(fold.nodes.values(), fold.frontier, fold.run)
 
@@ -133,7 +168,19 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
                 return self._save()
             case LoadRun():
                 return self._take_load(message)
-            case ShowSnapshot() | KeepProgress() | LookAtSignal() | StateOwed():
+            case StateOwed(again_at=again_at):
+                if self._running is None:
+                    self._journal.state_owed(again_at)
+                return reply(None)
+            case (
+                ShowSnapshot()
+                | KeepProgress()
+                | LookAtSignal()
+                | TimersDue()
+                | ServeTimers()
+                | ChangeTimers()
+                | (RecordSummary() | SummarySettled())
+            ):
                 return refuse(Invalid("an orchestrator does not handle this message", message=type(message).__name__))
             case _:
                 assert_never(message)
@@ -184,6 +231,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
 
     def _finish(self, at_once: bool) -> Next:
         """Running nodes end normally, or are stopped if `at_once`."""
+        self._leaves_owed = self._refusing and self._running is not None
         self._refuse_waiting()
         while self._loads:
             self._loads.pop(0)[1].fail(self._closed())
@@ -245,13 +293,34 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
             slot.reply(None)
 
     async def _serve(self, call: Call) -> None:
-        self._running, self._stop_asked = call, None
+        self._running, self._stop_asked, self._since = call, None, self.context.clock()
         try:
-            await call.end(await self._outcome(call, self._call(call)))
+            find = self._parts.find_telemetry
+            telemetry = None if find is None else find()
+            work = self._call(call) if telemetry is None else self._call_traced(call, telemetry)
+            outcome = await self._outcome(call, work)
+            if not self._leaves_owed or isinstance(outcome, NodeFailed):
+                self._journal.call_ended()
+            await call.end(outcome)
         finally:
             self._running = self._driver = self._beginning = None
             with anyio.CancelScope(shield=True):
                 await self._parts.runner.rest()
+
+    async def _call_traced(self, call: Call, telemetry: CallTelemetry) -> MultiAgentResult:
+        from repertory.backends.telemetry_ports import TracedCall  # loaded when used
+
+        begun = TracedCall(
+            owner=self._parts.owner,
+            session_id=self._settings.session_id,
+            agent_id=orchestrator_in(self._settings.orchestrator_id) or self._settings.orchestrator_id,
+            prompt=call.invocation.prompt,
+            kind=self._parts.plan.kind,
+        )
+        with telemetry.begin(begun) as trace, traced(trace):
+            result = await self._call(call)
+            trace.ended(result)
+            return result
 
     async def _call(self, call: Call) -> MultiAgentResult:
         budget = call.invocation.budget
@@ -266,6 +335,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         return replace(result, spent=counted.by)
 
     async def _carried_out(self, call: Call) -> MultiAgentResult:
+        IDS.set({"session": self._buffer.session_id, "agent": self._buffer.agent_id})
         await self._journal.catch_up()
         invocation, hooks = call.invocation, self._parts.hooks
         owner, state = self._parts.owner, invocation.invocation_state
@@ -295,6 +365,8 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
 
     async def _go(self, call: Call, decision: BeginRun | GoOn) -> MultiAgentResult:
         invocation = call.invocation
+        if self._owes is not None:
+            self._owes.call_began(self._wall())
         if isinstance(decision, BeginRun):
             plan, token = self._parts.plan, invocation.idempotency_token
             tokens = () if token is None else (token,)
@@ -307,6 +379,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         if isinstance(decision, GoOn) and decision.token is not None:
             self._run.called(decision.token)
             self._journal.add(self._run.restated(at=self._wall()))
+        self._journal.state_due()
         await self._take_over()
         driver = RunDriver(self._parts, self._run, self._journal, invocation, call.channel.publish)
         self._driver = driver

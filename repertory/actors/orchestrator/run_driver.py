@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import anyio
 from msgspec import Struct
 
-from repertory.actors.call import BUDGET_OWNER
+from repertory.actors.call import BUDGET_OWNER, trace_here
 from repertory.actors.hooks.calls import check_asked, fire
 from repertory.actors.orchestrator.events import AfterNodeCallEvent, BeforeNodeCallEvent
 from repertory.core.interrupts import Questions
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from repertory.actors.call import Invocation
     from repertory.actors.hooks.events import HookRegistry
     from repertory.actors.journal import ActorJournal
+    from repertory.backends.telemetry_ports import FindTelemetry
     from repertory.core.interrupts import Interrupt
     from repertory.core.journal.records import NodeChanged
     from repertory.core.messages import Json, Prompt
@@ -158,6 +160,8 @@ class OrchestratorParts(Struct, frozen=True, kw_only=True):
     """By node; a node without a policy fails the run when it fails."""
     owner: Any = None
     """The orchestrator that users know; hooks get it as `source`."""
+    find_telemetry: FindTelemetry | None = None
+    """Asked at the start of each call; None traces nothing."""
     watch: Callable[[Run, StatusOf | None], None] | None = None
     """Called with the run and `RunDriver.status_of` when a call begins to work on it, and with None when it stops."""
 
@@ -307,7 +311,10 @@ class RunDriver:
         began = anyio.current_time()
         await self._tell({"type": "multiagent_node_start", "node_id": node, "node_type": self._kind(node)})
         try:
-            end = await self._attempts(node)
+            trace = trace_here()
+            said = {"repertory.node.id": node, "repertory.node.kind": self._kind(node)}
+            with nullcontext() if trace is None else trace.work(f"execute_node {node}", said):
+                end = await self._attempts(node)
         except RepertoryError as error:  # From a condition or a guard: the node has not run.
             end = NodeEnd(outcome=error)
         if end.outcome is None:

@@ -16,7 +16,7 @@ from repertory.actors.hooks.order import HookOrder
 from repertory.app import lazy_names as later
 from repertory.app.agent.printer import PrintingCallbackHandler
 from repertory.app.agent.sdk_members import SdkAgentMembers
-from repertory.app.host.edge import short_errors
+from repertory.app.host.edge import short_errors, telemetry
 from repertory.core.retry import DEFAULT_RETRY
 from repertory.errors import AgentBusy, NotReady
 
@@ -81,7 +81,8 @@ class Agent(SdkAgentMembers):
     `record_direct_tool_call`: whether `agent.tool.name()` is recorded. `concurrent_invocation_mode`: `throw` for
     `busy="reject"`, `unsafe_reentrant` for `queue`. `structured_output_prompt`: what a model is told that answers
     without the structured output. `storage`: where a `ContextOffloader` and a `SnapshotSessionManager` keep their data
-    that have none of their own. `trace_attributes`, `baggage_attributes`: kept for plugins of yours. `checkpointing`,
+    that have none of their own. `trace_attributes`: additional attributes of all its spans; `baggage_attributes`: what
+    its calls carry as OpenTelemetry's baggage (`docs/telemetry.md`). `checkpointing`,
     `background_tasks`: are not here, and can only be off.
     `durability`, `busy`, `unknown_tool_outcome`: see `AgentSettings`, `Busy` and `UnknownOutcome`. `patience`: how
     long calls wait for their store, and for another process; None for the runtime's value.
@@ -173,8 +174,7 @@ class Agent(SdkAgentMembers):
         )
         self._plugins = later.with_memory(plugins, self._memory_manager)
         self.trace_attributes = later.for_traces(trace_attributes)
-        self.baggage_attributes = dict(baggage_attributes or {})
-        self.storage = storage
+        self.baggage_attributes, self.storage = {**(baggage_attributes or {})}, storage
         self._calls = later.AgentCalls()
         self.load_tools_from_directory = load_tools_from_directory
         self._folder = later.ToolFolder(Path.cwd() / "tools") if load_tools_from_directory else None
@@ -194,6 +194,7 @@ class Agent(SdkAgentMembers):
             new_metrics=self._new_metrics,
             remembers=self._memory_manager is not None,
             owner=self,
+            find_telemetry=telemetry,
         )
         self.enabled_tools = enabled_tools
         self._memory: InMemoryJournal | None = None
@@ -782,6 +783,7 @@ class Agent(SdkAgentMembers):
             memory=self._memory,
             own=manager is None,
             takeover=manager.takeover if manager is not None else False,
+            wakes=manager is not None and isinstance(manager, later.PlacedSession) and manager.wakes,
             patience=self._patience,
             prepare=self._late_plugins.finish if self._kept is None else self._restore,
             opened=self._life.join,

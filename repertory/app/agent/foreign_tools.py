@@ -29,6 +29,7 @@ from repertory.core.interrupts import question_in
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
 from repertory.core.tools import exception_text, normal_spec, tool_result
 from repertory.errors import Invalid, RepertoryError
+from repertory.logs import WARNING, note
 
 if TYPE_CHECKING:
     from repertory.backends.ports import ToolContext
@@ -109,7 +110,7 @@ class ForeignTool(SdkMembers):
         except Exception as error:
             if question_in(error) is not None:
                 raise
-            _log.warning("tool failed tool=%r error=%r", self.name, exception_text(error))
+            note(_log, WARNING, "tool failed", error, tool=self.name, tool_use=use_id)
             if context.on_exception is not None:
                 context.on_exception(error)
             return error_result(use_id, exception_text(error))
@@ -193,7 +194,7 @@ class ToolFolder:
                     self._seen[path] = mark
                     found += load_tools_from_file_path(path)
             except UNUSABLE as error:
-                _log.warning("a file with tools could not be loaded file=%r cause=%r", str(path), str(error))
+                note(_log, WARNING, "a file with tools could not be loaded", error, file=str(path))
         return found
 
     async def renew(self, register: Callable[[object], None]) -> None:
@@ -325,8 +326,10 @@ def load_tools_from_file_path(tool_path: str | Path) -> list[object]:
 
 
 def module_of_file(path: Path, name: str) -> ModuleType:
-    """A Python file run as a module that only this process knows, under its own prefix: a file `json.py` leaves the
-    `json` of other modules alone. It may import the files beside it. Errors: `NotPython`; what running it raises.
+    """A Python file run as a module that only this process knows, under its own prefix: a file with the name of another
+    module, such as `json`, leaves that module alone. It may import the files beside it.
+
+    Errors: `NotPython`; what running it raises.
     """
     if path.suffix != ".py":
         raise NotPython(f"Could not create spec for {name}: not a Python file", path=str(path))

@@ -172,12 +172,15 @@ class EventLoopMetrics:
 
     def add(self, turn: TurnMetrics) -> None:
         """Count one more turn."""
-        self.reset_usage_metrics()
-        for step in turn.cycles:
+        invocation = AgentInvocation()
+        self.agent_invocations.append(invocation)
+        for number, step in enumerate(turn.cycles, 1):
             self.cycle_durations.append(step.duration_s)
-            self._begin_cycle(str(len(self.agent_invocations[-1].cycles) + 1))
-            self.update_usage(step.usage)
-            self.update_metrics({"latencyMs": cast("int", step.latency_ms)})
+            invocation.cycles.append(EventLoopCycleMetric(str(number), {**no_usage(), **step.usage}))
+            _count(self.accumulated_usage, step.usage)
+            _count(invocation.usage, step.usage)
+            self.accumulated_metrics["latencyMs"] += cast("int", step.latency_ms)
+        self.cycle_count += len(turn.cycles)
         del self.cycle_durations[:-KEPT_MAX], self.agent_invocations[:-KEPT_MAX]
         for name, tool in turn.tool_metrics.items():
             unknown: ToolUse = {"toolUseId": "unknown", "name": name, "input": {}}
@@ -226,12 +229,11 @@ class EventLoopMetrics:
 
     def update_usage(self, usage: Usage) -> None:
         """Add the tokens of one model call."""
-        turns = self.agent_invocations[-1:]
-        cycles = (cycle for turn in turns for cycle in turn.cycles[-1:])
-        counted = [self.accumulated_usage, *(turn.usage for turn in turns), *(cycle.usage for cycle in cycles)]
-        for total in cast("list[dict[str, int]]", counted):
-            for name, tokens in cast("dict[str, int]", usage).items():
-                total[name] = total.get(name, 0) + tokens
+        _count(self.accumulated_usage, usage)
+        for turn in self.agent_invocations[-1:]:
+            _count(turn.usage, usage)
+            for cycle in turn.cycles[-1:]:
+                _count(cycle.usage, usage)
 
     def update_metrics(self, metrics: Metrics) -> None:
         """Add the latency of one model call."""
@@ -269,3 +271,9 @@ class EventLoopMetrics:
                 "input_params": called.get("input", {}),
             }
         return {**found, "traces": [trace.to_dict() for trace in self.traces]}
+
+
+def _count(total: Usage, usage: Usage) -> None:
+    counted = cast("dict[str, int]", total)
+    for name, tokens in cast("dict[str, int]", usage).items():
+        counted[name] = counted.get(name, 0) + tokens

@@ -38,6 +38,7 @@ from repertory.core.messages import ToolResult, error_result
 from repertory.core.tools import exception_text, timeout_text
 from repertory.errors import ClientNotOpen, Invalid, RepertoryError, TooLarge, Unavailable
 from repertory.forking import forget_in_children, never_collect
+from repertory.logs import WARNING, note
 from repertory.runtime.drain import DrainPhase
 from repertory.runtime.host_task import HostTask
 from repertory.runtime.system import ActorSystem, SystemSettings
@@ -311,7 +312,7 @@ class MCPClient:
             try:
                 there: ToolConnection = await stack.enter_async_context(connection)
             except Unavailable as error:
-                _log.warning("a tool server cannot be reached, its tools are left out: %s", error)
+                note(_log, WARNING, "a tool server cannot be reached, its tools are left out", error)
                 self._failed, there = True, _NotThere(error)
             else:
                 self._failed = False

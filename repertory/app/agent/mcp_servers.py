@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from repertory.backends.tools.mcp.source import HTTPServer, StdioServer
 from repertory.errors import Invalid, RepertoryError
+from repertory.logs import WARNING, note
 
 if TYPE_CHECKING:
     from repertory.backends.tools.mcp.source import TransportFactory
@@ -48,7 +49,7 @@ def clients_of(
         given = cast("Mapping[str, Any]", server)
         unknown = sorted(given.keys() - _KEYS)
         if unknown:
-            _log.warning("unknown keys of an MCP server are ignored server=%r keys=%s", name, unknown)
+            note(_log, WARNING, "unknown keys of an MCP server are ignored", server=name, keys=unknown)
         if given.get("disabled", False):
             continue
         go_on = bool(given.get("continue_on_error", continue_on_error))
@@ -58,7 +59,7 @@ def clients_of(
         except RepertoryError as error:
             if not go_on:
                 raise
-            _log.warning("an MCP server is left out: %s", error)
+            note(_log, WARNING, "an MCP server is left out", error, server=name)
     return clients
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
@@ -89,6 +89,35 @@ class Snapshot(PortableSnapshot):
     time in UTC; `schema_version` is the format's version; `sha256` proves that nothing but the metadata changed. The
     attributes `scope`, `data` and `app_data` are `type`, `state` and `metadata`.
     """
+
+    def __repr__(self) -> str:
+        """What it is of and how much it holds, on one line; `dict(snapshot)` shows its contents."""
+        from repertory.core.notebook import short_repr  # loaded when used
+
+        return short_repr(self, self._shown())
+
+    def __rich_repr__(self) -> Iterator[tuple[str, object]]:
+        """The same for `rich`, which otherwise shows every dictionary whole."""
+        yield from self._shown().items()
+
+    def _repr_markdown_(self) -> str:
+        """For notebooks: the same as a table."""
+        from repertory.core.notebook import cell, table  # loaded when used
+
+        return table(("snapshot", ""), [(cell(name), cell(value)) for name, value in self._shown().items()])
+
+    def _shown(self) -> dict[str, object]:
+        state, metadata = self.get("state"), self.get("metadata")
+        messages = state.get("messages") if isinstance(state, dict) else None
+        shown: dict[str, object] = {
+            "type": self.get("type"),
+            "created_at": self.get("created_at"),
+            "schema_version": self.get("schema_version"),
+            "messages": len(messages) if isinstance(messages, list) else None,
+            "fields": sorted(state) if isinstance(state, dict) else None,
+            "metadata": sorted(metadata) if isinstance(metadata, dict) else None,
+        }
+        return {name: value for name, value in shown.items() if value is not None}
 
     def to_bytes(self, serializer: SnapshotSerializer | None = None) -> bytes:
         """What `persist` stores: a line that proves the rest, and what `serializer` makes of the snapshot (JSON without

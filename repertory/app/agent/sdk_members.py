@@ -93,6 +93,18 @@ class SdkAgentMembers:
         @property
         def tool(self) -> DirectTools: ...
 
+    def __repr__(self) -> str:
+        """Names and counts on one line; nothing of what was said."""
+        from repertory.app.agent.shown_agents import ShownAgent  # loaded when used
+
+        return ShownAgent(self).line()
+
+    def _repr_markdown_(self) -> str:
+        """For notebooks."""
+        from repertory.app.agent.shown_agents import ShownAgent  # loaded when used
+
+        return ShownAgent(self).markdown()
+
     @property
     def cancel_signal(self) -> Event:
         """Set when the running turn is to end, until it has ended. A thread may set it to end the turn at its next

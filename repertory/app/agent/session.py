@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import threading
-import time
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,8 +37,10 @@ from repertory.core.ids import check_id
 from repertory.core.journal.editing import MessagesEdit
 from repertory.core.limits import Limits, read_limits
 from repertory.core.messages import text_of
+from repertory.core.timers import TimerBook
 from repertory.core.window.decision import BLOCK_CHARS_MAX, REQUESTS_MAX, halves, is_summary, summarised
 from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed
+from repertory.logs import ERROR, note
 
 if TYPE_CHECKING:
     from repertory.actors.agent import CallSettings
@@ -111,6 +112,7 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
         others_add = isinstance(keeper, Durable) and keeper.store.capabilities.others_add
         wakes = self.wakes and isinstance(keeper, Durable) and keeper.store.capabilities.wakes
         agent = replace(agent, others_add=others_add, wakes=wakes) if others_add or wakes else agent
+        self.parts.timers = TimerBook(host.wall, agent.limits.sizes.prompt_bytes) if wakes else None
         settings = SessionSettings(persister=persister, agent=agent, calls=self.calls)
         summarize = Summarizer(self.parts, agent.agent_id).write
         parts = SessionParts(
@@ -118,7 +120,7 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
             manager=window_manager(self.manager, self.parts.owner, summarize),
             summarize=summarize,
             keeper=keeper,
-            wall=time.time,
+            wall=host.wall,
             entropy=os.urandom,
             memory=self.remembers,
             memories=memories,
@@ -529,4 +531,4 @@ async def call_handler(handler: CallbackHandler, event: Mapping[str, object], re
         if outcome is not None and inspect.isawaitable(outcome):
             await outcome
     except Exception as error:  # noqa: BLE001 - a handler is the user's code, and only watches
-        _log.error("callback handler failed", exc_info=error)
+        note(_log, ERROR, "callback handler failed", error)

@@ -18,6 +18,7 @@ from repertory.core.messages import repair
 from repertory.core.snapshots.fields import SnapshotFields
 from repertory.core.snapshots.portable import read_fields, snapshot_of
 from repertory.errors import Invalid, RepertoryError, SnapshotException
+from repertory.logs import WARNING, note
 
 if TYPE_CHECKING:
     from repertory.actors.journal import ReadModel
@@ -48,7 +49,7 @@ def take_snapshot(
     if metadata is not None and not isinstance(cast("object", metadata), Mapping):
         raise Invalid("metadata is a dictionary", got=type(metadata).__name__)
     before = BeforeSnapshotEvent(agent=agent, action="save", metadata=dict(metadata or {}))
-    with span("repertory.snapshot.save", {"agent.id": agent.agent_id}):
+    with span("repertory.snapshot.save", {**agent.trace_attributes, "gen_ai.agent.id": agent.agent_id}):
         fire_sync(agent.hooks, before)
         manager = agent.conversation_manager
         components = saved_components(agent) if "components" in wanted else {}
@@ -75,7 +76,7 @@ def show_snapshot(
     agent: Any, read_model: ReadModel, snapshot: object, overrides: Mapping[str, object] | None
 ) -> tuple[SnapshotFields, SnapshotLoaded]:
     """Show the snapshot in the agent. Returns what has still to be stored in its conversation, and the outcome."""
-    with span("repertory.snapshot.load", {"agent.id": agent.agent_id}):
+    with span("repertory.snapshot.load", {**agent.trace_attributes, "gen_ai.agent.id": agent.agent_id}):
         fields = read_fields(snapshot, overrides)
         messages = read_model.messages() if fields.messages is None else repair(fields.messages)
         pending = read_state(fields.interrupts, messages[-1] if messages else None)
@@ -104,7 +105,7 @@ def _restore_manager(manager: ConversationManager, removed: object, state: Mappi
     try:
         restore_state(manager, removed if isinstance(removed, int) else 0, state)
     except Exception as error:  # noqa: BLE001 - A manager may be the user's code, and may begin anew.
-        _log.warning("a conversation manager could not go on from a snapshot manager=%r", manager.name, exc_info=error)
+        note(_log, WARNING, "a conversation manager could not go on from a snapshot", error, manager=manager.name)
 
 
 def enable_tools(agent: Any, fields: SnapshotFields) -> tuple[str, ...]:

@@ -6,23 +6,26 @@ only the main thread, which then cuts the turn short by `agent.cancel()`.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TextIO, cast
+from typing import TYPE_CHECKING, NamedTuple, Self, cast
 
 import anyio
 
 from repertory.app.agent.agent import Agent
-from repertory.app.agent.model_choice import NothingChosen, choose_model
-from repertory.app.cli.listing import harmless, interrupt_line, tool_result_line, tool_use_line
+from repertory.app.agent.model_choice import NothingChosen, choose_model, named_model
+from repertory.app.cli.chat_commands import Ordered, Said, UnknownCommand, help_lines, read_line
+from repertory.app.cli.listing import harmless, message_line_groups, shortened, transcript_lines
+from repertory.app.cli.terminal import Terminal
 from repertory.app.host.blocking import blocking_host
 from repertory.app.operations.sessions import Sessions
 from repertory.app.sessions.sessions import PlacedSession, SQLiteSessions, home
@@ -38,12 +41,14 @@ from repertory.errors import RepertoryError, StoreNotFound
 if TYPE_CHECKING:
     from types import FrameType
 
+    from repertory.app.cli.terminal import TurnDisplay
     from repertory.app.operations.reading import PositionLike
+    from repertory.app.operations.showing import StoredMessage
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.ports import Model
     from repertory.core.interrupts import Interrupt
-    from repertory.core.messages import Message, Prompt, ToolResult, ToolUse
-    from repertory.core.result import AgentResult, TurnEvent
+    from repertory.core.messages import Message, Prompt
+    from repertory.core.result import AgentResult
 
 DEFAULT_AGENT = "default"
 
@@ -68,7 +73,7 @@ async def fork_for_chat(place: SessionPlace, source: str, new_id: str | None) ->
         if agents is None:
             raise StoreNotFound("no such session", session=session_id)
         agent_id = agents[0] if len(agents) == 1 else DEFAULT_AGENT
-        new_id = new_id or next(name for n in count(2) if (name := f"{session_id}-{n}") not in existing)
+        new_id = new_id or _free_id(session_id, existing)
         await sessions.fork(session_id, new_id, at=at, agent=agent_id)
         return ForkedChat(new_id, agent_id)
     raise AssertionError
@@ -82,12 +87,19 @@ def source_in(source: str, existing: dict[str, list[str]]) -> tuple[str, Positio
     return session_id, int(position) if position.isdecimal() else position
 
 
+def _free_id(session_id: str, existing: Container[str]) -> str:
+    """The first free one of `SESSION-2`, `SESSION-3` and so on."""
+    return next(name for n in count(2) if (name := f"{session_id}-{n}") not in existing)
+
+
 SYSTEM_PROMPT = (
     "You are a helpful assistant in a terminal. Answer in plain text and briefly. "
     "Use the tools for arithmetic, for the time, and for notes in files."
 )
+MARKDOWN_PROMPT = SYSTEM_PROMPT.replace("in plain text and briefly", "briefly; Markdown is shown formatted")
 ENDED_BY_SIGNAL = 128
 """Added to a signal's number: the exit code that shells show for a process ended by a signal."""
+HISTORY_SHOWN = 10
 _CANCEL_AGAIN_S = 0.2
 
 
@@ -106,6 +118,12 @@ class ChatSettings:
     """The folder for the file tools, created when missing. None: `files` beside the default database."""
     place: SessionPlace | None = None
     """Where the conversation is stored. None: the default database."""
+    plain: bool = False
+    """Whether text comes as the model writes it, without formatting and line editing."""
+    usage: bool | None = None
+    """Whether tokens and seconds are shown after each answer. None: where output is formatted."""
+    keeps_prompts: bool = True
+    """Whether what is typed is kept for the next time, if `place` is the default database."""
 
 
 def run_chat(settings: ChatSettings, environ: Mapping[str, str]) -> int:
@@ -114,7 +132,7 @@ def run_chat(settings: ChatSettings, environ: Mapping[str, str]) -> int:
     Errors: those of opening the session (`SessionBusy`, `Corrupt`, `Invalid`), of the fork (`NotFound`,
     `AlreadyExists`), and over a pipe those of a turn.
     """
-    terminal = Terminal()
+    terminal = open_terminal(settings, environ)
     choice = choose_model(settings.model, offline=settings.offline, environ=environ)
     if isinstance(choice, NothingChosen):
         terminal.remark(choice.why)
@@ -126,58 +144,129 @@ def run_chat(settings: ChatSettings, environ: Mapping[str, str]) -> int:
     return talk(settings, choice.build(), terminal, label=choice.label)
 
 
+def open_terminal(settings: ChatSettings, environ: Mapping[str, str]) -> Terminal:
+    """Formatted where input and output are a terminal that can do it, or where `FORCE_COLOR` is set; else plain, as it
+    also is without the extra `terminal`.
+
+    What is typed is kept in a file only where the conversation is kept in the default place: who chooses another place
+    has a reason, and deletes or moves it as one.
+    """
+    both = sys.stdin.isatty() and sys.stdout.isatty() and environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
+    terminal: Terminal | None = None
+    if not settings.plain and (both or environ.get("FORCE_COLOR")):
+        try:
+            from repertory.app.cli.rich_terminal import RichTerminal  # loaded when used
+        except ImportError:
+            pass
+        else:
+            keeps = settings.keeps_prompts and settings.place is None
+            terminal = RichTerminal(history=home() / "chat_history" if keeps else None)
+    terminal = terminal or Terminal()
+    if settings.usage is not None:
+        terminal.shows_usage = settings.usage
+    return terminal
+
+
 def talk(settings: ChatSettings, model: Model, terminal: Terminal, *, label: str) -> int:
     """Talk with a model until the input ends. Returns the exit code.
 
-    Ctrl-C during a turn cuts it short, at the prompt it ends the chat. SIGTERM and SIGHUP cut the turn short and end
-    the process with 128 plus their number; a second one ends it at once, without a loss of durable messages.
+    Ctrl-C during a turn cuts it short. At the prompt of a terminal it clears the line, and a second one ends the chat;
+    over a pipe the first one does. SIGTERM and SIGHUP cut the turn short and end the process with 128 plus their
+    number; a second one ends it at once, without a loss of durable messages.
     """
     session_id = check_id(settings.session_id or "chat", "session id")
     folder = settings.folder or home() / "files"
     make_folders(folder)
-    agent = Agent(
-        model,
-        agent_id=settings.agent_id,
-        tools=[calculator, current_time, *file_tools(folder)],
-        system_prompt=SYSTEM_PROMPT,
-        callback_handler=None,
-        session_manager=PlacedSession(session_id, settings.place or SQLiteSessions()),
-    )
+    place = settings.place or SQLiteSessions()
+
+    def agent_of(session_id: str, agent_id: str, model: Model) -> Agent:
+        return Agent(
+            model,
+            agent_id=agent_id,
+            tools=[calculator, current_time, *file_tools(folder)],
+            system_prompt=MARKDOWN_PROMPT if terminal.formats else SYSTEM_PROMPT,
+            callback_handler=None,
+            session_manager=PlacedSession(session_id, place),
+        )
+
     with _signals_end_the_process():
         try:
-            with agent:
-                Chat(agent, terminal).run(f"session {harmless(session_id)}, {label}")
+            with Chat(agent_of, place, terminal, label) as chat:
+                chat.begin(session_id, settings.agent_id, model)
+                chat.run()
         except KeyboardInterrupt:
             terminal.remark("")
+        finally:
+            terminal.close()
     return 0
 
 
 class Chat:
-    """The conversation between one agent and one terminal."""
+    """The conversation between one agent and one terminal. A command may go on with another session."""
 
-    def __init__(self, agent: Agent, terminal: Terminal) -> None:
-        self._agent = agent
-        self._terminal = terminal
+    def __init__(
+        self, agent_of: Callable[[str, str, Model], Agent], place: SessionPlace, terminal: Terminal, label: str
+    ) -> None:
+        """`label`: the model's name for a person."""
+        self._agent_of, self._place, self._terminal, self._label = agent_of, place, terminal, label
+        self._held: Agent | None = None
         self._open = False
         """Whether the last turn has no answer yet."""
 
-    def run(self, title: str) -> None:
-        """Take line after line until the input ends, or until Ctrl-C while no turn runs."""
-        self._greet(title)
-        while (line := self._terminal.ask("you> ")) is not None:
-            if line.strip():
-                self._take_turn(line)
-            elif self._open:
-                self._take_turn(None)
-        if self._terminal.interactive:
-            self._terminal.remark("")
+    def __enter__(self) -> Self:
+        return self
 
-    def _greet(self, title: str) -> None:
-        history = blocking_host().run(self._agent.history)
-        self._terminal.remark(f"{title}; {len(history)} messages. Ctrl-C stops an answer, Ctrl-D ends.")
+    def __exit__(self, *exc_info: object) -> None:
+        self._leave(*exc_info)
+
+    @property
+    def _agent(self) -> Agent:
+        assert self._held is not None
+        return self._held
+
+    @property
+    def _session_id(self) -> str:
+        return str(self._agent.session_id)
+
+    def begin(self, session_id: str, agent_id: str, model: Model) -> None:
+        """Open a session in the place of the one before, which stays open when that fails."""
+        agent = self._agent_of(session_id, agent_id, model)
+        agent.__enter__()
+        self._leave(None, None, None)
+        self._held = agent
+        history = blocking_host().run(agent.history)
+        more = " /help shows the commands." if self._terminal.interactive else ""
+        title = f"session {harmless(session_id)}, {self._label}; {len(history)} messages."
+        self._terminal.remark(f"{title} Ctrl-C stops an answer, Ctrl-D ends.{more}")
         self._open = is_cut_short(history)
         if self._open:
             self._terminal.remark("The last turn was cut short. Press Enter to continue it, or type a new message.")
+
+    def _leave(self, *exc_info: object) -> None:
+        agent, self._held = self._held, None
+        if agent is not None:
+            agent.__exit__(*exc_info)
+
+    def run(self) -> None:
+        """Take line after line until the input ends, until `/exit`, or until Ctrl-C while no turn runs."""
+        while (line := self._terminal.ask_turn()) is not None:
+            if not line.strip():
+                if self._open:
+                    self._take_turn(None)
+                continue
+            match read_line(line) if self._terminal.interactive else Said(line):
+                case Said(text):
+                    self._take_turn(text)
+                case UnknownCommand(why):
+                    self._terminal.remark(why)
+                case Ordered("exit", _):
+                    return
+                case Ordered(name, rest):
+                    self._obey(name, rest)
+        if self._terminal.interactive:
+            self._terminal.remark("")
+
+    # Turns.
 
     def _take_turn(self, prompt: Prompt) -> None:
         """Run a turn to its end, and ask the user the tools' questions and about tools of unknown outcome."""
@@ -201,14 +290,18 @@ class Chat:
 
     def _run_turn(self, prompt: Prompt) -> AgentResult:
         """The turn's result. Ctrl-C and the end of the process cut the turn short."""
-        future = blocking_host().start(self._stream, prompt)
+        display = self._terminal.begin_turn()
         try:
-            return future.result()
-        except KeyboardInterrupt:
-            return self._stopped(future)
-        except SystemExit:
-            self._stopped(future)
-            raise
+            future = blocking_host().start(self._stream, prompt, display)
+            try:
+                return future.result()
+            except KeyboardInterrupt:
+                return self._stopped(future)
+            except SystemExit:
+                self._stopped(future)
+                raise
+        finally:
+            display.close()
 
     def _stopped(self, future: Future[AgentResult]) -> AgentResult:
         """Cut the turn short and wait for its end. Cancels repeatedly, since a turn that has not begun ignores it."""
@@ -217,76 +310,156 @@ class Chat:
             wait([future], timeout=_CANCEL_AGAIN_S)
         return future.result()
 
-    async def _stream(self, prompt: Prompt) -> AgentResult:
-        show = TurnOnScreen(self._terminal).show
+    async def _stream(self, prompt: Prompt, display: TurnDisplay) -> AgentResult:
         async with aclosing(self._agent.stream_async(prompt)) as events:
             async for event in events:
-                show(event)
+                display.show(event)
                 if "result" in event:
                     return cast("AgentResult", event["result"])
         raise AssertionError("a turn's stream ends with its result or an error")
 
     def _ask_about(self, interrupts: Sequence[Interrupt]) -> Prompt:
-        """The user's answers to the questions; None when the input has ended."""
+        """The user's answers to the questions; None when there is none to one of them."""
         answers: list[dict[str, object]] = []
         for interrupt in interrupts:
-            response = self._ask_outcome(interrupt) if is_about_outcome(interrupt) else self._ask(interrupt)
+            try:
+                response = self._ask_outcome(interrupt) if is_about_outcome(interrupt) else self._ask(interrupt)
+            except KeyboardInterrupt:
+                if not self._terminal.interactive:
+                    raise
+                self._terminal.remark("Not answered. Press Enter to be asked again, or type a new message.")
+                return None
             if response is None:
                 return None
             answers.append({"interruptResponse": {"interruptId": interrupt.id, "response": response}})
         return cast("Prompt", answers)
 
     def _ask(self, interrupt: Interrupt) -> str | None:
-        self._terminal.remark(f"The agent asks: {interrupt_line(interrupt)}")
+        self._terminal.show_question("The agent asks", interrupt)
         return self._terminal.ask("answer> ")
 
     def _ask_outcome(self, interrupt: Interrupt) -> object:
-        line = interrupt_line(interrupt)
-        self._terminal.remark(f"This tool was cut off, and may or may not have taken effect: {line}")
-        while (answer := self._terminal.ask("retry, fail, or its result> ")) is not None:
+        self._terminal.show_question("This tool was cut off, and may or may not have taken effect", interrupt)
+        while (answer := self._terminal.ask("retry, fail, or its result> ", ("retry", "fail"))) is not None:
             answer = answer.strip()
             if answer:
                 return answer if answer in ("retry", "fail") else {"result": answer}
         return None
 
+    # Commands.
 
-class TurnOnScreen:
-    """Shows one turn: the streamed answer, and a line for each tool that starts and ends."""
+    def _obey(self, name: str, rest: str) -> None:
+        """Carry out a command, and say what became of it."""
+        try:
+            for line in self._carried_out(name, rest):
+                self._terminal.remark(line)
+        except (RepertoryError, ImportError, OSError) as error:
+            if self._held is None:
+                raise
+            self._terminal.remark(f"repertory: {error}")
+        except KeyboardInterrupt:
+            if self._held is None:
+                raise
+            self._terminal.remark("Stopped.")
 
-    def __init__(self, terminal: Terminal) -> None:
-        self._terminal = terminal
-        self._inside_line = False
-        self._names: dict[str, str] = {}
-
-    def show(self, event: TurnEvent) -> None:
-        """Show the event, if it has anything to show."""
-        match event:
-            case {"data": str(text)}:
-                self._terminal.write(harmless(text))
-                self._inside_line = not text.endswith("\n")
-            case {"tool_started": use}:
-                self._tool_started(cast("ToolUse", use))
-            case {"tool_finished": result}:
-                self._tool_finished(cast("ToolResult", result))
-            case {"result": _}:
-                self._end_line()
+    def _carried_out(self, name: str, rest: str) -> Iterator[str]:
+        match name:
+            case "model":
+                return self._model(rest)
+            case "history":
+                return self._history(rest)
+            case "new":
+                return self._new(rest)
+            case "fork":
+                return self._fork(rest)
+            case "rewind":
+                return self._rewind(rest)
+            case "tools":
+                return self._tools()
+            case "usage":
+                return self._usage(rest)
+            case "save":
+                return self._save(rest)
             case _:
-                pass
+                return help_lines()
 
-    def _tool_started(self, use: ToolUse) -> None:
-        self._end_line()
-        self._names[use["toolUseId"]] = use["name"]
-        self._terminal.write(f"-> {tool_use_line(use)}\n")
+    def _model(self, asked: str) -> Iterator[str]:
+        if asked:
+            chosen = named_model(asked)
+            self._agent.model = chosen.build()
+            self._label = chosen.label
+        yield f"{'From now on' if asked else 'Model'}: {self._label}."
 
-    def _tool_finished(self, result: ToolResult) -> None:
-        self._end_line()
-        name = self._names.get(result["toolUseId"], "tool")
-        self._terminal.write(f"<- {harmless(name)}: {tool_result_line(result)}\n")
+    def _history(self, rest: str) -> Iterator[str]:
+        if rest and not rest.isdecimal():
+            yield "/history takes a number of messages."
+            return
+        for group in message_line_groups(blocking_host().run(self._stored)[-int(rest or HISTORY_SHOWN) :]):
+            yield from group
 
-    def _end_line(self) -> None:
-        if self._inside_line:
-            self._terminal.write("\n")
-        self._inside_line = False
+    async def _stored(self) -> Sequence[StoredMessage]:
+        """What is stored of the conversation, without what rewinds left behind."""
+        agent_id = self._agent.agent_id
+        async with Sessions(self._place) as sessions:
+            if all(info.session_id != self._session_id for info in await sessions.list()):
+                return []
+            stored = await sessions.show(self._session_id, agent=agent_id)
+            return [each for each in stored.agents[agent_id].messages if not each.left_behind]
+        raise AssertionError
+
+    def _new(self, session_id: str) -> Iterator[str]:
+        taken = [info.session_id for info in blocking_host().run(Sessions(self._place).list)]
+        if session_id in taken:
+            yield f"There is a session {session_id} already: repertory chat --session {session_id} goes on with it."
+            return
+        session_id = check_id(session_id or _free_id(self._session_id, [*taken, self._session_id]), "session id")
+        yield f"{self._session_id} is kept: repertory chat --session {self._session_id} goes on with it."
+        self.begin(session_id, DEFAULT_AGENT, self._agent.model)
+
+    def _fork(self, new_id: str) -> Iterator[str]:
+        source, agent = self._session_id, self._agent
+        if not agent.messages:
+            yield "Nothing has been said here yet."
+            return
+        forked = blocking_host().run(fork_for_chat, self._place, source, new_id or None)
+        yield f"{source} stays as it is: repertory chat --session {source} goes on with it."
+        self.begin(forked.session_id, forked.agent_id, agent.model)
+
+    def _rewind(self, position: str) -> Iterator[str]:
+        """The session is let go meanwhile, since a rewind owns it."""
+        if not position or not self._agent.messages:
+            yield "/rewind takes a number from /history, or the label of a mark."
+            return
+        session_id, agent_id, model = self._session_id, self._agent.agent_id, self._agent.model
+        to = int(position) if position.isdecimal() else position
+        self._leave(None, None, None)
+        try:
+            done = blocking_host().run(partial(Sessions(self._place).rewind, session_id, to, agent=agent_id))
+            yield f"Back at #{done.position}; /rewind {done.was} undoes this."
+        finally:
+            self.begin(session_id, agent_id, model)
+
+    def _tools(self) -> Iterator[str]:
+        for name, spec in sorted(self._agent.tool_registry.get_all_tools_config().items()):
+            yield f"{name}: {shortened(spec['description'])}"
+
+    def _usage(self, rest: str) -> Iterator[str]:
+        if rest not in ("", "on", "off"):
+            yield "/usage takes on or off."
+            return
+        self._terminal.shows_usage = rest == "on" if rest else not self._terminal.shows_usage
+        yield f"Tokens and seconds are {'shown' if self._terminal.shows_usage else 'not shown'} after an answer."
+
+    def _save(self, name: str) -> Iterator[str]:
+        if not name:
+            yield "/save takes the name of a new file."
+            return
+        messages = blocking_host().run(self._agent.history)
+        path = Path(name).expanduser()
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(file, "w", encoding="utf-8", errors="backslashreplace") as out:
+            out.writelines(f"{line}\n" for line in transcript_lines(self._session_id, messages))
+        yield f"{len(messages)} messages written to {path}."
 
 
 def is_cut_short(messages: Sequence[Message]) -> bool:
@@ -317,41 +490,3 @@ def _signals_end_the_process() -> Generator[None]:
         yield
     finally:
         restore()
-
-
-class Terminal:
-    """Reads lines and writes text. With a pipe there is no prompt, and remarks go to the error stream."""
-
-    def __init__(self, source: TextIO | None = None, out: TextIO | None = None, err: TextIO | None = None) -> None:
-        """The default streams are the process's own. A terminal has line editing."""
-        self._source, self._out, self._err = source or sys.stdin, out or sys.stdout, err or sys.stderr
-        self.interactive = self._source is sys.stdin and self._source.isatty() and self._out.isatty()
-        if self.interactive:
-            _edit_lines()
-
-    def ask(self, prompt: str) -> str | None:
-        """The next line without its line break; None at the end of the input."""
-        if self.interactive:
-            try:
-                return input(prompt)
-            except EOFError:
-                return None
-        line = self._source.readline()
-        return line.removesuffix("\n") if line else None
-
-    def write(self, text: str) -> None:
-        """Write part of an answer, visible at once and harmless."""
-        self._out.write(harmless(text))
-        self._out.flush()
-
-    def remark(self, text: str) -> None:
-        """Write a remark that is not part of the conversation."""
-        stream = self._out if self.interactive else self._err
-        stream.write(f"{harmless(text)}\n")
-        stream.flush()
-
-
-def _edit_lines() -> None:
-    """Give `input` line editing and a history if Python has them."""
-    with suppress(ImportError):
-        import_module("readline")

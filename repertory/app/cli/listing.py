@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, assert_never, cast
@@ -32,7 +32,7 @@ def session_table(sessions: Sequence[SessionInfo]) -> Iterator[str]:
     if not sessions:
         yield "No sessions."
         return
-    yield from _columns([("SESSION", "AGENTS", "RECORDS", "UPDATED", "OWNER"), *map(_cells, sessions)])
+    yield from table_lines([("SESSION", "AGENTS", "RECORDS", "UPDATED", "OWNER"), *map(_cells, sessions)])
 
 
 def owed_table(owed: Sequence[OwedWork]) -> Iterator[str]:
@@ -50,10 +50,11 @@ def owed_table(owed: Sequence[OwedWork]) -> Iterator[str]:
         )
         for each in owed
     ]
-    yield from _columns([("SESSION", "AGENT", "OWES", "DUE", ""), *lines])
+    yield from table_lines([("SESSION", "AGENT", "OWES", "DUE", ""), *lines])
 
 
-def _columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+def table_lines(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """One line per row, with the cells below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -63,10 +64,8 @@ def history_lines(agent: StoredAgent) -> Iterator[str]:
     """Every message with its author and time; at the end, whether the last turn was cut short."""
     if agent.lost_source is not None:
         yield f"(Forked from {harmless(agent.lost_source)}, which is gone; its messages are missing here.)"
-    for each in agent.messages:
-        left = " (left behind)" if each.left_behind else ""
-        yield f"{_number(each)} {each.message['role']}, {local_time(each.at)}{left}"
-        yield from (f"    {line}" for line in message_lines(each.message))
+    for group in message_line_groups(agent.messages):
+        yield from group
     if agent.run is not None:
         yield from _run_lines(agent.run)
     conversation = [each.message for each in agent.messages if not each.left_behind]
@@ -74,6 +73,14 @@ def history_lines(agent: StoredAgent) -> Iterator[str]:
         yield "(The last turn waits for a person to say whether a tool took effect.)"
     elif conversation and (conversation[-1]["role"] == "user" or any(tool_uses(conversation[-1]))):
         yield "(The last turn has no answer.)"
+
+
+def message_line_groups(messages: Iterable[StoredMessage]) -> Iterator[Sequence[str]]:
+    """Each message with its number, author and time."""
+    for each in messages:
+        left = " (left behind)" if each.left_behind else ""
+        head = f"{_number(each)} {each.message['role']}, {local_time(each.at)}{left}"
+        yield [head, *(f"    {line}" for line in message_lines(each.message))]
 
 
 def _run_lines(run: Mapping[str, Any]) -> Iterator[str]:
@@ -119,6 +126,8 @@ def _happened(each: TimelineEntry) -> str:
         case "node":
             ended = "waits for an answer" if each.status == "interrupted" else each.status
             return f"{each.node} {ended}: {each.text}" + (f" ({each.tokens} tokens)" if each.tokens else "")
+        case "timer":
+            return f"timer {each.text}"
         case _:
             assert_never(each.what)
 
@@ -292,6 +301,57 @@ def interrupt_line(interrupt: Interrupt) -> str:
             return harmless(interrupt.name)
         case reason:
             return f"{harmless(interrupt.name)}: {shortened(json.dumps(reason, ensure_ascii=False))}"
+
+
+def question_lines(interrupt: Interrupt) -> Iterator[str]:
+    """The subject of an interrupt with everything that a decision needs: each argument whole, up to a bound."""
+    match interrupt.reason:
+        case {"tool": str(name), "toolUseId": str(), "input": dict(given)}:
+            yield harmless(name)
+            for key, value in cast("dict[str, object]", given).items():
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                first, *more = harmless(text).splitlines() or [""]
+                yield f"  {harmless(key)} = {_bounded(first)}"
+                yield from (f"      {_bounded(line)}" for line in more[:_QUESTION_LINES])
+                if len(more) > _QUESTION_LINES:
+                    yield f"      ({len(more) - _QUESTION_LINES} more lines)"
+        case None:
+            yield harmless(interrupt.name)
+        case str(reason):
+            yield from map(_bounded, [harmless(interrupt.name), *harmless(reason).splitlines()[:_QUESTION_LINES]])
+        case reason:
+            yield harmless(interrupt.name)
+            lines = harmless(json.dumps(reason, ensure_ascii=False, indent=2)).splitlines()
+            yield from map(_bounded, lines[:_QUESTION_LINES])
+
+
+_QUESTION_LINES = 40
+_QUESTION_COLUMNS = 2_000
+
+
+def _bounded(line: str) -> str:
+    cut = len(line) - _QUESTION_COLUMNS
+    return line if cut <= 0 else f"{line[:_QUESTION_COLUMNS]}... ({cut} more characters)"
+
+
+def transcript_lines(title: str, messages: Sequence[Message]) -> Iterator[str]:
+    """A conversation as a Markdown document. Tools and their results are quoted on one line each."""
+    yield f"# {harmless(title)}"
+    for message in messages:
+        said = [block["text"] for block in message["content"] if "text" in block]
+        if said or message["role"] == "assistant":
+            yield ""
+            yield f"## {'You' if message['role'] == 'user' else 'Agent'}"
+        for block in message["content"]:
+            yield ""
+            if "text" in block:
+                yield from harmless(block["text"]).splitlines()
+            elif "toolUse" in block:
+                yield f"> -> `{tool_use_line(block['toolUse']).replace('`', chr(39))}`"
+            elif "toolResult" in block:
+                yield f"> <- `{tool_result_line(block['toolResult']).replace('`', chr(39))}`"
+            else:
+                yield f"> ({', '.join(block)})"
 
 
 def message_lines(message: Message) -> Iterator[str]:

@@ -1,73 +1,320 @@
-"""The command line: `repertory chat`, `repertory sessions ...`, `repertory memory ...` and `repertory migrate`."""
+"""The command line: `repertory COMMAND`. Each command is loaded when it is used, or its help is."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import os
+import re
 import signal
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, cast
 
-from repertory.app.cli.listing import harmless
-from repertory.app.cli.memory_commands import add_memory_commands, run_memory_command
-from repertory.app.cli.session_commands import add_commands, add_place, chosen_place, run_command
-from repertory.errors import RepertoryError
+from repertory.app.cli.chat_commands import did_you_mean
+from repertory.app.cli.places import add_place, chosen_place
+from repertory.errors import AlreadyExists, Corrupt, NotFound, RepertoryError, SessionBusy
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Every command and option, with its help."""
-    parser = argparse.ArgumentParser(
-        prog="repertory", description="Talk to agents, and manage their stored sessions and memories."
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    chat = commands.add_parser("chat", help="talk to an agent in a conversation that is stored and resumed")
-    chat.add_argument("--session", metavar="ID", help="the session id (default: chat; with --from, a new one)")
-    chat.add_argument(
+class _Entry(NamedTuple):
+    about: str
+    add: Callable[[argparse.ArgumentParser], object]
+    run: Callable[[argparse.Namespace], int]
+    examples: str
+
+
+def _late(module: str, name: str) -> Callable[[Any], Any]:
+    """A function whose module is loaded when it is called."""
+    return lambda argument: getattr(import_module(f"repertory.app.{module}"), name)(argument)
+
+
+def _add_chat_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--session", metavar="ID", help="the session id (default: chat; with --from, a new one)")
+    parser.add_argument(
         "--from",
         dest="source",
         metavar="SESSION[@POSITION]",
         help="begin a new session with the messages of another one, up to a label or number (default: its end)",
     )
-    chat.add_argument(
+    parser.add_argument(
         "--model",
         metavar="MODEL",
         help="a provider, or provider:id, such as openai:gpt-5.4 (default: $REPERTORY_MODEL, or one whose key is set)",
     )
-    chat.add_argument(
+    parser.add_argument(
         "--offline", action="store_true", help="use a small rule-based model that needs no network and no key"
     )
-    chat.add_argument(
+    parser.add_argument(
         "--files", metavar="FOLDER", help="the folder that the file tools may use (default: ~/.repertory/files)"
     )
-    add_place(chat)
-    add_commands(commands.add_parser("sessions", help="list, search, fork, redact, repair and delete stored sessions"))
-    migrate = commands.add_parser("migrate", help="change programs of the Strands Agents SDK into programs of this one")
-    migrate.add_argument("paths", metavar="PATH", nargs="+", help="a program, or a folder of them")
-    migrate.add_argument("--check", action="store_true", help="change nothing, and say what would be changed")
-    add_memory_commands(commands.add_parser("memory", help="search, add and erase what agents remember"))
+    parser.add_argument("--plain", action="store_true", help="no colours, no formatting, no line editing")
+    parser.add_argument(
+        "--usage",
+        action=argparse.BooleanOptionalAction,
+        help="show tokens and seconds after each answer (default: in a terminal)",
+    )
+    parser.add_argument(
+        "--no-history", action="store_true", help="do not keep what is typed for the next time (ever so with --at)"
+    )
+    add_place(parser)
+
+
+def _run_chat(options: argparse.Namespace) -> int:
+    from repertory.app.cli.chat import ChatSettings, run_chat  # loaded when used
+
+    place = None if options.at is None and options.database is None else chosen_place(options)
+    settings = ChatSettings(
+        session_id=options.session,
+        source=options.source,
+        model=options.model,
+        offline=options.offline,
+        folder=Path(options.files).expanduser() if options.files else None,
+        place=place,
+        plain=options.plain,
+        usage=options.usage,
+        keeps_prompts=not options.no_history,
+    )
+    return run_chat(settings, os.environ)
+
+
+def _add_migrate_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="a program, or a folder of them")
+    parser.add_argument("--check", action="store_true", help="change nothing, and say what would be changed")
+
+
+def _migrate(options: argparse.Namespace) -> int:
+    # Its package stands above this one.
+    return int(import_module("repertory.app.strands.migration").migrate(options.paths, check=options.check))
+
+
+_COMMANDS: Mapping[str, _Entry] = {
+    "chat": _Entry(
+        "talk to an agent in a conversation that is stored and resumed",
+        _add_chat_options,
+        _run_chat,
+        """
+  repertory chat                             # goes on with the session `chat`
+  repertory chat --session groceries         # another conversation
+  repertory chat --model openai:gpt-5.4      # another model
+  repertory chat --from groceries@12         # a new session that begins at position 12 of another one
+  repertory chat --offline                   # rules instead of a language model: no key, no network
+  echo "What is 6 * 7?" | repertory chat     # over a pipe: one turn per line, plain text
+""",
+    ),
+    "sessions": _Entry(
+        "list, search, fork, redact, repair and delete stored sessions",
+        _late("cli.session_commands", "add_commands"),
+        _late("cli.session_commands", "run_command"),
+        """
+  repertory sessions list
+  repertory sessions show groceries
+  repertory sessions search rye bread
+  repertory sessions fork --help             # what one of them takes, with examples
+""",
+    ),
+    "replay": _Entry(
+        "answer stored turns again with another model, prompt or tools, side by side",
+        _late("cli.replay_command", "add_replay_command"),
+        _late("cli.replay_command", "run_replay_command"),
+        """
+  repertory replay groceries --with model=openai:gpt-5.4
+  repertory replay groceries --with prompt="Be brief." --last 5 --page answers.html
+""",
+    ),
+    "cluster": _Entry(
+        "list the processes that share sessions, and what is due",
+        _late("cli.cluster_commands", "add_cluster_commands"),
+        _late("cli.session_commands", "run_command"),
+        """
+  repertory cluster --at agents.db
+  repertory cluster --at postgresql://agents@db/agents --json
+  repertory cluster retry groceries --at agents.db
+""",
+    ),
+    "top": _Entry(
+        "watch a running process, or the processes that share sessions",
+        _late("cli.top", "add_top_options"),
+        _late("cli.top", "run_top"),
+        """
+  repertory top http://127.0.0.1:8400        # one process, by its inspector; q leaves
+  repertory top --at agents.db               # the processes that share a place
+  repertory top http://127.0.0.1:8400 --once # one table, as when output is no terminal
+""",
+    ),
+    "inspect": _Entry(
+        "look at stored sessions in a browser",
+        _late("cli.inspect_command", "add_inspect_command"),
+        _late("cli.inspect_command", "run_inspect"),
+        """
+  repertory inspect                          # what is in ~/.repertory, at http://127.0.0.1:8400
+  repertory inspect --at agents.db
+  repertory inspect --at agents.db --allow-changes
+""",
+    ),
+    "init": _Entry(
+        "make a first project that runs at once",
+        _late("cli.first_project", "add_init_options"),
+        _late("cli.first_project", "run_init"),
+        """
+  repertory init shop                        # an agent, its test and a README in the folder `shop`
+  repertory init shop --template service     # many sessions behind HTTP
+  repertory init shop --template worker      # many sessions, with jobs from standard input
+""",
+    ),
+    "migrate": _Entry(
+        "change programs of the Strands Agents SDK into programs of this one",
+        _add_migrate_options,
+        _migrate,
+        """
+  repertory migrate agents/ --check          # says what would be changed
+  repertory migrate agents/
+""",
+    ),
+    "memory": _Entry(
+        "search, add and erase what agents remember",
+        _late("cli.memory_commands", "add_memory_commands"),
+        _late("cli.memory_commands", "run_memory_command"),
+        """
+  repertory memory search rye bread
+  repertory memory add "We open at six."
+  repertory memory dead-letters
+""",
+    ),
+}
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Says what is wrong in one line, with what was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.stderr.write(
+            f"{self.prog}: error: {_with_suggestion(self, message)} `{self.prog} --help` shows what there is.\n"
+        )
+        sys.exit(2)
+
+    def option_names(self) -> Iterator[str]:
+        """Every long option, also of commands."""
+        for action in self._actions:
+            yield from (option for option in action.option_strings if option.startswith("--"))
+            commands: object = action.choices
+            if isinstance(commands, dict):
+                for command in cast("dict[str, CommandParser]", commands).values():
+                    yield from command.option_names()
+
+
+def _with_suggestion(parser: CommandParser, message: str) -> str:
+    """The sentence of argparse, and the name that is most like the one that does not exist."""
+    if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+        meant = did_you_mean(found[1], re.findall(r"[^\s,']+", found[2]))
+        is_command = message.startswith(("argument command", "argument action"))
+        return f"there is no command {found[1]}.{meant}" if is_command else f"{message}.{meant}"
+    if found := re.match(r"unrecognized arguments: (--[\w-]+)", message):
+        return f"{message}.{did_you_mean(found[1], parser.option_names())}"
+    return f"{message}."
+
+
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """Every command with its help; the options of all of them, or of one, whose module alone is loaded then."""
+    parser = CommandParser(
+        prog="repertory",
+        description="Talk to agents, and manage their stored sessions and memories.",
+        epilog="`repertory COMMAND --help` shows the options of a command, with examples.",
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, entry in _COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=entry.about,
+            description=f"{entry.about[0].upper()}{entry.about[1:]}.",
+            epilog=f"examples:{entry.examples.rstrip()}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if only is None or only == name:
+            entry.add(command)
     return parser
+
+
+def _version() -> str:
+    import repertory
+
+    return f"repertory {repertory.__version__}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns the exit code: 0 done, 1 it failed, 2 wrong usage or no model."""
-    options = build_parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    end = given.index("--") if "--" in given else len(given)
+    debug = "--debug" in given[:end] or os.environ.get("REPERTORY_FULL_TRACEBACKS", "0") not in ("", "0")
+    given = [each for number, each in enumerate(given) if each != "--debug" or number > end]
+    only = next((each for each in given if not each.startswith("-")), "")
+    options = build_parser(only).parse_args(given)
     logging.getLogger("repertory").addHandler(logging.NullHandler())  # commands report their failures themselves
     _take_any_text()
-    try:
-        return _run(options)
-    except BrokenPipeError:
-        # The reader has closed the pipe. The flush at exit must not fail as well.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    except (RepertoryError, ImportError, OSError) as error:
-        print(harmless(f"repertory: {error}"), file=sys.stderr)
-        return 1
+    with _Reporting(options, debug=debug) as report:
+        report.code = _COMMANDS[options.command].run(options)
+    return report.code
+
+
+class _Reporting:
+    """Turns whatever a command raises into one line and an exit code."""
+
+    def __init__(self, options: argparse.Namespace, *, debug: bool) -> None:
+        self.code = 1
+        self._options, self._debug = options, debug
+
+    def __enter__(self) -> _Reporting:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        match error:
+            case None:
+                return True
+            case BrokenPipeError():
+                # The reader has closed the pipe. The flush at exit must not fail as well.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            case KeyboardInterrupt():
+                self.code = 128 + signal.SIGINT
+            case Exception():
+                self._say(error)
+            case _:
+                return False
+        return True
+
+    def _say(self, error: Exception) -> None:
+        """What happened, and what to do next."""
+        from repertory.app.cli.listing import harmless  # the command has loaded it
+
+        if self._debug:
+            traceback.print_exception(error)
+        text = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, RepertoryError | ImportError | OSError):
+            text += _next_move(error, self._options)
+        else:
+            text = f"{type(error).__name__}: {text}; this is a fault in repertory: --debug shows where"
+        sys.stderr.write(harmless(f"repertory: {text}\n"))
+
+
+def _next_move(error: Exception, options: argparse.Namespace) -> str:
+    """What may help, with a semicolon before it; empty where the error says it itself."""
+    match error:
+        case SessionBusy() if "takeover" in options:
+            return "; wait until it ends, or add --takeover"
+        case NotFound() if str(error).startswith("no such session"):
+            return "; `repertory sessions list` shows what there is"
+        case AlreadyExists() if "force" in options:
+            return "; name another file, or add --force"
+        case AlreadyExists() if "new_id" in options and options.command == "sessions":
+            return "; choose another id"
+        case Corrupt() if getattr(options, "action", "") != "doctor":
+            return "; `repertory sessions doctor` says more"
+        case _:
+            return ""
 
 
 def _take_any_text() -> None:
@@ -75,27 +322,6 @@ def _take_any_text() -> None:
     for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "backslashreplace"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors=errors)
-
-
-def _run(options: argparse.Namespace) -> int:
-    if options.command == "chat":
-        from repertory.app.cli.chat import ChatSettings, run_chat  # loaded when used
-
-        settings = ChatSettings(
-            session_id=options.session,
-            source=options.source,
-            model=options.model,
-            offline=options.offline,
-            folder=Path(options.files).expanduser() if options.files else None,
-            place=chosen_place(options),
-        )
-        return run_chat(settings, os.environ)
-    if options.command == "migrate":
-        # Its package stands above this one.
-        return int(import_module("repertory.app.strands.migration").migrate(options.paths, check=options.check))
-    if options.command == "memory":
-        return run_memory_command(options)
-    return run_command(options)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ import anyio
 from repertory.actors.memory.store import ForgetMemories, ask_store
 from repertory.app.cli import listing
 from repertory.app.cli.listing import harmless, shortened
-from repertory.app.cli.session_commands import CommandOutput, add_place, chosen_place
+from repertory.app.cli.places import add_place, chosen_place, with_examples
+from repertory.app.cli.session_commands import CommandOutput
 from repertory.app.memory.memory_manager import MemoryManager, reached
 from repertory.app.memory.sqlite import SQLiteMemoryStore
 from repertory.app.operations.sessions import Sessions
@@ -46,7 +47,7 @@ def add_memory_commands(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", required=True)
 
     def add(name: str, run: _Run, text: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        command = commands.add_parser(name, **with_examples(text, _EXAMPLES[name], "memory"))
         command.set_defaults(run=run)
         command.add_argument("--json", action="store_true", help="print the report as JSON")
         return command
@@ -74,6 +75,16 @@ def add_memory_commands(parser: argparse.ArgumentParser) -> None:
     replay.add_argument("--takeover", action="store_true", help="take the session from its live owner")
     for command in (dead_letters, replay):
         add_place(command)
+
+
+_EXAMPLES = {
+    "search": "search rye bread\nsearch rye bread --manager shop.agents:memory",
+    "add": "add 'We open at six.'",
+    "forget": "forget 0b5e2f6a",
+    "stores": "stores --manager shop.agents:memory",
+    "dead-letters": "dead-letters\ndead-letters groceries --at agents.db",
+    "replay": "replay groceries",
+}
 
 
 def run_memory_command(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`repertory sessions ...`: the operations on stored sessions as commands, and names of places."""
+"""`repertory sessions ...`: the operations on stored sessions as commands."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
 
 from repertory.app.cli import listing
 from repertory.app.cli.listing import harmless
+from repertory.app.cli.places import FORMS, add_place, checked_argument, chosen_place, place_named, with_examples
+from repertory.app.cli.progress_bar import shown_progress
 from repertory.app.memory.sqlite import SQLiteMemoryStore
 from repertory.app.operations.sessions import Sessions
-from repertory.app.sessions.agentcore import AgentCoreMemorySessions
-from repertory.app.sessions.documented import FileSessions, S3Sessions
-from repertory.app.sessions.postgres import PostgresSessions
-from repertory.app.sessions.sessions import SQLiteSessions
-from repertory.app.sessions.snapshots import SnapshotSessions
-from repertory.app.sessions.storages import FileStorage, JournalSessions, S3Storage
+from repertory.backends.line_files import new_file
 from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -38,11 +35,8 @@ if TYPE_CHECKING:
     )
     from repertory.app.operations.marking import PruneReport
     from repertory.app.operations.showing import StoredAgent, StoredSession
-    from repertory.app.sessions.sessions import SessionPlace
-    from repertory.app.sessions.storages import Storage
 
-T = TypeVar("T")
-
+_AGES = "a number of seconds, or 45m, 12h, 30d, 8w"
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw]?)")
 
@@ -64,23 +58,6 @@ class Declined(Exception):
     """The user was asked, and did not say yes."""
 
 
-def add_place(parser: argparse.ArgumentParser) -> None:
-    """Adds `--at`, and `--database` for a database alone."""
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--at",
-        metavar="PLACE",
-        type=_argument(place_named),
-        help=f"where sessions are kept: {FORMS} (default: ~/.repertory/sessions.db)",
-    )
-    where.add_argument("--database", metavar="FILE", help="short for --at FILE")
-
-
-def chosen_place(options: argparse.Namespace) -> SessionPlace:
-    """The place that `--at` or `--database` names, or the default one."""
-    return SQLiteSessions(options.database) if options.at is None else options.at
-
-
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """Every command, with its options and its help."""
     commands = parser.add_subparsers(dest="action", required=True)
@@ -88,7 +65,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     def add(
         name: str, run: CliCommand, text: str, *, writes: bool = False, asks: bool = False
     ) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        command = commands.add_parser(name, **with_examples(text, _EXAMPLES[name]))
         command.set_defaults(run=run)
         add_place(command)
         command.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -102,6 +79,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     add("owed", _owed, "list the work that sessions owe, and what is parked")
     show = add("show", _show, "print every message of a session")
     history = add("history", _history, "list the positions to go back to, and what happened there")
+    graph = add("graph", _graph, "draw the branches of a session, with its labels and rewinds")
     search = add("search", _search, "find the messages that contain all of the given words")
     search.add_argument("words", nargs="+", metavar="WORD")
     search.add_argument("--session", metavar="ID", help="search this session only")
@@ -121,13 +99,14 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         "redact-text", _redact_text, "replace a text everywhere in a session, and erase it", writes=True, asks=True
     )
     delete = add("delete", _delete, "erase a session", writes=True, asks=True)
-    for command in (show, history, export, copy, fork, diff, rewind, unsummarize, mark, prune, redact, retext, delete):
+    named = (show, history, graph, export, copy, fork, diff, rewind, unsummarize, mark, prune, redact, retext, delete)
+    for command in named:
         command.add_argument("session", metavar="ID")
-    for command in (show, history, fork, diff, rewind, unsummarize, mark, prune, redact, retext):
+    for command in (show, history, graph, fork, diff, rewind, unsummarize, mark, prune, redact, retext):
         command.add_argument("--agent", metavar="ID", help="the agent (default: the only one, or `default`)")
     export.add_argument("file", metavar="FILE")
     export.add_argument("--force", action="store_true", help="replace FILE if it exists")
-    copy.add_argument("--to", required=True, metavar="PLACE", type=_argument(place_named), help=FORMS)
+    copy.add_argument("--to", required=True, metavar="PLACE", type=checked_argument(place_named), help=FORMS)
     for command in (imports, copy):
         command.add_argument("--as", dest="new_id", metavar="ID", help="the new session id (default: the same)")
     fork.add_argument("new_id", metavar="NEW")
@@ -140,19 +119,54 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     mark.add_argument("label", metavar="LABEL", help="the label; a label that exists moves to the new position")
     mark.add_argument("--position", type=int, metavar="N", help="the position (default: the end)")
     mark.add_argument("--note", metavar="TEXT", help="a note to store with the mark")
-    prune.add_argument("--keep", type=int, metavar="N", help="keep only the newest N marks")
-    age = "a number of seconds, or 45m, 12h, 30d, 8w"
-    prune.add_argument(
-        "--older-than", type=_argument(_age_s), metavar="AGE", help=f"erase only what is older than {age}"
-    )
-    prune.add_argument("--beyond-rewinds", action="store_true", help="also erase what rewinds left behind")
-    prune.add_argument("--dry-run", action="store_true", help="only print what would be erased")
+    _add_prune_options(prune)
+    _add_graph_options(graph)
     _add_redaction_options(redact, retext)
     expire = add("expire", _expire, "delete every session that has not changed for AGE", asks=True)
-    expire.add_argument("age", type=_argument(_age_s), metavar="AGE", help=age)
+    expire.add_argument("age", type=checked_argument(_age_s), metavar="AGE", help=_AGES)
     expire.add_argument("--dry-run", action="store_true", help="only print what would be deleted")
     doctor = add("doctor", _doctor, "examine every session; exits with 1 when something is damaged")
     doctor.add_argument("--repair", action="store_true", help="move damaged data aside, so that the rest opens")
+    for command in (search, export, imports, copy, expire, doctor):
+        command.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+_EXAMPLES = {
+    "list": "list\nlist --at postgresql://agents@db/agents --json",
+    "owed": "owed --at agents.db",
+    "show": "show groceries\nshow groceries --json",
+    "history": "history groceries",
+    "graph": "graph groceries\ngraph groceries --out groceries.svg",
+    "search": "search rye bread\nsearch rye bread --session groceries --max 10",
+    "export": "export groceries groceries.jsonl\nexport groceries - | gzip > groceries.jsonl.gz",
+    "import": "import groceries.jsonl\nimport groceries.jsonl --as groceries-2",
+    "copy": "copy groceries --to files:documents\ncopy groceries --to s3://bucket/agents --as groceries-2",
+    "fork": "fork groceries groceries-2\nfork groceries groceries-2 --position 12",
+    "diff": "diff groceries groceries-2\ndiff groceries groceries --position 12",
+    "rewind": "rewind groceries 12\nrewind groceries before-the-order",
+    "drop-summary": "drop-summary groceries",
+    "mark": 'mark groceries before-the-order\nmark groceries start --position 2 --note "as agreed"',
+    "prune": "prune groceries --keep 5 --dry-run\nprune groceries --older-than 30d --beyond-rewinds",
+    "redact": "redact groceries 3\nredact groceries 3 '[a phone number]' --memory memory.db",
+    "redact-text": "redact-text groceries '+44 20 7946 0000'\nredact-text groceries - --yes < secret.txt",
+    "delete": "delete groceries",
+    "expire": "expire 30d --dry-run\nexpire 8w --yes",
+    "doctor": "doctor\ndoctor --at journal:agents --repair",
+}
+
+
+def _add_prune_options(prune: argparse.ArgumentParser) -> None:
+    prune.add_argument("--keep", type=int, metavar="N", help="keep only the newest N marks")
+    prune.add_argument(
+        "--older-than", type=checked_argument(_age_s), metavar="AGE", help=f"erase only what is older than {_AGES}"
+    )
+    prune.add_argument("--beyond-rewinds", action="store_true", help="also erase what rewinds left behind")
+    prune.add_argument("--dry-run", action="store_true", help="only print what would be erased")
+
+
+def _add_graph_options(graph: argparse.ArgumentParser) -> None:
+    graph.add_argument("--out", metavar="FILE", help="write an SVG picture to FILE (-: standard output)")
+    graph.add_argument("--force", action="store_true", help="replace FILE if it exists")
 
 
 def _add_redaction_options(redact: argparse.ArgumentParser, retext: argparse.ArgumentParser) -> None:
@@ -209,6 +223,18 @@ async def _history(options: argparse.Namespace, sessions: Sessions) -> CommandOu
     return CommandOutput(found, listing.happening_lines(found))
 
 
+async def _graph(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
+    found = await sessions.graph(options.session, agent=options.agent)
+    if options.out is None:
+        return CommandOutput({"svg": found.svg, "text": found.text}, iter(found.text.splitlines()))
+    if options.out == "-":
+        await _write_out(found.svg.encode())
+        return CommandOutput(None, iter(()))
+    async with new_file(Path(options.out), overwrite=options.force) as write:
+        await write(found.svg.encode())
+    return CommandOutput({"file": options.out}, iter([f"Drawn in {harmless(options.out)}."]))
+
+
 async def _mark(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     note = {} if options.note is None else {"note": options.note}
     done = await sessions.mark(
@@ -237,25 +263,36 @@ async def _prune(options: argparse.Namespace, sessions: Sessions) -> CommandOutp
 
 
 async def _search(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
-    found = await sessions.search(" ".join(options.words), session_id=options.session, hits_max=options.max)
+    with shown_progress(options) as progress:
+        found = await sessions.search(
+            " ".join(options.words), session_id=options.session, hits_max=options.max, progress=progress
+        )
     return CommandOutput(found, listing.hit_lines(found))
 
 
 async def _export(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     if options.file == "-":
-        await sessions.write_export(options.session, _write_out)
+        with shown_progress(options) as progress:
+            await sessions.write_export(options.session, _write_out, progress=progress)
         return CommandOutput(None, iter(()))
-    done = await sessions.export(options.session, Path(options.file), overwrite=options.force)
+    with shown_progress(options) as progress:
+        done = await sessions.export(options.session, Path(options.file), overwrite=options.force, progress=progress)
     return CommandOutput(done, iter([f"{_copied(done, 'exported')} to {harmless(options.file)}."]))
 
 
 async def _import(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
-    done = await sessions.import_(Path(options.file), session_id=options.new_id, takeover=options.takeover)
+    with shown_progress(options) as progress:
+        done = await sessions.import_(
+            Path(options.file), session_id=options.new_id, takeover=options.takeover, progress=progress
+        )
     return CommandOutput(done, iter([f"{_copied(done, 'imported')}."]))
 
 
 async def _copy(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
-    done = await sessions.copy(options.session, options.to, new_id=options.new_id, takeover=options.takeover)
+    with shown_progress(options) as progress:
+        done = await sessions.copy(
+            options.session, options.to, new_id=options.new_id, takeover=options.takeover, progress=progress
+        )
     return CommandOutput(done, iter([f"{_copied(done, 'copied')}."]))
 
 
@@ -328,12 +365,14 @@ async def _expire(options: argparse.Namespace, sessions: Sessions) -> CommandOut
     if options.dry_run or not planned.expired:
         return CommandOutput(planned, _expiry_lines(planned))
     await _ask(options, f"Delete {len(planned.expired)} sessions? This cannot be undone.")
-    done = await sessions.expire(options.age)
+    with shown_progress(options) as progress:
+        done = await sessions.expire(options.age, progress=progress)
     return CommandOutput(done, _expiry_lines(done))
 
 
 async def _doctor(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
-    report = await sessions.doctor(repair=options.repair)
+    with shown_progress(options) as progress:
+        report = await sessions.doctor(repair=options.repair, progress=progress)
     return CommandOutput(report, listing.health_lines(report), 0 if report.ok else 1)
 
 
@@ -438,67 +477,3 @@ def _age_s(text: str) -> float:
     if found is None:
         raise Invalid("an age is a number of seconds, or such as 45m, 12h, 30d, 8w", got=text)
     return float(found[1]) * _UNITS_S[found[2] or "s"]
-
-
-def _argument(read: Callable[[str], T]) -> Callable[[str], T]:
-    """The reader of an argument, with `Invalid` raised as the error that argparse expects."""
-
-    def convert(text: str) -> T:
-        try:
-            return read(text)
-        except Invalid as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return convert
-
-
-FORMS = (
-    "a database file, sqlite:FILE, journal:FOLDER, journal:s3://BUCKET/PREFIX, files:FOLDER, s3://BUCKET/PREFIX,"
-    " snapshots:FOLDER, snapshots:s3://BUCKET/PREFIX, agentcore:MEMORY/ACTOR or postgresql://USER@HOST/DATABASE#SCHEMA"
-)
-"""The forms of a place, for help texts."""
-_MEMORY = re.compile(r"((?:arn:.*:memory/)?[^/]+)/(.+)")
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(.*)", re.DOTALL)
-
-
-def place_named(text: str) -> SessionPlace:
-    """The place of this name. A name without a scheme is a database file. Errors: `Invalid` listing the forms."""
-    if text.startswith("s3://"):
-        return S3Sessions(*_bucket(text))
-    if text.startswith(("postgresql://", "postgres://")):
-        dsn, _, schema = text.partition("#")
-        return PostgresSessions(dsn, schema=schema) if schema else PostgresSessions(dsn)
-    match _SCHEME.fullmatch(text):
-        case None if text:
-            return SQLiteSessions(text)
-        case re.Match() as found if found[2]:
-            return _of_scheme(found[1], found[2], text)
-        case _:
-            raise Invalid(f"a place of sessions is {FORMS}", got=text)
-
-
-def _of_scheme(scheme: str, rest: str, text: str) -> SessionPlace:
-    match scheme:
-        case "sqlite":
-            return SQLiteSessions(rest)
-        case "journal":
-            return JournalSessions(_storage(rest))
-        case "snapshots":
-            return SnapshotSessions(_storage(rest))
-        case "files":
-            return FileSessions(rest)
-        case "agentcore" if found := _MEMORY.fullmatch(rest):
-            return AgentCoreMemorySessions(found[1], found[2])
-        case _:
-            raise Invalid(f"a place of sessions is {FORMS}", got=text)
-
-
-def _storage(rest: str) -> Storage:
-    return S3Storage(*_bucket(rest)) if rest.startswith("s3://") else FileStorage(rest)
-
-
-def _bucket(url: str) -> tuple[str, str]:
-    bucket, _, prefix = url.removeprefix("s3://").partition("/")
-    if not bucket:
-        raise Invalid("a bucket has a name: s3://BUCKET/PREFIX", got=url)
-    return bucket, prefix.strip("/")

@@ -26,6 +26,7 @@ from msgspec import Struct
 from repertory.app.host.host import PAUSED_S, Host, HostSettings
 from repertory.errors import Invalid
 from repertory.forking import call_in_children, never_collect
+from repertory.logs import ERROR, note
 from repertory.runtime.cell import attempt
 from repertory.runtime.waker import parking_here
 
@@ -166,7 +167,7 @@ class BlockingHost:
         self._woken()
         self._thread.join(max(0.0, self._end_by - time.monotonic()))
         if self._thread.is_alive():
-            _log.error("sync calls did not end in time; the process does not wait for them within_s=%s", within_s)
+            note(_log, ERROR, "sync calls did not end in time; the process does not wait for them", within_s=within_s)
 
     def _woken(self) -> bool:
         """Wake the loop's own task. False when the loop has ended."""
@@ -407,7 +408,7 @@ async def _finish_one(waiting: dict[int, Unfinished], key: int, one: Unfinished,
         return
     with _lock:
         more = _under_way.pop(key, False)
-    why = outcome[0] if outcome else repr(error)
+    why = outcome[0] if outcome else type(error).__name__
     if why is not None:
         _tell(one, why)
     elif more:
@@ -415,7 +416,7 @@ async def _finish_one(waiting: dict[int, Unfinished], key: int, one: Unfinished,
 
 
 def _tell(one: Unfinished, why: str) -> None:
-    _unsaved_log.error("%s session=%r agent=%r cause=%r", one.left, one.session_id, one.agent_id, why)
+    note(_unsaved_log, ERROR, one.left, session=one.session_id, agent=one.agent_id, cause=why)
 
 
 def _forget_parent() -> None:

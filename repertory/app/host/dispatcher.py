@@ -1,4 +1,4 @@
-"""The dispatcher of a runtime: wakes sessions that owe work which nobody waits for.
+"""The dispatcher of a runtime: does what nobody waits for. It wakes sessions that owe work, and makes posted calls.
 
 State: how many sessions it wakes now. Fails: by a bug alone, and is started again; what it had claimed is due again
 later. Pace: one look a second, and one as soon as there is room again while more is due. Supervised by the root.
@@ -7,18 +7,22 @@ later. Pace: one look a second, and one as soon as there is room again while mor
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable, Collection
+import math
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from repertory.errors import RepertoryError, Retryable
+from repertory.core.owed import AGAIN_S
+from repertory.errors import RepertoryError, Retryable, StoreFailed, Throttled
+from repertory.logs import DEBUG, WARNING, note
 from repertory.runtime.actor import Actor
 from repertory.runtime.message import Next, carry_on
 from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
+    from repertory.backends.peers.ports import BoxedCall
     from repertory.backends.ports import SessionStore
     from repertory.core.owed import OwedWork
 
@@ -37,6 +41,8 @@ class Awakening(Struct, frozen=True, kw_only=True):
 
     wake: Callable[[OwedWork], Awaitable[None]]
     """Does the work. Errors that it raises are logged; what is still owed then is due again later."""
+    call: Callable[[BoxedCall], Awaitable[None]]
+    """Makes a posted call. It is tried again after errors that may go away, and parked after others."""
     agents: Callable[[], Collection[str]]
     """The agents that the runtime has."""
     room: int
@@ -46,14 +52,22 @@ class Awakening(Struct, frozen=True, kw_only=True):
 class Dispatcher(Actor[LookForDue]):
     """Claims what is due in one store."""
 
-    def __init__(self, store: SessionStore, awakening: Awakening, refusing: Callable[[], bool]) -> None:
-        """`refusing`: whether the runtime shuts down."""
+    def __init__(
+        self, store: SessionStore, awakening: Awakening, wall: Callable[[], float], refusing: Callable[[], bool]
+    ) -> None:
+        """`wall` gives epoch seconds. `refusing`: whether the runtime shuts down."""
         self._store = store
+        self._box = store.call_box()
         self._awakening = awakening
+        self._wall = wall
         self._refusing = refusing
         self._awake = 0
+        self._rests_until = -math.inf
+        """Until when no posted calls are taken."""
         self._more = False
         """Whether the last look found as much as there was room for."""
+        self._refused = ""
+        """Why the store last refused to be looked at: that is logged once."""
 
     def summary(self) -> object:
         return {"store": self._store.name, "awake": self._awake, "room": self._awakening.room}
@@ -66,32 +80,80 @@ class Dispatcher(Actor[LookForDue]):
         room, agents = self._awakening.room - self._awake, self._awakening.agents()
         if room > 0 and agents and not self._refusing():
             due = await self._due(room, agents)
-            self._more = len(due) == room
+            calls = await self._calls(room - len(due), agents)
+            self._more = len(due) + len(calls) == room
+            self._awake += len(due) + len(calls)
             for work in due:
-                self._awake += 1
                 self.context.job(self._wake, work, name=f"wake {work.session_id}")
+            for call in calls:
+                self.context.job(self._make, call, name=f"posted call {call.session_id}")
         self.context.after(LOOK_S * self.context.rng.uniform(0.8, 1.2), LookForDue(), key="look")
         return carry_on()
 
     async def _due(self, room: int, agents: Collection[str]) -> Collection[OwedWork]:
-        """Empty if the store cannot be read now: the next look finds what is due."""
+        """Empty if the store cannot be read now, or refuses it: the next look finds what is due."""
         try:
-            return await self._store.claim_due(time.time(), room, agents)
+            return await self._store.claim_due(self._wall(), room, agents)
+        except Retryable:
+            return ()
+        except StoreFailed as error:
+            if str(error) != self._refused:
+                self._refused = str(error)
+                note(self.context.logger, WARNING, "what is owed cannot be read", error)
+            return ()
+
+    async def _calls(self, room: int, agents: Collection[str]) -> Sequence[BoxedCall]:
+        """Empty as above."""
+        if self._box is None or room <= 0 or self.context.clock() < self._rests_until:
+            return ()
+        try:
+            return await self._box.take(room, agents)
         except Retryable:
             return ()
 
+    async def _make(self, call: BoxedCall) -> None:
+        """Make the call, and say so. What cannot be said now stays this owner's, and is given to others when it ends:
+        the same token does nothing twice.
+        """
+        assert self._box is not None
+        made = False
+        try:
+            await self._awakening.call(call)
+            made = True
+            await self._box.done([call])
+        except Retryable as error:
+            if not made:
+                wait_s = error.retry_after_s if isinstance(error, Throttled) else None
+                if wait_s is not None:  # Others look meanwhile: it may be meant for one of them.
+                    self._rests_until = self.context.clock() + 2 * LOOK_S
+                with suppress(Retryable):
+                    await self._box.again(call, AGAIN_S if wait_s is None else wait_s, str(error))
+        except RepertoryError as error:
+            ids = {"session": call.session_id, "agent": call.agent_id, "token": call.token}
+            note(self.context.logger, WARNING, "a posted call failed", error, **ids)
+            with suppress(Retryable):
+                await self._box.again(call, AGAIN_S, str(error), park=True)
+        finally:
+            self._ended()
+
     async def _wake(self, work: OwedWork) -> None:
+        ids = {"session": work.session_id, "agent": work.agent_id}
+        note(self.context.logger, DEBUG, "a session is woken", why=work.why, **ids)
         try:
             await self._awakening.wake(work)
         except RepertoryError as error:
-            fields = work.session_id, work.agent_id, work.why, str(error)
-            self.context.logger.warning("owed work could not be done session=%r agent=%r why=%r cause=%r", *fields)
+            note(self.context.logger, WARNING, "owed work could not be done", error, why=work.why, **ids)
         finally:
-            self._awake -= 1
-            if self._more:
-                self._more = False
-                self.context.self_ref.tell(LookForDue())
+            self._ended()
+
+    def _ended(self) -> None:
+        self._awake -= 1
+        if self._more:
+            self._more = False
+            self.context.self_ref.tell(LookForDue())
 
 
-def dispatcher_spec(store: SessionStore, awakening: Awakening, refusing: Callable[[], bool]) -> ChildSpec:
-    return ChildSpec(name="dispatcher", factory=lambda: Dispatcher(store, awakening, refusing))
+def dispatcher_spec(
+    store: SessionStore, awakening: Awakening, wall: Callable[[], float], refusing: Callable[[], bool]
+) -> ChildSpec:
+    return ChildSpec(name="dispatcher", factory=lambda: Dispatcher(store, awakening, wall, refusing))

@@ -1,4 +1,4 @@
-"""The public edge: the tracebacks that callers see, whether a thread runs an event loop, and optional spans.
+"""The public edge: the tracebacks that callers see, whether a thread runs an event loop, and telemetry if there is any.
 
 An error of ours reaches the caller with the frames of the caller's code and of user code that raised. Frames of this
 package, of the event loops and of client libraries are removed, and a group of one error becomes that error. Causes
@@ -7,6 +7,7 @@ keep their place in the chain. `REPERTORY_FULL_TRACEBACKS=1` leaves everything a
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import inspect
 import os
@@ -15,10 +16,13 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequen
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from repertory.errors import RepertoryError
 from repertory.forking import call_in_children
+
+if TYPE_CHECKING:
+    from repertory.backends.telemetry_ports import CallTelemetry
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -173,25 +177,61 @@ def _forget_parent() -> None:
 call_in_children(_forget_parent)
 
 
-# Spans around work outside turns, and events for content that a turn lacks, if the program uses OpenTelemetry;
-# nothing without it.
+# Telemetry, if the program uses OpenTelemetry; nothing without it. Nothing is imported here before a provider is set.
 
 AttributeValue: TypeAlias = (
     "str | bool | int | float | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]"
 )
 """The values that a span's attribute may have."""
 _NAME = "repertory"
+_FLUSH_S = 5.0
+"""How long a drain waits for exporters."""
+_IDLE = frozenset(("ProxyTracerProvider", "NoOpTracerProvider", "_ProxyMeterProvider", "NoOpMeterProvider"))
+"""What stands in the place of a provider until the program sets one."""
+
+
+def telemetry() -> CallTelemetry | None:
+    """What takes the spans and measurements of calls; None if the program has set no provider for either."""
+    tracers = _provider("opentelemetry.trace", "get_tracer_provider")
+    meters = _provider("opentelemetry.metrics", "get_meter_provider")
+    if tracers is None and meters is None:
+        return None
+    from repertory.app.host.telemetry import telemetry_of  # loaded with the first call that is traced
+
+    return telemetry_of(tracers, meters)
+
+
+def _provider(module: str, getter: str) -> Any:
+    """The provider that the program has set; None if there is none. A module that another thread is still importing has
+    none yet.
+    """
+    get = getattr(sys.modules.get(module), getter, None)
+    if get is None:
+        return None
+    try:
+        provider = get()
+    except NameError:  # The module is there in part.
+        return None
+    return None if type(provider).__name__ in _IDLE else provider
 
 
 @contextmanager
 def span(name: str, attributes: Mapping[str, AttributeValue]) -> Generator[None]:
-    """A span of that name as the current one, until the end of the block; it records an error of the block."""
+    """A span of that name as the current one, until the end of the block. It has the type of an error of the block, not
+    its text, which may say what nobody else may read.
+    """
     get_tracer = _imported("get_tracer")
     if get_tracer is None:
         yield
         return
-    with get_tracer(_NAME).start_as_current_span(name, attributes=dict(attributes)):
-        yield
+    options = {"attributes": dict(attributes), "record_exception": False, "set_status_on_exception": False}
+    with get_tracer(_NAME).start_as_current_span(name, **options) as current:
+        try:
+            yield
+        except Exception as error:
+            current.set_attribute("error.type", type(error).__qualname__)
+            current.set_status(_imported("StatusCode").ERROR)
+            raise
 
 
 def tell_left_out(name: str, why: str) -> None:
@@ -199,6 +239,34 @@ def tell_left_out(name: str, why: str) -> None:
     get_current_span = _imported("get_current_span")
     if get_current_span is not None:
         get_current_span().add_event("repertory.injection.left_out", {"injection": name, "why": why})
+
+
+def trace_headers() -> dict[str, str]:
+    """The current trace for another process, as W3C headers; empty if nobody traces here."""
+    if telemetry() is None:
+        return {}
+    from repertory.backends.telemetry.propagation import carried  # loaded when something is traced
+
+    return carried()
+
+
+def context_of(headers: Mapping[str, str]) -> contextvars.Context:
+    """The running context variables, with the trace of a caller in another process, if anybody traces here."""
+    context = contextvars.copy_context()
+    if headers and telemetry() is not None:
+        from repertory.backends.telemetry.propagation import continue_from  # loaded when something is traced
+
+        context.run(continue_from, headers)
+    return context
+
+
+async def flush_exporters() -> None:
+    """Have the exporters that a `Telemetry` set up send what they hold, for a few seconds at most. Nothing without."""
+    host: Any = sys.modules.get("repertory.app.host.telemetry")
+    if host is not None and host.exports():
+        from repertory.backends.worker_threads import run_in_thread  # loaded with the first session
+
+        await run_in_thread(functools.partial(host.flush_telemetry, _FLUSH_S))
 
 
 def _imported(name: str) -> Any:

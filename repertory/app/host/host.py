@@ -21,13 +21,23 @@ from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.leases import Durable
 from repertory.actors.session import session_spec
 from repertory.actors.writer import CommitBuffer, CommitBuffers, NotStored
-from repertory.app.host.session import ActivationLock, ActiveSession, active_session
-from repertory.app.host.shared import OpenMemories, OpenStores, ServerUse, ToolServers, reason_of, take_name
+from repertory.app.host.session import ActivationLock, ActiveSession, active_session, wall_clock
+from repertory.app.host.shared import (
+    GiveUp,
+    LookForIdle,
+    OpenMemories,
+    OpenStores,
+    ServerUse,
+    ToolServers,
+    giver_spec,
+    idle_watch_spec,
+    reason_of,
+    take_name,
+)
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience
 from repertory.errors import StartFailed, StoreUnavailable, Unavailable
-from repertory.runtime.actor import Actor
+from repertory.logs import ERROR, note
 from repertory.runtime.drain import DrainPhase
-from repertory.runtime.message import Next, carry_on
 from repertory.runtime.spec import ChildSpec, Strategy, SupervisorSettings
 from repertory.runtime.system import ActorSystem, OnFatal, SystemSettings
 
@@ -35,10 +45,11 @@ if TYPE_CHECKING:
     from threading import Thread
 
     from repertory.actors.memory.consumer import MemoryParts
-    from repertory.app.host.dispatcher import Awakening
+    from repertory.app.host.dispatcher import Awakening, LookForDue
     from repertory.app.host.session import SessionSpec
     from repertory.app.sessions.sessions import SessionPlace
-    from repertory.backends.ports import Model
+    from repertory.backends.peers.ports import PeerDirectory
+    from repertory.backends.ports import Model, SessionStore
     from repertory.core.memory.progress import StoreFlush
     from repertory.runtime.ref import ActorRef
 
@@ -82,6 +93,8 @@ class HostSettings(Struct, frozen=True, kw_only=True):
     """
     closes_models: bool = True
     """Whether the host closes the models that were used when it is left."""
+    wall: Callable[[], float] = wall_clock
+    """Gives epoch seconds."""
 
 
 class _Place(Struct):
@@ -171,15 +184,17 @@ class Host:
         """Per session and agent: the accepted records that are not stored yet."""
         self._keeps = settings.idle_timeout_s > 0 and not settings.pauses
         """Whether sessions stay owned, and what they use stays open, while nobody uses them."""
-        self._stores = OpenStores(self.system, self.buffers, self._yield if self._keeps else None)
+        self._stores = OpenStores(self.system, self.buffers, self._requested if self._keeps else None)
         self.servers = ToolServers(self.system)
         """The tool servers of sessions, and of clients that are open by hand."""
         self.memories = OpenMemories(self.system)
         """The memory store actors of sessions, and of programs that ask a store."""
         self._remembers = False
         """Whether any session has used a memory store."""
-        self._places: dict[PlaceKey, _Place] = {}
+        self.places: dict[PlaceKey, _Place] = {}
+        """Its sessions, to be looked at from any thread."""
         self._watch: ActorRef[LookForIdle] | None = None
+        self._giver: ActorRef[GiveUp] | None = None
         self._paused: dict[PlaceKey, _Place] = {}
         """The paused sessions, in the order in which they were used."""
         self._wanted: set[tuple[str, str]] = set()
@@ -188,6 +203,10 @@ class Host:
         """What the stopped nodes of calls that still run could not store, by the orchestrator that is called."""
         self._names: set[str] = set()
         self._refusing = False
+        self.dispatcher: ActorRef[LookForDue] | None = None
+        """Looks for what nobody waits for, in a runtime that does that."""
+        self.heeds: Callable[[str], bool] | None = None
+        """Whether a session is given up that another process asks for; None: always."""
         self.flushed: list[Mapping[str, StoreFlush]] = []
         """By session: what memory stores stored during the drain, and what not."""
         self._models: dict[int, Model] = {}
@@ -205,9 +224,11 @@ class Host:
             self._outer = _ambient.get()
             _ambient.set(self)
         if self._settings.idle_timeout_s > 0:
-            watch = idle_watch_spec(self._settings.idle_timeout_s / 4, self._passivate_idle)
             try:
-                self._watch = await self.system.start(watch)
+                self._watch = await self.system.start(
+                    idle_watch_spec(self._settings.idle_timeout_s / 4, self._passivate_idle)
+                )
+                self._giver = await self.system.start(giver_spec(self._yield))
             except BaseException:
                 await self.__aexit__(*sys.exc_info())
                 raise
@@ -229,11 +250,33 @@ class Host:
         from repertory.app.host.dispatcher import dispatcher_spec  # loaded when used
 
         durable = await self._stores.enter(sessions)
-        await self.system.start(dispatcher_spec(durable.store, awakening, lambda: self._refusing))
+        if durable.store.capabilities.wakes or durable.store.call_box() is not None:
+            spec = dispatcher_spec(durable.store, awakening, self.wall, lambda: self._refusing)
+            self.dispatcher = await self.system.start(spec)
+        else:
+            await self._stores.leave(sessions.key, keep=True)
+
+    async def store_of(self, sessions: SessionPlace, elsewhere: PeerDirectory | None = None) -> SessionStore:
+        """The store of this place, maintained, and open until the host is left. `elsewhere`: see `Shared.share_in`."""
+        durable = await self._stores.enter(sessions)
+        if elsewhere is not None:
+            durable.store.share_in(elsewhere)
+        await self._stores.maintain(sessions.key)
+        return durable.store
+
+    def holds(self, spec: SessionSpec) -> bool:
+        """Whether the session is active here."""
+        place = self.places.get(_key(spec, None))
+        return place is not None and not place.ending and place.active is not None and place.active.alive
+
+    async def give_up_idle(self) -> None:
+        """Stop all idle sessions now, in a drain before the others."""
+        await self._rest_all(only_idle=True)
 
     async def let_go(self, spec: SessionSpec) -> None:
         """Stop an idle session now instead of after its idle time; one that is in use when its users have left."""
-        await self._yield(*spec.key[:2])
+        if self._keeps:
+            await self._yield(*spec.key[:2])
 
     def abandon(self) -> list[Thread]:
         """Close the stores without the event loop, which was closed. Returns the threads that still do so."""
@@ -259,6 +302,11 @@ class Host:
         return SessionUse(self, spec, deadline)
 
     @property
+    def wall(self) -> Callable[[], float]:
+        """Gives epoch seconds."""
+        return self._settings.wall
+
+    @property
     def alone(self) -> bool:
         """Whether the host serves one agent alone."""
         return self._settings.alone
@@ -278,7 +326,9 @@ class Host:
         if self._refusing:
             raise Unavailable("the runtime is shutting down", session=spec.agent.session_id)
         key = _key(spec, within)
-        place = self._places.setdefault(key, _Place())
+        place = self.places.get(key)
+        if place is None:
+            place = self.places[key] = _Place(idle_since=anyio.current_time())
         place.users += 1
         place.by = max(place.by, min(deadline, caller_deadline()))
         active = place.active
@@ -303,31 +353,30 @@ class Host:
             raise
 
     async def leave(self, spec: SessionSpec, *, within: ActivationLock | None = None) -> NotStored | None:
-        """Removes a user; the last one stops or pauses the session, unless it may idle and no other process asks for
-        it. Cancellation waits for that. Returns what an agent could not store, and is lost, where sessions end with
-        their calls.
+        """Removes a user; the last one stops or pauses the session, unless it may idle. Cancellation waits for that.
+        A session that another process asks for is given up soon afterwards. Returns what an agent could not store, and
+        is lost, where sessions end with their calls.
         """
         key = _key(spec, within)
-        place = self._places[key]
+        place = self.places[key]
         place.users -= 1
         place.idle_since = anyio.current_time()
-        wanted = spec.key[:2] in self._wanted
-        if place.users or (self._keeps and not spec.own and not wanted):
+        if not place.users and self._giver is not None and key[:2] in self._wanted:
+            # Not here: it waits for all of the session's turns, and this may be a part of one.
+            self._giver.tell(GiveUp(store_key=key[0], session_id=key[1]))
+        if place.users or (self._keeps and not spec.own):
             place.drop_lock()
             return None
         try:
             with anyio.CancelScope(shield=True):
-                lost = await self._leave_last(key, place, wanted=wanted)
+                lost = await self._leave_last(key, place)
                 return lost if spec.parts is not None else self._log_lost(spec.lock, lost)
         except BaseException:
             self._note_cut(place)
             raise
         raise AssertionError
 
-    async def _leave_last(self, key: PlaceKey, place: _Place, *, wanted: bool) -> NotStored | None:
-        if wanted:
-            await self._yield(*key[:2])
-            return None
+    async def _leave_last(self, key: PlaceKey, place: _Place) -> NotStored | None:
         async with place.lock:
             if place.users:
                 return None
@@ -387,7 +436,7 @@ class Host:
             if place.store_key is not None:
                 await self._stores.maintain(place.store_key)
             active = place.active = active_session(
-                spec.parts, supervisor or refs["agent"], refs, stored=spec.sessions is not None
+                spec.parts, supervisor or refs["agent"], refs, self.wall, stored=spec.sessions is not None
             )
         except StartFailed as error:
             raise (failure := reason_of(error)) from failure.__cause__
@@ -511,8 +560,8 @@ class Host:
     def _drop_empty(self, key: PlaceKey, place: _Place) -> None:
         """Drop the place of a session without users that needs nothing kept here."""
         unused = place.active is None and place.memory is None and not place.users and place.spec is None
-        if unused and not place.ending and self._places.get(key) is place:
-            del self._places[key]
+        if unused and not place.ending and self.places.get(key) is place:
+            del self.places[key]
 
     async def _forget(self, place: _Place) -> None:
         """Release everything that the session used, after the last of its actors has ended."""
@@ -542,7 +591,7 @@ class Host:
         """Stop every session that was idle for `idle_timeout_s` and has no records waiting for its store, and try again
         to release those of which a store could not be told.
         """
-        for key, place in list(self._places.items()):
+        for key, place in list(self.places.items()):
             async with place.lock:
                 if place.cut and not place.users:
                     place.cut = False
@@ -550,14 +599,15 @@ class Host:
                         await self._rest(key, place)
                 idle_s = anyio.current_time() - place.idle_since
                 idle = not place.users and not place.waits and idle_s >= self._settings.idle_timeout_s
-                if idle and place.active is not None:
+                active = place.active
+                if idle and active is not None and not active.read_model.in_a_turn:  # A timer may have begun one.
                     await self._rest(key, place)
             self._drop_empty(key, place)
         await self._stores.give_up_all_owed()
 
     async def _yield(self, store_key: str, session_id: str) -> None:
         """Another process asks for a session: stop it, now or when its turns are over."""
-        places = {key: place for key, place in self._places.items() if key[:2] == (store_key, session_id)}
+        places = {key: place for key, place in self.places.items() if key[:2] == (store_key, session_id)}
         if any(place.users or place.waits for place in places.values()):
             self._wanted.add((store_key, session_id))
             return
@@ -568,6 +618,11 @@ class Host:
                     await self._rest(key, place)
         await self._stores.give_up_owed(store_key, session_id)
 
+    async def _requested(self, store_key: str, session_id: str) -> None:
+        """Another process asks for a session."""
+        if self.heeds is None or self.heeds(session_id):
+            await self._yield(store_key, session_id)
+
     async def _refuse(self) -> None:
         """From now on `enter` raises `Unavailable`."""
         self._refusing = True
@@ -575,7 +630,7 @@ class Host:
     async def _finish_turns(self) -> None:
         """Let running turns finish. The phase's deadline cancels this task; remaining turns are cancelled later."""
         async with anyio.create_task_group() as group:
-            for place in list(self._places.values()):
+            for place in list(self.places.values()):
                 if not place.idle:
                     group.start_soon(self._finish_turns_of, place)
 
@@ -587,7 +642,7 @@ class Host:
 
     async def _flush_memories(self) -> None:
         """Flush the memories of all active sessions."""
-        active = [place.active for place in self._places.values() if place.active is not None and not place.paused]
+        active = [place.active for place in self.places.values() if place.active is not None and not place.paused]
         async with anyio.create_task_group() as group:
             for session in active:
                 if session.memory is not None:
@@ -596,14 +651,14 @@ class Host:
     async def _flush_memory(self, session: ActiveSession) -> None:
         self.flushed.append(await session.flush_memory())
 
-    async def _rest_all(self) -> None:
+    async def _rest_all(self, *, only_idle: bool = False) -> None:
         """Commit every journal and release every lease: those of idle sessions together, beside the others."""
         async with anyio.create_task_group() as group:
             idle: list[tuple[PlaceKey, _Place]] = []
-            for key, place in list(self._places.items()):
+            for key, place in list(self.places.items()):
                 if place.idle and self._keeps and place.remembers is None:
                     idle.append((key, place))
-                else:
+                elif not only_idle:
                     group.start_soon(self._rest_one, key, place)
             self._stores.gather_releases()
             for number, (key, place) in enumerate(idle):
@@ -635,7 +690,7 @@ class Host:
 
     async def _close(self) -> None:
         """Close the stores and models of the sessions, whose actors have ended."""
-        for place in self._places.values():
+        for place in self.places.values():
             self._release(place)
         if not self._settings.alone:
             await self.memories.aclose()
@@ -651,7 +706,7 @@ def _key(spec: SessionSpec, within: ActivationLock | None) -> PlaceKey:
 
 def _log_not_stored(reports: Iterable[NotStored]) -> None:
     for report in reports:
-        _LOG.error("records of a session were not stored session=%r records=%d", report.session_id, report.records)
+        note(_LOG, ERROR, "records of a session were not stored", session=report.session_id, records=report.records)
 
 
 class NodeHost:
@@ -663,6 +718,10 @@ class NodeHost:
         """`root`: the lock of the graph or swarm that is called."""
         self._host = host
         self._root = root
+
+    @property
+    def wall(self) -> Callable[[], float]:
+        return self._host.wall
 
     @property
     def refusing(self) -> bool:
@@ -709,35 +768,6 @@ _ambient: RunVar[Host | None] = RunVar("repertory_host", None)
 def ambient_host() -> Host | None:
     """The host of the running event loop, if any: agents called there share it."""
     return _ambient.get()
-
-
-# A periodic search for idle sessions.
-#
-# State: none. Fails: with the host's `look`, whose error it takes; it is then restarted. Pace: its own clock.
-# Supervised by the root.
-
-
-class LookForIdle(Struct, frozen=True, kw_only=True):
-    """A tick of the watch."""
-
-
-class IdleWatch(Actor[LookForIdle]):
-    """Calls `look` every `period_s`."""
-
-    def __init__(self, period_s: float, look: Callable[[], Awaitable[None]]) -> None:
-        self._period_s = period_s
-        self._look = look
-
-    async def on_start(self) -> None:
-        self.context.every(self._period_s, LookForIdle())
-
-    async def handle(self, message: LookForIdle) -> Next:
-        await self._look()
-        return carry_on()
-
-
-def idle_watch_spec(period_s: float, look: Callable[[], Awaitable[None]]) -> ChildSpec:
-    return ChildSpec(name="idle watch", factory=lambda: IdleWatch(period_s, look))
 
 
 # The phases in which a host shuts down, in order, and their shares of the time.

@@ -22,7 +22,7 @@ from anyio.lowlevel import RunVar, current_token
 from msgspec import Struct, field
 
 from repertory.app.host.host import PAUSED_S, Host, HostSettings, Key, ambient_host, check_stored
-from repertory.app.host.session import ActivationLock, ActiveSession
+from repertory.app.host.session import ActivationLock, ActiveSession, meter_provider
 from repertory.core.retry import DEFAULT_PATIENCE
 from repertory.errors import AgentBusy, Invalid
 from repertory.forking import call_in_children, forget_in_children, never_collect
@@ -185,6 +185,10 @@ async def _loop_host() -> Host:
                     on_fatal=lambda error: None,  # Callers learn of it from their asks.
                 )
                 here.host = await HostTask(Host(settings), name="repertory sessions", detached=True).enter()
+                if meter_provider() is not None:
+                    from repertory.app.host.metrics import watch_host  # loaded when used
+
+                    watch_host(here.host)
                 loop = current_token().native_token
                 if hasattr(loop, "is_closed"):
                     _started.append((cast("_AsyncioLoop", loop), here.host))

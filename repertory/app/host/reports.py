@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from repertory.actors.writer import CommitBuffers, NotStored
+from repertory.app.host.doorman import Doorman
 from repertory.core.memory.progress import FlushReport
 from repertory.runtime.drain import ActorsReport
 from repertory.runtime.lifecycle import SystemStats
@@ -18,14 +19,19 @@ class RuntimeStats(SystemStats):
     """Records that were accepted and are not stored yet."""
     sessions_behind: int
     """Agents in sessions whose store does not take their records at the moment."""
+    room: int = 0
+    """How many sessions may run turns at the same time; 0 without `peers`, and for a gateway."""
+    busy: int = 0
+    """How many do, and how many calls wait for a place: more than `room` when it is full."""
 
 
-def runtime_stats(actors: SystemStats, buffers: CommitBuffers) -> RuntimeStats:
-    """The counters of the actors, and the sums of what waits to be stored."""
+def runtime_stats(actors: SystemStats, buffers: CommitBuffers, doorman: Doorman | None = None) -> RuntimeStats:
+    """The counters of the actors, the sums of what waits to be stored, and what the doorman has admitted."""
     counters = {field.name: getattr(actors, field.name) for field in fields(SystemStats)}
     counts = [(buffer.count, buffer.error is not None) for buffer in buffers]
     waiting, behind = sum(count for count, _ in counts), sum(late for _, late in counts)
-    return RuntimeStats(**counters, records_waiting=waiting, sessions_behind=behind)
+    room, busy = (0, 0) if doorman is None else (doorman.room, doorman.busy)
+    return RuntimeStats(**counters, records_waiting=waiting, sessions_behind=behind, room=room, busy=busy)
 
 
 @dataclass(frozen=True, kw_only=True)

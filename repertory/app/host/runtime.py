@@ -10,45 +10,65 @@ flight finish, journals are committed, leases are released, and `drain()` report
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Unpack, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, cast
 from weakref import WeakValueDictionary
 
 import anyio
 
 from repertory.app import lazy_names as later
 from repertory.app.agent.agent import Agent
-from repertory.app.host.edge import short_errors
+from repertory.app.host.edge import flush_exporters, short_errors
 from repertory.core.retry import DEFAULT_PATIENCE, DEFAULT_RETRY
 from repertory.errors import Gone, Invalid, SessionBusy
+from repertory.logs import INFO, WARNING, note
 
 if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
     from anyio.abc import TaskStatus
 
-    from repertory.actors.call import Busy, Invocation
+    from repertory.actors.call import Busy, ChangeTimers, Invocation
     from repertory.actors.context import Durability, ToolExecution
     from repertory.actors.hooks.events import HookCallback, HookProvider
     from repertory.app.agent.conversation_managers import ManagerChoice
     from repertory.app.agent.plugins import Plugin
     from repertory.app.agent.session import CallOptions
     from repertory.app.host.host import Host, SessionUse, ShutdownHook
+    from repertory.app.host.live import LiveView
+    from repertory.app.host.peer_calls import SessionQuestion
+    from repertory.app.host.peers import Cluster, Peers
     from repertory.app.host.reports import DrainReport, RuntimeStats
     from repertory.app.memory.memory_manager import MemoryManager
+    from repertory.app.orchestration.hosted import HostedOrchestrator
+    from repertory.app.orchestration.orchestrator import Orchestrator
     from repertory.app.plugins.interventions import InterventionHandler
     from repertory.app.sessions.sessions import SessionPlace
-    from repertory.backends.ports import Model
+    from repertory.backends.peers.ports import BoxedCall
+    from repertory.backends.ports import Model, OutputSchema
     from repertory.core.interrupts import Interrupt
     from repertory.core.limits import Limits
     from repertory.core.messages import Message, Prompt, SystemPrompt
+    from repertory.core.orchestration.results import MultiAgentResult
     from repertory.core.owed import OwedWork
+    from repertory.core.pictures.svg import Picture
     from repertory.core.result import AgentResult, TurnEvent
     from repertory.core.retry import RetryStrategy, StorePatience
+    from repertory.core.timers import Timer
     from repertory.core.turn_start import UnknownOutcome
     from repertory.runtime.drain import ActorsReport
     from repertory.runtime.lifecycle import ActorInfo
     from repertory.runtime.system import OnFatal
+
+_log = logging.getLogger("repertory.app")
+
+RunResult = TypeVar("RunResult", bound="MultiAgentResult")
+"""The type of a result of a graph or swarm."""
 
 
 class Cancellable(Protocol):
@@ -69,7 +89,9 @@ class Runtime:
     servers that would otherwise go on answering without them; or a function of the error. `patience`: how long calls
     wait for a store that cannot be written, and how many records may wait with them. `wakes_max`: how many sessions are
     woken at the same time for work that they owe and nobody waits for, such as a turn whose process was killed; 0
-    leaves that to other processes (`docs/owed-work.md`).
+    leaves that to other processes (`docs/owed-work.md`). `peers`: share the sessions with other runtimes, in other
+    processes or on other machines, so that each of them answers for every session (`docs/scaling.md`).
+    `wall` gives the time in epoch seconds, for tests of timers.
     """
 
     def __init__(
@@ -82,39 +104,105 @@ class Runtime:
         on_fatal: OnFatal = "raise",
         patience: StorePatience = DEFAULT_PATIENCE,
         wakes_max: int = 16,
+        peers: Peers | None = None,
+        wall: Callable[[], float] | None = None,
     ) -> None:
         if type(cast("object", wakes_max)) is not int or wakes_max < 0:
             raise Invalid("wakes_max is a number of sessions, or 0", got=wakes_max)
         self._wakes_max = wakes_max
-        self._served: dict[str, HostedAgent] = {}
-        """The agents by name: those that may be woken."""
+        self._served: dict[str, HostedAgent | HostedOrchestrator[Any]] = {}
+        """By the name under which they owe: what may be woken."""
         self._sessions = later.check_place(sessions, "sessions")
         self._memory = later.given_manager({"stores": memory} if isinstance(memory, list | tuple) else memory)
         settings = later.HostSettings(
-            idle_timeout_s=idle_timeout_s, drain_timeout_s=drain_timeout_s, on_fatal=on_fatal, patience=patience
+            idle_timeout_s=idle_timeout_s,
+            drain_timeout_s=drain_timeout_s,
+            on_fatal=on_fatal,
+            patience=patience,
+            wall=later.wall_clock if wall is None else wall,
         )
         self._host = later.Host(settings)
         self._task = later.HostTask(self._host, name="repertory runtime")
         self._report: DrainReport | None = None
+        if peers is not None and self._sessions is None:
+            raise Invalid("peers share stored sessions: write Runtime(sessions=PostgresSessions(DSN), peers=...)")
+        self._peers = peers
+        self._cluster: Cluster | None = None
+
+    def __repr__(self) -> str:
+        """Its place, its agents and whether it takes calls, on one line."""
+        from repertory.core.notebook import short_repr  # loaded when used
+
+        place = "in memory" if self._sessions is None else self._sessions.key
+        shown = {"sessions": place, "agents": sorted(self._served), "healthy": self.healthy}
+        return short_repr(self, shown)
 
     async def __aenter__(self) -> Runtime:
         await self._task.enter()
-        if isinstance(self._sessions, later.WakingPlace) and self._wakes_max:
-            awakening = later.Awakening(wake=self._wake, agents=self._served.keys, room=self._wakes_max)
-            try:
+        try:
+            if later.meter_provider() is not None:
+                later.watch_host(self._host, lambda: self._cluster)
+            if self._peers is not None and self._sessions is not None:
+                self._cluster = later.Cluster(self._peers, self._host, self._session_for_peer, self._agent_names)
+                await self._cluster.open(self._sessions)
+            elsewhere = self._peers is not None and self._peers.directory is not None
+            waking = isinstance(self._sessions, later.WakingPlace) or elsewhere
+            if self._sessions is not None and waking and self._wakes_max:
+                awakening = later.Awakening(
+                    wake=self._wake, call=self._make, agents=self._served.keys, room=self._wakes_max
+                )
                 await self._host.wake_due(self._sessions, awakening)
-            except BaseException as error:
-                await self._task.leave(error)
-                raise
+        except BaseException as error:
+            await self._task.leave(error)
+            raise
+        note(_log, INFO, "a runtime has started", peer=None if self._cluster is None else self._cluster.name)
         return self
+
+    def _session_for_peer(self, agent: str, session_id: str) -> HostedSession | None:
+        served = self._served.get(agent)
+        return served.session(session_id) if isinstance(served, HostedAgent) else None
+
+    def _agent_names(self) -> frozenset[str]:
+        return frozenset(name for name, served in self._served.items() if isinstance(served, HostedAgent))
 
     async def _wake(self, work: OwedWork) -> None:
         served = self._served.get(work.agent_id)
         if served is not None:
             await served.session(work.session_id).wake(work)
 
+    async def _make(self, posted: BoxedCall) -> None:
+        session = self._session_for_peer(posted.agent_id, posted.session_id)
+        if session is None:
+            raise Invalid("this agent takes no posted calls", agent=posted.agent_id)
+        await session.make(posted)
+
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._task.leave(error)
+        try:
+            await self._task.leave(error)
+        finally:
+            self._note_end()
+            if later.meter_provider() is not None:
+                later.unwatch_host(self._host)
+        await flush_exporters()
+
+    def _note_end(self) -> None:
+        actors = self._host.system.report
+        if actors is None:
+            return
+        report = self._whole(actors)
+        level = INFO if report.ok else WARNING
+        unfinished, lost = len(report.unfinished), sum(each.records for each in report.not_stored)
+        told = {"reason": report.reason, "unfinished": unfinished, "not_stored": lost, "cut_short": report.cut_short}
+        note(_log, level, "a runtime has ended", duration_s=round(report.duration_s, 3), ok=report.ok, **told)
+
+    @asynccontextmanager
+    async def lifespan(self, app: object) -> AsyncGenerator[dict[str, Runtime]]:
+        """For web frameworks: `FastAPI(lifespan=runtime.lifespan)`, or Starlette's. The runtime is entered when the
+        server starts, and drains when it stops; requests find it as `request.state.runtime`.
+        """
+        del app
+        async with self:
+            yield {"runtime": self}
 
     def agent(self, spec: AgentSpec) -> HostedAgent:
         """The agent, from which to get sessions. Nothing starts yet. Errors: `Invalid` for a bad spec."""
@@ -124,8 +212,49 @@ class Runtime:
             raise Invalid(text, got=type(given).__name__)
         if spec.memory_manager is None:
             spec = replace(spec, memory_manager=self._memory)
-        agent = self._served[spec.name] = HostedAgent(self._host, spec, self._sessions)
+        agent = self._served[spec.name] = HostedAgent(self._host, spec, self._sessions, lambda: self._cluster)
+        if self._cluster is not None:
+            self._cluster.changed()
         return agent
+
+    def orchestrator(self, name: str, make: Callable[[str], Orchestrator[RunResult]]) -> HostedOrchestrator[RunResult]:
+        """The graph or swarm of this id, from which to get sessions. `make` gives a new `Graph` or `Swarm` with this id
+        for a session id, made of new agents and without a session manager; it is called when a session is first asked
+        for, and when one is woken. Errors: `Invalid` for a name that is not an id, or no function.
+        """
+        from repertory.app.orchestration.hosted import HostedOrchestrator  # loaded when used
+
+        made = HostedOrchestrator(self._host, name, make, self._sessions)
+        self._served[made.journal] = made
+        return made
+
+    async def schedule(
+        self,
+        session: HostedSession,
+        prompt: str,
+        *,
+        at: datetime | float | None = None,
+        in_s: float | None = None,
+        every: timedelta | float | None = None,
+        id: str | None = None,
+    ) -> str:
+        """Have a session of this runtime run a turn with this prompt at a time, even if nobody calls; returns the
+        timer's id once it is stored.
+
+        `at`: an aware datetime or epoch seconds; or `in_s`, seconds from now. `every`: again and again, at this period
+        of seconds; alone, first one period from now. `id`: replaces the session's timer of that id; a new one without.
+        Errors: `Invalid` for sessions that nobody wakes (those in SQLite, PostgreSQL and JournalSessions are), wrong
+        values, and more than 1,000 timers; `TooLarge` for a prompt above `limits["prompt_bytes"]`, or above 128 KiB
+        together with those of all timers; those of opening the session and of its store. Cancelled, the timer may be
+        set.
+        """
+        given = cast("object", session)
+        if not isinstance(given, HostedSession) or not given.is_of(self._host):
+            raise Invalid("schedule takes a session of this runtime: runtime.agent(spec).session('user-123')")
+        timer_id = later.token_hex(8) if id is None else id
+        due = later.DueTimes(at=at, in_s=in_s, every=every)
+        await session.change_timers(later.ChangeTimers(timer_id=timer_id, prompt=prompt, due=due))
+        return timer_id
 
     def on_shutdown(self, phase: str, hook: ShutdownHook) -> None:
         """Run `hook` (async, no arguments) in a phase of the drain: see `PHASES` in `app/host/host.py` for names."""
@@ -148,6 +277,7 @@ class Runtime:
         # As the parameter's default it would load half of anyio with this module.
         told = anyio.TASK_STATUS_IGNORED if task_status is None else task_status
         report = self._whole(await self._host.system.serve_signals(task_status=told))
+        await flush_exporters()
         if cancel is not None:
             cancel.cancel()
         return report
@@ -159,9 +289,47 @@ class Runtime:
         """
         return self._host.system.draining
 
+    @property
+    def drained(self) -> anyio.Event:
+        """Set when the drain is over, or the actors are lost: everything has stopped."""
+        return self._host.system.drained
+
+    @property
+    def sessions(self) -> SessionPlace | None:
+        """Where sessions are stored; None where they live in memory."""
+        return self._sessions
+
+    async def serve_inspector(
+        self,
+        address: str = "127.0.0.1:8400",
+        *,
+        allow_changes: bool = False,
+        content: bool = True,
+        token: str | None = None,
+        hosts: Sequence[str] = (),
+        task_status: TaskStatus[str] | None = None,
+    ) -> None:
+        """Serve the pages of an `Inspector` over this runtime until it has drained, or until cancelled, for programs
+        without a web server: `group.start_soon(runtime.serve_inspector)`. `await group.start(...)` returns the URL when
+        it listens; port 0 takes a free one.
+
+        Addresses that other machines reach need `token`; see `Inspector` for this and the other arguments. Errors:
+        `Invalid` for such an address without a token; `Unavailable` for one that is taken; `ImportError` without the
+        extra `inspect`.
+        """
+        # Loaded when used, and in a thread: it takes a few hundred milliseconds.
+        from repertory.backends.worker_threads import run_in_thread
+
+        server = await run_in_thread(lambda: import_module("repertory.app.inspector.server"))
+        told = anyio.TASK_STATUS_IGNORED if task_status is None else task_status
+        options = {"allow_changes": allow_changes, "content": content, "token": token, "hosts": hosts}
+        await server.serve_runtime(self, address, options, told)
+
     async def drain(self) -> DrainReport:
         """Stop in phases and report what could not be finished or stored. A second call gives the same report."""
-        return self._whole(await self._host.system.drain())
+        report = self._whole(await self._host.system.drain())
+        await flush_exporters()
+        return report
 
     def _whole(self, actors: ActorsReport) -> DrainReport:
         if self._report is None:
@@ -178,17 +346,58 @@ class Runtime:
         """Every actor as it is now: state, queue, current work."""
         return self._host.system.tree()
 
+    def look(self, *, idle: bool = True) -> LiveView:
+        """What the runtime does at this instant: its sessions with their turns, steps and tools, its actors, memory
+        stores and commits. `idle=False` leaves out sessions that do nothing, and their actors: for a page that is
+        drawn again and again, of thousands of sessions; the counters are of all.
+
+        In its event loop. It asks no actor, so it works on stuck ones too. It holds the loop while it reads every
+        session (`docs/metrics.md` says how long). Errors: `NotReady` before the block.
+        """
+        return later.view_of(self._host, self._cluster, idle=idle)
+
+    async def serve_metrics(
+        self, address: str = "127.0.0.1:9464", *, task_status: TaskStatus[str] | None = None
+    ) -> None:
+        """Answer `GET /metrics` in Prometheus' text format, for a worker without a web server, until it is cancelled
+        or the drain is over. See `metrics_app`, which sets the meter provider in the same way.
+
+        `address`: `host:port`, port 0 for any; anybody who reaches it may read, so it is this machine alone unless you
+        say more. `await group.start(runtime.serve_metrics)` returns the address once it listens. Errors: `ImportError`
+        without the extra `telemetry`; `Invalid` for an address that is none or is taken, and as `metrics_app`.
+        """
+        from repertory.app.host.prometheus import serve  # loaded when used
+
+        later.watch_host(self._host, lambda: self._cluster)
+        told = anyio.TASK_STATUS_IGNORED if task_status is None else task_status
+        await serve(address, self._host.system.drained, told)
+
+    def picture(self) -> Picture:
+        """`tree` as a picture: `.svg`, `.text`; a notebook shows it. Of many sessions, those that failed or have the
+        most messages waiting are drawn, and the others fold into one row.
+        """
+        from repertory.core.pictures.actors import actors_picture  # loaded when used
+
+        return actors_picture(self.tree())
+
     def stats(self) -> RuntimeStats:
-        """Counters of the whole process: messages, failures, restarts, dead letters, and records not stored yet."""
-        return later.runtime_stats(self._host.system.stats(), self._host.buffers)
+        """Counters of the whole process: messages, failures, restarts, dead letters, records not stored yet, and how
+        full it is.
+        """
+        doorman = None if self._cluster is None else self._cluster.doorman
+        return later.runtime_stats(self._host.system.stats(), self._host.buffers, doorman)
 
 
 @short_errors
 class HostedAgent:
     """One agent of a runtime, for any number of sessions."""
 
-    def __init__(self, host: Host, spec: AgentSpec, sessions: SessionPlace | None) -> None:
+    def __init__(
+        self, host: Host, spec: AgentSpec, sessions: SessionPlace | None, cluster: Callable[[], Cluster | None]
+    ) -> None:
+        """`cluster`: the peers of the runtime, when it has joined them."""
         self._host = host
+        self._cluster = cluster
         if spec.context_manager is not None:
             manager, more = later.managed_context(spec.context_manager, spec.conversation_manager, spec.plugins)
             spec = replace(spec, conversation_manager=manager, plugins=more, context_manager=None)
@@ -208,12 +417,15 @@ class HostedAgent:
         self._agent("unsaved", takeover=False)
         self._spec = replace(self._spec, tools=later.ToolRegistry(tools), plugins=plugins, memory_manager=memory)
 
+    def __repr__(self) -> str:
+        return repr(self._spec).replace("AgentSpec", "HostedAgent", 1)
+
     def session(self, session_id: str, *, takeover: bool = False) -> HostedSession:
         """One conversation with this agent. The same id is the same conversation, also after a restart."""
         agent = self._agents.get(session_id)
         if agent is None or takeover:
             agent = self._agents[session_id] = self._agent(later.check_id(session_id, "session_id"), takeover=takeover)
-        return HostedSession(self._host, agent)
+        return HostedSession(self._host, agent, self._cluster())
 
     def _agent(self, session_id: str, *, takeover: bool) -> Agent:
         spec, manager = self._spec, self._manager
@@ -223,7 +435,7 @@ class HostedAgent:
             "callback_handler": None,
             "conversation_manager": spec.conversation_manager if manager is None else later.another_manager(manager),
             "state": later.agent_state(spec.state).get(),
-            "session_manager": later.PlacedSession(session_id, self._sessions, takeover),
+            "session_manager": later.PlacedSession(session_id, self._sessions, takeover, wakes=True),
         }
         return Agent(**{**same, **own})
 
@@ -232,33 +444,84 @@ class HostedAgent:
 class HostedSession:
     """One conversation in a runtime. Cheap to create, any number of times."""
 
-    def __init__(self, host: Host, agent: Agent) -> None:
+    def __init__(self, host: Host, agent: Agent, cluster: Cluster | None) -> None:
         self._host = host
         self._agent = agent
-        self._spec = agent.blueprint().woken()
+        self._cluster = cluster
+        self.spec = agent.blueprint()
+        """How its actors are started, for the runtime."""
+
+    def __repr__(self) -> str:
+        """Its ids, on one line."""
+        from repertory.core.notebook import short_repr  # loaded when used
+
+        return short_repr(self, {"session_id": self._agent.session_id, "agent": self._agent.agent_id})
 
     @property
     def agent(self) -> Agent:
         """The agent of this conversation, for its tools and hooks."""
         return self._agent
 
+    @property
+    def schema(self) -> OutputSchema | None:
+        """The structured output of the agent, for the runtime."""
+        return later.output_schema_of(self._agent.structured_output_model)
+
     async def invoke(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
-        """Run a turn; see `Agent.invoke_async`."""
+        """Run a turn; see `Agent.invoke_async`. In a runtime with peers it runs where the session is."""
         invocation = later.read_call(prompt, options, self._agent.structured_output_model)
+        if self._cluster is not None:
+            return await self._cluster.invoke(self, invocation)
         async with self._use(invocation) as session:
             return await session.invoke(invocation)
 
     async def stream(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AsyncGenerator[TurnEvent]:
         """Run a turn and yield its events; see `Agent.stream_async`."""
         invocation = later.read_call(prompt, options, self._agent.structured_output_model)
+        if self._cluster is not None:
+            async with aclosing(self._cluster.stream(self, invocation)) as events:
+                async for event in events:
+                    yield event
+            return
         async with self._use(invocation) as session, session.stream(invocation) as events:
             async for event in events:
                 yield event
 
+    async def post(self, prompt: Prompt, *, token: str | None = None, **options: Unpack[CallOptions]) -> str:
+        """Have a turn run without waiting for it: the call is kept beside the session until it is done, whatever ends
+        meanwhile. Returns its token once it is stored; `invoke(idempotency_token=token)` gives the answer later.
+
+        Calls of a session are made in order. The same token is not kept twice. A call that fails for good is parked,
+        and `repertory cluster` lists it. Errors: `Invalid` for sessions that are not in SQLite or PostgreSQL and have
+        no Valkey, and for what JSON cannot hold; those of the store, with nothing kept.
+        """
+        if token is not None:
+            options["idempotency_token"] = token
+        invocation = later.read_call(prompt, options, self._agent.structured_output_model)
+        boxed = later.boxed_call(invocation, self.schema, self.spec.agent)
+        place = self.spec.sessions
+        box = None if place is None else (await self._host.store_of(place)).call_box()
+        if box is None:
+            raise Invalid("only sessions in SQLite, in PostgreSQL or with Valkey keep calls until they are made")
+        await box.put(boxed)
+        if self._host.dispatcher is not None:
+            self._host.dispatcher.tell(later.LookForDue())
+        return boxed.token
+
+    async def make(self, posted: BoxedCall) -> None:
+        """Run the turn of a posted call. For the runtime. Errors: those of the turn."""
+        invocation = later.unboxed_call(posted, self.schema)
+        if self._cluster is not None:
+            self._cluster.check_for(posted)
+            await self._cluster.invoke(self, invocation)
+            return
+        async with self._use(invocation) as session:
+            await session.invoke(invocation)
+
     async def wake(self, work: OwedWork) -> None:
         """Do what the session owes, unless another process has it. For the runtime. Errors: those of a turn."""
         go_on = later.read_call(None, {}, self._agent.structured_output_model)
-        spec = self._spec.waiting(reject=True, deadline=math.inf)
+        spec = self.spec.waiting(reject=True, deadline=math.inf)
         try:
             async with self._host.session(spec) as session:
                 await session.wake(work.why, go_on)
@@ -268,31 +531,67 @@ class HostedSession:
             await self._host.let_go(spec)
 
     def _use(self, invocation: Invocation) -> SessionUse:
-        reject = (invocation.busy or self._spec.calls.busy) == "reject"
-        spec = self._spec.waiting(reject=reject, deadline=invocation.deadline)
+        reject = (invocation.busy or self.spec.calls.busy) == "reject"
+        spec = self.spec.waiting(reject=reject, deadline=invocation.deadline)
         return self._host.session(spec, invocation.deadline)
+
+    def is_of(self, host: Host) -> bool:
+        """Whether it is hosted there. For the runtime."""
+        return self._host is host
+
+    async def timers(self) -> list[Timer]:
+        """The timers of the conversation, the next one first; see `Runtime.schedule`."""
+        return cast("list[Timer]", await self._ask("timers"))
+
+    async def cancel_timer(self, id: str) -> bool:
+        """Cancel a timer; returns when that is stored. False if there is none of that id: it may have begun its turn,
+        which goes on. Errors: those of opening the session and of its store.
+        """
+        return await self.change_timers(later.ChangeTimers(timer_id=later.check_id(id, "timer id")))
+
+    async def change_timers(self, change: ChangeTimers) -> bool:
+        """Set or cancel a timer. For the runtime."""
+        return cast("bool", await self._ask(change))
 
     async def cancel(self) -> None:
         """Cut the running turn short, if one runs."""
-        async with self._host.session(self._spec) as session:
-            session.cancel()
+        await self._ask("cancel")
 
     async def messages(self) -> list[Message]:
         """A copy of the messages that the model sees, oldest first."""
-        async with self._host.session(self._spec) as session:
-            return [later.copy_message(message) for message in session.messages()]
+        return cast("list[Message]", await self._ask("messages"))
 
     async def interrupts(self) -> list[Interrupt]:
         """The questions to a person that have no answer; see `Agent.interrupts`."""
-        async with self._host.session(self._spec) as session:
-            return list(session.read_model.pending_tools.waiting)
+        return cast("list[Interrupt]", await self._ask("interrupts"))
 
     async def history(self) -> list[Message]:
         """A copy of all messages of the conversation, oldest first; see `Agent.history`."""
-        from repertory.app.operations.reading import whole_history  # loaded when used
+        return cast("list[Message]", await self._ask("history"))
 
-        async with self._host.session(self._spec) as session:
-            return await whole_history(session, self._spec)
+    async def _ask(self, what: SessionQuestion) -> object:
+        return await (self.read_here(what) if self._cluster is None else self._cluster.ask(self, what))
+
+    async def read_here(self, what: SessionQuestion) -> object:
+        """What another process may ask of the session, for the runtime."""
+        spec = self.spec if self._cluster is None else self.spec.waiting(reject=True, deadline=math.inf)
+        async with self._host.session(spec) as session:
+            match what:
+                case "messages":
+                    return [later.copy_message(message) for message in session.messages()]
+                case "interrupts":
+                    return list(session.read_model.pending_tools.waiting)
+                case "history":
+                    from repertory.app.operations.reading import whole_history  # loaded when used
+
+                    return await whole_history(session, spec)
+                case "cancel":
+                    return session.cancel()
+                case "timers":
+                    timers = (await session.image()).timers.values()
+                    return sorted(timers, key=lambda timer: (timer.at, timer.id))
+                case _:
+                    return await session.change_timers(what)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,6 +629,16 @@ class AgentSpec:
     limits: Limits | None = None
     enabled_tools: Sequence[str] | None = None
     tool_execution: ToolExecution = "concurrent"
+    trace_attributes: Mapping[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        """Names and counts on one line; no prompts, messages or state."""
+        from repertory.app.agent.shown_agents import model_named  # loaded when used
+        from repertory.core.notebook import short_repr
+
+        tools = list(self.tools) if isinstance(self.tools, Collection) else None
+        shown = {"name": self.name, "model": model_named(self.model), "tools": None if tools is None else len(tools)}
+        return short_repr(self, shown)
 
     def __post_init__(self) -> None:
         """Errors: `Invalid` (a ValueError) for a name that is not an id."""

@@ -5,11 +5,12 @@ actors while it is alive (`ActiveSession`).
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 
 import anyio
 from msgspec import Struct, field
@@ -20,10 +21,13 @@ from repertory.actors.call import (
     Abandon,
     AgentMessage,
     CancelTurn,
+    ChangeTimers,
     FinishTurns,
     Invocation,
     Invoke,
     InvokeStreaming,
+    RecordSummary,
+    ServeTimers,
     ShowSnapshot,
     StateOwed,
 )
@@ -42,10 +46,10 @@ from repertory.actors.persister import (
     ShortenTimeouts,
 )
 from repertory.actors.tool_registry import ToolRegistry
-from repertory.core.owed import AGAIN_S, goes_on
+from repertory.core.owed import AGAIN_S, goes_on, may_pass
 from repertory.core.state import AgentState
 from repertory.core.turn import CANCELLED, StopReason
-from repertory.errors import ActorDead, ActorFailed, AgentBusy, RepertoryError, Retryable
+from repertory.errors import ActorDead, ActorFailed, AgentBusy, RepertoryError
 from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
@@ -68,8 +72,25 @@ if TYPE_CHECKING:
     from repertory.runtime.spec import ChildSpec
 
 
+def wall_clock() -> float:
+    """Epoch seconds, by the clock that the program has now: it may be another one than when a session started."""
+    return time.time()
+
+
+def meter_provider() -> object | None:
+    """The meter provider that the program has set; None if there is none, or OpenTelemetry is not imported."""
+    api = sys.modules.get("opentelemetry.metrics")
+    provider = None if api is None else cast("Any", api).get_meter_provider()
+    return None if type(provider).__name__ in ("_ProxyMeterProvider", "NoOpMeterProvider") else provider
+
+
 class SessionHost(Protocol):
-    """The methods of a host that the nodes of an orchestrator need."""
+    """What sessions need of their host."""
+
+    @property
+    def wall(self) -> Callable[[], float]:
+        """Gives epoch seconds."""
+        ...
 
     @property
     def refusing(self) -> bool:
@@ -188,10 +209,6 @@ class SessionSpec(Struct, frozen=True, kw_only=True):
         by = -math.inf if reject else min(deadline, caller_deadline())
         return self if by == self.busy_by else replace(self, busy_by=by)
 
-    def woken(self) -> Self:
-        """The spec of a session whose store is told when it must be woken."""
-        return replace(self, wakes=True)
-
     def continues(self, other: SessionSpec) -> bool:
         """Whether the actors that were started from the other spec serve calls of this one."""
         return False
@@ -221,6 +238,8 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
     """Ends when the session has failed for good, or was stopped."""
     persister: ActorRef[PersisterMessage]
     agent: ActorRef[AgentMessage]
+    wall: Callable[[], float]
+    """Epoch seconds."""
     orchestrator: ActorRef[OrchestratorMessage] | None = None
     """The same actor as `agent`, when it is an orchestrator."""
     memory: ActorRef[MemoryMessage] | None = None
@@ -320,16 +339,32 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
         """
         again_at: float | None = None
         try:
-            if goes_on(why, self.read_model.pending_tools, time.time()):
+            if await self._goes_on(why):
                 await self.invoke(go_on)
+            if self.orchestrator is None:
+                await self.agent.ask(ServeTimers(), timeout_s=math.inf)
+                await self.agent.ask(RecordSummary(owed=why == "summary"), timeout_s=math.inf)
             if self.memory is not None:
                 await self.memory.ask(FinishMemory(), timeout_s=math.inf)
-        except Retryable:
-            again_at = time.time() + AGAIN_S
+        except RepertoryError as error:
+            again_at = self.wall() + AGAIN_S if may_pass(error) else None
             raise
         finally:
             with suppress(ActorDead, ActorFailed):
                 await self.agent.ask(StateOwed(again_at=again_at), timeout_s=math.inf)
+
+    async def _goes_on(self, why: str) -> bool:
+        if self.orchestrator is None:
+            return goes_on(why, self.read_model.pending_tools, self.wall())
+        from repertory.core.orchestration.owed import run_goes_on  # loaded with graphs and swarms
+        from repertory.core.orchestration.run import Run
+
+        image = await self.image()
+        return run_goes_on(Run.of(image.nodes.values(), image.frontier, image.run), self.wall())
+
+    async def change_timers(self, change: ChangeTimers) -> bool:
+        """Set or cancel a timer; returns when that is durable. Errors: `Invalid`, `TooLarge`, those of the store."""
+        return await self.agent.ask(change, timeout_s=math.inf)
 
     async def flush_memory(self) -> Mapping[str, StoreFlush]:
         """Extract memories from all new messages, and write them; the outcome by store."""
@@ -387,15 +422,23 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
 
 
 def active_session(
-    parts: AgentParts | None, watched: ActorRef[object], refs: Mapping[str, ActorRef[Any]], *, stored: bool
+    parts: AgentParts | None,
+    watched: ActorRef[object],
+    refs: Mapping[str, ActorRef[Any]],
+    wall: Callable[[], float],
+    *,
+    stored: bool,
 ) -> ActiveSession:
     """The session with these actors, by the names of their specs. `parts`: the agent's components; None for an
     orchestrator.
     """
     persister, agent, memory = refs["persister"], refs["agent"], refs.get("memory")
     if parts is None:
-        return ActiveSession(stored=stored, watched=watched, persister=persister, agent=agent, orchestrator=agent)
+        return ActiveSession(
+            wall=wall, stored=stored, watched=watched, persister=persister, agent=agent, orchestrator=agent
+        )
     return ActiveSession(
+        wall=wall,
         stored=stored,
         watched=watched,
         persister=persister,

@@ -20,14 +20,17 @@ from repertory.actors.tool_server import ServerLink, tool_server_spec
 from repertory.actors.writer import StoreWriter, WriterSettings, keeper_spec
 from repertory.backends.memory_ports import ClosingStore
 from repertory.errors import RepertoryError, Retryable, StartFailed
+from repertory.logs import DEBUG, WARNING, note
+from repertory.runtime.actor import Actor
 from repertory.runtime.mailbox import MailboxSettings
+from repertory.runtime.message import Next, carry_on
 from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
     from threading import Thread
 
     from repertory.actors.memory.consumer import MemoryParts
-    from repertory.actors.memory.store import MemoryStoreClient, MemoryStoreMessage
+    from repertory.actors.memory.store import Health, MemoryStoreClient, MemoryStoreMessage
     from repertory.actors.writer import CommitBuffers
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.tool_ports import ToolSource
@@ -279,7 +282,7 @@ class OpenStores:
         store = sessions.open_store()
 
         def writer() -> StoreWriter:
-            return StoreWriter(store, WriterSettings())
+            return StoreWriter(store, WriterSettings(), self._buffers.commits)
 
         self._started += 1
         spec = ChildSpec(name=f"writer {self._started}", factory=writer, mailbox=_MAILBOX)
@@ -304,6 +307,7 @@ _log = logging.getLogger("repertory.memory")
 
 class _Open(Struct):
     ref: ActorRef[object]
+    health: Health
     users: int = 0
 
 
@@ -317,6 +321,11 @@ class OpenMemories:
         self._lock = anyio.Lock()
         self._closing: dict[int, ClosingStore] = {}
         """By identity, the used stores and extractors that can be closed."""
+
+    @property
+    def healths(self) -> dict[MemoryStoreClient, Health]:
+        """The stores in use, and how each has answered. For any thread."""
+        return {client: opened.health for client, opened in list(self._open.items())}
 
     async def enter(self, parts: MemoryParts | None) -> Mapping[str, ActorRef[MemoryStoreMessage]]:
         """The actors of a session's stores, by the stores' names. Each `enter` needs one `leave`."""
@@ -361,12 +370,12 @@ class OpenMemories:
             try:
                 await each.aclose()
             except RepertoryError as error:
-                _log.warning("a memory store could not be closed cause=%r", str(error))
+                note(_log, WARNING, "a memory store could not be closed", error)
 
     async def _start(self, client: MemoryStoreClient) -> _Open:
         spec = memory_store_spec(client)
         name = take_name(spec.name, self._names)  # Stores of different managers may have the same name.
-        return _Open(await self._system.start(replace(spec, name=name)))
+        return _Open(await self._system.start(replace(spec, name=name)), client.health)
 
 
 def take_name(name: str, used: set[str]) -> str:
@@ -375,3 +384,61 @@ def take_name(name: str, used: set[str]) -> str:
     free = next(each for each in numbered if each not in used)
     used.add(free)
     return free
+
+
+# What gives up the sessions that others ask for, once nobody uses them here.
+#
+# State: none. Fails: with the host's `give_up`, whose error it takes; it is then restarted. Pace: begins at once, and
+# gives sessions up beside each other. Supervised by the root.
+
+
+class GiveUp(Struct, frozen=True, kw_only=True):
+    """Nobody uses this part of a session any more, and the session is to be stopped."""
+
+    store_key: str
+    session_id: str
+
+
+class SessionGiver(Actor[GiveUp]):
+    """Calls `give_up` with the key of a store and a session in it."""
+
+    def __init__(self, give_up: Callable[[str, str], Awaitable[None]]) -> None:
+        self._give_up = give_up
+
+    async def handle(self, message: GiveUp) -> Next:
+        note(self.context.logger, DEBUG, "a session is given up", session=message.session_id)
+        self.context.job(self._give_up, message.store_key, message.session_id, name="give up")
+        return carry_on()
+
+
+def giver_spec(give_up: Callable[[str, str], Awaitable[None]]) -> ChildSpec:
+    return ChildSpec(name="giver", factory=lambda: SessionGiver(give_up))
+
+
+# A periodic search for idle sessions.
+#
+# State: none. Fails: with the host's `look`, whose error it takes; it is then restarted. Pace: its own clock.
+# Supervised by the root.
+
+
+class LookForIdle(Struct, frozen=True, kw_only=True):
+    """A tick of the watch."""
+
+
+class IdleWatch(Actor[LookForIdle]):
+    """Calls `look` every `period_s`."""
+
+    def __init__(self, period_s: float, look: Callable[[], Awaitable[None]]) -> None:
+        self._period_s = period_s
+        self._look = look
+
+    async def on_start(self) -> None:
+        self.context.every(self._period_s, LookForIdle())
+
+    async def handle(self, message: LookForIdle) -> Next:
+        await self._look()
+        return carry_on()
+
+
+def idle_watch_spec(period_s: float, look: Callable[[], Awaitable[None]]) -> ChildSpec:
+    return ChildSpec(name="idle watch", factory=lambda: IdleWatch(period_s, look))

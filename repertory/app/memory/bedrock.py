@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
@@ -47,9 +47,9 @@ class BedrockKnowledgeBaseS3Config(Options):
 
     bucket: str | None = None
     prefix: str | None = None
-    client: Any = None
+    client: Any = field(default=None, repr=False)
     """A boto3 client of S3, whose credentials, region and endpoint are used. Requests go through our own clients."""
-    endpoint_url: str | None = None
+    endpoint_url: str | None = field(default=None, repr=False)
     kms_key_id: str | None = None
     """The id, ARN or alias of the KMS key with which S3 encrypts the memories, which the knowledge base's role must be
     allowed to use; None: the bucket's default encryption."""
@@ -79,11 +79,11 @@ class BedrockKnowledgeBaseConfig(Options):
     agent_client: Any = None
     """The same for `bedrock-agent`, which is used for writes."""
     region_name: str | None = None
-    boto_session: Any = None
+    boto_session: Any = field(default=None, repr=False)
     """A boto3 session, whose credentials and region are used."""
-    boto_client_config: Any = None
+    boto_client_config: Any = field(default=None, repr=False)
     """A botocore `Config`, which overrides ours."""
-    endpoint_url: str | None = None
+    endpoint_url: str | None = field(default=None, repr=False)
     """The URL of a service that speaks both protocols of Bedrock."""
 
 

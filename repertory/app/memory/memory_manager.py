@@ -52,6 +52,7 @@ from repertory.core.memory.options import (
 )
 from repertory.core.memory.progress import FlushReport, StoreFlush, together
 from repertory.errors import AggregateMemoryError, Invalid, RepertoryError, Unavailable
+from repertory.logs import WARNING, note
 from repertory.runtime.system import ActorSystem, SystemSettings
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class MemoryManager(Plugin):
             try:
                 found[name] = await ask_store(ref, search)
             except RepertoryError as error:
-                _log.warning("a memory store could not be searched store=%r cause=%r", name, str(error))
+                note(_log, WARNING, "a memory store could not be searched", error, store=name)
                 failed.append(error)
 
         async with self._actors(stores, agent) as actors, anyio.create_task_group() as group:
@@ -219,7 +220,7 @@ class MemoryManager(Plugin):
             )
         unknown = [name for name in wanted or () if name not in [store.name for store in found]]
         if unknown:
-            _log.warning("a model has named unknown memory stores stores=%r", unknown)
+            note(_log, WARNING, "a model has named unknown memory stores", stores=len(unknown))
         return found
 
     async def write(self, stores: Sequence[ManagedStore], contents: Sequence[str], *, key: str, agent: Any) -> None:
@@ -238,7 +239,7 @@ class MemoryManager(Plugin):
         memory = None if agent is None else self.parts_for(agent).link.ref
         if memory is None:  # The program has called the tool itself.
             for store, error in await self._write_all(stores, contents, None, key, agent):
-                _log.warning("a memory could not be written store=%r cause=%r", store, str(error))
+                note(_log, WARNING, "a memory could not be written", error, store=store)
             return len(contents)
         names = tuple(store.name for store in stores)
         return await memory.ask(AcceptMemories(stores=names, contents=tuple(contents), key=key), timeout_s=10.0)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from repertory.app.host.edge import short_errors
 from repertory.app.sessions.sessions import memory_database
-from repertory.backends.memory.sqlite.store import MemorySettings, SQLiteMemory
+from repertory.backends.memory.ranked import MemorySettings
+from repertory.backends.memory.sqlite.store import SQLiteMemory
 from repertory.core.ids import check_id
 
 if TYPE_CHECKING:
@@ -59,8 +60,7 @@ class SQLiteMemoryStore(SQLiteMemory):
             writable=writable,
             extraction=extraction,
             scope=scope or "",
-            busy_timeout_s=busy_timeout_s,
             embedder=embedder,
         )
         place = Path(path).expanduser() if path is not None else memory_database()
-        super().__init__(place.absolute(), settings, clock=time.time)
+        super().__init__(place.absolute(), settings, clock=time.time, busy_timeout_s=busy_timeout_s)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from anyio.lowlevel import checkpoint
 
+from repertory.app.operations.progress import OnProgress, OperationProgress
 from repertory.app.operations.reading import (
     PositionLike,
     RecordStamp,
@@ -45,6 +46,8 @@ from repertory.core.journal.history.fork import Fork, Lineage, conversation_at
 from repertory.core.journal.history.fork import fork as fork_journal
 from repertory.core.journal.history.rewind import go_back, without_summary
 from repertory.core.journal.restore import restore
+from repertory.core.journal.rows import RecordKind
+from repertory.core.owed import due_at_rest
 from repertory.errors import NotFound
 
 if TYPE_CHECKING:
@@ -103,7 +106,10 @@ async def rewind_session(
     async with owned(store, session_id, takeover=takeover) as lease:
         then, now = await moment_and_end_of(store, session_id, agent_id, to)
         was = now.fold.last_seq
-        await commit_rows(store, lease, go_back(then, now, at=made.at, entropy=made.entropy))
+        rows = go_back(then, now, at=made.at, entropy=made.entropy)
+        # The fold has those rows. A question that timers have waited for may be gone.
+        dues = [due_at_rest(agent_id, now.fold, made.at)] if now.fold.timers else []
+        await commit_rows(store, lease, rows, dues=dues)
     return RewindReport(session_id=session_id, agent_id=agent_id, position=then.position, was=was)
 
 
@@ -204,17 +210,23 @@ class CopyReport:
     """The number of written rows. When an earlier copy was cut off, only the missing ones."""
 
 
-async def export(store: SessionStore, session_id: str, write: WriteChunk, at: float) -> CopyReport:
+async def export(
+    store: SessionStore, session_id: str, write: WriteChunk, at: float, progress: OnProgress = None
+) -> CopyReport:
     """Write the lines of a session, one agent after the other."""
     info = await sound_info_of(store, session_id)
     opening = first_line(session_id, at)
     await write(f"{opening}\n".encode())
     ends: dict[str, End] = {}
+    done, total = 0, sum(info.agents.values())
     for agent_id in sorted(info.agents):
         rows = await rows_of(store, session_id, agent_id)
         for start in range(0, len(rows), _LINES_AT_ONCE):
             lines = [f"{row_line(row)}\n" for row in rows[start : start + _LINES_AT_ONCE]]
             await write("".join(lines).encode())
+            if progress is not None:
+                done += len(lines)
+                progress(OperationProgress(done, max(done, total), "records"))
         if rows:
             ends[agent_id] = End(rows[-1].seq, rows[-1].link)
     await write(f"{last_line(opening, ends)}\n".encode())
@@ -222,7 +234,7 @@ async def export(store: SessionStore, session_id: str, write: WriteChunk, at: fl
     return CopyReport(session_id=session_id, agents=agents, added=sum(agents.values()))
 
 
-async def read_export(path: Path) -> Exported:
+async def read_export(path: Path, progress: OnProgress = None) -> Exported:
     """The verified session of a file. Errors: `CorruptJournal` naming file and line, those of the file."""
     reader = ExportReader(str(path))
     number = 0
@@ -232,6 +244,10 @@ async def read_export(path: Path) -> Exported:
             number += 1
             if not number % _LINES_AT_ONCE:
                 await checkpoint()
+                if progress is not None:
+                    progress(OperationProgress(number, None, "lines"))
+    if progress is not None:
+        progress(OperationProgress(number, number, "lines"))
     return await in_thread_when_many(reader.finish, number)
 
 
@@ -241,13 +257,18 @@ async def store_session(
     """Add a session, in one commit. Errors: `AlreadyExists`, `SessionBusy`, `LeaseLost`, those of the store."""
     check_id(session_id, "session id")
     missing = missing_rows(session_id, journals, await _there(store, session_id))
+    timed = [rows for rows in journals.values() if any(row.kind == RecordKind.TIMERS for row in rows)]
+    folds = {rows[-1].agent_id: restore(rows[rows[-1].low - 1 :], session_id=session_id).fold for rows in timed}
+    dues = [due_at_rest(agent_id, fold, 0.0) for agent_id, fold in folds.items() if fold.timers]
     async with owned(store, session_id, takeover=takeover) as lease:
-        await commit_rows(store, lease, missing)
+        await commit_rows(store, lease, missing, dues=dues)
     ends = {agent_id: rows[-1].seq for agent_id, rows in journals.items() if rows}
     return CopyReport(session_id=session_id, agents=ends, added=len(missing))
 
 
-async def read_session(store: SessionStore, session_id: str) -> Mapping[str, Sequence[Row]]:
+async def read_session(
+    store: SessionStore, session_id: str, progress: OnProgress = None
+) -> Mapping[str, Sequence[Row]]:
     """Agent id to every row, verified and replayed. Errors: `NotFound`, `CorruptJournal`."""
     info = await sound_info_of(store, session_id)
     journals: dict[str, Sequence[Row]] = {}
@@ -255,6 +276,9 @@ async def read_session(store: SessionStore, session_id: str) -> Mapping[str, Seq
         rows = await rows_of(store, session_id, agent_id)
         await in_thread_when_many(partial(restore, rows, session_id=session_id), len(rows))
         journals[agent_id] = rows
+        if progress is not None:
+            done = sum(map(len, journals.values()))
+            progress(OperationProgress(done, max(done, sum(info.agents.values())), "records"))
     return journals
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from repertory.app.operations.progress import OnProgress, OperationProgress
 from repertory.app.operations.reading import in_thread_when_many, owned
 from repertory.backends.ports import Corruption, SalvagedRows
 from repertory.core.journal.examination import Examined, examine, repaired
@@ -68,7 +69,9 @@ class DoctorReport:
         return (not self.damages or self.rebuilt_from is not None) and all(session.ok for session in self.sessions)
 
 
-async def examine_place(store: SessionStore, made: RecordStamp, *, repair: bool) -> DoctorReport:
+async def examine_place(
+    store: SessionStore, made: RecordStamp, *, repair: bool, progress: OnProgress = None
+) -> DoctorReport:
     """Examine every session; with `repair`, move damaged data aside."""
     inspection = await store.inspect()
     damages = list(inspection.damages)
@@ -88,7 +91,7 @@ async def examine_place(store: SessionStore, made: RecordStamp, *, repair: bool)
         infos = ()
         if not damages:
             damages.append(Corruption(where=store.name, what=str(error)))
-    for info in infos:
+    for number, info in enumerate(infos, 1):
         problems = await _problems(store, info)
         if problems and info.owner is not None:  # It may have been changed while it was read.
             problems = await _problems(store, info)
@@ -96,6 +99,8 @@ async def examine_place(store: SessionStore, made: RecordStamp, *, repair: bool)
             problems = [inspection.sick[info.session_id]]
         health = SessionHealth(session_id=info.session_id, problems=problems)
         sessions.append(await _repaired(store, health, made) if repair and problems else health)
+        if progress is not None:
+            progress(OperationProgress(number, len(infos), "sessions"))
     return DoctorReport(
         place=store.name,
         sessions=sessions,

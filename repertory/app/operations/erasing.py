@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from repertory.actors.memory.store import ForgetMemories, ask_store
+from repertory.app.operations.progress import OnProgress, OperationProgress
 from repertory.app.operations.reading import agent_there, commit_rows, in_thread_when_many, info_of, load_journal, owned
 from repertory.core.journal.history.fork import copies_end, origin_of
 from repertory.core.journal.history.redact import (
@@ -241,14 +242,15 @@ async def delete(store: SessionStore, session_id: str, at: float, *, takeover: b
         return await _delete(store, session_id, await info_of(store, session_id), at)
 
 
-async def expire(store: SessionStore, older_than: float, at: float, *, dry_run: bool) -> ExpiryReport:
+async def expire(
+    store: SessionStore, older_than: float, at: float, *, dry_run: bool, progress: OnProgress = None
+) -> ExpiryReport:
     """Delete every session without an owner that was last changed before a time."""
     expired: list[str] = []
     proofs: list[DeletionProof] = []
     skipped: list[Skipped] = []
-    for info in await store.sessions():
-        if info.updated_at >= older_than:
-            continue
+    infos = [info for info in await store.sessions() if info.updated_at < older_than]
+    for number, info in enumerate(infos, 1):
         why = _reason_to_keep(info)
         if why is None and not dry_run:
             try:
@@ -259,6 +261,8 @@ async def expire(store: SessionStore, older_than: float, at: float, *, dry_run: 
             expired.append(info.session_id)
         else:
             skipped.append(Skipped(session_id=info.session_id, why=why))
+        if progress is not None:
+            progress(OperationProgress(number, len(infos), "sessions"))
     return ExpiryReport(older_than=older_than, dry_run=dry_run, expired=expired, proofs=proofs, skipped=skipped)
 
 

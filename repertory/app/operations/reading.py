@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.ports import SessionInfo
     from repertory.core.journal.rows import Row
+    from repertory.core.owed import DueTime
 
 ROWS_AT_ONCE_MAX = 512
 """Rows that are processed on the event loop, which takes some milliseconds; more are processed in a thread."""
@@ -195,14 +196,20 @@ async def owned(store: SessionStore, session_id: str, *, takeover: bool) -> Asyn
 
 
 async def commit_rows(
-    store: SessionStore, lease: Lease, rows: Sequence[Row], erase: Sequence[tuple[str, int]] = ()
+    store: SessionStore,
+    lease: Lease,
+    rows: Sequence[Row],
+    erase: Sequence[tuple[str, int]] = (),
+    dues: Sequence[DueTime] = (),
 ) -> None:
-    """Store rows and destroy contents, all or nothing, and verify that the lease was held until then.
+    """Store rows and destroy contents, all or nothing, then what agents owe, and verify that the lease was held until
+    then.
 
     Errors: `LeaseLost`, those of the store.
     """
     proof = [Batch(lease=lease, rows=())] if store.capabilities.maintained else []  # Its leases can expire meanwhile.
-    for batch in (Batch(lease=lease, rows=rows, erase=erase), *proof):
+    owed = [Batch(lease=lease, rows=(), due=due) for due in dues]
+    for batch in (Batch(lease=lease, rows=rows, erase=erase), *owed, *proof):
         (outcome,) = await store.append([batch])
         if isinstance(outcome, RepertoryError):
             raise outcome

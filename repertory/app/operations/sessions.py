@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Self, TypeVar, cast
 from repertory.actors.memory.store import MemoryStoreSettings
 from repertory.app.host.edge import short_errors
 from repertory.app.memory.memory_manager import managed_stores
-from repertory.app.operations import branching, doctor, erasing, marking, showing
+from repertory.app.operations import branching, doctor, erasing, marking, paging, showing
+from repertory.app.operations import cluster as shared
 from repertory.app.operations.reading import RecordStamp, opened
 from repertory.backends.line_files import new_file
 from repertory.core.ids import check_id
@@ -26,9 +27,12 @@ if TYPE_CHECKING:
     from repertory.actors.memory.store import MemoryStoreClient
     from repertory.app.memory.memory_manager import ManagedStore, MemoryManager
     from repertory.app.operations.branching import CopyReport, ForkReport, RewindReport
+    from repertory.app.operations.cluster import ClusterReport, PostedCall
     from repertory.app.operations.doctor import DoctorReport
     from repertory.app.operations.erasing import DeletionProof, ExpiryReport, RedactionReport, TextRedactionReport
     from repertory.app.operations.marking import PruneReport, ReplayReport, StoredDeadLetter, StoredMark
+    from repertory.app.operations.paging import ShownAt, StoredPage
+    from repertory.app.operations.progress import OnProgress
     from repertory.app.operations.reading import PositionLike
     from repertory.app.operations.showing import SearchResult, StoredHistory, StoredSession
     from repertory.app.sessions.sessions import SessionPlace
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from repertory.core.journal.history.compare import Difference
     from repertory.core.messages import Json
     from repertory.core.owed import OwedWork
+    from repertory.core.pictures.svg import Picture
 
 T = TypeVar("T")
 
@@ -54,6 +59,9 @@ class Sessions:
 
     `agent` names an agent of the session; None means its only one, or `default`. A position is a sequence number of an
     agent's journal (as `show` and `history` give them), or the label of a mark or a snapshot.
+
+    `progress`, of the operations that may take long: a function that is told how far it has come, by an
+    `OperationProgress` and in the event loop, so it must be quick.
 
     Errors of every call: `NotFound`; `CorruptJournal` for damaged data (`doctor` says more); `Unavailable` and the
     other errors of the place; `Invalid` (a ValueError) for bad ids and positions. Everything is async, on asyncio and
@@ -77,6 +85,11 @@ class Sessions:
         if task is not None:
             await task.leave(error)
 
+    @property
+    def place(self) -> SessionPlace:
+        """Where the sessions are."""
+        return self._place
+
     async def list(self) -> Sequence[SessionInfo]:
         """Every session, the most recently changed first; empty when there is nothing yet."""
         return await self._on(lambda store: store.sessions())
@@ -87,15 +100,58 @@ class Sessions:
         """
         return await self._on(lambda store: store.owed())
 
+    async def cluster(self) -> ClusterReport:
+        """The runtimes with `peers=` that share these sessions, what sessions owe, and the posted calls that are not
+        done. It makes no tables and no files. Errors: `Invalid` for a place that cannot be shared.
+        """
+        return await self._on(lambda store: shared.cluster(store))
+
+    async def retry(self, session_id: str, *, token: str | None = None) -> Sequence[PostedCall]:
+        """Have the parked posted calls of a session made once more, or only the one of a token: as if they were posted
+        now, in the same order. Returns them as they were. Errors: `NotFound` when none is parked; `Invalid` for a place
+        that keeps no posted calls.
+        """
+        return await self._on(lambda store: shared.retry(store, session_id, token))
+
     async def show(self, session_id: str, *, agent: str | None = None) -> StoredSession:
         """All messages and the current state, of all agents or one."""
         return await self._on(lambda store: showing.show(store, session_id, agent))
+
+    async def page(
+        self,
+        session_id: str,
+        *,
+        agent: str | None = None,
+        at: PositionLike = None,
+        before: int | None = None,
+        records_max: int = 200,
+    ) -> StoredPage:
+        """Up to `records_max` consecutive records of one agent: those around a position, those before a number, or the
+        last ones. In SQLite, PostgreSQL and journals it costs about as much however long the session is.
+
+        Without `agent`: `default`, or the first in the order of their names. Errors: `Invalid` for both `at` and
+        `before`, and for more than 1,000 records.
+        """
+        return await self._on(lambda store: paging.page_of(store, session_id, agent, at, before, records_max))
+
+    async def shown_at(self, session_id: str, *, agent: str | None = None, at: PositionLike = None) -> ShownAt:
+        """What the model was shown at a position, with the agent's state there; None means the end. It reads as much
+        as opening the session there. `agent` as for `page`. Errors: `Invalid` when part of it was erased since.
+        """
+        return await self._on(lambda store: paging.what_was_shown(store, session_id, agent, at))
 
     async def history(self, session_id: str, *, agent: str | None = None) -> StoredHistory:
         """The positions of a session that are worth returning to, in order, with their events: turns, marks, rewinds,
         changes of the shown messages. Positions that a rewind left behind are marked.
         """
         return await self._on(lambda store: showing.history(store, session_id, agent))
+
+    async def graph(self, session_id: str, *, agent: str | None = None) -> Picture:
+        """The branches of a session as a picture: `.svg`, `.text`; a notebook shows it. What a rewind left behind is
+        beside today's conversation, labels stand at their positions, and long stretches fold: ten thousand messages are
+        a small picture. It reads the whole journal, and those that it was forked from.
+        """
+        return await self._on(lambda store: showing.graph(store, session_id, agent))
 
     async def mark(
         self,
@@ -151,7 +207,9 @@ class Sessions:
             lambda store: marking.prune_session(store, session_id, policy, agent, made, dry_run=dry_run)
         )
 
-    async def search(self, text: str, *, session_id: str | None = None, hits_max: int = 100) -> SearchResult:
+    async def search(
+        self, text: str, *, session_id: str | None = None, hits_max: int = 100, progress: OnProgress = None
+    ) -> SearchResult:
         """The messages that contain every word of `text`, in any case and order, as part of a word or whole.
 
         Tool inputs and results are searched too, and messages that a rewind left behind. There is no index: every
@@ -159,24 +217,36 @@ class Sessions:
         """
         if hits_max < 1:
             raise Invalid("hits_max is at least 1", got=hits_max)
-        return await self._on(lambda store: showing.search(store, text, session_id, hits_max))
+        return await self._on(lambda store: showing.search(store, text, session_id, hits_max, progress))
 
-    async def export(self, session_id: str, path: str | os.PathLike[str], *, overwrite: bool = False) -> CopyReport:
+    async def export(
+        self,
+        session_id: str,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        progress: OnProgress = None,
+    ) -> CopyReport:
         """Write a session into a file of lines, one per row, with the hash links that prove it.
 
         The file (mode 0600) appears complete or not at all. Memory holds one agent's journal. Errors: `AlreadyExists`
         unless `overwrite`; those of the file.
         """
         async with new_file(Path(path), overwrite=overwrite) as write:
-            return await self.write_export(session_id, write)
+            return await self.write_export(session_id, write, progress=progress)
         raise AssertionError
 
-    async def write_export(self, session_id: str, write: WriteChunk) -> CopyReport:
+    async def write_export(self, session_id: str, write: WriteChunk, *, progress: OnProgress = None) -> CopyReport:
         """`export` to a function that takes bytes: `await write(piece)`."""
-        return await self._on(lambda store: branching.export(store, session_id, write, self._wall()))
+        return await self._on(lambda store: branching.export(store, session_id, write, self._wall(), progress))
 
     async def import_(
-        self, path: str | os.PathLike[str], *, session_id: str | None = None, takeover: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        session_id: str | None = None,
+        takeover: bool = False,
+        progress: OnProgress = None,
     ) -> CopyReport:
         """Add the session of an export file, under its own id or another one. Rows and links are those of the file.
 
@@ -184,19 +254,25 @@ class Sessions:
         that was cut off is completed. Memory holds the session. Errors: `AlreadyExists` for an id that is taken;
         `CorruptJournal` naming file and line when the file was cut off or edited; those of the file.
         """
-        found = await branching.read_export(Path(path))
+        found = await branching.read_export(Path(path), progress)
         new_id = session_id if session_id is not None else found.session_id
         journals = found.journals
         return await self._on(lambda store: branching.store_session(store, new_id, journals, takeover=takeover))
 
     async def copy(
-        self, session_id: str, to: SessionPlace, *, new_id: str | None = None, takeover: bool = False
+        self,
+        session_id: str,
+        to: SessionPlace,
+        *,
+        new_id: str | None = None,
+        takeover: bool = False,
+        progress: OnProgress = None,
     ) -> CopyReport:
         """Add a session to another place, row by row, like `import_`. `takeover` is for the session there."""
         name = new_id if new_id is not None else session_id
         if to.key == self._place.key and name == session_id:
             raise Invalid("a copy in the same place has an id of its own: say new_id", session=session_id)
-        journals = await self._on(lambda source: branching.read_session(source, session_id))
+        journals = await self._on(lambda source: branching.read_session(source, session_id, progress))
         target = Sessions(to, wall=self._wall)
         return await target._on(lambda store: branching.store_session(store, name, journals, takeover=takeover))
 
@@ -313,7 +389,9 @@ class Sessions:
         check_id(session_id, "session id")
         return await self._on(lambda store: erasing.delete(store, session_id, self._wall(), takeover=takeover))
 
-    async def expire(self, ttl: float | timedelta, *, dry_run: bool = False) -> ExpiryReport:
+    async def expire(
+        self, ttl: float | timedelta, *, dry_run: bool = False, progress: OnProgress = None
+    ) -> ExpiryReport:
         """Delete every session without an owner that was last changed longer ago than `ttl` (seconds).
 
         An owned, damaged or meanwhile changed session is skipped, and named with the reason. Times are those of the
@@ -323,7 +401,9 @@ class Sessions:
         if not seconds >= 0:
             raise Invalid("a time to live is not negative", ttl=ttl)
         now = self._wall()
-        return await self._on(lambda store: erasing.expire(store, now - seconds, now, dry_run=dry_run))
+        return await self._on(
+            lambda store: erasing.expire(store, now - seconds, now, dry_run=dry_run, progress=progress)
+        )
 
     async def dead_letters(self, session_id: str | None = None) -> Sequence[StoredDeadLetter]:
         """The dead letters of memory stores and of their extraction, of a session or of all."""
@@ -340,14 +420,14 @@ class Sessions:
             lambda store: marking.replay_dead_letters(store, session_id, memory_store, agent, made, takeover=takeover)
         )
 
-    async def doctor(self, *, repair: bool = False) -> DoctorReport:
+    async def doctor(self, *, repair: bool = False, progress: OnProgress = None) -> DoctorReport:
         """Examine every session: whether its rows are undamaged, and whether opening it gives the state of its rows.
 
         With `repair`, everything stored of a damaged session is moved aside unchanged, to the place in the report. The
         longest sound beginning of each journal stays open, and a snapshot `repaired` marks its end; without a sound
         row, the session is gone from the listing. Owned sessions are not repaired.
         """
-        return await self._on(lambda store: doctor.examine_place(store, self._made(), repair=repair))
+        return await self._on(lambda store: doctor.examine_place(store, self._made(), repair=repair, progress=progress))
 
     async def _on(self, work: Callable[[SessionStore], Awaitable[T]]) -> T:
         """The result of `work`, on the open store, or on one that is opened for it."""

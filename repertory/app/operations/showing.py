@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from repertory.app.operations.progress import OnProgress, OperationProgress
 from repertory.app.operations.reading import (
     Ancestry,
     ancestry_of,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore
     from repertory.core.journal.fold import Fold
     from repertory.core.messages import Role
+    from repertory.core.pictures.svg import Picture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ class StoredMessage:
     at: float
     """When it was recorded, in epoch seconds."""
     turn: int
-    message: Message
+    message: Message = field(repr=False)
     shown: bool
     """Whether the model sees it, whole or shortened."""
     left_behind: bool
@@ -92,6 +94,13 @@ class StoredAgent:
     lost_source: str | None = None
     """A missing source, as `session/agent`: then the messages of a fork begin with those that were copied."""
 
+    def __repr__(self) -> str:
+        """Its id and counts on one line; nothing of what was said."""
+        from repertory.core.notebook import short_repr  # loaded when used
+
+        shown = {"agent_id": self.agent_id, "last_seq": self.last_seq, "messages": len(self.messages)}
+        return short_repr(self, {**shown, "forked_from": self.forked_from, "waits_for": len(self.waits_for) or None})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSession:
@@ -132,6 +141,16 @@ async def history(store: SessionStore, session_id: str, agent_id: str | None) ->
         happenings=await in_thread_when_many(partial(timeline, ancestry.lineage), rows),
         lost_source=ancestry.lost,
     )
+
+
+async def graph(store: SessionStore, session_id: str, agent_id: str | None) -> Picture:
+    """The branches of an agent's journal, and of its sources, as a picture."""
+    from repertory.core.pictures.branches import branches_of, branches_picture  # loaded when used
+
+    journal = await load_journal(store, session_id, await chosen_agent(store, session_id, agent_id))
+    lineage = (await ancestry_of(store, journal)).lineage
+    rows = sum(len(each.rows) for each in lineage)
+    return await in_thread_when_many(lambda: branches_picture(branches_of(lineage)), rows)
 
 
 async def show(store: SessionStore, session_id: str, agent_id: str | None) -> StoredSession:
@@ -216,7 +235,7 @@ class SearchHit:
     role: Role
     at: float
     """When it was recorded, in epoch seconds."""
-    excerpt: str
+    excerpt: str = field(repr=False)
     """About a line of its text, around the first word, with single spaces."""
 
 
@@ -231,13 +250,17 @@ class SearchResult:
     """By session: why it, or a part of it, could not be searched."""
 
 
-async def search(store: SessionStore, text: str, session_id: str | None, hits_max: int) -> SearchResult:
+async def search(
+    store: SessionStore, text: str, session_id: str | None, hits_max: int, progress: OnProgress = None
+) -> SearchResult:
     """Every message with all of the words, up to `hits_max`."""
     words = words_of(text)
     infos = await store.sessions() if session_id is None else [await info_of(store, session_id)]
     hits: list[SearchHit] = []
     unreadable: dict[str, str] = {}
-    for info in infos:
+    for number, info in enumerate(infos):
+        if progress is not None:
+            progress(OperationProgress(number, len(infos), "sessions"))
         if info.damaged:
             unreadable[info.session_id] = "some of it is damaged"
         for agent_id in sorted(info.agents):
@@ -253,6 +276,8 @@ async def search(store: SessionStore, text: str, session_id: str | None, hits_ma
             hits += await in_thread_when_many(partial(_hits, lineage, words), sum(len(each.rows) for each in lineage))
             if len(hits) > hits_max:
                 return SearchResult(hits=hits[:hits_max], more=True, unreadable=unreadable)
+    if progress is not None:
+        progress(OperationProgress(len(infos), len(infos), "sessions"))
     return SearchResult(hits=hits, more=False, unreadable=unreadable)
 
 

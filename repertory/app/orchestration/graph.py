@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from repertory.core.orchestration.plan import EdgePredicate
     from repertory.core.orchestration.results import NodeResult
     from repertory.core.orchestration.run import Run
+    from repertory.core.pictures.runs import PicturedEdge
+    from repertory.core.pictures.svg import Picture
 
 NO_SESSIONS = "Session persistence is not supported for Graph agents yet."
 """The text of the SDK whose users we serve. The graph's own session stores the conversations of its agents."""
@@ -185,7 +187,7 @@ class GraphState(RunState["Graph"]):
         return frozenset(nodes[node] for node in self._run.with_status(status) if node in nodes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class GraphResult(MultiAgentResult):
     """The end of a graph's run, or the point where it waits."""
 
@@ -214,6 +216,18 @@ class GraphResult(MultiAgentResult):
             edges=tuple((one, other) for one, other in map(_nodes_named, json_list(fields.get("edges", [])))),
             entry_points=_nodes_named(fields.get("entry_points", [])),
         )
+
+    def picture(self) -> Picture:
+        """This run as a picture, with the nodes and edges that the result knows: `.svg`, `.text`."""
+        from repertory.app.orchestration.pictured import followed, picture_of_result  # loaded when used
+        from repertory.core.pictures.runs import PicturedEdge
+
+        order = [str(node) for node in self.execution_order]
+        edges = [
+            PicturedEdge(source=str(one), target=str(other), used=followed(str(one), str(other), order))
+            for one, other in self.edges
+        ]
+        return picture_of_result(self, order, edges, [str(node) for node in self.entry_points])
 
 
 _COUNTS = ("total_nodes", "completed_nodes", "failed_nodes", "interrupted_nodes")
@@ -315,6 +329,20 @@ class Graph(Orchestrator[GraphResult]):
         first call of this object, whatever is stored.
         """
         return GraphState(self._run, self)
+
+    def _drawn_edges(self, order: Sequence[str], began: Sequence[str]) -> Sequence[PicturedEdge]:
+        from repertory.app.orchestration.pictured import followed  # loaded when used
+        from repertory.core.pictures.runs import PicturedEdge
+
+        return [
+            PicturedEdge(
+                source=str(edge.from_node),
+                target=str(edge.to_node),
+                conditional=edge.condition is not None,
+                used=followed(str(edge.from_node), str(edge.to_node), order, began),
+            )
+            for edge in self.edges
+        ]
 
     def _policies(self) -> Mapping[str, NodePolicy]:
         return {name: self._policy(node) for name, node in self.nodes.items()}

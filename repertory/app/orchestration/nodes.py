@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext
@@ -21,6 +20,7 @@ from msgspec.structs import replace
 
 from repertory.actors.call import Invocation
 from repertory.actors.context import AgentParts
+from repertory.actors.leases import Durable
 from repertory.actors.orchestrator.orchestrator import OrchestratorActor, OrchestratorSettings
 from repertory.actors.orchestrator.run_driver import NodeCall, NodeEnd
 from repertory.actors.persister import PersisterSettings, persister_spec
@@ -58,7 +58,6 @@ from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
     from repertory.actors.in_memory_journal import InMemoryJournal
-    from repertory.actors.leases import Durable
     from repertory.actors.memory.store import MemoryStoreMessage
     from repertory.actors.orchestrator.orchestrator import Finished
     from repertory.actors.orchestrator.run_driver import NameOf, OrchestratorParts, VisitOf
@@ -138,18 +137,14 @@ class RunSessionSpec(SessionSpec, frozen=True, kw_only=True):
         settings = PersisterSettings(
             session_id=session_id, agent_id=journal, takeover=self.takeover, busy_by=self.busy_by
         )
-        own = OrchestratorSettings(orchestrator_id=journal, reject=self.reject)
+        wakes = self.wakes and isinstance(keeper, Durable) and keeper.store.capabilities.wakes
+        own = OrchestratorSettings(orchestrator_id=journal, session_id=session_id, reject=self.reject, wakes=wakes)
         parts = self.parts_on(host)
 
         def orchestrator() -> OrchestratorActor:
-            return OrchestratorActor(own, parts, self.finished, keeper.buffer_of(session_id, journal), _wall)
+            return OrchestratorActor(own, parts, self.finished, keeper.buffer_of(session_id, journal), host.wall)
 
         return [persister_spec(settings, keeper, os.urandom), ChildSpec(name="agent", factory=orchestrator)]
-
-
-def _wall() -> float:
-    """Epoch seconds, by the clock that the program has now: it may be another one than when the session started."""
-    return time.time()
 
 
 class SessionNode(Protocol):
@@ -569,9 +564,8 @@ class AgentNode:
             durable=place.sessions is not None,
         )
         prepare = partial(self._move_in, place, self.agent.blueprint().parts, own.prepare)
-        return replace(
-            own, agent=settings, sessions=place.sessions, own=False, takeover=place.takeover, prepare=prepare
-        )
+        own = replace(own, sessions=place.sessions, own=False, takeover=place.takeover, wakes=False)
+        return replace(own, agent=settings, prepare=prepare)
 
     def _parts(self, parts: AgentParts, tool: Callable[[], Tool]) -> AgentParts:
         """The components with the tool: the same object as before, unless the agent has got another component."""

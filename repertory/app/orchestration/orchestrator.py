@@ -32,11 +32,11 @@ from repertory.app.agent.plugins import check_plugins, kept_list, marked_callbac
 from repertory.app.agent.session import read_call
 from repertory.app.agent.snapshots import SnapshotLoaded
 from repertory.app.host.blocking import blocking_host
-from repertory.app.host.edge import inside_event_loop, short_errors, span
+from repertory.app.host.edge import inside_event_loop, short_errors, span, telemetry
 from repertory.app.host.life import SessionLife
 from repertory.app.host.session import ActivationLock
 from repertory.app.orchestration.nodes import CustomNode, NodePlace, RunSessionSpec, SessionNodeRunner
-from repertory.app.sessions.sessions import check_placement
+from repertory.app.sessions.sessions import PlacedSession, check_placement
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import journal_name, node_journal
 from repertory.core.orchestration.results import MultiAgentResult, NodeResult, Status
@@ -62,12 +62,14 @@ if TYPE_CHECKING:
     from repertory.app.host.session import ActiveSession
     from repertory.app.orchestration.nodes import Node, RunnerSettings
     from repertory.app.sessions.hooked import HookedManager
-    from repertory.app.sessions.sessions import AnySessionManager
+    from repertory.app.sessions.sessions import AnySessionManager, SessionPlacement
     from repertory.backends.ports import OutputSchema
     from repertory.core.budget import Budget
     from repertory.core.messages import Prompt, Usage
     from repertory.core.orchestration.plan import Plan
     from repertory.core.orchestration.run import OrchestratorKind, Task
+    from repertory.core.pictures.runs import PicturedEdge
+    from repertory.core.pictures.svg import Picture
     from repertory.core.result import TurnEvent
     from repertory.core.snapshots.fields import SnapshotFields
     from repertory.core.snapshots.portable import NodeFields
@@ -148,6 +150,13 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
     _plan: Plan
     handler = None
 
+    def __repr__(self) -> str:
+        """Its ids and its nodes, on one line."""
+        from repertory.core.notebook import short_repr  # loaded when used
+
+        session_id = getattr(self.session_manager, "session_id", None)
+        return short_repr(self, {"id": self.id, "session_id": session_id, "nodes": sorted(self.shape.nodes)})
+
     def __init__(
         self,
         id: str,
@@ -161,11 +170,10 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
     ) -> None:
         self.id = check_id(id, "orchestrator id")
         session_manager, kept = _hooked(session_manager)
-        self.session_manager = session_manager = check_placement(session_manager)
+        self._node_map = dict(nodes)
+        self.keep_in(check_placement(session_manager))
         self.kept_by = None if kept is None else kept.manager
         """The session manager that follows it by hooks, and keeps the run itself; None for all others."""
-        for node in nodes if session_manager is not None else ():
-            check_id(node_journal(self.id, node), "node id")
         if busy not in ("queue", "reject"):
             raise Invalid("busy is 'queue' or 'reject'", got=busy)
         self.busy: Busy = busy
@@ -175,7 +183,6 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         for hook in list_of(object, hooks, "hooks"):
             self.hooks.add_hook(cast("HookProvider", hook))
         self.trace_attributes = _attributes(trace_attributes)
-        self._node_map = dict(nodes)
         _check_apart(self._node_map)
         self._run, self._status_of = Run(), None
         self._run.kind = self.kind_of_run
@@ -190,6 +197,12 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
                 self.hooks.add_callback(None, callback)
         self._late = LateInits(self, checked)
         self._late.follow(fire_built(self.hooks, MultiAgentInitializedEvent(source=self, invocation_state={})))
+
+    def keep_in(self, session_manager: SessionPlacement | None) -> None:
+        """Keep its runs there. Errors: `Invalid` for a node whose journal could not be named."""
+        for node in self._node_map if session_manager is not None else ():
+            check_id(node_journal(self.id, node), "node id")
+        self.session_manager = session_manager
 
     def add_hook(
         self, callback: HookCallback, event_type: EventTypes = None, order: float = 0, *, guard: bool | None = None
@@ -229,7 +242,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         Errors: `RunUnfinished`, `NodeFailed` (which has the result so far), `AgentBusy`; what the store, guards and
         conditions raise. Cancelled, running nodes are cut short, and the run can be resumed.
         """
-        invocation = _read(task, invocation_state, options)
+        invocation = read_run_call(task, invocation_state, options)
         async with self._life.session(invocation.busy or self.busy, invocation.deadline) as session:
             return cast("Result", await session.invoke(invocation))
 
@@ -241,11 +254,11 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         `multiagent_handoff`, by `type`; the last event holds the `result`. Leaving early cancels the call: a caller
         that may leave closes the stream (`contextlib.aclosing`), since Python does not do so at once.
         """
-        invocation = _read(task, invocation_state, options)
+        invocation = read_run_call(task, invocation_state, options)
         alive = self._life.session(invocation.busy or self.busy, invocation.deadline, moves=True)
         async with alive as session, session.stream(invocation) as events:
             async for event in events:
-                yield {"type": "multiagent_result", **event} if "type" not in event else event
+                yield with_type(event)
 
     def save_snapshot(self, metadata: Mapping[str, Any] | None = None) -> Snapshot:
         """`save_snapshot_async` for sync code. Errors: also `Invalid` inside an event loop."""
@@ -335,11 +348,12 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
 
     def blueprint(self, place: NodePlace | None) -> RunSessionSpec:
         """Its session spec: in its own session, or as a node in that of another orchestrator."""
-        manager = self.session_manager
+        manager, wakes = self.session_manager, False
         if place is None and manager is not None:
             place = NodePlace(
                 session_id=manager.session_id, agent_id=self.id, sessions=manager.sessions, takeover=manager.takeover
             )
+            wakes = isinstance(manager, PlacedSession) and manager.wakes
         where = place or NodePlace(session_id=self._unsaved_id, agent_id=self.id, sessions=None)
 
         def place_of(node: str) -> NodePlace | None:
@@ -358,6 +372,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
             sessions=where.sessions,
             memory=self._memory,
             own=place is None,
+            wakes=wakes,
             takeover=where.takeover,
             prepare=self._late.finish,
             opened=self._life.join,
@@ -376,6 +391,28 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         running = None if self._status_of is None else self._status_of(node)
         note = self._run.notes.get(node)
         return running or (Status.PENDING if note is None else note.status)
+
+    def picture(self) -> Picture:
+        """Its nodes and edges as a picture, with the run of `state` if there is one: `.svg`, `.text`; a notebook shows
+        it. It asks nobody and reads nothing.
+        """
+        from repertory.app.orchestration.pictured import DrawnOrchestrator, picture_of  # loaded when used
+
+        shapes = self.shape.nodes
+        drawn = DrawnOrchestrator(
+            title=self.id,
+            kind=self.kind_of_run,
+            shapes={name: shape if isinstance(shape, str) else shape.kind for name, shape in shapes.items()},
+            entries=self._plan.entries,
+            status_of=self.status_of,
+            works=self.works_on(self._run),
+            edges_of=self._drawn_edges,
+        )
+        return picture_of(drawn, self._run)
+
+    @abstractmethod
+    def _drawn_edges(self, order: Sequence[str], began: Sequence[str]) -> Sequence[PicturedEdge]:
+        """The edges of a picture: see `EdgesOf`."""
 
     def serialize_state(self) -> dict[str, Any]:
         """The run of `state` as JSON, without the conversations of its nodes, which `save_snapshot` has. The SDK's
@@ -439,6 +476,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
             policies=self._policies(),
             owner=self,
             watch=self._watch,
+            find_telemetry=telemetry,
         )
 
     @abstractmethod
@@ -474,7 +512,8 @@ def _beneath(place: NodePlace, node: str) -> NodePlace:
     )
 
 
-def _read(task: Prompt, state: dict[str, Any] | None, options: RunOptions) -> Invocation:
+def read_run_call(task: Prompt, state: dict[str, Any] | None, options: RunOptions) -> Invocation:
+    """The call of a run. Errors: `Invalid`, and `TypeError` for an unknown option."""
     unknown = sorted(options.keys() - RunOptions.__annotations__.keys())
     if unknown:
         msg = f"a call takes {', '.join(RunOptions.__annotations__)}, not {', '.join(unknown)}"
@@ -487,6 +526,11 @@ def _read(task: Prompt, state: dict[str, Any] | None, options: RunOptions) -> In
         raise Invalid("busy is 'queue' or 'reject'", got=busy)
     rest = {name: value for name, value in options.items() if name != "resume"}
     return replace(read_call(task, cast("Any", {**rest, "invocation_state": state}), None), resume=resume)
+
+
+def with_type(event: TurnEvent) -> TurnEvent:
+    """The event as streams of runs give it: the last one, with the result, has a type too."""
+    return {"type": "multiagent_result", **event} if "type" not in event else event
 
 
 def _attributes(given: Mapping[str, AttributeValue] | None) -> Mapping[str, AttributeValue]:

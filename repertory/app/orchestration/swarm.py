@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from repertory.core.messages import Json
     from repertory.core.orchestration.results import Status
     from repertory.core.orchestration.run import Run
+    from repertory.core.pictures.runs import PicturedEdge
+    from repertory.core.pictures.svg import Picture
 
 NO_SESSIONS = "Session persistence is not supported for Swarm agents yet."
 """The text of the SDK whose users we serve. The swarm's own session stores the conversations of its agents."""
@@ -119,7 +121,7 @@ class SwarmState(RunState["Swarm"]):
         return None if last is None else last.handed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SwarmResult(MultiAgentResult):
     """The end of a swarm's run, or the point where it waits."""
 
@@ -135,6 +137,13 @@ class SwarmResult(MultiAgentResult):
         nobody = cast("Agent", None)
         names = json_texts(fields.get("node_history", []))
         return replace(self, node_history=tuple(SwarmNode(node_id=name, executor=nobody) for name in names))
+
+    def picture(self) -> Picture:
+        """This run as a picture, with the nodes and edges that the result knows: `.svg`, `.text`."""
+        from repertory.app.orchestration.pictured import handovers, picture_of_result  # loaded when used
+
+        order = [node.node_id for node in self.node_history]
+        return picture_of_result(self, order, handovers(order), order[:1])
 
 
 class Swarm(Orchestrator[SwarmResult]):
@@ -226,6 +235,11 @@ class Swarm(Orchestrator[SwarmResult]):
     def shared_context(self) -> SharedContext:
         """The shared context of `state`."""
         return self.state.shared_context
+
+    def _drawn_edges(self, order: Sequence[str], began: Sequence[str]) -> Sequence[PicturedEdge]:
+        from repertory.app.orchestration.pictured import handovers  # loaded when used
+
+        return handovers(order)
 
     def _policies(self) -> Mapping[str, NodePolicy]:
         return dict.fromkeys(self.nodes, NodePolicy(timeout_s=self.node_timeout))

@@ -19,6 +19,7 @@ from repertory.actors.hooks.events import AfterInvocationEvent, BeforeInvocation
 from repertory.app.agent.plugins import Plugin
 from repertory.core.interrupts import InterruptException
 from repertory.errors import Invalid
+from repertory.logs import WARNING, note
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Model
@@ -211,7 +212,7 @@ class GoalLoop(Plugin):
         except Exception as error:
             if isinstance(error, InterruptException):
                 raise
-            _log.warning("a validator failed, so the answer is not accepted", exc_info=error)
+            note(_log, WARNING, "a validator failed, so the answer is not accepted", error)
             return ValidationOutcome(passed=False, feedback=f"Validator error: {error}")
 
     async def _judged(self, goal: str, answer: Message, agent: Any) -> ValidationOutcome:

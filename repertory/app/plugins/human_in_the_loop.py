@@ -16,6 +16,7 @@ from repertory.app.plugins.interventions import Confirm, Deny, InterventionHandl
 from repertory.backends.worker_threads import run_foreign
 from repertory.core.interrupts import InterruptException, hook_scope, question_id
 from repertory.errors import Invalid, StructuredOutputException
+from repertory.logs import WARNING, note
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.events import BeforeToolCallEvent
@@ -148,7 +149,7 @@ class HumanInTheLoop(InterventionHandler):
         except Exception as error:
             if isinstance(error, InterruptException):
                 raise
-            _log.warning("classifier failed, so a person is asked: %s", error, exc_info=error, extra={"tool": tool})
+            note(_log, WARNING, "classifier failed, so a person is asked", error, tool=tool)
             return ClassifierResult(True)
 
     def _was_answered(self, event: BeforeToolCallEvent) -> bool:

@@ -41,6 +41,7 @@ from repertory.actors.hooks.events import (
 )
 from repertory.core.interrupts import InterruptException
 from repertory.errors import Invalid
+from repertory.logs import WARNING, note
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.events import HookRegistry
@@ -253,7 +254,7 @@ def _is_excused(handler: InterventionHandler, event: InterventionEvent, error: E
     """Whether the turn goes on. What can no longer be refused fails the turn, where `deny` was wanted."""
     refusable = isinstance(event, BeforeInvocationEvent | BeforeToolCallEvent | BeforeModelCallEvent)
     if handler.on_error == "proceed" or (handler.on_error == "deny" and refusable):
-        _log.warning("intervention failed: %s", handler.name, exc_info=error, extra={"on_error": handler.on_error})
+        note(_log, WARNING, "intervention failed", error, handler=handler.name, on_error=handler.on_error)
         return True
     return False
 

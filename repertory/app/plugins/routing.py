@@ -29,6 +29,7 @@ from repertory.backends.ports import Model, settings_of
 from repertory.core.call_events import TypedEvent
 from repertory.core.messages import Json, Message, SystemPrompt, ToolSpec, system_text, text_of
 from repertory.errors import ContextWindowOverflowException, Invalid, RepertoryError
+from repertory.logs import WARNING, note
 
 _log = logging.getLogger("repertory.routing")
 _POLICY = (
@@ -163,11 +164,11 @@ class ClassifierStrategy:
             with anyio.fail_after(self._timeout_s):
                 answer = await call_until_answered(self._model, request, None, "routing")
         except (RepertoryError, TimeoutError) as error:
-            _log.warning("no model was chosen; the first one answers", extra={"error": type(error).__name__})
+            note(_log, WARNING, "no model was chosen; the first one answers", error)
             return None
         number = re.search(r"\d+", text_of(answer.message))
         if number is None or int(number.group()) >= len(candidates):
-            _log.warning("no model was chosen; the first one answers", extra={"error": "no candidate's number"})
+            note(_log, WARNING, "no model was chosen; the first one answers", why="no candidate's number")
             return None
         return candidates[int(number.group())]
 
@@ -286,7 +287,7 @@ class ModelRouter(Plugin):
         try:
             chosen = await self._selected(context, tuple(choice.attempts))
         except (RepertoryError, TypeError) as failure:
-            _log.warning("the strategy failed; the model's error stands", exc_info=failure)
+            note(_log, WARNING, "the strategy failed; the model's error stands", failure)
             return False
         if chosen is None or id(chosen) in choice.used:
             return False

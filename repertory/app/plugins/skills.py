@@ -25,6 +25,7 @@ from repertory.app.host.edge import inside_event_loop
 from repertory.backends.tools.decorator import tool
 from repertory.backends.worker_threads import run_in_thread
 from repertory.errors import HttpRequestError, Invalid
+from repertory.logs import WARNING, note
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -137,7 +138,7 @@ class Skill:
                 try:
                     found.append(cls.from_file(child, strict=strict))
                 except (OSError, Invalid) as error:
-                    _log.warning("skipping skill due to error: %s (%s)", error, child)
+                    note(_log, WARNING, "skipping skill due to error", error, file=str(child))
         return found
 
 
@@ -267,7 +268,7 @@ def _read(sources: Iterable[SkillSource], strict: bool) -> dict[str, Skill]:
     for source in sources:
         for skill in _skills_of(source, strict):
             if skill.name in found:
-                _log.warning("duplicate skill name, the later one counts: %s", skill.name)
+                note(_log, WARNING, "duplicate skill name, the later one counts", skill=skill.name)
             found[skill.name] = skill
     return found
 
@@ -284,7 +285,7 @@ def _skills_of(source: SkillSource, strict: bool) -> list[Skill]:
             return Skill.from_directory(folder, strict=strict)
         return [Skill.from_file(folder, strict=strict)]
     except (OSError, Invalid, HttpRequestError) as error:
-        _log.warning("failed to load skill%s: %s (%s)", " from URL" if is_url else "", error, source)
+        note(_log, WARNING, f"failed to load skill{' from URL' if is_url else ''}", error, source=str(source))
         return []
 
 
@@ -369,7 +370,7 @@ def _check_name(name: str, strict: bool) -> None:
 def _complain(what: str, name: str, strict: bool) -> None:
     if strict:
         raise Invalid(what, name=name)
-    _log.warning("%s: %s", what, name)
+    note(_log, WARNING, what, skill=name)
 
 
 def _check_https(url: str) -> None:

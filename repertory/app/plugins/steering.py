@@ -30,6 +30,7 @@ from repertory.app.agent.plugins import Plugin, hook
 from repertory.core.interrupts import InterruptException
 from repertory.core.state import AgentState
 from repertory.errors import Invalid, StructuredOutputException
+from repertory.logs import ERROR, note
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Model
@@ -278,7 +279,7 @@ async def _decided(deciding: Awaitable[object]) -> object:
     except Exception as error:
         if isinstance(error, InterruptException):
             raise
-        _log.error("steering failed, and what it looked at passes", exc_info=error)
+        note(_log, ERROR, "steering failed, and what it looked at passes", error)
         return SteeringProceed(reason="no decision")
 
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from repertory.app.sessions.sessions import aws_settings, new_owner
 from repertory.core.ids import check_id
+from repertory.core.notebook import short_repr
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -96,11 +97,11 @@ class AgentCoreMemorySessions:
     memory_id: str
     actor_id: str
     region_name: str | None = None
-    boto_session: Any = None
+    boto_session: Any = field(default=None, repr=False)
     """A boto3 session, whose credentials and region are used."""
-    boto_client_config: Any = None
+    boto_client_config: Any = field(default=None, repr=False)
     """A botocore `Config`, which overrides ours."""
-    endpoint_url: str | None = None
+    endpoint_url: str | None = field(default=None, repr=False)
     """The URL of a VPC endpoint, for example."""
 
     def __post_init__(self) -> None:
@@ -139,13 +140,13 @@ class AgentCoreMemorySessionManager:
 
     agentcore_memory_config: AgentCoreMemoryConfig
     region_name: str | None = None
-    boto_session: Any = None
+    boto_session: Any = field(default=None, repr=False)
     """A boto3 session, whose credentials and region are used."""
-    boto_client_config: Any = None
+    boto_client_config: Any = field(default=None, repr=False)
     """A botocore `Config`, which overrides ours."""
     converter: Any = None
     """Refused: messages are stored in that package's default format."""
-    endpoint_url: str | None = None
+    endpoint_url: str | None = field(default=None, repr=False)
     """The URL of a VPC endpoint, for example."""
     takeover: bool = False
     """Fence a live owner in another process instead of being refused."""
@@ -154,6 +155,12 @@ class AgentCoreMemorySessionManager:
     """What an agent without one uses: it searches as `retrieval_config` says."""
     _beside: Any = field(default=None, init=False, repr=False, compare=False)
     """Keeps the metadata of this session's messages registered as long as the manager lives."""
+
+    def __repr__(self) -> str:
+        """Its ids, on one line."""
+        config = self.agentcore_memory_config
+        ids = {"memory_id": config.memory_id, "actor_id": config.actor_id, "session_id": config.session_id}
+        return short_repr(self, ids)
 
     def __post_init__(self) -> None:
         config = cast("object", self.agentcore_memory_config)

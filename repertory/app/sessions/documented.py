@@ -12,6 +12,7 @@ from repertory.app.sessions.by_hand import RecordsInDocuments, SessionByHand
 from repertory.app.sessions.records import SessionRepository
 from repertory.app.sessions.sessions import aws_settings, new_owner, sessions_folder
 from repertory.core.ids import check_id, check_key, check_kms_key
+from repertory.core.notebook import without_login
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ class FileSessions:
     def __init__(self, storage_dir: str | os.PathLike[str] | None = None) -> None:
         chosen = Path(storage_dir).expanduser() if storage_dir is not None else sessions_folder()
         self.path = chosen.absolute()
+
+    def __repr__(self) -> str:
+        """The place, on one line."""
+        return f"{type(self).__name__}({without_login(self.key)!r})"
 
     @property
     def key(self) -> str:
@@ -74,10 +79,10 @@ class S3Sessions:
 
     bucket: str
     prefix: str = ""
-    boto_session: Any = None
-    boto_client_config: Any = None
+    boto_session: Any = field(default=None, repr=False)
+    boto_client_config: Any = field(default=None, repr=False)
     region_name: str | None = None
-    endpoint_url: str | None = None
+    endpoint_url: str | None = field(default=None, repr=False)
     kms_key_id: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -178,12 +183,12 @@ class S3SessionManager(RecordsInDocuments, SessionByHand):
     bucket: str
     prefix: str = ""
     """Stands before every key; slashes at its ends are ignored."""
-    boto_session: Any = None
+    boto_session: Any = field(default=None, repr=False)
     """A boto3 session, whose credentials and region are used."""
-    boto_client_config: Any = None
+    boto_client_config: Any = field(default=None, repr=False)
     """A botocore `Config`, which overrides ours."""
     region_name: str | None = None
-    endpoint_url: str | None = None
+    endpoint_url: str | None = field(default=None, repr=False)
     """The URL of a service that speaks S3's protocol, or of a VPC endpoint."""
     takeover: bool = False
     """Fence a live owner in another process instead of being refused."""

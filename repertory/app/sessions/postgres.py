@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from repertory.app.sessions.sessions import listed, new_owner
+from repertory.app.sessions.sessions import Remember, check_remember, listed, new_owner, remembered_id, rule_of
 from repertory.core.ids import check_id
 from repertory.errors import Invalid
 
@@ -29,8 +29,17 @@ class PostgresSessions:
     transaction mode. `direct_dsn`: then the database without the pooler. Without it, a killed process is replaced after
     10 seconds instead of at once, and requests of others are seen within one second.
 
-    Errors: `Invalid` for what is no connection string or schema name; `ImportError` without the extra `postgres`.
+    `remember`: writes every message to the memory in the same schema, in the commit that stores it, where
+    `PostgresMemoryStore(dsn, scope=...)` finds it. True: in the scope of a store without one; a name: in that scope; a
+    function: in the scope that it returns for a session id, or not at all when it returns None. It is called on the
+    event loop when the session gets an owner; when it raises or returns a bad scope, the session is not opened
+    (`Invalid`). A redacted or deleted message is forgotten in the same commit, whatever `remember` says.
+
+    Errors: `Invalid` for what is no connection string or schema name, and for any other `remember`; `ImportError`
+    without the extra `postgres`.
     """
+
+    wakes = True
 
     def __init__(
         self,
@@ -40,29 +49,36 @@ class PostgresSessions:
         direct_dsn: str | None = None,
         pooled: bool = False,
         connections: int = 8,
+        remember: Remember = False,
     ) -> None:
+        check_remember(remember)
         from repertory.backends.postgres.address import postgres_address  # loaded when used: libpq is an extra
 
         self._address = postgres_address(dsn)
         self._direct = None if direct_dsn is None else postgres_address(direct_dsn)
-        from repertory.backends.sessions.postgres.schema import check_schema  # as above
+        from repertory.backends.postgres.tables import check_schema  # as above
 
         self.schema = check_schema(schema)
         self.pooled = pooled or direct_dsn is not None
         if isinstance(connections, bool) or connections < 1:
             raise Invalid("connections is a number, 1 or more", got=connections)
         self.connections = connections
+        self.remember: Remember = remember
 
     def __repr__(self) -> str:
         return f"PostgresSessions({self.key!r})"
 
     @property
     def key(self) -> str:
-        """The address without a password, and the schema: equal for all objects that name the same place."""
-        return f"{self._address.name}#{self.schema}"
+        """The address without a password, the schema, and what is remembered: equal for all objects that name the same
+        place and remember the same.
+        """
+        place = f"{self._address.name}#{self.schema}"
+        return place if self.remember is False else f"{place}, remembering {remembered_id(self.remember)}"
 
     def open_store(self) -> SessionStore:
         """A store on this database. The caller closes it."""
+        from repertory.backends.memory.postgres.remembering import RememberedSessions  # loaded when used
         from repertory.backends.sessions.postgres.store import (  # loaded when used
             PostgresSessionStore,
             PostgresSettings,
@@ -71,7 +87,8 @@ class PostgresSessions:
         settings = PostgresSettings(
             schema=self.schema, direct=self._direct, pooled=self.pooled, connections=self.connections
         )
-        return PostgresSessionStore(self._address, owner=new_owner(), settings=settings)
+        alongside = RememberedSessions(self.schema, rule_of(self.remember))
+        return PostgresSessionStore(self._address, owner=new_owner(), settings=settings, alongside=alongside)
 
     async def list(self) -> Sequence[SessionInfo]:
         """Every session, the most recently changed first; empty when there are no tables yet."""
@@ -94,12 +111,23 @@ class PostgresSessionManager:
     schema: str = "repertory"
     direct_dsn: str | None = field(default=None, repr=False)
     pooled: bool = False
+    remember: bool | str = False
+    """Write every message to the memory in the same schema, in the commit that stores it: True in the scope of a memory
+    store without one, a name in that scope.
+    """
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")
+        check_remember(self.remember, single=True)
         _ = self.sessions
 
     @property
     def sessions(self) -> PostgresSessions:
         """The sessions of the schema."""
-        return PostgresSessions(self.dsn, schema=self.schema, direct_dsn=self.direct_dsn, pooled=self.pooled)
+        return PostgresSessions(
+            self.dsn,
+            schema=self.schema,
+            direct_dsn=self.direct_dsn,
+            pooled=self.pooled,
+            remember=self.remember,
+        )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checka
 from msgspec import Struct
 
 from repertory.core.ids import check_id, owner_name
+from repertory.core.notebook import without_login
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -131,6 +132,8 @@ class PlacedSession(Struct, frozen=True):
     session_id: str
     sessions: SessionPlace | None
     takeover: bool = False
+    wakes: bool = False
+    """Whether the runtime can wake it there, so that the store is told when to."""
 
 
 class SQLiteSessions:
@@ -153,6 +156,10 @@ class SQLiteSessions:
         check_remember(remember)
         self.path = Path(path).expanduser().absolute() if path is not None else sessions_database().absolute()
         self.remember: Remember = remember
+
+    def __repr__(self) -> str:
+        """The place, on one line."""
+        return f"{type(self).__name__}({without_login(self.key)!r})"
 
     @property
     def key(self) -> str:

@@ -27,6 +27,7 @@ from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.restore import Appender
 from repertory.core.messages import copy_message
+from repertory.core.notebook import without_login
 from repertory.core.snapshots.location import check_snapshot_id, number_of
 from repertory.core.snapshots.trigger import (
     MULTI_AGENT_SAVE_LATEST_ON,
@@ -40,6 +41,7 @@ from repertory.core.snapshots.trigger import (
     wanted_by,
 )
 from repertory.errors import Invalid, NotFound
+from repertory.logs import ERROR, note
 
 if TYPE_CHECKING:
     from repertory.actors.context import MarkTurn
@@ -80,6 +82,10 @@ class SnapshotSessions:
         """Use the storage of the first agent that has one, unless one was given. Errors: `Invalid` for others."""
         if not self._given:
             self.storage, self._given = _storage(storage), True
+
+    def __repr__(self) -> str:
+        """The place, on one line."""
+        return f"{type(self).__name__}({without_login(self.key)!r})"
 
     @property
     def key(self) -> str:
@@ -364,10 +370,10 @@ class _TriggeredSnapshots:
             try:
                 due = await self._due(turn, agent.history.last_at)
             except Exception as error:  # noqa: BLE001 - A trigger is the user's code; the turn has its answer already.
-                _log.error("snapshot trigger failed; the latest snapshot is saved", exc_info=error)
+                note(_log, ERROR, "snapshot trigger failed; the latest snapshot is saved", error)
                 agent.want_latest()
         if scope.cancelled_caught:
-            _log.error("snapshot trigger did not answer within %s s; the latest snapshot is saved", ANSWER_S)
+            note(_log, ERROR, "snapshot trigger did not answer; the latest snapshot is saved", within_s=ANSWER_S)
             agent.want_latest()
         return agent.history.mark(time.time()) if due else None
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 from repertory.app.sessions.sessions import listed, new_owner, sessions_folder
 from repertory.app.sessions.stored_bytes import KeywordSearchStrategy, SearchStrategy, StoredBytes, below, scoped
 from repertory.core.ids import check_id, check_key, check_kms_key
+from repertory.core.notebook import without_login
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -103,15 +104,15 @@ class S3Storage(StoredBytes):
     prefix: str = ""
     """Stands before every key; slashes at its ends are ignored."""
     region_name: str | None = None
-    boto_session: Any = field(default=None, kw_only=True)
+    boto_session: Any = field(default=None, kw_only=True, repr=False)
     """A boto3 session, whose credentials and region are used."""
-    client: Any = field(default=None, kw_only=True)
+    client: Any = field(default=None, kw_only=True, repr=False)
     """A boto3 client of S3, whose credentials, region and endpoint are used. Requests go through our own clients."""
-    endpoint_url: str | None = field(default=None, kw_only=True)
+    endpoint_url: str | None = field(default=None, kw_only=True, repr=False)
     """The URL of a service that speaks S3's protocol, or of a VPC endpoint."""
     kms_key_id: str | None = field(default=None, kw_only=True)
     """The id, ARN or alias of the KMS key with which S3 encrypts what is put; None: the bucket's default encryption."""
-    boto_client_config: Any = field(default=None, kw_only=True)
+    boto_client_config: Any = field(default=None, kw_only=True, repr=False)
     """A botocore `Config`, which overrides ours."""
     search_strategy: SearchStrategy | None = field(default=None, kw_only=True)
     """How `search` finds entries; by the words in all of them when None."""
@@ -272,14 +273,21 @@ class JournalSessions:
 
     A plain turn is one put; a turn with tools that have effects needs another put for each step that starts such tools.
     `lease_s`: how long the sessions of a process that died on another machine stay with it. An owner renews every
-    quarter of that time each session that is active and idle. In a folder neither is needed.
+    quarter of that time each session that is active and idle. In a folder neither is needed. A `Runtime` looks once a
+    second for work that is owed, which is one list request; `Runtime(wakes_max=0)` leaves that to others.
     """
+
+    wakes = True
 
     def __init__(self, storage: Storage | None = None, *, lease_s: float = LEASE_S) -> None:
         if not lease_s >= 1.0:
             raise Invalid("a lease lasts for a second at least", lease_s=lease_s)
         self.storage = storage if storage is not None else FileStorage()
         self._lease_s = lease_s
+
+    def __repr__(self) -> str:
+        """The place, on one line."""
+        return f"{type(self).__name__}({without_login(self.key)!r})"
 
     @property
     def key(self) -> str:

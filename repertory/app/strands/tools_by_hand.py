@@ -26,6 +26,7 @@ from repertory.app.agent.foreign_tools import (
 from repertory.app.strands.tool_schemas import normalize_tool_spec
 from repertory.core.messages import ToolSpec
 from repertory.errors import Invalid
+from repertory.logs import WARNING, note
 
 _log = logging.getLogger("repertory.tools")
 
@@ -79,7 +80,7 @@ class ToolsByHand:
         except UNUSABLE as error:
             raise Invalid(f"Failed to load tool {given}: {error}") from error
         if found is None:
-            _log.warning("not a tool given=%r", given)
+            note(_log, WARNING, "not a tool", given=type(given).__name__ if not isinstance(given, str | int) else given)
         return cast("list[ForeignObject]", found or [])
 
     def register_tool(self, tool: ForeignObject) -> None:
@@ -141,7 +142,7 @@ class ToolsByHand:
             try:
                 self.reload_tool(name)
             except (FileNotFoundError, Invalid) as error:
-                _log.warning("a file with tools could not be loaded name=%r cause=%r", name, str(error))
+                note(_log, WARNING, "a file with tools could not be loaded", error, tool=name)
 
     def reload_tool(self, tool_name: str) -> None:
         """Read a file of these folders again; its tools replace those of their names.
@@ -170,7 +171,7 @@ class ToolsByHand:
                 spec = normalize_tool_spec(tool.tool_spec)
                 self.validate_tool_spec(spec)
             except ValueError as error:
-                _log.warning("a tool's spec is not valid name=%r cause=%r", name, str(error))
+                note(_log, WARNING, "a tool's spec is not valid", error, tool=name)
             else:
                 found[name] = spec
         return found

@@ -24,6 +24,7 @@ from repertory.backends.aws_errors import (
 )
 from repertory.core.memory.options import MemoryEntry, SearchOptions, read_options
 from repertory.errors import LimitReached, NotFound, RepertoryError
+from repertory.logs import WARNING, note
 
 RESULTS = 10
 """How many entries a search returns by default."""
@@ -103,7 +104,7 @@ class RecordMemory:
                 found.extend(await self._search_in(namespace, query[:QUERY_CHARS_MAX]))
             except RepertoryError as error:
                 errors.append(error)
-                _log.warning("a namespace was not searched store=%r namespace=%r", self.name, namespace.path)
+                note(_log, WARNING, "a namespace was not searched", store=self.name, namespace=namespace.path)
 
         async with anyio.create_task_group() as group:
             for namespace in self._settings.namespaces:

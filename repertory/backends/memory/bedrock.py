@@ -30,6 +30,7 @@ from repertory.backends.ports import ObjectStore, Overwrite
 from repertory.core.memory.options import AddMessagesContext, EntryMetadata, MemoryEntry, SearchOptions, read_options
 from repertory.core.messages import Json
 from repertory.errors import Failed, Invalid, LimitReached, NotFound, RepertoryError, Unavailable
+from repertory.logs import WARNING, note
 
 RESULTS = 10
 """How many entries a search returns by default."""
@@ -147,7 +148,7 @@ class KnowledgeBaseMemory:
             await self._noted(self._connect)
             await self._known_kind()
         except RepertoryError as error:
-            _log.warning("knowledge base not reached", extra={"store": self.name, "error": str(error)})
+            note(_log, WARNING, "knowledge base not reached", error, store=self.name)
 
     async def search(self, query: str, options: SearchOptions | None = None) -> list[MemoryEntry]:
         """The entries that match the query, best first; none for a blank query. A query of more than 20,000 characters
@@ -194,7 +195,7 @@ class KnowledgeBaseMemory:
         scope = self._settings.scope
         attributes = attributes_of(metadata, where, (self._settings.scope_key, scope) if scope else None)
         if scope and metadata and metadata.get(self._settings.scope_key, scope) != scope:
-            _log.warning("metadata in the place of the scope", extra={"store": self.name})
+            note(_log, WARNING, "metadata in the place of the scope", store=self.name)
         name = self._document_name(where)
         if isinstance(source, CustomSource):
             document, shown = inline_document(name, check_content(content), attributes, self._settings.access), name

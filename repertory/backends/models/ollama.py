@@ -46,6 +46,7 @@ from repertory.backends.models.sdk import (
 )
 from repertory.core.answer import filled, is_mapping, malformed, mapping_field
 from repertory.errors import Invalid, ModelStreamBroken, RepertoryError
+from repertory.logs import INFO, note
 
 if TYPE_CHECKING:
     from repertory.core.converse import ContentBlockDelta, ContentBlockStartToolUse, StreamEvent
@@ -223,7 +224,7 @@ def chat_request(call: ModelCall) -> dict[str, Any]:
     if not config.get("model_id"):
         raise Invalid("OllamaModel needs a model_id, such as 'llama3.2'")
     if call.tool_choice and "auto" not in call.tool_choice:
-        _log.info("the tool choice is left out: Ollama has none", extra={"choice": sorted(call.tool_choice)})
+        note(_log, INFO, "the tool choice is left out: Ollama has none", choice=sorted(call.tool_choice))
     system = call.system_text
     names: dict[str, str] = {}
     sent: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []

@@ -22,6 +22,7 @@ from repertory.backends.models.content import text_in
 from repertory.backends.ports import Model
 from repertory.core.tokens import estimate_tokens
 from repertory.errors import Invalid, RepertoryError
+from repertory.logs import INFO, note
 
 if TYPE_CHECKING:
     from repertory.core.converse import StreamEvent
@@ -170,7 +171,7 @@ class ProviderModel(Model):
             try:
                 return await counting()
             except RepertoryError as error:
-                _log.info("tokens not counted but estimated", exc_info=error, extra={"service": self._service})
+                note(_log, INFO, "tokens not counted but estimated", error, service=self._service)
         return estimate_tokens(messages, tool_specs, call.system_text)
 
     async def aclose(self) -> None:

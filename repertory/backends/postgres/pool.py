@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 import anyio
 
@@ -12,6 +13,12 @@ from repertory.backends.postgres.address import PostgresAddress
 from repertory.backends.postgres.connection import CONNECT_S, PostgresConnection, ResultLine, connect
 from repertory.backends.postgres.values import Parameter
 from repertory.errors import Invalid, StoreUnavailable
+
+
+class RunStatement(Protocol):
+    """Carries out a statement within a transaction, and returns its lines."""
+
+    def __call__(self, statement: str, *parameters: Parameter) -> Awaitable[list[ResultLine]]: ...
 
 
 class Pool:
@@ -28,13 +35,17 @@ class Pool:
         self._closed = False
         self._pid = os.getpid()
 
-    async def run(self, statement: str, *parameters: Parameter, within_s: float | None = None) -> list[ResultLine]:
-        """Carry out one statement in a transaction of its own. Errors and cancellation: as `PostgresConnection.run`."""
+    async def run(
+        self, statement: str, *parameters: Parameter, within_s: float | None = None, once: bool = False
+    ) -> list[ResultLine]:
+        """Carry out one statement in a transaction of its own. Arguments, errors and cancellation: as
+        `PostgresConnection.run`.
+        """
         limit_s = self._within_s if within_s is None else within_s
         began = anyio.current_time()
         async with self.connection(limit_s) as connection:
             left_s = max(0.0, began + limit_s - anyio.current_time())
-            return await connection.run(statement, *parameters, within_s=left_s)
+            return await connection.run(statement, *parameters, within_s=left_s, once=once)
 
     @asynccontextmanager
     async def connection(self, within_s: float | None = None) -> AsyncGenerator[PostgresConnection]:
@@ -57,6 +68,25 @@ class Pool:
                     self._idle.append(connection)
         finally:
             self._slots.release()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[RunStatement]:
+        """A transaction for the length of the block, which carries out statements in it. An error undoes all of it.
+        Cancellation is held off until the block is left: none of it is stored, or all.
+        """
+        with anyio.CancelScope(shield=True):
+            async with self.connection() as connection:
+
+                async def run(statement: str, *parameters: Parameter) -> list[ResultLine]:
+                    return await connection.run(statement, *parameters, within_s=self._within_s)
+
+                try:
+                    await connection.run("BEGIN", within_s=self._within_s, once=True)
+                    yield run
+                    await connection.run("COMMIT", within_s=self._within_s, once=True)
+                except BaseException:
+                    connection.close()
+                    raise
 
     def close(self) -> None:
         """Close every connection, those in use as well. Calling it twice is allowed."""

@@ -68,7 +68,7 @@ def refused_query(code: str, text: str, where: Mapping[str, object]) -> Repertor
     if code == READ_ONLY:
         return StoreFailed("the server is a read-only replica: name the primary", **fields)
     if code in UNDEFINED:
-        return StoreFailed("the tables of sessions are gone: restore them, or open the store anew", **fields)
+        return StoreFailed("the tables are gone: restore them, or open the store anew", **fields)
     if code == FORBIDDEN:
         return StoreFailed("the user lacks a right: grant it (docs/postgres.md)", **fields)
     if code in _UNPREPARED:

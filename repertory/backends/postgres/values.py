@@ -6,6 +6,7 @@ A statement says the type of each parameter by a cast (`$1::bigint[]`), so only 
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
@@ -28,8 +29,9 @@ Parameter: TypeAlias = "Value | Encoded"
 
 _NULL = Encoded(None, TEXT)
 _size = struct.Struct(">i").pack
+_NONE: Final = b"\xff\xff\xff\xff"
 _head = struct.Struct(">iiIii").pack
-_INT8, _BYTEA, _TEXT, _FLOAT8 = 20, 17, 25, 701
+_INT8, _BYTEA, _TEXT, _FLOAT4, _FLOAT8 = 20, 17, 25, 700, 701
 
 
 def as_parameter(value: Parameter) -> Encoded:
@@ -48,36 +50,54 @@ def as_parameter(value: Parameter) -> Encoded:
             return Encoded(repr(value).encode(), TEXT)
 
 
-def int8s(values: Sequence[int]) -> Encoded:
-    """A `bigint[]`."""
+def int8s(values: Sequence[int | None]) -> Encoded:
+    """A `bigint[]`; None is NULL."""
     count = len(values)
-    parts = [0] * (2 * count)
-    parts[::2] = [8] * count
+    if None in values:
+        sized = [_NONE if value is None else struct.pack(">iq", 8, value) for value in values]
+        return Encoded(_array_head(_INT8, count, has_null=True) + b"".join(sized), BINARY)
+    parts: list[int | None] = [8] * (2 * count)
     parts[1::2] = values
     return Encoded(_array_head(_INT8, count) + struct.pack(">" + "iq" * count, *parts), BINARY)
 
 
-def byteas(values: Sequence[bytes]) -> Encoded:
-    """A `bytea[]`."""
+def byteas(values: Sequence[bytes | None]) -> Encoded:
+    """A `bytea[]`; None is NULL."""
     return Encoded(_sized(_BYTEA, values), BINARY)
 
 
-def texts(values: Sequence[str]) -> Encoded:
-    """A `text[]`."""
-    return Encoded(_sized(_TEXT, [value.encode() for value in values]), BINARY)
+def texts(values: Sequence[str | None]) -> Encoded:
+    """A `text[]`; None is NULL."""
+    return Encoded(_sized(_TEXT, [None if value is None else value.encode() for value in values]), BINARY)
 
 
 def float8s(values: Sequence[float | None]) -> Encoded:
     """A `double precision[]`; None is NULL."""
-    parts = [b"\xff\xff\xff\xff" if value is None else struct.pack(">id", 8, value) for value in values]
+    parts = [_NONE if value is None else struct.pack(">id", 8, value) for value in values]
     has_null = any(value is None for value in values)
     return Encoded(_array_head(_FLOAT8, len(values), has_null=has_null) + b"".join(parts), BINARY)
 
 
-def _sized(oid: int, values: Sequence[bytes]) -> bytes:
-    parts = [_array_head(oid, len(values))]
+def float4s(values: bytes) -> Encoded:
+    """A `real[]` of numbers that lie one after the other as this machine has them. One is read as `float4_bytes`."""
+    numbers = array("f", values)
+    parts: list[float] = [4] * (2 * len(numbers))
+    parts[1::2] = numbers
+    packed = struct.pack(">" + "if" * len(numbers), *parts)
+    return Encoded(_array_head(_FLOAT4, len(numbers)) + packed, BINARY)
+
+
+def float4_bytes(data: bytes) -> bytes:
+    """The numbers of a `real[]` as it is read, one after the other as this machine has them."""
+    if len(data) <= 20:
+        return b""
+    return array("f", struct.unpack_from(">" + "if" * ((len(data) - 20) // 8), data, 20)[1::2]).tobytes()
+
+
+def _sized(oid: int, values: Sequence[bytes | None]) -> bytes:
+    parts = [_array_head(oid, len(values), has_null=None in values)]
     for value in values:
-        parts += (_size(len(value)), value)
+        parts += (_NONE,) if value is None else (_size(len(value)), value)
     return b"".join(parts)
 
 
@@ -102,6 +122,17 @@ def _read_array(one: Callable[[bytes], Value]) -> Callable[[bytes], list[Value]]
         return values
 
     return read
+
+
+def _read_int8s(data: bytes) -> list[Value]:
+    """A `bigint[]`: of thousands of numbers, so they are read together where none is NULL."""
+    dimensions, has_null = struct.unpack_from(">ii", data)
+    if not dimensions:
+        return []
+    if has_null:
+        return _read_array(_read_int)(data)
+    count = struct.unpack_from(">i", data, 12)[0]
+    return list(struct.unpack_from(">" + "iq" * count, data, 20)[1::2])
 
 
 def _read_bool(data: bytes) -> bool:
@@ -137,7 +168,8 @@ _READERS: Final[dict[int, Reader]] = {
     26: _read_int,
     701: _read_float,
     1009: _read_array(_read_text),
-    1016: _read_array(_read_int),
+    1016: _read_int8s,
+    1021: _read_bytes,
     1043: _read_text,
     2278: _read_text,
 }

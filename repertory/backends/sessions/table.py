@@ -6,7 +6,7 @@ is alive. A layout reads them, and writes the next ones under its own condition.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -238,6 +238,8 @@ class SessionTable(Generic[H, J]):
         """`name` returns the store's name, for the error after `close`."""
         self._name = name
         self._entries: dict[str, SessionEntry[H, J]] = {}
+        self._leaving: dict[str, tuple[H, dict[str, J]]] = {}
+        """Leases whose release has failed, with their journals."""
         self.closed = False
 
     def refuse_closed(self) -> None:
@@ -263,11 +265,34 @@ class SessionTable(Generic[H, J]):
         return {name: entry.held for name, entry in self._entries.items() if entry.held is not None}
 
     async def release(self, lease: Lease, give_up: Callable[[SessionEntry[H, J]], Awaitable[None]]) -> None:
-        """Release a session, unless the lease is no longer current. Cancellation waits for it."""
+        """Release a session, unless the lease is no longer current. What fails may be tried again. Cancellation waits
+        for it.
+        """
         with anyio.CancelScope(shield=True):
             async with self.locked(lease.session_id) as entry:
-                if entry.held is not None and entry.held.lease == lease:
-                    await give_up(entry)
+                leaving = self._leaving.pop(lease.session_id, None)
+                if entry.held is None and leaving is not None:
+                    entry.held, entry.journals = leaving
+                held, journals = entry.held, entry.journals
+                if held is not None and held.lease == lease:
+                    try:
+                        await give_up(entry)
+                    except RepertoryError:
+                        self._leaving[lease.session_id] = held, journals
+                        raise
+
+    async def release_leaving(
+        self, session_ids: Collection[str], give_up: Callable[[SessionEntry[H, J]], Awaitable[None]]
+    ) -> None:
+        """Try those of these sessions again whose release has failed."""
+        for held, _ in [kept for session_id, kept in self._leaving.items() if session_id in session_ids]:
+            with suppress(RepertoryError):  # Whoever wants it asks again.
+                await self.release(held.lease, give_up)
+
+    @property
+    def is_leaving(self) -> bool:
+        """True if a release has failed."""
+        return bool(self._leaving)
 
     async def close(self, give_up: Callable[[SessionEntry[H, J]], Awaitable[None]]) -> bool:
         """Refuse every later call, and release all leases. False if it was closed before. The caller shields it."""

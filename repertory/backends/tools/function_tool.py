@@ -32,6 +32,7 @@ from repertory.core.interrupts import question_in
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
 from repertory.core.tools import exception_text, normal_spec, tool_result
 from repertory.errors import Invalid, LimitReached, TooLarge
+from repertory.logs import DEBUG, WARNING, note
 
 if TYPE_CHECKING:
     from repertory.backends.tools.input_schema import InputSchema
@@ -226,14 +227,12 @@ class FunctionTool(SdkMembers, Generic[P, R]):
 
     def _failed(self, error: Exception, use_id: str, context: ToolContext) -> ToolResult:
         """The result of a run that failed, noted and logged."""
-        about = {"tool": self.name, "tool_use_id": use_id}
+        level, what = WARNING, "tool failed"
         if isinstance(error, Invalid):
-            _log.info("tool input refused", extra=about)
+            level, what = DEBUG, "tool input refused"  # The model is told, and calls again.
         elif isinstance(error, TooLarge):
-            _log.warning("tool result refused: %s", error, extra=about)
-        else:
-            _log.warning("tool failed tool=%r error=%r", self.name, exception_text(error), extra=about)
-            _log.debug("tool failed here", exc_info=error, extra=about)
+            what = "tool result refused"
+        note(_log, level, what, error, tool=self.name, tool_use=use_id, agent=context.agent_id)
         if context.on_exception is not None:
             context.on_exception(error)
         return error_result(use_id, exception_text(error))

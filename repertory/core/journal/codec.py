@@ -33,6 +33,7 @@ from repertory.core.journal.records import (
     Resumed,
     SnapshotTaken,
     StateChanged,
+    TimersChanged,
     ToolFinished,
     ToolStarted,
     View,
@@ -41,6 +42,7 @@ from repertory.core.journal.records import (
 from repertory.core.journal.rows import VERSION, RecordKind, Row
 from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep
 from repertory.core.messages import Json, Message, is_plainly_sound, read_result, repair_stored_message
+from repertory.core.timers import Timer
 from repertory.errors import CorruptJournal, Invalid
 
 _Fields: TypeAlias = dict[str, object]
@@ -293,6 +295,21 @@ def _interrupt_spelled(asked: Interrupt) -> _Fields:
     return said
 
 
+def _spell_timers(record: object) -> _Fields:
+    changed = cast("TimersChanged", record)
+    said: _Fields = {"at": changed.at}
+    if changed.timers:
+        said["timers"] = [_timer_spelled(one) for one in changed.timers]
+    return said
+
+
+def _timer_spelled(timer: Timer) -> _Fields:
+    said: _Fields = {"id": timer.id, "at": timer.at, "prompt": timer.prompt}
+    if timer.every_s is not None:
+        said["every_s"] = timer.every_s
+    return said
+
+
 def _read_view(said: _Fields) -> _Fields:
     return {**said, "view": _view_read(said.get("view", {}))}
 
@@ -350,6 +367,23 @@ def _interrupt_checked(said: object) -> _Fields:
     return asked
 
 
+def _read_timers(said: _Fields) -> _Fields:
+    timers = [_build(Timer, _timer_checked(one)) for one in cast("list[object]", said.get("timers", ()))]
+    return {**said, "timers": tuple(timers)}
+
+
+def _timer_checked(said: object) -> _Fields:
+    if not isinstance(said, dict):
+        raise TypeError("a timer is a JSON object")
+    timer = cast("_Fields", said)
+    if not (_is_text(timer.get("id")) and _is_text(timer.get("prompt")) and _is_time(timer.get("at"))):
+        raise TypeError("a timer has an id, a time and a prompt")
+    every_s = timer.get("every_s")
+    if not (every_s is None or (_is_time(every_s) and cast("float", every_s) > 0)):
+        raise TypeError("every_s is of the wrong type")
+    return timer
+
+
 def _read_state(said: _Fields) -> _Fields:
     return {**said, "delete": tuple(cast("list[str]", said.get("delete", ())))}
 
@@ -372,6 +406,7 @@ _CLASSES: Mapping[int, type[Record]] = {
     RecordKind.BRANCH: Branched,
     RecordKind.CURSOR: CursorMoved,
     RecordKind.OWNER: OwnerChanged,
+    RecordKind.TIMERS: TimersChanged,
 }
 _MESSAGE = int(RecordKind.MESSAGE)
 _MESSAGE_SHAPES = frozenset(
@@ -389,6 +424,7 @@ _SPELL: Mapping[int, Callable[[object], _Fields]] = {
     RecordKind.VIEW: _spell_view,
     RecordKind.BRANCH: _spell_view,
     RecordKind.INTERRUPT: _spell_interrupts,
+    RecordKind.TIMERS: _spell_timers,
 }
 _READ: Mapping[int, Callable[[_Fields], _Fields]] = {
     RecordKind.MESSAGE: _read_message,
@@ -399,6 +435,7 @@ _READ: Mapping[int, Callable[[_Fields], _Fields]] = {
     RecordKind.INTERRUPT: _read_interrupts,
     RecordKind.STATE: _read_state,
     RecordKind.NODE: _read_node,
+    RecordKind.TIMERS: _read_timers,
 }
 
 
@@ -465,7 +502,7 @@ _LOOKS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("delete", "parked", "frontier"), _are(_is_text)),
     "hidden": _are(_pair(_is_number, _is_number)),
     "copied": _are(_is_number),
-    "interrupts": _is_list,
+    **dict.fromkeys(("interrupts", "timers"), _is_list),
     "positions": _are_numbers_by_name,
     "status": lambda value: value in get_args(NodeStatus),
     "patch": lambda value: type(value) is bool,

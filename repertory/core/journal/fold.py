@@ -31,6 +31,7 @@ from repertory.core.journal.records import (
     Resumed,
     SnapshotTaken,
     StateChanged,
+    TimersChanged,
     ToolFinished,
     ToolStarted,
     View,
@@ -38,6 +39,7 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.view import VisibleMessages, shown_at
 from repertory.core.messages import Json, Message, ToolResult, check_next, is_filler, is_one_text, tool_uses
+from repertory.core.timers import Timer, next_timer
 from repertory.core.turn import is_whole
 from repertory.errors import Invalid
 
@@ -68,6 +70,7 @@ class Fold:
     frontier: tuple[str, ...]
     cursors: Mapping[str, int]
     kept: Mapping[str, Json]
+    timers: Mapping[str, Timer]
     anchors: Anchors
 
     def __init__(self, image: Image | None = None, *, partial: bool = False) -> None:
@@ -79,6 +82,8 @@ class Fold:
         self._partial = partial
         self._unchecked = False
         self._named = TurnTokens(image)
+        self.next_timer = next_timer(self.timers) if self.timers else None
+        """The timer that is due first; it is asked for more often than timers change."""
         self.shown = VisibleMessages(image.view, image.recent)
         """What the model is shown."""
 
@@ -112,6 +117,7 @@ class Fold:
             at.tools,
             at.waiting,
             at.run,
+            at.timers,
         ):
             if 0 < seq < first:
                 first = seq
@@ -163,6 +169,8 @@ class Fold:
                 self._on_node(seq, record)
             case CursorMoved():
                 self._on_cursor(seq, record)
+            case TimersChanged():
+                self._on_timers(seq, record)
             case SnapshotTaken() | OwnerChanged():
                 pass
             case Branched():
@@ -223,6 +231,7 @@ class Fold:
             state=seq,
             cursors=self.anchors.cursors,
             run=seq if record.run else 0,
+            timers=self.anchors.timers,
         )
         self._forget_turn()
         self.nodes, self.frontier = {}, ()
@@ -359,6 +368,11 @@ class Fold:
     def _on_cursor(self, seq: int, record: CursorMoved) -> None:
         self.cursors, self.kept = dict(record.positions), dict(record.kept)
         self.anchors.cursors = seq if record.positions or record.kept else 0
+
+    def _on_timers(self, seq: int, record: TimersChanged) -> None:
+        self.timers = {timer.id: timer for timer in record.timers}
+        self.next_timer = next_timer(self.timers)
+        self.anchors.timers = seq if record.timers else 0
 
 
 _FIELDS = tuple(Fold.__annotations__)

@@ -12,6 +12,7 @@ from repertory.core.interrupts import Interrupt
 from repertory.core.journal.records import NodeChanged, ToolStarted, View
 from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.messages import Json, Message, ToolResult, ToolUse
+from repertory.core.timers import Timer
 
 
 class FinishedTurn(Struct, frozen=True, kw_only=True):
@@ -65,6 +66,8 @@ class Anchors(Struct, kw_only=True):
     """The first interrupt or response that the turn still depends on."""
     run: int = 0
     """The first record of the orchestrator's current run."""
+    timers: int = 0
+    """The last record of timers, if any are set."""
 
 
 class Image(Struct, frozen=True, kw_only=True):
@@ -104,6 +107,8 @@ class Image(Struct, frozen=True, kw_only=True):
     """How far each memory store has got in this journal."""
     kept: Mapping[str, Json] = {}
     """Memory store name to its state in the last cursor record (`core/memory/progress.py`)."""
+    timers: Mapping[str, Timer] = {}
+    """The turns that the session begins by itself, by timer id."""
     anchors: Anchors = field(default_factory=Anchors)
     view: View = field(default_factory=View)
     recent: tuple[tuple[int, Message], ...] = ()

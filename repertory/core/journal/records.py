@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.messages import Json, Message, ToolResult
+from repertory.core.timers import Timer
 
 WHOLE = "whole"
 """A key in the data of a `NodeChanged`. Where it is true, this record and those after it state the whole run: earlier
@@ -201,6 +202,13 @@ class CursorMoved(Struct, frozen=True, kw_only=True):
     """Store name to its pending and rejected work; `core/memory/progress.py` defines the format."""
 
 
+class TimersChanged(Struct, frozen=True, kw_only=True):
+    """The turns that the session begins by itself. A full value, which a rewind leaves as it is."""
+
+    at: float
+    timers: tuple[Timer, ...] = ()
+
+
 class OwnerChanged(Struct, frozen=True, kw_only=True):
     """A new owner took the session over. Kept for readers; the fold ignores it."""
 
@@ -223,4 +231,5 @@ Record: TypeAlias = (
     | Branched
     | CursorMoved
     | OwnerChanged
+    | TimersChanged
 )

@@ -17,6 +17,7 @@ from repertory.core.journal.records import (
     Record,
     Redacted,
     StateChanged,
+    TimersChanged,
     ViewChanged,
 )
 from repertory.core.journal.rows import LINK_BYTES, SALT_BYTES, VERSION, RecordKind, Row, first_link, header_of, verify
@@ -50,7 +51,7 @@ def restore(rows: Sequence[Row], *, session_id: str = "") -> Restored:
     first = folded[0].seq
     fold = Fold(Image(last_seq=first - 1), partial=first > 1)
     records = records_of(folded, session_id=session_id)
-    replay(fold, folded, records, session_id=session_id)
+    replay_records(fold, folded, records, session_id=session_id)
     repaired = {
         seq: record.message for seq, record in records if type(record) is MessageAdded and record.repaired is MENDED
     }
@@ -106,7 +107,7 @@ def said_in(rows: Sequence[Row], *, session_id: str = "") -> tuple[dict[int, Mes
     return messages_of(records), {record.target: record.message for _, record in records if type(record) is Redacted}
 
 
-def replay(
+def replay_records(
     fold: Fold,
     rows: Sequence[Row],
     records: Sequence[tuple[int, Record | None]],
@@ -252,8 +253,8 @@ class Appender:
 
 
 # Keeping the opening of a journal cheap. Opening reads every row from `low` on, and `low` cannot pass the last full
-# value of the state, the view or the cursors. So a full value that is more than `RESTATE_AFTER` records old is written
-# again, together with the next records.
+# value of the state, the view, the cursors or the timers. So a full value that is more than `RESTATE_AFTER` records old
+# is written again, together with the next records.
 
 RESTATE_AFTER = 64
 """How many records may follow a full value before it is restated."""
@@ -270,4 +271,6 @@ def restatements(fold: Fold, at: float) -> list[Record]:
         records.append(ViewChanged(at=at, view=fold.shown.view, reason="restated"))
     if 0 < anchors.cursors < bound:
         records.append(CursorMoved(at=at, positions=dict(fold.cursors), kept=dict(fold.kept)))
+    if 0 < anchors.timers < bound:
+        records.append(TimersChanged(at=at, timers=tuple(fold.timers.values())))
     return records

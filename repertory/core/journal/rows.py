@@ -47,6 +47,7 @@ class RecordKind(IntEnum):
     BRANCH = 11
     CURSOR = 12
     OWNER = 13
+    TIMERS = 14
 
 
 class Row(NamedTuple):

@@ -24,7 +24,7 @@ from repertory.core.journal.records import (
     StateChanged,
     ViewChanged,
 )
-from repertory.core.journal.restore import Restored, records_of, replay
+from repertory.core.journal.restore import Restored, records_of, replay_records
 from repertory.core.journal.rows import RecordKind, Row, verify, verify_whole
 from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.errors import CorruptJournal, Invalid, NotFound
@@ -79,9 +79,9 @@ class WholeJournal(Struct, frozen=True):
             msg = f"{' and '.join(sorted(unknown))} at that position was erased together with a message"
             raise Invalid(msg, at=position, session=self.session_id, agent=self.agent_id, known_before=since)
         fold = Fold(Image(last_seq=first - 1), partial=first > 1)
-        # `replay` takes history from the records it is given: those after the position must not be among them.
+        # `replay_records` takes history from the records it is given: those after the position must not be among them.
         stretch = slice(first - 1, position)
-        replay(fold, self.rows[stretch], self.records[stretch], session_id=self.session_id)
+        replay_records(fold, self.rows[stretch], self.records[stretch], session_id=self.session_id)
         return fold
 
     def moment(self, position: int) -> PointInTime:
@@ -205,7 +205,7 @@ def moment_of(rows: Sequence[Row], *, session_id: str, agent_id: str) -> PointIn
     if stretch is None:
         return None
     fold, folded, records = stretch
-    replay(fold, folded, records, session_id=session_id)
+    replay_records(fold, folded, records, session_id=session_id)
     return _moment(rows[-1], fold, records, (session_id, agent_id))
 
 
@@ -228,9 +228,9 @@ def moment_and_end(
         return None
     fold, folded, records = stretch
     until = position - folded[0].seq + 1
-    replay(fold, folded[:until], records[:until], session_id=session_id)
+    replay_records(fold, folded[:until], records[:until], session_id=session_id)
     then = _moment(folded[until - 1], Fold(fold.image()), records[:until], (session_id, agent_id))
-    replay(fold, folded, records, session_id=session_id, after=position)
+    replay_records(fold, folded, records, session_id=session_id, after=position)
     return then, Restored(fold=fold, link=rows[-1].link)
 
 

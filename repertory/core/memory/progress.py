@@ -139,6 +139,22 @@ class Progress(Struct, frozen=True, kw_only=True):
         again = [letter.seq_range for letter in self.dead_letters if letter.write is None]
         return replace(self.accepted(writes), again=tuple(dict.fromkeys((*self.again, *again))), dead_letters=())
 
+    def lag(self, said: int, claimed: Mapping[SeqRange, int]) -> StoreLag:
+        """What the store lacks. `said`: messages after the position; `claimed`: of ranges in `again`, as far as known;
+        an unknown one counts as if every record in it were a message.
+        """
+        counts = (claimed.get(each, each[1] - each[0] + 1) for each in self.again)
+        behind = {seq for write in self.pending for seq in write.sequence_numbers or (write.key,)}
+        return StoreLag(said + sum(counts) + len(behind), len(self.dead_letters))
+
+
+class StoreLag(NamedTuple):
+    """What one store lacks of one conversation."""
+
+    waiting: int
+    """Messages that were said, and of which the store does not have everything."""
+    dead_letters: int
+
 
 def read_progress(position: int, kept: Json) -> Progress:
     """The progress from a journal's JSON. Errors: `CorruptJournal` for malformed data."""

@@ -116,6 +116,17 @@ class NodeResult:
         except MALFORMED as error:
             raise Corrupt("not the result of a node", cause=repr(error)) from error
 
+    def __repr__(self) -> str:
+        """The status, the kind of result and the time, on one line."""
+        from repertory.core.notebook import short_repr  # loaded when used
+
+        shown = {
+            "status": self.status.value,
+            "result": type(self.result).__name__,
+            "execution_time": self.execution_time,
+        }
+        return short_repr(self, shown)
+
     def __str__(self) -> str:
         result = self.result
         if isinstance(result, AgentResult) and result.message is not None:
@@ -175,11 +186,45 @@ class MultiAgentResult:
         del fields
         return self
 
+    def __repr__(self) -> str:
+        """How the run ended and which nodes it had, on one line; nothing of what was said."""
+        from repertory.core.notebook import short_repr  # loaded when used
+
+        shown = {
+            "status": self.status.value,
+            "nodes": list(self.results),
+            "run": self.run or None,
+            "tokens": self.accumulated_usage.get("totalTokens") or None,
+            "execution_time": self.execution_time,
+            "interrupts": len(self.interrupts) or None,
+        }
+        return short_repr(self, shown)
+
+    def _repr_markdown_(self) -> str:
+        """For notebooks: the status, and a table of the nodes with the beginnings of their answers."""
+        from repertory.core.notebook import cell, table  # loaded when used
+
+        rows = [
+            (
+                cell(node),
+                cell(each.status.value),
+                f"{each.execution_time / 1000:.1f}",
+                f"{each.accumulated_usage.get('totalTokens', 0):,}",
+                cell(" ".join(str(each).split())[:_ANSWER_SHOWN]),
+            )
+            for node, each in self.results.items()
+        ]
+        head = f"**{cell(self.status.value)}** in {self.execution_time / 1000:.1f} s"
+        return f"{head}\n\n{table(('node', 'status', 'seconds', 'tokens', 'answer'), rows)}"
+
     def __str__(self) -> str:
         if self.interrupts:
             return str(interrupts_fields(self.interrupts))
         texts = {node: str(result) for node, result in self.results.items()}
         return "\n".join(f"{node}: {text}" for node, text in texts.items() if text)
+
+
+_ANSWER_SHOWN = 120
 
 
 NodeOutcome: TypeAlias = AgentResult | MultiAgentResult | Exception

@@ -60,9 +60,10 @@ class SlidingWindow(Struct, frozen=True, kw_only=True):
         if excess <= 0:
             return WindowPlan()
         if self.window_size == 0 and not _awaits_answer(shown[-1]):
-            return self._plan(shown, len(shown), "window")
-        at_least = _behind(_pinned(shown, self.pin_first or 0), min(excess, len(shown) - 1))
-        return self._plan(shown, _cut(shown, at_least), "window")
+            return _plan(_pinned(shown, self.pin_first or 0), len(shown), "window")
+        pinned = _pinned(shown, self.pin_first or 0)
+        at_least = _behind(pinned, min(excess, len(shown) - 1))
+        return _plan(pinned, _cut(shown, at_least), "window")
 
     def manages_before_call(self, model_calls: int) -> bool:
         return self.per_turn is not False and model_calls % int(self.per_turn) == 0
@@ -80,16 +81,17 @@ class SlidingWindow(Struct, frozen=True, kw_only=True):
         pinned = _pinned(shown, self.pin_first or 0)
         at_least = _behind(pinned, excess if excess > 0 else 2)
         cut = reducing_cut(shown, _behind(pinned, 0), at_least, budget.least)
-        plan = self._plan(shown, cut, "overflow")
+        plan = _plan(pinned, cut, "overflow")
         if not plan.changes:
             raise nothing_left("Unable to trim conversation context!", shown, budget) from budget.error
         return plan
 
-    def _plan(self, shown: Sequence[Message], cut: int | None, reason: str) -> WindowPlan:
-        if cut is None:
-            return WindowPlan()
-        pinned = tuple(sorted(position for position in _pinned(shown, self.pin_first or 0) if position < cut))
-        return WindowPlan(drop=cut, pinned=pinned, reason=reason)
+
+def _plan(pinned: frozenset[int], cut: int | None, reason: str) -> WindowPlan:
+    if cut is None:
+        return WindowPlan()
+    kept = tuple(sorted(position for position in pinned if position < cut))
+    return WindowPlan(drop=cut, pinned=kept, reason=reason)
 
 
 def reducing_cut(shown: Sequence[Message], first: int, at_least: int, least: int) -> int | None:

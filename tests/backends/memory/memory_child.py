@@ -1,6 +1,7 @@
 """A process that remembers until it is killed, reporting each batch on its standard output after it was stored.
 
-Arguments: database, session. A line is the number of batches that are stored.
+Arguments: a file and a session; or a connection string, a session and a schema. A line is the number of batches that
+are stored.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import sys
 
 import anyio
 
-from repertory import SQLiteMemoryStore
+from repertory import PostgresMemoryStore, SQLiteMemoryStore
 from repertory.core.messages import Message
 
 BATCH = 5
@@ -21,8 +22,8 @@ def batch(number: int) -> tuple[list[Message], range]:
     return [{"role": "user", "content": [{"text": f"heron number {seq}"}]} for seq in numbers], numbers
 
 
-async def run(path: str, session_id: str) -> None:
-    store = SQLiteMemoryStore(path, busy_timeout_s=20.0)
+async def run(where: str, session_id: str, schema: str = "") -> None:
+    store = PostgresMemoryStore(where, schema=schema) if schema else SQLiteMemoryStore(where, busy_timeout_s=20.0)
     for number in range(1, 1000):
         messages, numbers = batch(number)
         await store.add_messages(messages, {"session_id": session_id, "sequence_numbers": numbers})  # type: ignore[arg-type]

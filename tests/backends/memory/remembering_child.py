@@ -1,6 +1,7 @@
 """A process whose sessions are remembered, that appends, redacts and deletes until it is killed.
 
-Arguments: database, seed. A line is written after each append that has returned.
+Arguments: a file and a seed; or a connection string, a seed and a schema. A line is written after each append that has
+returned.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 
 import anyio
 
-from repertory import SQLiteSessions
+from repertory import PostgresSessions, SQLiteSessions
 from repertory.backends.ports import Batch, Lease, SessionStore
 from repertory.core.journal.codec import decode
 from repertory.core.journal.records import MessageAdded, Redacted
@@ -24,9 +25,10 @@ from repertory.testing.session_contract import grow
 SESSIONS = ("one", "other")
 
 
-async def run(path: str, seed: int) -> None:
+async def run(where: str, seed: int, schema: str = "") -> None:
     rng = random.Random(seed)
-    store = SQLiteSessions(path, remember=True).open_store()
+    place = PostgresSessions(where, schema=schema, remember=True) if schema else SQLiteSessions(where, remember=True)
+    store = place.open_store()
     for _ in range(10_000):
         session_id = rng.choice(SESSIONS)
         try:
@@ -61,4 +63,4 @@ def redaction(lease: Lease, rows: Sequence[Row], target: Row) -> Batch:
 
 
 if __name__ == "__main__":
-    anyio.run(run, sys.argv[1], int(sys.argv[2]))
+    anyio.run(run, sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

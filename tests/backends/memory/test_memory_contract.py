@@ -17,6 +17,7 @@ from repertory.core.messages import Message, text_of
 from repertory.testing.memory_contract import MemoryStoreContract
 from tests.app.toy_memories import InMemoryStore
 from tests.backends.memory.knowledge_base import CUSTOM, KNOWLEDGE_BASE, KnowledgeBaseServer, knowledge_base_server
+from tests.backends.memory.postgres_memories import postgres_memory
 
 
 class ServerSideStore:
@@ -61,6 +62,22 @@ class TestTheDocumentedStoreOfMessages(MemoryStoreContract):
 class TestSQLiteMemoryStore(MemoryStoreContract):
     def open_store(self, place: Path) -> object:
         return SQLiteMemoryStore(place / "memory.db")
+
+
+@pytest.mark.usefixtures("postgres")
+@pytest.mark.real_time
+class TestPostgresMemoryStore(MemoryStoreContract):
+    def open_store(self, place: Path) -> object:
+        return postgres_memory(place)
+
+
+@pytest.mark.usefixtures("postgres")
+@pytest.mark.real_time
+class TestPooledPostgresMemoryStore(MemoryStoreContract):
+    """Without prepared statements."""
+
+    def open_store(self, place: Path) -> object:
+        return postgres_memory(place, pooled=True, connections=1)
 
 
 class PlainStorage:

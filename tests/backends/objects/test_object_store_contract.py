@@ -16,6 +16,8 @@ from repertory.backends.objects.s3 import S3ObjectStore
 from repertory.backends.ports import Create, Expect, ObjectStep, ObjectStore, Overwrite, Put, StepsDone, Update
 from repertory.backends.sessions.requests import carry_out
 from repertory.errors import AlreadyExists, Invalid, PreconditionFailed, RepertoryError
+from repertory.testing.cuts import Cuts
+from repertory.testing.cutting_objects import CuttingObjectStore
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.object_contract import ObjectStoreContract
 
@@ -82,6 +84,13 @@ class TestFaultyObjectStore(TestMemoryObjectStore):
 
     def open_store(self, place: Path) -> ObjectStore:
         return FaultyObjectStore(super().open_store(place), _NoChance(), ObjectFaults())
+
+
+class TestCuttingObjectStore(TestMemoryObjectStore):
+    """While nothing is lost, the wrapper changes nothing."""
+
+    def open_store(self, place: Path) -> ObjectStore:
+        return CuttingObjectStore(super().open_store(place), Cuts())
 
 
 @pytest.mark.real_time

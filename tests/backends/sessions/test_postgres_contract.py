@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from repertory.backends.memory.postgres.remembering import RememberedSessions
 from repertory.backends.ports import SessionStore
 from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore
 from repertory.testing.session_contract import SessionStoreContract
-from tests.backends.sessions.postgres_places import postgres_store
+from tests.backends.sessions.postgres_places import postgres_store, schema_of
 
 
 class _NoChance:
@@ -40,3 +41,13 @@ class TestPooledPostgresSessionStore(SessionStoreContract):
 
     def open_store(self, place: Path, owner: str) -> SessionStore:
         return postgres_store(place, owner, pooled=True)
+
+
+@pytest.mark.usefixtures("postgres")
+@pytest.mark.real_time
+class TestRememberingPostgresSessionStore(SessionStoreContract):
+    """Whose commits fill a memory as well."""
+
+    def open_store(self, place: Path, owner: str) -> SessionStore:
+        alongside = RememberedSessions(schema_of(place), lambda session_id: f"scope-{len(session_id) % 3}")
+        return postgres_store(place, owner, alongside=alongside)

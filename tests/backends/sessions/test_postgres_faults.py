@@ -1,12 +1,12 @@
-"""Connections to PostgreSQL that break, in every method of the store, before and after every message."""
+"""Connections to PostgreSQL that break or hang, beyond the contract of lost connections."""
 
 from __future__ import annotations
 
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -16,8 +16,8 @@ from repertory.backends.ports import Batch, Lease, Position
 from repertory.backends.postgres.address import postgres_address
 from repertory.backends.sessions.postgres.store import PostgresSessionStore, PostgresSettings
 from repertory.errors import LeaseLost, RepertoryError, StoreUnavailable
+from repertory.testing.cutting_relay import CuttingRelay, cutting_relay
 from repertory.testing.session_contract import grow
-from tests.backends.sessions.cutting_relay import Cut, CuttingRelay, cutting_relay
 from tests.backends.sessions.postgres_places import postgres_store, schema_of
 from tests.postgres_server import PostgresServer
 from tests.source_tree import ROOT
@@ -25,41 +25,6 @@ from tests.source_tree import ROOT
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
 ROWS = grow(4)
-MOST_MESSAGES = 20
-Call = Callable[[PostgresSessionStore, Lease], Awaitable[object]]
-
-
-async def _released_and_again(store: PostgresSessionStore, lease: Lease) -> None:
-    await store.release(lease)
-    await store.acquire_again(lease)
-
-
-METHODS: dict[str, Call] = {
-    "acquire": lambda store, lease: store.acquire(lease.session_id),
-    "acquire_again": _released_and_again,
-    "own_and_load": lambda store, lease: store.own_and_load(lease.session_id, "default"),
-    "release": lambda store, lease: store.release(lease),
-    "append": lambda store, lease: store.append([Batch(lease=lease, rows=ROWS[2:])]),
-    "append and erase": lambda store, lease: store.append(
-        [Batch(lease=lease, rows=ROWS[2:], erase=[("default", 1), ("default", 3)])]
-    ),
-    "prove": lambda store, lease: store.append([Batch(lease=lease, rows=())]),
-    "begin": lambda store, lease: store.begin(f"{lease.session_id}-new", ROWS),
-    "load": lambda store, lease: store.load(lease.session_id, "default"),
-    "load whole": lambda store, lease: store.load(lease.session_id, "default", whole=True),
-    "load_at": lambda store, lease: store.load_at(lease.session_id, "default", 1),
-    "labels": lambda store, lease: store.labels(lease.session_id, "default"),
-    "sessions": lambda store, lease: store.sessions(),
-    "one session": lambda store, lease: store.sessions(lease.session_id),
-    "ends": lambda store, lease: store.ends(lease.session_id),
-    "delete": lambda store, lease: store.delete(lease.session_id),
-    "salvage": lambda store, lease: store.salvage(lease.session_id),
-    "examine": lambda store, lease: store.examine(lease.session_id),
-    "inspect": lambda store, lease: store.inspect(),
-    "set_aside": lambda store, lease: store.set_aside(lease.session_id, ROWS[:1]),
-    "quarantined": lambda store, lease: store.quarantined(lease.session_id),
-    "asked_for": lambda store, lease: store.asked_for(),
-}
 
 
 @asynccontextmanager
@@ -76,27 +41,10 @@ async def relayed(
             try:
                 yield store, observer, relay
             finally:
-                relay.left, relay.holds = 0, False
+                relay.mend()
+                relay.let_flow()
                 await store.aclose()
                 await observer.aclose()
-
-
-async def seen(observer: PostgresSessionStore, session_id: str) -> object:
-    """Everything that is stored of a session, and of the one that may begin beside it."""
-    names = (session_id, f"{session_id}-new")
-    listed = [
-        (info.session_id == session_id, dict(info.agents)) for name in names for info in await observer.sessions(name)
-    ]
-    rows = [list(await observer.load(name, "default", whole=True)) for name in names]
-    return listed, rows, len(await observer.quarantined(session_id))
-
-
-async def failure_of(call: Awaitable[object]) -> StoreUnavailable | None:
-    try:
-        await call
-    except StoreUnavailable as error:
-        return error
-    return None
 
 
 async def begun(store: PostgresSessionStore, session_id: str) -> Lease:
@@ -105,44 +53,15 @@ async def begun(store: PostgresSessionStore, session_id: str) -> Lease:
     return lease
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("cut", ["before", "after"])
-async def test_a_connection_that_breaks_leaves_nothing_half_done(
-    postgres: PostgresServer, tmp_path: Path, method: str, cut: Cut
-) -> None:
-    call = METHODS[method]
-    async with relayed(postgres, tmp_path) as (store, observer, relay):
-        lease = await begun(store, "whole")
-        before = await seen(observer, "whole")
-        await call(store, lease)
-        after = await seen(observer, "whole")
-        for number in range(1, MOST_MESSAGES):
-            lease = await begun(store, f"session-{number}")
-            relay.plan(cut, number)
-            failed = await failure_of(call(store, lease))
-            assert failed is None or (not relay.planned and {"host", "port", "database"} <= failed.fields.keys())
-            was_planned, relay.left = relay.planned, 0
-            found = await seen(observer, lease.session_id)
-            assert found in (before, after) if failed else found == after
-            if found != after or method != "set_aside":  # This one may be carried out twice.
-                with suppress(RepertoryError):  # What it says depends on whether the first call was carried out.
-                    await call(store, lease)
-            assert await seen(observer, lease.session_id) == after
-            await store.release(await store.acquire(f"after-{number}"))
-            if was_planned:
-                assert number > 1 or method == "asked_for"
-                return
-        raise AssertionError("the method never came to its end")
-
-
 async def test_rows_whose_acknowledgement_was_lost_are_found_to_be_stored(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     async with relayed(postgres, tmp_path) as (store, observer, relay):
         lease = await begun(store, "session")
         relay.plan("after", 1)
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable) as failed:
             await store.append([Batch(lease=lease, rows=ROWS[2:3])])
+        assert {"host", "port", "database"} <= failed.value.fields.keys()
         (outcome,) = await store.append([Batch(lease=lease, rows=ROWS[2:3])])
         assert isinstance(outcome, LeaseLost)
         assert outcome.fields["stored"] == 3
@@ -156,12 +75,12 @@ async def test_a_database_that_does_not_answer_is_unavailable_after_a_while(
 ) -> None:
     async with relayed(postgres, tmp_path, timeout_s=0.5) as (store, observer, relay):
         lease = await begun(store, "session")
-        relay.holds = True
+        relay.hold()
         with pytest.raises(StoreUnavailable, match="in time"):
             await store.append([Batch(lease=lease, rows=ROWS[2:])])
         with pytest.raises(StoreUnavailable, match="in time"):
             await store.load("session", "default")
-        relay.holds = False
+        relay.let_flow()
         while True:
             try:
                 (outcome,) = await store.append([Batch(lease=lease, rows=ROWS[2:])])
@@ -177,11 +96,11 @@ async def test_a_caller_that_is_cut_off_while_reading_ends_at_once_and_the_store
 ) -> None:
     async with relayed(postgres, tmp_path, connections=1) as (store, _, relay):
         lease = await begun(store, "session")
-        relay.holds = True
+        relay.hold()
         with anyio.move_on_after(0.1) as scope:
             await store.load("session", "default")
         assert scope.cancelled_caught
-        relay.holds = False
+        relay.let_flow()
         assert list(await store.load("session", "default", whole=True)) == ROWS[:2]
         assert await store.append([Batch(lease=lease, rows=ROWS[2:])]) == [Position(agent_id="default", seq=4)]
 

@@ -16,7 +16,7 @@ import pytest
 from repertory.backends.ports import Batch, Position
 from repertory.backends.postgres import connection
 from repertory.backends.postgres.address import PostgresAddress, postgres_address
-from repertory.backends.sessions.postgres.schema import check_schema
+from repertory.backends.postgres.tables import check_schema
 from repertory.backends.sessions.postgres.store import PostgresSessionStore, PostgresSettings
 from repertory.errors import Invalid, RepertoryError, SessionBusy, StoreFailed, StoreUnavailable
 from repertory.testing.session_contract import grow

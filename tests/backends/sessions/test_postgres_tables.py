@@ -1,4 +1,4 @@
-"""The tables in PostgreSQL: versions, a dump of version 1, damage, and what erasing leaves in the files."""
+"""The tables in PostgreSQL: versions, a dump of each, damage, and what erasing leaves in the files."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from repertory.backends.sessions.postgres.store import PostgresSessionStore
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.restore import Appender, Fold
 from repertory.core.journal.rows import Row, verify
+from repertory.core.owed import OwedWork
 from repertory.errors import CorruptJournal, StoreFailed, Unwritable
 from repertory.testing.session_contract import grow, windowed
 from tests.backends.sessions.postgres_places import postgres_store, schema_of
@@ -26,7 +27,7 @@ from tests.postgres_server import PostgresServer, postgres_server, programs
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "postgres-v1.sql"
+GOLDEN = Path(__file__).parents[2] / "golden"
 GOLDEN_SCHEMA = "repertory"
 
 
@@ -57,11 +58,15 @@ def said(appender: Appender, text: str) -> Row:
 # Versions.
 
 
-async def test_a_store_reads_and_continues_what_version_1_has_stored(postgres: PostgresServer, tmp_path: Path) -> None:
-    """The dump was made by `pg_dump --schema=repertory --no-owner --inserts` when version 1 was new."""
+@pytest.mark.parametrize("version", range(1, VERSION + 1))
+async def test_a_store_reads_and_continues_what_an_earlier_version_has_stored(
+    postgres: PostgresServer, tmp_path: Path, version: int
+) -> None:
+    """Each dump was made by `pg_dump --schema=repertory --no-owner --inserts` when its version was new."""
     schema = schema_of(tmp_path)
     dump = (
-        GOLDEN.read_text()
+        (GOLDEN / f"postgres-v{version}.sql")
+        .read_text()
         .replace(f"{GOLDEN_SCHEMA}.", f"{schema}.")
         .replace(f"SCHEMA {GOLDEN_SCHEMA};", f"SCHEMA {schema};")
     )
@@ -89,6 +94,12 @@ async def test_a_store_reads_and_continues_what_version_1_has_stored(postgres: P
         more = grow(1, after=rows)
         assert await store.append([Batch(lease=lease, rows=more)]) == [Position(agent_id="default", seq=37)]
         assert await store.quarantined("erased")
+        works = {"window": (1310.0, "turn", 5), "erased": (5000.0, "expiry", 1)} if version > 1 else {}
+        assert [*await store.owed()] == [
+            OwedWork(session_id=name, agent_id="default", at=at, why=why, claims=claims)
+            for name, (at, why, claims) in works.items()
+        ]
+        assert {work.session_id for work in await store.claim_due(1e6, 10, {"default"})} == {*works} - {"window"}
     assert postgres.sql(f"SELECT version FROM {schema}.meta") == [(VERSION,)]
 
 
@@ -284,7 +295,6 @@ async def test_a_later_release_brings_the_tables_up_and_an_earlier_one_refuses_t
     async with closing(store):
         await store.begin("session", rows)
     with monkeypatch.context() as release:
-        release.setattr(tables, "VERSION", VERSION + 1)
         release.setattr(tables, "MIGRATIONS", (*tables.MIGRATIONS, (*LATER, "SELECT 1 / 0")))
         broken = postgres_store(tmp_path, "broken")
         async with closing(broken):

@@ -5,16 +5,14 @@ Blocking: it belongs to one thread. Each method is one transaction; after an err
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeAlias, cast
 
+from repertory.backends.memory.ranked import EntrySource, shown_entry
 from repertory.backends.memory.sqlite.entries import (
-    FACT,
     create_tables,
     empty_log,
     forget_entries,
@@ -25,24 +23,13 @@ from repertory.backends.memory.sqlite.entries import (
     supersede,
     take_key,
 )
-from repertory.backends.memory.sqlite.recall import (
-    Pending,
-    Sought,
-    VectorMatrix,
-    claim,
-    pack_vectors,
-    pending,
-    recall,
-    store,
-)
+from repertory.backends.memory.sqlite.recall import ScopeVectors, claim, pending, recall, store
+from repertory.backends.memory.vectors import Pending, pack_vectors
 from repertory.backends.sqlite_files import MEMORY_ID, SESSIONS_ID, UNUSABLE_VALUES, DatabaseKind, read_marks, use_wal
 from repertory.core.memory.options import MemoryEntry
-from repertory.core.messages import Json
+from repertory.core.recall.candidates import Sought
 from repertory.core.recall.entries import Saying
 from repertory.errors import Corrupt, NotFound, RepertoryError, Unavailable
-
-EntrySource: TypeAlias = tuple[int, float | None]
-"""A turn that an entry was extracted from: its sequence number, and when it was said."""
 
 _SHOWN = (
     "SELECT entries.id, content, kind, role, speaker, said_at, session, agent, seq, given_id, seen, recorded_at,"
@@ -61,7 +48,7 @@ class MemoryDatabase:
         self._connection = open_memory_database(path, busy_timeout_s=busy_timeout_s)
         self._inode = os.stat(path).st_ino
         self._erased_in_log = False
-        self._vectors = VectorMatrix(self._connection, scope)
+        self._vectors = ScopeVectors(self._connection, scope)
 
     def add_turns(self, turns: Sequence[Saying], key: str | None, *, now: float) -> list[int]:
         """Store turns. Returns the keys of those that were not stored before."""
@@ -127,7 +114,7 @@ class MemoryDatabase:
             marks = ", ".join("?" * len(keys))
             rows = self._connection.execute(f"{_SHOWN} WHERE entries.id IN ({marks})", keys).fetchall()
             shown = {row[0]: row for row in rows}
-            return [_entry(shown[key], score) for key, score in best]
+            return [shown_entry(shown[key], score) for key, score in best]
 
     def page(self, after: int, limit: int) -> list[tuple[int, MemoryEntry]]:
         """Entries in the order in which they came, superseded ones too, with their keys."""
@@ -136,7 +123,7 @@ class MemoryDatabase:
                 f"{_SHOWN} WHERE entries.scope = ? AND entries.id > ? ORDER BY entries.id LIMIT ?",
                 (self._scope_key(), after, limit),
             ).fetchall()
-            return [(row[0], _entry(row, None)) for row in rows]
+            return [(row[0], shown_entry(row, None)) for row in rows]
 
     def tidy(self) -> None:
         """Do the work that other processes blocked before. Failures are retried later."""
@@ -234,33 +221,6 @@ class MemoryDatabase:
         if count:
             with mapped_errors(self._path):
                 self._erased_in_log = not empty_log(self._connection, busy_timeout_s=self._busy_timeout_s)
-
-
-def _entry(row: tuple[Any, ...], score: float | None) -> MemoryEntry:
-    """An entry as callers see it, with the caller's metadata unchanged."""
-    key, content, kind, role, speaker, said_at, session, agent, seq, given_id, seen, recorded_at, gone_at, *rest = row
-    successor, metadata = rest
-    known: dict[str, Json] = {
-        "id": given_id or str(key),
-        "kind": "fact" if kind == FACT else "turn",
-        "role": role,
-        "speaker": speaker,
-        "said_at": said_at,
-        "recorded_at": recorded_at,
-        "session_id": session or None,
-        "agent_id": agent or None,
-        "seq": seq,
-        "superseded_at": gone_at,
-        "superseded_by": None if successor is None else str(successor),
-    }
-    if kind == FACT:
-        known["seen"] = seen
-    known = {name: value for name, value in known.items() if value is not None}
-    if metadata is not None:
-        known.update(cast("dict[str, Json]", json.loads(metadata)))
-    if score is not None:
-        known["score"] = round(score, 6)
-    return MemoryEntry(content=content, metadata=known)
 
 
 # Opening a memory database: the connection and its settings, and whether it is one of ours.

@@ -7,18 +7,15 @@ can be stored in the same commit as their sources. The index is changed with the
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from repertory.core.journal.codec import decode
-from repertory.core.journal.records import MessageAdded
-from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.memory.options import AddMessagesContext
-from repertory.core.memory.progress import JournaledMessage
-from repertory.core.recall.entries import Saying, indexed, sayings_of
-from repertory.errors import Corrupt, CorruptJournal, Failed
+from repertory.core.journal.rows import Row
+from repertory.core.recall.entries import Saying, indexed
+from repertory.core.recall.journaled import sayings_in
+from repertory.errors import Corrupt, Failed
 
 _ENTRY = (
     "INSERT INTO memory_entries (id, scope, kind, conversation, place, seq, role, speaker, said_at, recorded_at, seen,"
@@ -431,17 +428,9 @@ class SessionMemory:
 
     def stored(self, connection: sqlite3.Connection, scope: str, session_id: str, rows: Sequence[Row]) -> None:
         """Remember the messages among these rows. Rows that this release cannot read are left out."""
-        for agent_id, of_agent in groupby(rows, key=lambda row: row.agent_id):
-            messages = list(_messages_in(of_agent))
-            context = AddMessagesContext(
-                session_id=session_id,
-                agent_id=agent_id,
-                sequence_numbers=[each.seq for each in messages],
-                message_times=[each.at for each in messages],
-            )
-            turns = sayings_of([each.message for each in messages], context)
-            if turns:
-                insert_turns(connection, scope, turns, now=messages[-1].at)
+        turns = sayings_in(session_id, rows)
+        if turns:
+            insert_turns(connection, scope, turns, now=turns[-1].said_at or 0.0)
 
     def erased(self, connection: sqlite3.Connection, session_id: str, rows: Sequence[tuple[str, int]]) -> None:
         """Forget these turns and what was extracted from them. Their replacements are not remembered either."""
@@ -464,18 +453,6 @@ class SessionMemory:
             for key in keys:
                 connection.execute("DELETE FROM memory_forgotten WHERE conversation = ?", (key,))
                 connection.execute("DELETE FROM memory_conversations WHERE id = ?", (key,))
-
-
-def _messages_in(rows: Iterator[Row]) -> Iterator[JournaledMessage]:
-    for row in rows:
-        if row.kind != RecordKind.MESSAGE or row.erased:
-            continue
-        try:
-            record = decode(row.kind, row.version, row.body)
-        except CorruptJournal:
-            continue
-        if isinstance(record, MessageAdded):
-            yield JournaledMessage(row.seq, record.at, record.message)
 
 
 def _conversations(connection: sqlite3.Connection, session_id: str) -> list[_Conversation]:

@@ -39,6 +39,7 @@ from repertory.core.message_tree.opening import OpenedTree, needed_of, open_agen
 from repertory.core.messages import Message
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.errors import StoreUnavailable
+from repertory.logs import WARNING, note
 
 ROWS_MAX = 100
 """The most rows in one group that records other programs' messages."""
@@ -268,14 +269,15 @@ class AgentCoreJournal:
     def _complain(self, reading: EventReading) -> None:
         session_id, agent_id = self._names
         for fault in reading.assembled.faults:
-            _log.warning("a message is lost session=%r agent=%r seq=%r", session_id, agent_id, fault.row.seq)
+            note(_log, WARNING, "a message is lost", session=session_id, agent=agent_id, seq=fault.row.seq)
         for ref in reading.unreadable:
-            _log.warning("a message cannot be read and is left out session=%r event=%r", session_id, ref)
+            note(_log, WARNING, "a message cannot be read and is left out", session=session_id, event=ref)
         if reading.torn:
-            _log.warning("a commit was cut off; what it said counts as added session=%r agent=%r", session_id, agent_id)
+            text = "a commit was cut off; what it said counts as added"
+            note(_log, WARNING, text, session=session_id, agent=agent_id)
         rows = reading.assembled.rows
         if rows and rows[0].seq > rows[-1].low:
-            _log.warning("older events are gone session=%r agent=%r first=%r", session_id, agent_id, rows[0].seq)
+            note(_log, WARNING, "older events are gone", session=session_id, agent=agent_id, first=rows[0].seq)
 
 
 # Erasing contents from a session whose events cannot be changed: each is rewritten without them, then deleted.

@@ -220,17 +220,23 @@ class AgentCoreSessionStore(SessionStore):
         """Copy the events of a session, as blobs, to another of the actor's sessions, which no reader uses and from
         which nothing is extracted; then write the session again with these rows.
 
-        After a crash in between, the copy is whole and the session may be gone. Errors: `NotFound`, `SessionBusy`, and
-        see the class.
+        After a crash in between, the copy is whole and the session may be gone; the same call does the rest. Errors:
+        `NotFound`, `SessionBusy`, and see the class.
         """
         name = session_name(check_id(session_id, "session id"))
         moved_to = ""
         with anyio.CancelScope(shield=True):
             async with self._table.locked(session_id) as session:
-                found = await self._removable(session_id, name)
-                moved_to = await copy_events_aside(self._shared, name)
-                session.drop()
-                await self._remove(name, found)
+                try:
+                    found = await self._removable(session_id, name)
+                    moved_to = await copy_events_aside(self._shared, name)
+                    session.drop()
+                    await self._remove(name, found)
+                except StoreNotFound:
+                    moved = await event_copies(self._events, name)
+                    if not moved:
+                        raise
+                    moved_to = moved[-1]  # An earlier call was cut off before the rows were written.
             await write_anew(self, session_id, keep)
         return moved_to
 

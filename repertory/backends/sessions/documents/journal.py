@@ -53,6 +53,7 @@ from repertory.errors import (
     PreconditionFailed,
     StoreUnavailable,
 )
+from repertory.logs import INFO, WARNING, note
 
 HEAD_BYTES_MAX = 1_000_000
 """The largest window that is also kept in one object."""
@@ -185,7 +186,7 @@ class TreeJournal:
         for source in reversed(found.torn):
             await self._objects.delete(self._names.key(source))
         for fault in found.faults:
-            _log.warning("a message was taken in as it stands now file=%r why=%r", self._key(fault), fault.why)
+            note(_log, WARNING, "a message was taken in as it stands now", file=self._key(fault), why=fault.why)
         opened = _derived(self._place, reading, self._wall(), self._entropy)
         numbers = _numbers(reading)
         self._log = replace(
@@ -366,7 +367,7 @@ class TreeJournal:
     async def _put_aside(self, body: bytes) -> None:
         """Keep a copy of a damaged agent's document before it is rewritten."""
         await self._objects.put(self._names.quarantined_document, body, Overwrite())
-        _log.warning("a damaged document was put aside, and is written anew file=%r", self._names.agent)
+        note(_log, WARNING, "a damaged document was put aside, and is written anew", file=self._names.agent)
 
     async def _erase(self, seqs: Sequence[int]) -> None:
         """Destroy the contents of rows in every document that holds them; last in the one that asks for it. Errors:
@@ -523,7 +524,7 @@ class OrchestratorJournal:
             await self._put_aside(reading.document.body)
         self._stand_at(opened.fold, opened.needed(), reading.agent_version, reading.assembled.tail)
         if opened.made:
-            _log.info("a run was taken in file=%r records=%r", self._names.agent, len(opened.made))
+            note(_log, INFO, "a run was taken in", file=self._names.agent, records=len(opened.made))
             await self._put_rows(opened.made)
         if self.last_seq and (document is None or document.seq != self.last_seq):
             refusal = await self._tell()
@@ -591,7 +592,7 @@ class OrchestratorJournal:
     async def _put_aside(self, body: bytes) -> None:
         """Keep a copy of an unreadable document before it is replaced."""
         await self._objects.put(self._names.quarantined_document, body, Overwrite())
-        _log.warning("a run that cannot be read was put aside file=%r", self._names.agent)
+        note(_log, WARNING, "a run that cannot be read was put aside", file=self._names.agent)
 
     async def _erase(self, seqs: Sequence[int]) -> None:
         """Destroy the contents of rows in every document that holds them, then put the document again. Errors:

@@ -159,7 +159,9 @@ class MessageTreeStore(SessionStore):
         renewal checks for it. Errors: `Unavailable`.
         """
         holding = self._table.held()
-        asked = {*(await self._life.asked_for() if holding or self._acquiring else ())}
+        leaving = self._table.is_leaving
+        asked = {*(await self._life.asked_for() if holding or self._acquiring or leaving else ())}
+        await self._table.release_leaving(asked, self._release)
         for session_id, held in holding.items():
             if held.wanted:
                 held.wanted = False
@@ -289,17 +291,23 @@ class MessageTreeStore(SessionStore):
     async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
         """Copy the documents of a session to `quarantine/session_<id>/<number>/`, and write it again with these rows.
 
-        After a crash in between, the copy is whole and the session may be gone. Errors: `NotFound`, `SessionBusy`, and
-        see the class.
+        After a crash in between, the copy is whole and the session may be gone; the same call does the rest. Errors:
+        `NotFound`, `SessionBusy`, and see the class.
         """
         names = self._names(check_id(session_id, "session id"))
         moved_to = ""
         with anyio.CancelScope(shield=True):
             async with self._table.locked(session_id) as session:
                 await check_told(self._objects, names)
-                await self._refuse_other_hands(names)
-                moved_to = await copy_aside(self._objects, names.folder.removesuffix("/"), names.aside)
-                await self._remove(names, session)
+                try:
+                    await self._refuse_other_hands(names)
+                    moved_to = await copy_aside(self._objects, names.folder.removesuffix("/"), names.aside)
+                    await self._remove(names, session)
+                except StoreNotFound:
+                    moved = await names_aside(self._objects, names.aside)
+                    if not moved:
+                        raise
+                    moved_to = moved[-1]  # An earlier call was cut off before the rows were written.
             await write_anew(self, session_id, keep)
         return moved_to
 
@@ -330,9 +338,14 @@ class MessageTreeStore(SessionStore):
                         session.held = None
 
     async def aclose(self) -> None:
-        """Close, and release every lease. Calling it twice is allowed."""
+        """Close, and release every lease; a lease that cannot be released expires. Calling it twice is allowed."""
+
+        async def give_up(session: _Entry) -> None:
+            with suppress(RepertoryError):
+                await self._release(session)
+
         with anyio.CancelScope(shield=True):
-            if await self._table.close(self._release):
+            if await self._table.close(give_up):
                 await self._life.end()
                 await self._objects.aclose()
                 return

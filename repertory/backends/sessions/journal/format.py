@@ -167,6 +167,9 @@ class HeadObject(msgspec.Struct, frozen=True, kw_only=True):
     """
     moved_from: str | None = None
     """The folder from which the session was moved here, while some of its objects may be left there."""
+    owes: bool = False
+    """With `orderly`: True if markers of owed work may be stored. Releases that do not know this field refuse the head.
+    """
 
 
 class HeadChanges(TypedDict, total=False):
@@ -183,6 +186,7 @@ class HeadChanges(TypedDict, total=False):
     updated_at: float
     deleted: bool
     moved_to: str | None
+    owes: bool
 
 
 _DEFAULTS = {name: default for name, default in defaults_of(HeadObject).items() if name != "seqs"}
@@ -261,6 +265,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "deleted": bool,
     "moved_to": str,
     "moved_from": str,
+    "owes": bool,
 }
 
 
@@ -272,6 +277,8 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 # <folder>/c/<commit, 16 digits>      a chunk: the segments from this commit on, merged
 # <folder>/w/<generation>-<edition>   what opening needs, when it is too large for the head
 # <folder>/wanted                     put to read the store's clock, to learn whether the owner is alive
+#
+# `owed/journals/<session>/...` has the markers of owed work (`owed.py`), for journals alone.
 
 ROOT = "journals"
 QUARANTINE = "quarantine"
@@ -283,6 +290,8 @@ class SessionKeys(NamedTuple):
     folder: str
     aside: str
     """The folder for data of the session that is set aside."""
+    owed: str | None = None
+    """Before the keys of the markers of its owed work, with a slash at its end; None: none are kept."""
 
     @property
     def head(self) -> str:
@@ -323,6 +332,8 @@ class Layout(NamedTuple):
     aside_behind: str
     taken: str | None = None
     """A folder name that no session uses."""
+    owed: str | None = None
+    """Before the names of sessions that owe work; None: nobody is told."""
 
     def keys_of(self, session_id: str) -> SessionKeys:
         """The keys of a session. Its folder has its id as name where that is possible. Errors: `Invalid`."""
@@ -342,10 +353,15 @@ class Layout(NamedTuple):
 
     def _keys(self, name: str) -> SessionKeys:
         folder = f"{self.before}{name}{self.behind}"
-        return SessionKeys(folder, f"{self.aside_before}{name}{self.aside_behind}")
+        owed = None if self.owed is None else f"{self.owed}{name}/"
+        return SessionKeys(folder, f"{self.aside_before}{name}{self.aside_behind}", owed)
+
+    def keys_of_owed(self, key: str) -> SessionKeys:
+        """The keys of the session that a marker of owed work names."""
+        return self._keys(key.removeprefix(self.owed or "").split("/", 1)[0])
 
 
-JOURNALS = Layout(f"{ROOT}/", "", f"{QUARANTINE}/{ROOT}/", "")
+JOURNALS = Layout(f"{ROOT}/", "", f"{QUARANTINE}/{ROOT}/", "", owed=f"owed/{ROOT}/")
 """Journals alone: `journals/<session>/...`."""
 BESIDE_SNAPSHOTS = Layout("", "/journal", "", "/quarantine", ROOT)
 """Journals beside snapshots: `<session>/journal/...`, so that a whole session is below `<session>/`."""

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from repertory.backends.ports import Batch, Condition, Create, Lease, ObjectStore, Overwrite, Position, Update
 from repertory.backends.sessions.journal.format import HeadChanges, HeadObject, SessionKeys, pack, pack_head
+from repertory.backends.sessions.journal.owed import SessionDebts
 from repertory.backends.sessions.journal.reading import (
     Changed,
     Segment,
@@ -35,6 +36,7 @@ from repertory.backends.sessions.table import (
 )
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
+from repertory.core.owed import DueTime
 from repertory.errors import (
     AlreadyExists,
     CorruptJournal,
@@ -71,6 +73,8 @@ class OwnedSegments:
         self.erasing = head.erasing
         """Rows whose content must be destroyed and may still be stored."""
         self.lost: LeaseLost | None = None
+        self._leaving = False
+        """True if a release has failed, and may be tried again."""
         self.signed_at = anyio.current_time()
         """When the last request that proved the lease was sent."""
         self._wanted = False
@@ -86,6 +90,7 @@ class OwnedSegments:
         """How many windows were put beside the head."""
         self.gathered: dict[int, Segment] = {}
         """Segments that were read for the next chunk; none while contents are being destroyed."""
+        self.debts = SessionDebts(objects, keys, lease.session_id, lease.generation)
         self.tidy = True
         """True if heads and chunks can be made. False after damage, which is left unchanged."""
         self.committing = anyio.Lock()
@@ -100,17 +105,22 @@ class OwnedSegments:
         Errors: those of the object store; it is then unknown whether anything is stored.
         """
         async with self.committing:
+            owed: list[str] = []
             for _ in range(_TRIES_MAX):
                 if self.lost is not None:
                     return [self.lost for _ in batches]
                 outcomes, rows, erasing = self._placed(batches)
+                dues = _accepted(batches, outcomes)
                 try:
                     if not rows and not erasing:
                         await self.prove()
-                    elif not await self._put_segment(rows, erasing):
+                    owed += await self.debts.owe(dues)
+                    if (rows or erasing) and not await self._put_segment(rows, erasing):
                         continue
                 except LeaseLost as error:
+                    await self.debts.take_back(owed)
                     return [error for _ in batches]
+                await self.debts.settle(dues)
                 return outcomes
             raise StoreUnavailable(
                 "the segment could not be placed", session=self.lease.session_id, commit=self.commit + 1
@@ -219,6 +229,10 @@ class OwnedSegments:
         If the owner before did not release the session, a fence keeps its commits out. Errors: `AlreadyExists`,
         `PreconditionFailed`, `LeaseLost` (another owner was faster), `CorruptJournal`, and those of the object store.
         """
+        if before is None or (before.head.orderly and not before.head.owes):
+            self.debts.none_stored()
+        if before is not None and before.head.owner is None:
+            self.debts.released_edition = before.head.edition
         rows = before.rows if before is not None and not before.head.deleted else ()
         body = pack_head(self.head, rows)
         condition: Condition = Create() if before is None else Update(before.version)
@@ -256,6 +270,7 @@ class OwnedSegments:
             except PreconditionFailed:
                 return False
             self.lease, self.lost = lease, None
+            self.debts.released_edition = self.head.edition
             self.head, self._version, self.signed_at = head, version, sent_at
         return True
 
@@ -333,15 +348,21 @@ class OwnedSegments:
     async def release(self) -> bool:
         """Release the session with an up-to-date head, so that the next opening is cheap. Does nothing when the lease
         is lost. True if `acquire_again` may follow: the head is released, and no put of this owner can still arrive.
+
+        Errors: those of the object store; nothing is committed any more, and the release may be tried again.
         """
         async with self.committing, self.head_lock:
-            if self.lost is not None:
+            if self.lost is not None and not self._leaving:
                 return False
+            self.lost, self._leaving = None, True
             fresh = self.head.window is None or self._moved
             orderly = not self._unsure
             try:
-                await self.write_head(fresh=fresh, owner=None, orderly=orderly)
+                owes = await self.debts.may_be_stored()
+                await self.write_head(fresh=fresh, owner=None, orderly=orderly, owes=owes)
+                self._leaving = False
             except LeaseLost:
+                self._leaving = False
                 return False
             finally:
                 self.lose()  # Whatever waits here comes too late.
@@ -354,6 +375,7 @@ class OwnedSegments:
         async with self.committing, self.head_lock:
             changes: HeadChanges = {"owner": None, "commit": self.commit, "orderly": True, "deleted": True}
             changes |= {"window": None, "seqs": {}, "erasing": (), "created_at": 0.0, "updated_at": 0.0}
+            changes |= {"owes": False}
             self.head = replace(self.head, base=0, merged=0, tidied=0)
             await self._replace_head(changes, ())
             self.lose()
@@ -466,6 +488,13 @@ class OwnedSegments:
         if names:
             await delete_all(self.objects, [self.keys.window(name) for name in names])
             self._stale_windows -= names
+
+
+def _accepted(batches: Sequence[Batch], outcomes: Sequence[Position | LeaseLost]) -> dict[str, DueTime]:
+    """By agent, what the last batch says that is not refused."""
+    pairs = zip(batches, outcomes, strict=True)
+    dues = [batch.due for batch, outcome in pairs if batch.due is not None and isinstance(outcome, Position)]
+    return {due.agent_id: due for due in dues}
 
 
 async def packed_aside(header: dict[str, object], rows: Sequence[Row]) -> bytes:

@@ -6,7 +6,7 @@ Start here, then read `ownership.py` (one owned session) and `reading.py`. Desig
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import anyio
 from msgspec.structs import replace
 
+from repertory.backends.peers.ports import CallBox, Directory, PeerDirectory, SharedElsewhere
 from repertory.backends.ports import (
     Batch,
     Corruption,
@@ -47,6 +48,7 @@ from repertory.backends.sessions.journal.format import (
     unpack,
 )
 from repertory.backends.sessions.journal.maintenance import Maintenance
+from repertory.backends.sessions.journal.owed import DueMarkers, SessionDebts, SessionOwner
 from repertory.backends.sessions.journal.ownership import OwnedSegments
 from repertory.backends.sessions.journal.reading import Changed, SessionReader, StoredHead, Window, seqs_after, without
 from repertory.backends.sessions.liveness import Liveness
@@ -62,6 +64,7 @@ from repertory.backends.sessions.table import (
 )
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row
+from repertory.core.owed import OwedWork
 from repertory.core.retry import own_errors
 from repertory.errors import (
     AlreadyExists,
@@ -79,6 +82,8 @@ from repertory.errors import (
 FLUSH_DELAY_S = 10.0
 """Seconds that the commit buffer gathers records that no caller waits for: each put costs money."""
 _TRIES_MAX = 8
+_RENEWALS = 4
+"""So many renewals pass before a session that must be woken, and has a live owner, is looked at again."""
 
 
 class ObjectSessionStore(SessionStore):
@@ -98,11 +103,16 @@ class ObjectSessionStore(SessionStore):
         self._owner = check_id(owner, "owner")
         self._life = life
         self._owned: dict[str, OwnedSegments] = {}
+        self._leaving: dict[str, OwnedSegments] = {}
+        """Sessions whose release has not succeeded yet."""
         self._released: WeakKeyDictionary[Lease, OwnedSegments] = WeakKeyDictionary()
         """What `acquire_again` goes on with, for as long as somebody keeps the lease."""
         self._acquiring: set[str] = set()
         """Sessions that others may ask for already, since the store names this owner."""
         self._maintenance = Maintenance(self._owned, life)
+        rest_s = 0.0 if life.renew_every_s is None else _RENEWALS * life.renew_every_s
+        self._due = DueMarkers(objects, layout, self._owner_of, rest_s)
+        self._elsewhere: SharedElsewhere | None = None
         self._closed = False
 
     @property
@@ -120,6 +130,7 @@ class ObjectSessionStore(SessionStore):
             acquires_again=True,
             reads_positions=True,
             quarantines=True,
+            wakes=self._layout.owed is not None,
         )
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
@@ -131,13 +142,18 @@ class ObjectSessionStore(SessionStore):
         await self._life.begin()
         with anyio.CancelScope(shield=True):
             await self._acquire(session_id, keys, takeover)
+        self._due.changed(session_id)
+        self._hint(session_id)
         return await unless_cancelled(self, self._owned[session_id].lease)
 
     async def asked_for(self) -> Sequence[str]:
         """Sessions held by this object that other processes have asked for since the last call. In a bucket, each
         renewal checks for it. Errors: `Unavailable`.
         """
-        asked = {*(await self._life.asked_for() if self._owned or self._acquiring else ())}
+        asked = {*(await self._life.asked_for() if self._owned or self._acquiring or self._leaving else ())}
+        for owned in [owned for session_id, owned in self._leaving.items() if session_id in asked]:
+            with suppress(RepertoryError):  # Whoever wants it asks again.
+                await self.release(owned.lease)
         asked |= {session_id for session_id, owned in self._owned.items() if owned.take_request()}
         return sorted(asked & (self._owned.keys() | self._acquiring))
 
@@ -166,20 +182,32 @@ class ObjectSessionStore(SessionStore):
                 return False
             self._owned[session_id] = owned
             self._maintenance.look_at(owned)
+            self._hint(session_id)
             return True
         raise AssertionError
 
     async def release(self, lease: Lease) -> None:
+        """What fails may be tried again; until then the session is released when another owner asks for it."""
         self._check_open()
-        owned = self._owned.get(lease.session_id)
+        session_id = lease.session_id
+        owned = self._owned.get(session_id) or self._leaving.get(session_id)
         if owned is not None and owned.lease == lease:
-            del self._owned[lease.session_id]
+            self._owned.pop(session_id, None)
+            self._leaving[session_id] = owned
             await self._maintenance.stop(owned)
-            if await owned.release():
+            orderly = await owned.release()
+            self._forget_leaving(owned)
+            if orderly:
                 # The kept value has a lease of its own: one that held its own key would never be collected.
                 key, owned.lease = owned.lease, replace(owned.lease)
                 self._released[key] = owned
-            await self._life.freed(lease.session_id)
+            await self._life.freed(session_id)
+            self._due.changed(session_id)
+            self._hint(session_id)
+
+    def _forget_leaving(self, owned: OwnedSegments) -> None:
+        if self._leaving.get(owned.lease.session_id) is owned:
+            del self._leaving[owned.lease.session_id]
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[CommitOutcome]:
         """Commit a group, session by session; one outcome per batch, in order. Cancellation waits for the puts.
@@ -220,6 +248,11 @@ class ObjectSessionStore(SessionStore):
         """
         return await self._read(session_id, lambda reader: reader.row_range(agent_id, seq))
 
+    async def load_range(self, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
+        """Costs as much as opening; for older rows also one list and about two gets."""
+        found = await self._read(session_id, lambda reader: reader.row_range(agent_id, last, max(first, 1)))
+        return found or await super().load_range(session_id, agent_id, first, last)
+
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         """Every session that holds records, most recently changed first; or that one alone. A damaged session is listed
         without agents; opening it says what is wrong.
@@ -237,8 +270,49 @@ class ObjectSessionStore(SessionStore):
         keys = self._keys(session_id)
         await self._life.begin()
         with anyio.CancelScope(shield=True):
-            await self._remove(session_id, keys)
+            try:
+                await self._remove(session_id, keys)
+            except StoreNotFound:
+                if self._elsewhere is None or not await self._elsewhere.forget(session_id):
+                    raise
+                return
             await remove_aside(self._objects, keys.aside)
+            if self._elsewhere is not None:
+                await self._elsewhere.forget(session_id)
+
+    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
+        """As the port says. One list for 1,000 debts, once a second at most; a get for each that is due and new, and
+        what it takes to see whether its session has an owner, every 10 s in a bucket while that one lives.
+        """
+        self._check_open()
+        with anyio.CancelScope(shield=True):
+            return await self._due.claim(now, limit, agents)
+        raise AssertionError
+
+    async def owed(self) -> Sequence[OwedWork]:
+        """As the port says: one list, and two or three requests for each agent that owes."""
+        self._check_open()
+        return await self._due.all()
+
+    async def _owner_of(self, session_id: str, keys: SessionKeys) -> SessionOwner | None:
+        """Who has a session that owes work. Of a damaged one nobody who lives is known."""
+        owned = self._owned.get(session_id)
+        if owned is not None and owned.lost is None:
+            return SessionOwner.of(owned.head, here=True, alive=False)
+        try:
+            stored = await SessionReader(self._objects, keys, session_id).head()
+        except CorruptJournal:
+            return SessionOwner(here=False, alive=False, edition=0, released=False)
+        if stored is None or stored.head.deleted or stored.head.moved_to is not None:
+            return None
+        head, alive = stored.head, False
+        if head.owner is not None and head.owner != self._owner:
+            signs: Sequence[ObjectInfo] = ()
+            if self._life.renew_every_s is not None:
+                signs = await self._objects.list(f"{keys.folder}/")
+            signed_at = max((info.modified_at for info in signs if info.key != keys.wanted), default=0.0)
+            alive = await self._life.is_alive(head.owner, signed_at)
+        return SessionOwner.of(head, here=head.owner == self._owner, alive=alive)
 
     async def inspect(self) -> Inspection:
         """Objects among the sessions that belong to none: one list, and one get per session."""
@@ -268,7 +342,25 @@ class ObjectSessionStore(SessionStore):
 
         It never delays commits. Requests that the object store refuses are retried later.
         """
-        await self._maintenance.run()
+        if self._elsewhere is None:
+            await self._maintenance.run()
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._elsewhere.maintain)
+            tasks.start_soon(self._maintenance.run)
+
+    def share_in(self, elsewhere: PeerDirectory) -> None:
+        self._elsewhere = elsewhere.of_store(self.name, self._owner, lambda: self._owned)
+
+    def directory(self) -> Directory | None:
+        return None if self._elsewhere is None else self._elsewhere.directory()
+
+    def call_box(self) -> CallBox | None:
+        return None if self._elsewhere is None else self._elsewhere.call_box()
+
+    def _hint(self, session_id: str) -> None:
+        if self._elsewhere is not None:
+            self._elsewhere.changed(session_id)
 
     async def aclose(self) -> None:
         """Close the object store as well. Leases held by this object are released; a lease that cannot be released
@@ -278,7 +370,9 @@ class ObjectSessionStore(SessionStore):
             return
         self._closed = True
         with anyio.CancelScope(shield=True):
-            owned, self._owned = list(self._owned.values()), {}
+            if self._elsewhere is not None:
+                await self._elsewhere.aclose()
+            owned, self._owned = [*self._owned.values(), *self._leaving.values()], {}
             await side_by_side([partial(self._give_up, session) for session in owned])
             await self._life.end()
             await self._objects.aclose()
@@ -289,6 +383,7 @@ class ObjectSessionStore(SessionStore):
             await owned.release()
 
     async def _acquire(self, session_id: str, keys: SessionKeys, takeover: bool) -> OwnedSegments:
+        self._leaving.pop(session_id, None)
         before_us = self._owned.pop(session_id, None)
         if before_us is not None:
             before_us.lose()
@@ -389,6 +484,8 @@ class ObjectSessionStore(SessionStore):
             if stored is not None:
                 stored.check_here(keys)
             if stored is None or stored.head.deleted:
+                if stored is not None:
+                    await SessionDebts(self._objects, keys, session_id, stored.head.generation).forget()
                 if not await remove_session(self._objects, keys):
                     raise StoreNotFound("no such session", session=session_id)
                 return
@@ -402,6 +499,7 @@ class ObjectSessionStore(SessionStore):
         await self._maintenance.stop(owned)
         await owned.write_tombstone()
         await remove_session(self._objects, keys)
+        await owned.debts.forget()
 
     async def _set_aside(self, session_id: str, keys: SessionKeys, keep: Sequence[Row]) -> str:
         remains = await salvage_session(self._objects, keys, session_id)

@@ -17,10 +17,13 @@ from repertory.backends.ports import Batch, Lease, Position
 from repertory.backends.postgres.connection import ResultLine
 from repertory.backends.postgres.pool import Pool
 from repertory.backends.postgres.values import Encoded, as_parameter, byteas, float8s, int8s, texts
+from repertory.backends.sessions.postgres.alongside import Alongside
+from repertory.backends.sessions.postgres.owed import due_columns
 from repertory.backends.sessions.postgres.statements import Statements
 from repertory.backends.sessions.table import lost, position_after, refuse_gaps
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
+from repertory.core.owed import DueTime
 from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable
 
 GROUPS_AT_ONCE: Final = 3
@@ -36,6 +39,8 @@ class OwnedLine(Struct):
     id: int
     agents: list[str]
     seqs: list[int]
+    scope: str | None = None
+    """The session's name in the tables alongside; None: it has none."""
     unsure: bool = False
     """True if the answer to a commit was lost, so that the line must be read before the next."""
 
@@ -53,6 +58,8 @@ class _Part(Struct):
     """With the agents' numbers."""
     erase: list[tuple[int, int]] = field(default_factory=lambda: list[tuple[int, int]]())
     """Numbers of agents, and of rows that are stored already."""
+    dues: dict[str, DueTime] = field(default_factory=lambda: dict[str, DueTime]())
+    """What agents owe from now on."""
     places: list[int] = field(default_factory=lambda: list[int]())
     """Which batches of the group."""
 
@@ -78,6 +85,8 @@ class _Part(Struct):
         for agent_id, seq in batch.erase:
             if 0 < seq <= self.seq_of(agent_id):
                 self._erase(self.agents.index(agent_id) + 1, seq)
+        if batch.due is not None:
+            self.dues[batch.due.agent_id] = batch.due
         return None
 
     def _erase(self, agent: int, seq: int) -> None:
@@ -115,6 +124,7 @@ class Commits:
         held: dict[str, OwnedLine],
         refusal: Callable[[], Awaitable[None]],
         erased: Callable[[], None],
+        alongside: Alongside | None = None,
     ) -> None:
         """`refusal` raises the reason for which nothing may be written now; `erased` is called when contents were
         destroyed.
@@ -124,6 +134,7 @@ class Commits:
         self._held = held
         self._refusal = refusal
         self._erased = erased
+        self._alongside = alongside
         self._waiting: list[_Waiting] = []
         self._under_way: set[str] = set()
         self._groups = 0
@@ -284,7 +295,7 @@ class Commits:
         owner = parts[0].line.lease.owner
         ids = int8s([part.line.id for part in parts])
         generations = int8s([part.line.lease.generation for part in parts])
-        if not any(part.rows or part.erase for part in parts):
+        if not any(part.rows or part.erase or part.dues for part in parts):
             return await self._pool.run(self._statements.prove, owner, ids, generations)
         heads = (
             as_parameter(owner),
@@ -298,12 +309,37 @@ class Commits:
         )
         rows = columns([(part.line.id, agent, row) for part in parts for agent, row in part.rows])
         erase = [(part.line.id, *each) for part in parts for each in part.erase]
+        dues = {(part.line.id, agent_id): due for part in parts for agent_id, due in part.dues.items()}
+        statement = self._statements.append_one if len(parts) == 1 else self._statements.append_many
         if erase:
-            erasing = [int8s(column) for column in zip(*erase, strict=True)]
-            return await self._pool.run(self._statements.append_and_erase, *heads, *rows, *erasing)
-        alone = len(parts) == 1
-        statement = self._statements.append_one if alone else self._statements.append_many
-        return await self._pool.run(statement, *heads, *rows)
+            statement = self._statements.append_and_erase
+            rows += [*(int8s(column) for column in zip(*erase, strict=True)), *due_columns(dues)]
+        elif dues:
+            statement = self._statements.append_and_owe
+            rows += due_columns(dues)
+        alongside = self._alongside
+        if alongside is None or not (erase or any(part.line.scope is not None for part in parts)):
+            return await self._pool.run(statement, *heads, *rows)
+        async with self._pool.transaction() as run:
+            found = await run(statement, *heads, *rows)
+            moved = [part for part in parts if (part.line.id,) in found]
+            await alongside.committed(run, *_told(moved))
+        return found
+
+
+def _told(parts: Sequence[_Part]) -> tuple[list[tuple[str, str, list[Row]]], dict[str, list[tuple[str, int]]]]:
+    """What these parts store, of sessions that are kept alongside, and what they destroy."""
+    stored = [
+        (part.line.scope, part.line.lease.session_id, [row for _, row in part.rows])
+        for part in parts
+        if part.line.scope is not None and part.rows
+    ]
+    erased = {
+        part.line.lease.session_id: [(part.agents[agent - 1], seq) for agent, seq in part.erase]
+        for part in parts
+        if part.erase
+    }
+    return stored, erased
 
 
 def columns(rows: Sequence[tuple[int, int, Row]]) -> list[Encoded]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import anyio
@@ -44,17 +45,21 @@ class Releases:
         if mine.error is not None:
             raise mine.error
 
+    async def release_all(self, leases: Sequence[Lease]) -> None:
+        """Return when these sessions are free, by one statement. The caller shields it. Errors: of the database."""
+        names = [lease.session_id for lease in leases]
+        given = texts(names), int8s([lease.generation for lease in leases]), self._owner
+        once = len(leases) > TOGETHER_MAX  # A lasting plan is one for a few.
+        await self._pool.run(self._statements.release, *given, once=once)
+        await self._presence.freed(names)
+
     async def _release_some(self) -> None:
         some, self._waiting = self._waiting[:TOGETHER_MAX], self._waiting[TOGETHER_MAX:]
-        names = [each.lease.session_id for each in some]
-        generations = int8s([each.lease.generation for each in some])
         error: RepertoryError | None = None
         try:
-            await self._pool.run(self._statements.release, texts(names), generations, self._owner)
+            await self.release_all([each.lease for each in some])
         except RepertoryError as raised:
             error = raised
         finally:
             for each in some:
                 each.done, each.error = True, error
-        if error is None:
-            await self._presence.freed(names)

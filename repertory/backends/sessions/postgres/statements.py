@@ -6,7 +6,11 @@ of their ids, so that two transactions never wait for each other in a circle.
 
 from __future__ import annotations
 
+from repertory.backends.postgres.erasing import ErasureMarks, mark_sql
+from repertory.backends.sessions.postgres.owed import owing_sql
 from repertory.backends.sessions.postgres.presence import alive_sql, living_sql
+
+MARKS = ErasureMarks("erasures", r"rows_\d{2}|calls")
 
 ROW_COLUMNS = "r.seq, r.kind, r.version, r.low, r.link, r.salt, r.body"
 """A row's columns, in the order of `Row` without the agent."""
@@ -32,13 +36,15 @@ class Statements:
             f"WITH mine AS (UPDATE {sessions} SET owner = $2::text WHERE name = $1::text AND aside = 0"
             f" AND generation = $3::bigint AND owner IS NULL RETURNING {_LINE}) SELECT {_LINE}, {_UNSYNCED} FROM mine"
         )
-        # Names, generations, owner.
+        # Names, generations, owner. By arrays: of a join the server would think that few lines are this owner's, and
+        # take the square of their number. No two leases have the same generation.
         self.release = (
-            "WITH given AS (SELECT s.id, g.generation FROM unnest($1::text[], $2::bigint[]) AS g (name, generation)"
-            f" JOIN {sessions} AS s ON s.name = g.name AND s.aside = 0 WHERE s.generation = g.generation"
-            " AND s.owner = $3::text ORDER BY s.id FOR NO KEY UPDATE OF s),"
-            f" released AS (UPDATE {sessions} AS s SET owner = NULL FROM given WHERE s.id = given.id"
-            " AND s.generation = given.generation AND s.owner = $3::text RETURNING s.id)"
+            f"WITH held AS (SELECT id FROM {sessions} WHERE name = ANY ($1::text[]) AND aside = 0"
+            " AND generation = ANY ($2::bigint[]) AND owner = $3::text ORDER BY id FOR NO KEY UPDATE),"
+            f" released AS (UPDATE {sessions} SET owner = NULL WHERE id = ANY (ARRAY(SELECT id FROM held))"
+            " AND owner = $3::text RETURNING id),"
+            f" calmed AS (UPDATE {schema}.owed SET claims = 0 WHERE claims > 0"
+            " AND session = ANY (ARRAY(SELECT id FROM released)))"
             f" SELECT count(*), {_UNSYNCED} FROM released"
         )
         # Name.
@@ -58,6 +64,8 @@ class Statements:
             " AND r.seq <= $3::bigint ORDER BY r.seq"
         )
         self.whole = f"SELECT {ROW_COLUMNS} FROM {rows} AND r.seq <= $3::bigint ORDER BY r.seq"
+        # Session id, agent, first and last number.
+        self.between = f"SELECT {ROW_COLUMNS} FROM {rows} AND r.seq BETWEEN $3::bigint AND $4::bigint ORDER BY r.seq"
         # Session id, agent.
         self.labels = f"SELECT {ROW_COLUMNS} FROM {rows} AND r.kind = 10 AND r.salt <> '' ORDER BY r.seq"
         # Session id.
@@ -90,7 +98,8 @@ class Statements:
     def _commit(self, schema: str) -> None:
         sessions, rows = f"{schema}.sessions", f"{schema}.rows"
         # Owner; then of each session: id, generation, its numbers before, those after, agents that are new, and when
-        # its first and last row were made; then the rows by column; then the rows to erase by column.
+        # its first and last row were made; then the rows by column; then, where there are some, the rows to erase by
+        # column; then, where that changes or there are rows to erase, what is owed by column.
         given = (
             "WITH given AS (SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[],"
             " $7::float8[], $8::float8[]) AS g (id, generation, before, seqs, agents, made_at, changed_at))"
@@ -122,7 +131,8 @@ class Statements:
         ordered = held + moved.format(held="JOIN held AS h ON h.id = g.id")
         self.append_one = given + alone + stored + ids
         self.append_many = given + ordered + stored + ids
-        self.append_and_erase = given + ordered + stored + erased + ids
+        self.append_and_owe = given + ordered + stored + owing_sql(schema, 18) + ids
+        self.append_and_erase = given + ordered + stored + erased + owing_sql(schema, 21) + ids
         # Owner, ids, generations.
         self.prove = (
             f"SELECT s.id FROM {sessions} AS s JOIN unnest($2::bigint[], $3::bigint[]) AS g (id, generation)"
@@ -157,15 +167,23 @@ class Statements:
             f" marked AS ({self._mark(schema, 'gone')}) SELECT count(*) FROM gone"
         )
         self.delete_lines = f"DELETE FROM {sessions} WHERE id = ANY ($1::bigint[])"
+        # Name.
+        self.delete_calls = (
+            f"WITH gone AS (DELETE FROM {schema}.calls WHERE session = $1::text RETURNING tableoid AS part),"
+            f" untaken AS (DELETE FROM {schema}.taken WHERE session = $1::text),"
+            f" marked AS ({self._mark(schema, 'gone')}) SELECT 1 FROM gone"
+        )
+        self.delete_owed = f"DELETE FROM {schema}.owed WHERE session = ANY ($1::bigint[])"
+        # Id before, id after.
+        self.move_owed = f"UPDATE {schema}.owed SET session = $2::bigint WHERE session = $1::bigint"
         # Id, number.
         self.set_aside = f"UPDATE {sessions} SET aside = $2::integer, owner = NULL WHERE id = $1::bigint"
-        self.erasures = f"SELECT part, marked::text FROM {schema}.erasures ORDER BY part"
-        # Part, when it was marked.
-        self.erased = f"DELETE FROM {schema}.erasures WHERE part = $1::text AND marked::text = $2::text"
 
     @staticmethod
     def _mark(schema: str, touched: str) -> str:
-        return (
-            f"INSERT INTO {schema}.erasures SELECT DISTINCT c.relname::text, now() FROM {touched}"
-            f" JOIN pg_class AS c ON c.oid = {touched}.part ON CONFLICT (part) DO UPDATE SET marked = excluded.marked"
+        """Also the table of calls, where prompts may be left of calls that are done."""
+        parts = (
+            f"SELECT c.relname::text FROM {touched} JOIN pg_class AS c ON c.oid = {touched}.part UNION SELECT 'calls'"
+            f" WHERE pg_relation_size('{schema}.calls') > 0 AND EXISTS (SELECT 1 FROM {touched})"
         )
+        return mark_sql(schema, MARKS.table, parts)

@@ -8,8 +8,9 @@ the business of `presence.py`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from typing import Final, TypeVar, cast
 
 import anyio
@@ -33,18 +34,24 @@ from repertory.backends.ports import (
 )
 from repertory.backends.postgres.address import PostgresAddress
 from repertory.backends.postgres.connection import PostgresConnection, ResultLine
+from repertory.backends.postgres.erasing import Erasures
 from repertory.backends.postgres.pool import Pool
+from repertory.backends.postgres.tables import SCHEMA, check_schema
 from repertory.backends.postgres.values import Parameter, int8s, texts
+from repertory.backends.sessions.postgres.alongside import Alongside
+from repertory.backends.sessions.postgres.call_box import PostgresCallBox
 from repertory.backends.sessions.postgres.commits import Commits, OwnedLine, columns
-from repertory.backends.sessions.postgres.erasing import Erasures
+from repertory.backends.sessions.postgres.directory import PostgresDirectory
+from repertory.backends.sessions.postgres.owed import OwedLines
 from repertory.backends.sessions.postgres.presence import TTL_S, Presence
 from repertory.backends.sessions.postgres.releases import Releases
-from repertory.backends.sessions.postgres.schema import SCHEMA, check_schema, prepare
-from repertory.backends.sessions.postgres.statements import Statements
+from repertory.backends.sessions.postgres.schema import prepare
+from repertory.backends.sessions.postgres.statements import MARKS, Statements
 from repertory.backends.sessions.table import busy, check_agents, refuse_gaps, unless_cancelled
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
+from repertory.core.owed import OwedWork
 from repertory.errors import (
     CorruptJournal,
     Invalid,
@@ -87,8 +94,15 @@ class PostgresSessionStore(SessionStore):
     names), `Corrupt`, `Invalid` (bad ids, a closed store). They name host, port, database and user.
     """
 
-    def __init__(self, address: PostgresAddress, *, owner: str, settings: PostgresSettings | None = None) -> None:
-        """`owner` must be unique to this object; leases carry it."""
+    def __init__(
+        self,
+        address: PostgresAddress,
+        *,
+        owner: str,
+        settings: PostgresSettings | None = None,
+        alongside: Alongside | None = None,
+    ) -> None:
+        """`owner` must be unique to this object; leases carry it. `alongside`: what else is filled by its commits."""
         self._settings = settings = settings or PostgresSettings()
         schema = check_schema(settings.schema)
         self._address = address
@@ -100,11 +114,21 @@ class PostgresSessionStore(SessionStore):
         self._presence = Presence(self._pool, direct, schema=schema, owner=owner, ttl_s=settings.ttl_s)
         self._held: dict[str, OwnedLine] = {}
         self._acquiring: dict[str, int] = {}
-        self._erasures = Erasures(self._pool, direct or address, self._sql, schema)
-        self._commits = Commits(self._pool, self._sql, self._held, self._refuse_doubtful, self._erasures.note)
+        self._erasures = Erasures(
+            self._pool, direct or address, schema, [MARKS, *([alongside.marks] if alongside else [])]
+        )
+        self._alongside = alongside
+        self._commits = Commits(
+            self._pool, self._sql, self._held, self._refuse_doubtful, self._erasures.note, alongside
+        )
         self._releases = Releases(self._pool, self._sql, self._presence, self._owner)
+        self._directory = PostgresDirectory(self._pool, self._presence, schema, owner, self._begin)
+        self._call_box = PostgresCallBox(self._pool, self._presence, schema, owner, self._begin)
+        self._owed = OwedLines(self._pool, schema, self._owner)
         self._preparing = anyio.Lock()
         self._ready = False
+        self._kept = False
+        """True if the tables alongside need not be looked at."""
         self._closed = False
         forget_in_children(self)
 
@@ -122,6 +146,7 @@ class PostgresSessionStore(SessionStore):
             reads_positions=True,
             finds_labels=True,
             quarantines=True,
+            wakes=True,
         )
 
     @property
@@ -161,11 +186,15 @@ class PostgresSessionStore(SessionStore):
 
     async def release(self, lease: Lease) -> None:
         """Releases that wait for each other are one statement."""
-        self._refuse_closed()
-        line = self._held.get(lease.session_id)
-        if line is not None and line.lease == lease:
-            del self._held[lease.session_id]
+        self._forget_held([lease])
         await _waited_for(self._releases.release(lease))
+
+    async def release_all(self, leases: Sequence[Lease]) -> Sequence[None]:
+        """One statement. Errors: see the class; it is unknown then whether all or none are released."""
+        self._forget_held(leases)
+        if leases:
+            await _waited_for(self._releases.release_all(leases))
+        return [None] * len(leases)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
         """Commit one group in one transaction, together with those of other calls that wait; one outcome per batch, in
@@ -179,9 +208,9 @@ class PostgresSessionStore(SessionStore):
     async def begin(self, session_id: str, rows: Sequence[Row]) -> None:
         """Store a new session that nobody owns, in one statement. Errors: see `SessionStore`."""
         check_id(session_id, "session id")
-        beginning = _beginning(session_id, rows)
+        beginning, scope = _beginning(session_id, rows), self._scope_of(session_id)
         await self._begin(create=True)
-        if not await _waited_for(self._pool.run(self._sql.begin, session_id, self._owner, *beginning)):
+        if not await _waited_for(self._begun(session_id, beginning, [] if scope is None else [(scope, rows)])):
             if await self.sessions(session_id):
                 raise taken(session_id)
             raise busy(session_id, await self._owner_of(session_id))
@@ -192,6 +221,19 @@ class PostgresSessionStore(SessionStore):
 
     async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
         return await self._load(session_id, agent_id, self._sql.window, at=seq)
+
+    async def load_range(self, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
+        """By the index of the rows."""
+        line = await self._line(session_id)
+        if line is None or agent_id not in line.agents:
+            return []
+        first, last = max(first, 1), min(last, line.seq_of(agent_id))
+        if first > last:
+            return []
+        lines = await self._read(self._sql.between, line.id, line.agents.index(agent_id) + 1, first, last)
+        if lines and len(lines) != last + 1 - first:
+            raise CorruptJournal("a row is missing", session=session_id, agent=agent_id, seq=first)
+        return [_row(agent_id, each) for each in lines]
 
     async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
         """By an index of their own."""
@@ -215,6 +257,15 @@ class PostgresSessionStore(SessionStore):
             return None
         return SessionEnds(found[0], {agent_id: await self.load(session_id, agent_id) for agent_id in found[0].agents})
 
+    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
+        """One statement, which waits for nobody."""
+        if limit < 1 or not agents or not await self._begin(create=False):
+            return []
+        return await self._owed.claim(now, limit, agents)
+
+    async def owed(self) -> Sequence[OwedWork]:
+        return await self._owed.all() if await self._begin(create=False) else []
+
     async def delete(self, session_id: str) -> None:
         """Erase a session and what was set aside of it. No query finds it any more when this returns; its bytes leave
         the files soon after (`erasing.py`). Errors: `NotFound`, `SessionBusy`, and see the class.
@@ -223,9 +274,17 @@ class PostgresSessionStore(SessionStore):
         async def remove(connection: PostgresConnection, lines: Sequence[ResultLine]) -> None:
             ids = int8s([cast("int", line[0]) for line in lines])
             await self._within(connection, self._sql.delete_rows, ids)
+            await self._within(connection, self._sql.delete_calls, session_id)
+            await self._within(connection, self._sql.delete_owed, ids)
             await self._within(connection, self._sql.delete_lines, ids)
+            if self._alongside is not None:
+                await self._alongside.deleted(partial(self._within, connection), session_id)
 
-        await self._change(session_id, remove)
+        try:
+            await self._change(session_id, remove)
+        except StoreNotFound:
+            if not self._ready or not await _waited_for(self._pool.run(self._sql.delete_calls, session_id)):
+                raise
         self._erasures.note()
 
     async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
@@ -233,6 +292,7 @@ class PostgresSessionStore(SessionStore):
         transaction. Errors: `NotFound`, `SessionBusy`, and see the class.
         """
         beginning = _beginning(check_id(session_id, "session id"), keep)
+        scope = self._scope_of(session_id)
         moved_to = ""
 
         async def move(connection: PostgresConnection, lines: Sequence[ResultLine]) -> None:
@@ -240,7 +300,10 @@ class PostgresSessionStore(SessionStore):
             number = 1 + max(cast("int", line[1]) for line in lines)
             current = next(cast("int", line[0]) for line in lines if line[1] == 0)
             await self._within(connection, self._sql.set_aside, current, number)
-            await self._within(connection, self._sql.begin, session_id, self._owner, *beginning)
+            ((begun,),) = await self._within(connection, self._sql.begin, session_id, self._owner, *beginning)
+            await self._within(connection, self._sql.move_owed, current, cast("int", begun))
+            if self._alongside is not None and scope is not None:
+                await self._alongside.committed(partial(self._within, connection), [(scope, session_id, keep)], {})
             moved_to = self._name_aside(current, number)
 
         await self._change(session_id, move)
@@ -319,6 +382,12 @@ class PostgresSessionStore(SessionStore):
     def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
         return self._presence.waiting(session_id)
 
+    def directory(self) -> PostgresDirectory:
+        return self._directory
+
+    def call_box(self) -> PostgresCallBox:
+        return self._call_box
+
     async def aclose(self) -> None:
         """Close. One statement ends every lease of this object."""
         if self._closed:
@@ -346,15 +415,24 @@ class PostgresSessionStore(SessionStore):
         if self._closed:
             raise Invalid("this was closed before", name=self.name)
 
+    def _forget_held(self, leases: Sequence[Lease]) -> None:
+        self._refuse_closed()
+        for lease in leases:
+            line = self._held.get(lease.session_id)
+            if line is not None and line.lease == lease:
+                del self._held[lease.session_id]
+
     async def _begin(self, *, create: bool) -> bool:
         """False if there are no tables, and none were to be made."""
         self._refuse_closed()
-        if not self._ready:
+        if not self._ready or (create and not self._kept):
             async with self._preparing:
                 if not self._ready:
                     self._ready = await prepare(self._pool, self._settings.schema, create=create)
                     if self._ready:
                         self._erasures.look()
+                if self._ready and not self._kept:
+                    self._kept = self._alongside is None or await self._alongside.prepare(self._pool, create=create)
         return self._ready
 
     async def _refuse_doubtful(self) -> None:
@@ -380,6 +458,7 @@ class PostgresSessionStore(SessionStore):
 
     async def _owning(self, statement: str, session_id: str, argument: int | bool) -> OwnedLine | None:
         """The line that this statement makes ours. Cancellation waits for it."""
+        scope = self._scope_of(session_id)
         self._acquiring[session_id] = self._acquiring.get(session_id, 0) + 1
         try:
             lines = await _uncut(self._pool.run(statement, session_id, self._owner, argument))
@@ -390,10 +469,26 @@ class PostgresSessionStore(SessionStore):
         if not lines:
             return None
         owned = _owned(session_id, self._owner, lines[0])
+        owned.scope = scope
         known = self._held.get(session_id)
         if known is None or known.lease.generation <= owned.lease.generation:  # Answers may overtake each other.
             self._held[session_id] = owned
         return owned
+
+    def _scope_of(self, session_id: str) -> str | None:
+        return None if self._alongside is None else self._alongside.scope_of(session_id)
+
+    async def _begun(
+        self, session_id: str, beginning: Sequence[Parameter], kept: Sequence[tuple[str, Sequence[Row]]]
+    ) -> bool:
+        """False if the session is not new. `kept`: the scope in which these rows are kept alongside, if they are."""
+        if self._alongside is None or not kept:
+            return bool(await self._pool.run(self._sql.begin, session_id, self._owner, *beginning))
+        async with self._pool.transaction() as run:
+            begun = bool(await run(self._sql.begin, session_id, self._owner, *beginning))
+            if begun:
+                await self._alongside.committed(run, [(scope, session_id, rows) for scope, rows in kept], {})
+        return begun
 
     def _uses(self, session_id: str) -> bool:
         return session_id in self._held or session_id in self._acquiring

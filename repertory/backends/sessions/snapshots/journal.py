@@ -53,6 +53,7 @@ from repertory.errors import (
     StoreNotFound,
     StoreUnavailable,
 )
+from repertory.logs import DEBUG, note
 
 if TYPE_CHECKING:
     from repertory.backends.ports import ObjectInfo, ObjectStore
@@ -143,7 +144,7 @@ class SnapshotJournal(ObjectSessionStore):
             if not headed and await self._published(session_id):
                 text = "the session was kept by an earlier release: allow access to its journal once, to have it moved"
                 raise StoreFailed(text, session=session_id, folder=folder) from error
-            _log.debug("the older place of a journal may not be listed session=%r folder=%r", session_id, folder)
+            note(_log, DEBUG, "the older place of a journal may not be listed", session=session_id, folder=folder)
             return ()
 
     async def _published(self, session_id: str) -> bool:

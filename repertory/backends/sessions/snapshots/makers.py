@@ -35,6 +35,7 @@ from repertory.core.snapshots.document import (
 from repertory.core.snapshots.intake import Published, Replacements, redact_snapshot, taken_in
 from repertory.core.snapshots.location import Numbering, file_name, number_of
 from repertory.errors import CorruptJournal, Invalid, SnapshotException, StoreNotFound
+from repertory.logs import WARNING, note
 
 if TYPE_CHECKING:
     from repertory.core.journal.rows import Row
@@ -348,7 +349,7 @@ class AgentHistory:
         except SnapshotException as error:
             self.numbering, self.rebuilt = await self._rebuilt(), True
             await self._store.keep_manifest(self._location)
-            _log.warning("a manifest is damaged, and is rebuilt why=%r", str(error))
+            note(_log, WARNING, "a manifest is damaged, and is rebuilt", error)
         self._next, self.last_at = self.numbering.next_number, self.numbering.last_at
 
     async def _rebuilt(self) -> Numbering:
@@ -383,8 +384,8 @@ class AgentHistory:
                 made = await self._maker.made(marked.rows, marked.at)
                 await self._store.put_history(self._location, str(marked.number), made.document, made.size_bytes)
             except CorruptJournal as error:  # Its rows cannot be read any more; give this snapshot up for good.
-                fields = self._location.session_id, self._location.scope_id, marked.number, str(error)
-                _log.warning("a snapshot cannot be made session=%r agent=%r number=%r why=%r", *fields)
+                ids = {"session": self._location.session_id, "agent": self._location.scope_id}
+                note(_log, WARNING, "a snapshot cannot be made", error, number=marked.number, **ids)
             number, seq = marked.number + 1, marked.seq
             await self._put(Numbering(next_number=number, last_at=marked.at, taken=seq, mark=seq))
             if self._waiting and self._waiting[0] is marked:
@@ -427,7 +428,7 @@ class AgentHistory:
                 journal = read_whole(whole, session_id=self._location.session_id, agent_id=self._location.scope_id)
                 return rewind(journal, position.seq, at=snapshot.created_at, entropy=entropy, name=name)
             except Invalid as error:
-                _log.warning("a snapshot is taken in as its file has it name=%r why=%r", name, str(error))
+                note(_log, WARNING, "a snapshot is taken in as its file has it", error, file=name)
         return await rows_for(self._location, needed_of(whole), snapshot, entropy, self._wall())
 
     async def redact(self, instead: Replacements) -> None:

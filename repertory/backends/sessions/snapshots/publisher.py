@@ -40,6 +40,7 @@ from repertory.core.retry import own_errors
 from repertory.core.snapshots.intake import Replacements, redact_snapshot
 from repertory.core.snapshots.location import number_of
 from repertory.errors import AlreadyExists, LeaseLost, PreconditionFailed, RepertoryError, Retryable, StoreUnavailable
+from repertory.logs import INFO, WARNING, note
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Lease, SessionStore
@@ -109,7 +110,7 @@ class LatestSnapshot(Generic[S]):
     async def set_aside(self, found: FoundSnapshot[S], why: str) -> None:
         """Keep a copy of the stored snapshot, which is about to be replaced."""
         copy = await self._tree.set_aside(self._location)
-        _log.warning("a snapshot was set aside file=%r copy=%r why=%r", found.place, copy, why)
+        note(_log, WARNING, "a snapshot was set aside", file=found.place, copy=copy, why=why)
 
     async def put(self, made: PreparedSnapshot, seq: int) -> bool:
         """Put a snapshot that shows everything up to a record. False when this owner no longer has the session.
@@ -155,7 +156,7 @@ class LatestSnapshot(Generic[S]):
     def _check_ours(self, found: FoundSnapshot[S], position: JournalPosition | None) -> None:
         if position is None:
             if not self.foreign:
-                _log.warning("somebody else has written the latest snapshot file=%r", found.place)
+                note(_log, WARNING, "somebody else has written the latest snapshot", file=found.place)
             self.foreign = True
             msg = "somebody else has written the latest snapshot; open the session again to take that in"
             raise WrittenElsewhere(msg, session=self._location.session_id, file=found.place)
@@ -227,7 +228,7 @@ class Publisher(ABC, Generic[S]):
         if left_out:
             await self._latest.set_aside(found, left_out)
         if made:
-            _log.info("a snapshot was taken in file=%r records=%r", found.place, len(made))
+            note(_log, INFO, "a snapshot was taken in", file=found.place, records=len(made))
         return await self._appended(rows, made)
 
     async def _appended(self, rows: list[Row], made: Sequence[Row]) -> list[Row]:
@@ -275,8 +276,8 @@ class Publisher(ABC, Generic[S]):
         except LeaseLost:
             return
         except RepertoryError as error:
-            fields = self._location.session_id, self._location.scope_id, str(error)
-            _log.warning("snapshots are not up to date session=%r agent=%r why=%r", *fields)
+            ids = {"session": self._location.session_id, "agent": self._location.scope_id}
+            note(_log, WARNING, "snapshots are not up to date", error, **ids)
 
     async def _close(self) -> None:
         with suppress(WrittenElsewhere):
@@ -624,7 +625,7 @@ class SnapshotAgents(Generic[A, M]):
                 except RepertoryError as error:
                     if not isinstance(error, Retryable) and str(error) != warned_of:
                         warned_of = str(error)
-                        _log.warning("snapshots cannot be put why=%r", warned_of)
+                        note(_log, WARNING, "snapshots cannot be put", why=warned_of)
                     await anyio.sleep(_RETRY_S)
         finally:
             self._busy.discard(agent)

@@ -57,6 +57,7 @@ from repertory.core.snapshots.location import (
     read_manifest,
 )
 from repertory.errors import CorruptJournal, Invalid, LeaseLost, RepertoryError, SnapshotException, StoreFailed
+from repertory.logs import WARNING, note
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Batch, SessionInfo
@@ -352,7 +353,7 @@ class EmbeddedJournal(Generic[S]):
         if found.snapshot is None:
             if not rows and load_id is None:
                 raise await unreadable(self._storage, self._location, found)
-            _log.warning("a snapshot cannot be read place=%r why=%r", found.place, found.fault)
+            note(_log, WARNING, "a snapshot cannot be read", place=found.place, why=found.fault)
             return []
         self._maker.keep(found.snapshot, ours=ours)
         published, self.published = self.published, found.published

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard, cast
 
-from repertory.backends.ports import Corruption, SalvagedRows
+from repertory.backends.ports import Corruption, Inspection, SalvagedRows
 from repertory.backends.sessions.sqlite.reading import (
     CHAIN,
     ENTRIES_OF_ALL,
@@ -30,6 +30,8 @@ UNREADABLE = sqlite3.Error, UnicodeDecodeError
 _SKIP = 8
 """How many positions to skip when a page cannot be read."""
 _PROBES_MAX = 100_000
+CALLS = "SELECT session, agent, token, call, created_at, tries, ended, error, parked_at FROM calls ORDER BY id"
+"""Reads what `CallTable.restore` stores."""
 _ENDS = (
     "SELECT id, CAST(head AS INTEGER), CAST(seq AS INTEGER) FROM journals NOT INDEXED",
     "SELECT CAST(journal AS INTEGER), position, CAST(seq AS INTEGER) FROM recent",
@@ -97,6 +99,11 @@ class CorruptFile:
             for name, generation, owner in self._read("SELECT name, generation, owner FROM sessions")
             if isinstance(name, str)
         ]
+
+    def calls(self) -> list[tuple[object, ...]]:
+        """The readable lines of calls that nobody waits for, if there is such a table."""
+        there = self._read("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'calls'")
+        return self._read(CALLS) if there else []
 
     def last_generation(self) -> int:
         """The highest generation of a deleted session; 0 when it cannot be read."""
@@ -233,3 +240,84 @@ class CorruptFile:
         except UNREADABLE:
             return False
         return True
+
+
+# Finding damage in a session database, and the table to which damaged rows are moved.
+#
+# The table `quarantine` is made when it is first needed. It has a row's columns as they were, its session and agent,
+# and the number of the move. Only people read it.
+
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS quarantine (number INTEGER NOT NULL, session TEXT NOT NULL, agent TEXT NOT NULL,"
+    " position, previous, seq, kind, version, low, link, salt, body)"
+)
+_MOVE = (
+    "INSERT INTO quarantine SELECT ?1, journals.session, journals.agent, position, previous, rows.seq, kind, version,"
+    " low, link, salt, body FROM journals JOIN rows ON rows.journal = journals.id WHERE journals.session = ?2"
+)
+_STRAYS = "SELECT count(*), min(position) FROM rows WHERE journal NOT IN (SELECT id FROM journals) HAVING count(*) > 0"
+_UNLINKED = (
+    "SELECT CAST(journals.session AS TEXT), CAST(journals.agent AS TEXT), min(rows.seq) FROM rows"
+    " JOIN journals ON journals.id = rows.journal LEFT JOIN rows AS before ON before.position = rows.previous"
+    " WHERE CASE WHEN rows.seq = 1 THEN rows.previous IS NOT 0"
+    " ELSE before.journal IS NOT rows.journal OR before.seq IS NOT rows.seq - 1 END GROUP BY journals.id"
+)
+"""Rows that do not name the row before them. Reading a journal does not meet them."""
+_FAULTS_MAX = 20
+
+
+class Quarantine:
+    """Every method but `inspect` runs within the caller's transaction."""
+
+    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+        self._connection = connection
+        self._path = path
+
+    def inspect(self) -> Inspection:
+        """SQLite's integrity check, and rows of no journal."""
+        damages: list[Corruption] = []
+        try:
+            faults = [text for (text,) in self._connection.execute(f"PRAGMA integrity_check({_FAULTS_MAX})")]
+            damages = [Corruption(where=self._path, what=text) for text in faults if text != "ok"]
+            strays = [f"{count} rows of no journal, from position {first} on" for count, first in self._strays()]
+            unlinked = self._connection.execute(_UNLINKED).fetchall()
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            damages.append(Corruption(where=self._path, what=str(error)))
+            strays = unlinked = []
+        sick = {
+            session: f"agent {agent}: row {seq} does not name the row before it" for session, agent, seq in unlinked
+        }
+        return Inspection(damages=damages, sick=sick, strays=strays)
+
+    def move(self, session_id: str) -> str:
+        """Move every row of a session to the table `quarantine`. Returns the name under which they are found."""
+        self._connection.execute(_TABLE)
+        (number,) = self._connection.execute("SELECT coalesce(max(number), 0) + 1 FROM quarantine").fetchone()
+        self._connection.execute(_MOVE, (number, session_id))
+        self._connection.execute(
+            "DELETE FROM rows WHERE journal IN (SELECT id FROM journals WHERE session = ?)", (session_id,)
+        )
+        self._connection.execute("DELETE FROM journals WHERE session = ?", (session_id,))
+        return self._name(number)
+
+    def names(self, session_id: str) -> list[str]:
+        """The names of a session's quarantined rows, oldest first."""
+        if not self._there():
+            return []
+        statement = "SELECT DISTINCT number FROM quarantine WHERE session = ? ORDER BY number"
+        return [self._name(number) for (number,) in self._connection.execute(statement, (session_id,))]
+
+    def remove(self, session_id: str) -> None:
+        if self._there():
+            self._connection.execute("DELETE FROM quarantine WHERE session = ?", (session_id,))
+
+    def _strays(self) -> Iterator[tuple[int, int]]:
+        return self._connection.execute(_STRAYS)
+
+    def _there(self) -> bool:
+        statement = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'quarantine'"
+        (count,) = self._connection.execute(statement).fetchone()
+        return bool(count)
+
+    def _name(self, number: int) -> str:
+        return f"{self._path}, table quarantine, number {number}"

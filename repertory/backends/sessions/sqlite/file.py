@@ -79,7 +79,7 @@ def readable_text(stored: bytes) -> str:
 
 def refuse_links(path: Path) -> None:
     """Raise `Invalid` when the database, or a file that SQLite puts beside it, is a symbolic link."""
-    _KIND.refuse_links(path, [owners_folder(path)])
+    _KIND.refuse_links(path, [owners_folder(path), peers_folder(path)])
 
 
 def refuse_lost(path: Path) -> None:
@@ -100,6 +100,11 @@ def _lost(path: Path) -> Corrupt:
 def owners_folder(path: Path) -> Path:
     """The folder with the lock files of a database's owners."""
     return Path(f"{path}-owners")
+
+
+def peers_folder(path: Path) -> Path:
+    """The folder of a database's peers."""
+    return Path(f"{path}.peers")
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, alongside: CommitHook | None) -> None:

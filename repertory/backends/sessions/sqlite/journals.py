@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from repertory.backends.peers.ports import BoxedCall
 from repertory.backends.ports import (
     Batch,
     Corruption,
@@ -30,7 +31,8 @@ from repertory.backends.ports import (
 )
 from repertory.backends.sessions.asking import Bells
 from repertory.backends.sessions.liveness import OwnerLock, noted_in
-from repertory.backends.sessions.sqlite.corrupt_file import CorruptFile, is_id
+from repertory.backends.sessions.sqlite.calls import CallTable
+from repertory.backends.sessions.sqlite.corrupt_file import CorruptFile, Quarantine, is_id
 from repertory.backends.sessions.sqlite.file import (
     CommitHook,
     counts_journals,
@@ -67,6 +69,11 @@ from repertory.errors import (
     Unavailable,
 )
 
+if TYPE_CHECKING:
+    from repertory.backends.sessions.sqlite.peers import PeerFiles
+
+T = TypeVar("T")
+
 CHECKPOINT_BYTES = 1024 * 1024
 """About how large the write-ahead log may grow before it is checkpointed. A log that has once grown to this size is
 overwritten from its beginning, which is faster than growing it: so keep it small.
@@ -75,6 +82,8 @@ overwritten from its beginning, which is faster than growing it: so keep it smal
 _PAGE_BYTES = 4096
 _PAGES_ALONGSIDE = 12
 """About how many pages a commit changes in the tables alongside."""
+_PAGES_OF_CALLS = 4
+"""About how many pages a commit of calls changes."""
 
 _INSERT = (
     "INSERT INTO rows (position, journal, previous, seq, kind, version, low, link, salt, body)"
@@ -95,9 +104,13 @@ class Journals:
         self.bells = Bells(owners, owner)
         self._leases = LeaseTable(self._connection, self._lock, owner)
         self._heads = Heads(self._connection, self._name)
-        self._quarantine = Quarantine(self._connection, self._name)
         self._owed: OwedTable | None = None
         """None as long as the table was not seen."""
+        self._calls: CallTable | None = None
+        """The same."""
+        self._owner = owner
+        self._path, self._owner = path, owner
+        self._peers: PeerFiles | None = None
         self._unchecked_bytes = 0
         self._busy_timeout_s = busy_timeout_s
         self._erased_in_log = False
@@ -199,6 +212,49 @@ class Journals:
             owed = self._owing()
             return [] if owed is None else owed.all()
 
+    def on_calls(self, work: Callable[[CallTable], T], *, size_bytes: int = 0) -> T:
+        """Change the calls that nobody waits for, durably. `size_bytes`: of what is stored."""
+        with self._transaction("synced"):
+            if (calls := self._calling()) is None:
+                calls = self._calls = CallTable.made(self._connection)
+            result = work(calls)
+        self._unchecked_bytes += _PAGES_OF_CALLS * _PAGE_BYTES + size_bytes
+        return result
+
+    def calls(self, session_id: str | None) -> list[BoxedCall]:
+        with self._transaction("read"):
+            return [] if (calls := self._calling()) is None else calls.all(session_id)
+
+    def may_take(self, agents: Collection[str]) -> bool:
+        """False if `take` would take and change nothing. Waits for no writer."""
+        with self._transaction("read"):
+            calls = self._calling()
+            return calls is not None and calls.anything(self._owner, agents, self._lock.alive)
+
+    def take(self, limit: int, agents: Collection[str]) -> list[BoxedCall]:
+        """This owner is alive from now on. Not synced: a power cut ends every owner that has taken something."""
+        with self._transaction("unsynced"):
+            self._lock.acquire()
+            calls = self._calling()
+            taken = [] if calls is None else calls.take(self._owner, limit, agents, self._lock.alive)
+        self._unchecked_bytes += _PAGES_OF_CALLS * _PAGE_BYTES
+        return taken
+
+    def on_peers(self, work: Callable[[PeerFiles], T]) -> T:
+        """Read or change the list of peers."""
+        from repertory.backends.sessions.sqlite.peers import PeerFiles  # loaded when used
+
+        with mapped_errors(self._path):
+            self._refuse_lost_file()
+            self._peers = self._peers or PeerFiles(self._path, self._owner, self._lock)
+            return work(self._peers)
+
+    def owner_of(self, session_id: str) -> str | None:
+        """The live owner of a session."""
+        with self._transaction("read"):
+            found = self._leases.line(session_id)
+        return found[1] if found is not None and self._leases.alive(found[1]) else None
+
     def load(self, session_id: str, agent_id: str, *, whole: bool) -> list[Row]:
         with self._transaction("read"):
             fresh = self._leases.is_fresh(session_id)
@@ -207,6 +263,10 @@ class Journals:
     def rows_at(self, session_id: str, agent_id: str, seq: int) -> list[Row]:
         with self._transaction("read"):
             return self._reading.rows_at(session_id, agent_id, seq)
+
+    def rows_between(self, session_id: str, agent_id: str, first: int, last: int) -> list[Row]:
+        with self._transaction("read"):
+            return self._reading.rows_between(session_id, agent_id, first, last)
 
     def label_rows(self, session_id: str, agent_id: str) -> list[Row]:
         with self._transaction("read"):
@@ -240,17 +300,13 @@ class Journals:
 
     def delete(self, session_id: str) -> None:
         with self._transaction("synced"):
-            generation = self._refuse_other_hands(session_id)
-            # Heads must not depend on the deleted rows, whose positions are never used again.
-            self._heads.settle()
-            self._delete_rows(session_id)
-            self._quarantine.remove(session_id)
-            if self._alongside is not None:
-                self._alongside.deleted(self._connection, session_id)
-            self._connection.execute("UPDATE settled SET generation = max(generation, ?)", (generation,))
-            if (owed := self._owing()) is not None:
-                owed.forget(session_id)
-            self._leases.forget(session_id)
+            calls = self._calling()
+            called = calls is not None and calls.forget(session_id)
+            try:
+                self._delete(session_id)
+            except StoreNotFound:
+                if not called:
+                    raise
         self._heads.forget()
         self._empty_log()
 
@@ -272,7 +328,7 @@ class Journals:
                 raise
 
     def inspect(self) -> Inspection:
-        found = self._quarantine.inspect()
+        found = self._quarantine().inspect()
         if not found.damages:
             try:
                 names = [info.session_id for info in self.sessions()]
@@ -296,14 +352,14 @@ class Journals:
 
     def quarantined(self, session_id: str) -> list[str]:
         with self._transaction("read"):
-            return self._quarantine.names(session_id)
+            return self._quarantine().names(session_id)
 
     def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
         scope = self._scope_of(session_id)
         with self._transaction("synced"):
             self._refuse_other_hands(session_id)
             self._heads.settle()
-            moved_to = self._quarantine.move(session_id)
+            moved_to = self._quarantine().move(session_id)
             if self._counting:
                 self._connection.execute("UPDATE sessions SET journals = 0 WHERE name = ?", (session_id,))
             held = self._leases.acquire(session_id, takeover=False)
@@ -333,6 +389,9 @@ class Journals:
         finally:
             self._lock.release()
 
+    def _quarantine(self) -> Quarantine:
+        return Quarantine(self._connection, self._name)
+
     def _scope_of(self, session_id: str) -> str | None:
         return None if self._alongside is None else self._alongside.scope_of(session_id)
 
@@ -346,12 +405,31 @@ class Journals:
                 self._owed = OwedTable(self._connection)
         return self._owed
 
+    def _calling(self) -> CallTable | None:
+        """The table of calls; None while none was ever put here."""
+        if self._calls is None:
+            self._calls = CallTable.found(self._connection)
+        return self._calls
+
     def _note_due(self, session_id: str, due: DueTime) -> None:
         owed = self._owing()
         if owed is None and due.at is not None:
             owed = self._owed = OwedTable.made(self._connection)
         if owed is not None:
             owed.note(session_id, due)
+
+    def _delete(self, session_id: str) -> None:
+        generation = self._refuse_other_hands(session_id)
+        # Heads must not depend on the deleted rows, whose positions are never used again.
+        self._heads.settle()
+        self._delete_rows(session_id)
+        self._quarantine().remove(session_id)
+        if self._alongside is not None:
+            self._alongside.deleted(self._connection, session_id)
+        self._connection.execute("UPDATE settled SET generation = max(generation, ?)", (generation,))
+        if (owed := self._owing()) is not None:
+            owed.forget(session_id)
+        self._leases.forget(session_id)
 
     def _refuse_other_hands(self, session_id: str) -> int:
         """The generation of a session that exists and has no live owner other than this one."""
@@ -506,7 +584,7 @@ class Journals:
     def _roll_back(self) -> None:
         """Forget what the transaction did. After some errors SQLite has rolled it back already."""
         self._heads.forget()
-        self._owed = None  # It may have been made in this transaction.
+        self._owed = self._calls = None  # They may have been made in this transaction.
         with suppress(sqlite3.Error):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -534,11 +612,10 @@ class Journals:
 # Leases: a line of the table `sessions` says who owns a session.
 #
 # A lease is current as long as its line names its generation and its owner. The owner is alive as long as it holds its
-# lock.
-#
-# Transactions that only change leases are not fsynced. A power cut can undo them, but it ends every owner on the
-# machine with them, and an owner that had committed rows has its lease on disk: the fsync of the rows covers
-# everything before them.
+# lock. Transactions that only change leases are not fsynced. A power cut can undo them, but it ends every owner on the
+# machine with them, and an owner that had committed rows has its lease on disk: the fsync of the rows covers everything
+# before them.
+
 
 _SANE = "CASE WHEN typeof(generation) = 'integer' AND generation BETWEEN 0 AND 1 << 62 THEN generation ELSE 0 END"
 """A damaged generation counts as 0: owner names are unique, so leases still differ."""
@@ -662,84 +739,3 @@ class LeaseTable:
 
     def _current(self, lease: Lease) -> bool:
         return self.line(lease.session_id) == (lease.generation, lease.owner)
-
-
-# Finding damage in a session database, and the table to which damaged rows are moved.
-#
-# The table `quarantine` is made when it is first needed. It has a row's columns as they were, its session and agent,
-# and the number of the move. Only people read it.
-
-_TABLE = (
-    "CREATE TABLE IF NOT EXISTS quarantine (number INTEGER NOT NULL, session TEXT NOT NULL, agent TEXT NOT NULL,"
-    " position, previous, seq, kind, version, low, link, salt, body)"
-)
-_MOVE = (
-    "INSERT INTO quarantine SELECT ?1, journals.session, journals.agent, position, previous, rows.seq, kind, version,"
-    " low, link, salt, body FROM journals JOIN rows ON rows.journal = journals.id WHERE journals.session = ?2"
-)
-_STRAYS = "SELECT count(*), min(position) FROM rows WHERE journal NOT IN (SELECT id FROM journals) HAVING count(*) > 0"
-_UNLINKED = (
-    "SELECT CAST(journals.session AS TEXT), CAST(journals.agent AS TEXT), min(rows.seq) FROM rows"
-    " JOIN journals ON journals.id = rows.journal LEFT JOIN rows AS before ON before.position = rows.previous"
-    " WHERE CASE WHEN rows.seq = 1 THEN rows.previous IS NOT 0"
-    " ELSE before.journal IS NOT rows.journal OR before.seq IS NOT rows.seq - 1 END GROUP BY journals.id"
-)
-"""Rows that do not name the row before them. Reading a journal does not meet them."""
-_FAULTS_MAX = 20
-
-
-class Quarantine:
-    """Every method but `inspect` runs within the caller's transaction."""
-
-    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
-        self._connection = connection
-        self._path = path
-
-    def inspect(self) -> Inspection:
-        """SQLite's integrity check, and rows of no journal."""
-        damages: list[Corruption] = []
-        try:
-            faults = [text for (text,) in self._connection.execute(f"PRAGMA integrity_check({_FAULTS_MAX})")]
-            damages = [Corruption(where=self._path, what=text) for text in faults if text != "ok"]
-            strays = [f"{count} rows of no journal, from position {first} on" for count, first in self._strays()]
-            unlinked = self._connection.execute(_UNLINKED).fetchall()
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            damages.append(Corruption(where=self._path, what=str(error)))
-            strays = unlinked = []
-        sick = {
-            session: f"agent {agent}: row {seq} does not name the row before it" for session, agent, seq in unlinked
-        }
-        return Inspection(damages=damages, sick=sick, strays=strays)
-
-    def move(self, session_id: str) -> str:
-        """Move every row of a session to the table `quarantine`. Returns the name under which they are found."""
-        self._connection.execute(_TABLE)
-        (number,) = self._connection.execute("SELECT coalesce(max(number), 0) + 1 FROM quarantine").fetchone()
-        self._connection.execute(_MOVE, (number, session_id))
-        self._connection.execute(
-            "DELETE FROM rows WHERE journal IN (SELECT id FROM journals WHERE session = ?)", (session_id,)
-        )
-        self._connection.execute("DELETE FROM journals WHERE session = ?", (session_id,))
-        return self._name(number)
-
-    def names(self, session_id: str) -> list[str]:
-        """The names of a session's quarantined rows, oldest first."""
-        if not self._there():
-            return []
-        statement = "SELECT DISTINCT number FROM quarantine WHERE session = ? ORDER BY number"
-        return [self._name(number) for (number,) in self._connection.execute(statement, (session_id,))]
-
-    def remove(self, session_id: str) -> None:
-        if self._there():
-            self._connection.execute("DELETE FROM quarantine WHERE session = ?", (session_id,))
-
-    def _strays(self) -> Iterator[tuple[int, int]]:
-        return self._connection.execute(_STRAYS)
-
-    def _there(self) -> bool:
-        statement = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'quarantine'"
-        (count,) = self._connection.execute(statement).fetchone()
-        return bool(count)
-
-    def _name(self, number: int) -> str:
-        return f"{self._path}, table quarantine, number {number}"

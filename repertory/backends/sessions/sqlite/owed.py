@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Collection
 from typing import TypeAlias
 
-from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, may_claim, next_due
+from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, claims_after, may_claim, next_due
 
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS owed (session TEXT NOT NULL, agent TEXT NOT NULL, at REAL NOT NULL, why TEXT NOT NULL,"
@@ -46,10 +46,11 @@ class OwedTable:
             values = session_id, due.agent_id
             self._connection.execute("DELETE FROM owed WHERE session = ? AND agent = ?", values)
             return
+        # What counts of one claim counts of each.
         self._connection.execute(
             "INSERT INTO owed (session, agent, at, why) VALUES (?, ?, ?, ?)"
-            " ON CONFLICT (session, agent) DO UPDATE SET at = excluded.at, why = excluded.why",
-            (session_id, due.agent_id, due.at, due.why),
+            " ON CONFLICT (session, agent) DO UPDATE SET at = excluded.at, why = excluded.why, claims = claims * ?",
+            (session_id, due.agent_id, due.at, due.why, claims_after(due.why, 1)),
         )
 
     def released(self, session_id: str) -> None:

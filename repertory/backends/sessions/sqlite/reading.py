@@ -126,11 +126,25 @@ class JournalReader:
         if journal is None or not 0 < seq <= (head := self._heads.of(journal)).seq:
             return []
         self._low(journal, head, session_id, agent_id)
+        head = self._at(journal, head, seq)
+        return self._stretch(session_id, agent_id, head, self._low(journal, head, session_id, agent_id))
+
+    def rows_between(self, session_id: str, agent_id: str, first: int, last: int) -> list[Row]:
+        """The rows with these numbers and those between them, as far as there are such rows."""
+        journal = self.journal(session_id, agent_id)
+        if journal is None:
+            return []
+        head = self._heads.of(journal)
+        self._low(journal, head, session_id, agent_id)
+        first, last = max(first, 1), min(last, head.seq)
+        return self._stretch(session_id, agent_id, self._at(journal, head, last), first) if first <= last else []
+
+    def _at(self, journal: int, head: LastRow, seq: int) -> LastRow:
+        """The row with that number, found from the journal's last one."""
         near = nearest(self._connection, journal, head, seq)
         found = self._connection.execute(f"{CHAIN}SELECT min(position) FROM chain", (near.position, seq))
         (position,) = found.fetchone()
-        head = LastRow(position or 0, seq)
-        return self._stretch(session_id, agent_id, head, self._low(journal, head, session_id, agent_id))
+        return LastRow(position or 0, seq)
 
     def label_rows(self, session_id: str, agent_id: str) -> list[Row]:
         """The rows of kind `snapshot` that still have their content, each proved by the row before it."""

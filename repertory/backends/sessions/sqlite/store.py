@@ -53,6 +53,7 @@ from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Lease, Position, SessionInfo
+    from repertory.backends.sessions.sqlite.shared import SQLiteCallBox, SQLiteDirectory
     from repertory.core.owed import OwedWork
 
 T = TypeVar("T")
@@ -89,6 +90,8 @@ class SQLiteSessionStore(SessionStore):
         self._make_alongside = alongside
         self._thread = OwningThread(f"repertory {self._path.name}")
         self._journals: Journals | None = None
+        self._directory: SQLiteDirectory | None = None
+        self._call_box: SQLiteCallBox | None = None
         forget_in_children(self)
 
     def forget_parent(self) -> None:
@@ -180,6 +183,11 @@ class SQLiteSessionStore(SessionStore):
         check_id(session_id, "session id")
         return await self._read(lambda journals: journals.rows_at(session_id, agent_id, seq), [])
 
+    async def load_range(self, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
+        """Found without walking the journal."""
+        check_id(session_id, "session id")
+        return await self._read(lambda journals: journals.rows_between(session_id, agent_id, first, last), [])
+
     async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
         """The rows of kind `snapshot` that still have their content, in order, by their own index."""
         check_id(session_id, "session id")
@@ -235,6 +243,18 @@ class SQLiteSessionStore(SessionStore):
         """
         return await self._thread.run(partial(self._rebuilt, keep))
 
+    def directory(self) -> SQLiteDirectory:
+        from repertory.backends.sessions.sqlite.shared import SQLiteDirectory  # loaded when used
+
+        self._directory = self._directory or SQLiteDirectory(self._path, self._owner, self._read, self._make)
+        return self._directory
+
+    def call_box(self) -> SQLiteCallBox:
+        from repertory.backends.sessions.sqlite.shared import SQLiteCallBox  # loaded when used
+
+        self._call_box = self._call_box or SQLiteCallBox(self._owner, self._read, self._make)
+        return self._call_box
+
     async def aclose(self) -> None:
         """Close. Leases held by this object end; no thread and no file stays open. Calling it twice is allowed."""
         await self._thread.aclose(self._close)
@@ -242,9 +262,19 @@ class SQLiteSessionStore(SessionStore):
     def abandon(self) -> threading.Thread | None:
         return self._thread.abandon(self._close)
 
-    async def _read(self, work: Callable[[Journals], T], nothing: T) -> T:
+    async def _read(
+        self, work: Callable[[Journals], T], nothing: T, *, undo: Callable[[Journals, T], None] | None = None
+    ) -> T:
         """Reading creates no database."""
-        return await self._thread.run(partial(self._worked, work, nothing))
+
+        def undone(result: T) -> None:
+            if undo is not None:
+                undo(self._opened(), result)
+
+        return await self._thread.run(partial(self._worked, work, nothing), undo=None if undo is None else undone)
+
+    async def _make(self, work: Callable[[Journals], T]) -> T:
+        return await self._thread.run(lambda: work(self._opened()), after=self._tidy)
 
     # On the thread.
 
@@ -359,6 +389,8 @@ def _fill(journals: Journals, corrupt: CorruptFile, keep: Callable[[SalvagedRows
         if isinstance(outcome, LeaseLost):
             raise StoreFailed("rows do not follow each other", session=session_id) from outcome
         journals.release(lease)
+    if calls := corrupt.calls():
+        journals.on_calls(lambda table: table.restore(calls))
 
 
 def _exchanged(path: Path, new: Path) -> str:

@@ -54,6 +54,7 @@ from repertory.core.limits import RESULT_BYTES, Scale
 from repertory.core.messages import ToolResult, ToolUse, error_result
 from repertory.core.tools import exception_text, result_too_large, schema_problem, tool_result, work_of
 from repertory.errors import Failed, Invalid, LimitReached, TooLarge, Unavailable
+from repertory.logs import WARNING, note
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -288,7 +289,8 @@ class MCPConnection:
             why = schema_problem(field)
             if why is not None:
                 self._refused[tool.name] = f"its {what} {why}"
-                _log.warning("a tool of a server is left out: %s: %s", tool.name[:200], self._refused[tool.name])
+                why = self._refused[tool.name]
+                note(_log, WARNING, f"a tool of a server is left out: {tool.name[:200]}: {why}")
                 return True
         if tool.output_schema is not None:
             self._promised[tool.name] = AnswerCheck(tool.output_schema)

@@ -32,6 +32,7 @@ from mcp_types import RequestId, jsonrpc_message_adapter
 from repertory.backends.tools.mcp.wire import WireBound, bound_client
 from repertory.core.limits import JsonScale
 from repertory.errors import TooLarge
+from repertory.logs import WARNING, note
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
@@ -280,11 +281,9 @@ class LineReader:
                 pass
         self._junk += 1
         if self._junk <= JUNK_LOGGED_MAX:
+            text = "a tool server printed a line that is no message"
             more = "; more of them are not logged" if self._junk == JUNK_LOGGED_MAX else ""
-            shown = bytes(line[:200]).decode(errors="replace")
-            _log.warning(
-                "a tool server printed a line that is no message: server=%s: %r%s", self._wire.server, shown, more
-            )
+            note(_log, WARNING, text + more, server=self._wire.server, size_bytes=len(line))
         return None
 
 
@@ -345,7 +344,7 @@ async def _end(process: Process, patience_s: float) -> None:
     if not await _ended_within(process, patience_s):
         await terminate_posix_process_tree(process, LEAVE_TIMEOUT_S)
         if not await _ended_within(process, LEAVE_TIMEOUT_S):
-            _log.warning("the process of a tool server does not end: pid=%d", process.pid)
+            note(_log, WARNING, "the process of a tool server does not end", pid=process.pid)
     await _close(process.stdout)
     # On asyncio, closing the stream leaves the pipe open while a process outside the group still holds its other end.
     transport = getattr(getattr(process, "_process", None), "_transport", None)

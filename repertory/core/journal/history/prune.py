@@ -2,7 +2,7 @@
 
 Contents are erased; rows stay, so the chain still proves everything. A message is erased with a redaction that says
 what stands in its place. Kept are: the rows that lead to a mark that stays, and rows that the conversation may depend
-on (redactions, cursors, owners).
+on (redactions, cursors, owners, timers).
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from repertory.errors import Invalid
 
 PRUNED = "[pruned]"
 """The text that replaces an erased message."""
-_KEPT_KINDS = {RecordKind.REDACTION, RecordKind.CURSOR, RecordKind.OWNER, RecordKind.SNAPSHOT}
+_KEPT_KINDS = {
+    RecordKind.REDACTION,
+    RecordKind.CURSOR,
+    RecordKind.OWNER,
+    RecordKind.SNAPSHOT,
+    RecordKind.TIMERS,
+}
 """Never erased for lying beyond a rewind; marks go by `keep` and `before` only."""
 
 

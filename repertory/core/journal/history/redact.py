@@ -26,6 +26,7 @@ from repertory.core.journal.records import (
     Redacted,
     Resumed,
     StateChanged,
+    TimersChanged,
     ToolFinished,
     View,
     ViewChanged,
@@ -106,6 +107,8 @@ def redact(appender: Appender, rows: Sequence[Row], target: int, message: Messag
             appended.append(appender.append(ViewChanged(at=at, view=appender.fold.shown.view, reason="redaction")))
         if any(isinstance(record, StateChanged) for record in erased):
             appended.append(appender.append(StateChanged(at=at, full=dict(appender.fold.state))))
+    if any(isinstance(record, TimersChanged) for record in erased):
+        appended.append(appender.append(TimersChanged(at=at, timers=tuple(appender.fold.timers.values()))))
     left = (*copies_in_force(appender.agent_id, appender.fold, texts), *copies_in(_without(rows, erase), texts))
     return Redaction(rows=tuple(appended), erase=tuple(sorted(erase)), left=left)
 
@@ -190,9 +193,9 @@ class Copy:
 
     agent_id: str
     seq: int
-    """The row's number; 0 for the state or the summary in force."""
+    """The row's number; 0 for the state, the summary or the timers in force."""
     what: str
-    """The kind of the row, `summary`, or `state` and the key."""
+    """The kind of the row, `summary`, `state` and the key, or `timer` and its id."""
 
 
 def only_in(original: Message, instead: Message) -> tuple[str, ...]:
@@ -232,21 +235,25 @@ def copies_in(rows: Sequence[Row], texts: Texts) -> Iterator[Copy]:
 
 
 def copies_in_force(agent_id: str, fold: Fold, texts: Texts) -> Iterator[Copy]:
-    """The keys of the state, and the summary, that hold one of the texts now."""
+    """The keys of the state, the summary, and the timers that hold one of the texts now."""
     for key in texts.in_state(fold.state):
         yield Copy(agent_id=agent_id, seq=0, what=f"state {key}")
     if texts.in_value(fold.shown.view.summary):
         yield Copy(agent_id=agent_id, seq=0, what="summary")
+    for timer in fold.timers.values():
+        if texts.in_value(timer.prompt):
+            yield Copy(agent_id=agent_id, seq=0, what=f"timer {timer.id}")
 
 
 def settled_copies(
     rows: Sequence[Row], records: Sequence[tuple[int, Record | None]], texts: Texts, fold: Fold
 ) -> set[int]:
-    """The rows that hold one of the texts and that nothing needs once state and view are stated anew.
+    """The rows that hold one of the texts and that nothing needs once state, view and timers are stated anew.
 
-    Rows of a state or summary that still holds the text are left out: the new statement would repeat it.
+    Rows of a state, summary or timer that still holds the text are left out: the new statement would repeat it.
     """
     in_state, in_summary = bool(texts.in_state(fold.state)), texts.in_value(fold.shown.view.summary)
+    in_timers = any(texts.in_value(timer.prompt) for timer in fold.timers.values())
     found: set[int] = set()
     for row, (seq, record) in zip(rows, records, strict=True):
         if not texts.in_row(row):
@@ -258,6 +265,8 @@ def settled_copies(
                 settled = not in_summary
             case Branched():
                 settled = not (in_state or in_summary)
+            case TimersChanged():
+                settled = not in_timers
             case ToolFinished() | Interrupted() | Resumed():
                 settled = seq < fold.last_message_seq
             case NodeChanged():

@@ -1,9 +1,9 @@
 """Redact a text: replace it wherever a journal holds it.
 
 `redact.py` replaces one message. This replaces a text, word for word, in messages, agent state, summaries, tool
-results, interrupts and responses, runs of orchestrators, pending memory work, and metadata of marks. What is in force
-is stated anew with the replacement; then every row that holds the text is erased. Names (ids, tokens, tools, nodes)
-stay, and are reported in `Redaction.left`.
+results, interrupts and responses, runs of orchestrators, pending memory work, prompts of timers, and metadata of marks.
+What is in force is stated anew with the replacement; then every row that holds the text is erased. Names (ids, tokens,
+tools, nodes) stay, and are reported in `Redaction.left`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from repertory.core.journal.records import (
     Resumed,
     SnapshotTaken,
     StateChanged,
+    TimersChanged,
     ToolFinished,
     View,
     ViewChanged,
@@ -246,12 +247,18 @@ def _cursors(fold: Fold, words: Words, at: float) -> Iterator[Record]:
     yield CursorMoved(at=at, positions=dict(fold.cursors), kept=words.mapping(fold.kept))
 
 
+def _timers(fold: Fold, words: Words, at: float) -> Iterator[Record]:
+    timers = [dataclasses.replace(each, prompt=str(words.value(each.prompt))) for each in fold.timers.values()]
+    yield TimersChanged(at=at, timers=tuple(timers))
+
+
 _STATED = (
     _Stated({StateChanged}, _state),
     _Stated({ViewChanged}, _view),
     _Stated({ToolFinished}, _results),
     _Stated({Interrupted, Resumed}, _waiting),
     _Stated({CursorMoved}, _cursors),
+    _Stated({TimersChanged}, _timers),
 )
 
 

@@ -19,6 +19,7 @@ from repertory.core.journal.records import (
     Record,
     Redacted,
     SnapshotTaken,
+    TimersChanged,
     ViewChanged,
 )
 from repertory.core.journal.restore import Appender
@@ -26,9 +27,10 @@ from repertory.core.journal.rows import Row
 from repertory.core.journal.whole_journal import WholeJournal, position_named
 from repertory.core.messages import Json, is_filler
 from repertory.core.orchestration.run import NodeNotice, notice_of
+from repertory.core.timers import Timer
 from repertory.errors import Invalid
 
-What = Literal["turn", "mark", "rewind", "view", "redaction", "fork", "run", "node"]
+What = Literal["turn", "mark", "rewind", "view", "redaction", "fork", "run", "node", "timer"]
 WORDS_MAX = 80
 """The longest text of an entry, in characters."""
 
@@ -41,10 +43,10 @@ class TimelineEntry:
     at: float
     """Epoch seconds."""
     what: What
-    text: str
+    text: str = field(repr=False)
     """Turn: the first words of its prompt. Mark: its label. View: the reason. Rewind: the name it was given. Fork: its
     source. Run: the first words of its task when it begins, the reason when it ends before its work is done. Node: the
-    first words of its result, or its question.
+    first words of its result, or its question. Timer: the ids that were set or cancelled; a firing is its turn.
     """
     turn: int | None = None
     run: int | None = None
@@ -92,6 +94,7 @@ def _happenings(journal: WholeJournal, end: int, name: str | None, *, whole: boo
         happening = _other(seq, record, name, on_path=within(seq, stretches))
         if happening is not None:
             found.append(happening)
+    found += _timers(records, name)
     found.sort(key=lambda each: each.seq)
     yield from (each for each in found if whole or each.on_path)
 
@@ -161,6 +164,24 @@ def _other(seq: int, record: Record | None, name: str | None, *, on_path: bool) 
     return TimelineEntry(
         seq=seq, at=record.at, what=what, text=text, position=position, metadata=metadata, on_path=on_path, source=name
     )
+
+
+def _timers(records: Sequence[tuple[int, Record | None]], name: str | None) -> Iterator[TimelineEntry]:
+    """What changed between two records of timers. No rewind leaves that behind."""
+    known: Mapping[str, Timer] = {}
+    fired: str | None = None
+    for seq, record in records:
+        if isinstance(record, MessageAdded):
+            fired = record.idempotency_token
+        if not isinstance(record, TimersChanged):
+            continue
+        now = {timer.id: timer for timer in record.timers}
+        changed = {timer_id for timer_id in {*known, *now} if known.get(timer_id) != now.get(timer_id)}
+        changed -= {timer.id for timer in known.values() if timer.token == fired}
+        known, words = now, [f"{each} {'set' if each in now else 'cancelled'}" for each in sorted(changed)]
+        if words:
+            text = _first_words(", ".join(words))
+            yield TimelineEntry(seq=seq, at=record.at, what="timer", text=text, source=name)
 
 
 # Marks: labels for positions of a journal, with metadata.

@@ -2,8 +2,8 @@
 
 An UPDATE or DELETE hides a content from every query at once, but its bytes stay in the page until something is written
 over them, and VACUUM does not write over them: it only marks the space as free. So the part of the table in which
-contents were destroyed is written anew (`VACUUM FULL`), and the old file removed. Marks in the table `erasures` say
-which parts wait for that; they are committed together with the erasure, so whoever comes next goes on with it.
+contents were destroyed is written anew (`VACUUM FULL`), and the old file removed. Marks in a table say which parts wait
+for that; they are committed together with the erasure, so whoever comes next goes on with it.
 
 A part can be written anew while nobody reads or writes it, so this waits a moment for its lock and tries again later.
 While another transaction that began before the erasure is open, the server keeps what it might see: that too is found
@@ -13,16 +13,16 @@ out and tried again.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 
 from repertory.backends.postgres.address import PostgresAddress
 from repertory.backends.postgres.connection import PostgresConnection, connect
 from repertory.backends.postgres.pool import Pool
-from repertory.backends.sessions.postgres.schema import lock_key
-from repertory.backends.sessions.postgres.statements import Statements
+from repertory.backends.postgres.tables import lock_key
 from repertory.errors import RepertoryError
 
 SOON_S: Final = 1.0
@@ -31,18 +31,34 @@ LATER_S: Final = 30.0
 REST_S: Final = 600.0
 REWRITE_S: Final = 600.0
 _LOCK_MS: Final = 500
-_PART: Final = re.compile(r"rows_\d{2}")
 _COUNT: Final = re.compile(r"\d+")
+
+
+class ErasureMarks(NamedTuple):
+    """A table in which parts are marked: `part` and `marked`."""
+
+    table: str
+    parts: str
+    """What the names of its parts look like, as a regular expression."""
+
+
+def mark_sql(schema: str, table: str, parts: str) -> str:
+    """Marks the parts whose names the query `parts` gives."""
+    return (
+        f"INSERT INTO {schema}.{table} SELECT part, now() FROM ({parts}) AS touched (part)"
+        " ON CONFLICT (part) DO UPDATE SET marked = excluded.marked"
+    )
 
 
 class Erasures:
     """Writes parts anew in which contents were destroyed. For one event loop."""
 
-    def __init__(self, pool: Pool, address: PostgresAddress, statements: Statements, schema: str) -> None:
+    def __init__(self, pool: Pool, address: PostgresAddress, schema: str, marks: Sequence[ErasureMarks]) -> None:
+        """`address` leads to the database without a pooler. Tables of marks that there are not have none."""
         self._pool = pool
         self._address = address
-        self._statements = statements
         self._schema = schema
+        self._marks = marks
         self._due = anyio.Event()
         self._owed = False
 
@@ -74,8 +90,8 @@ class Erasures:
 
     async def write_anew(self) -> bool:
         """Write every marked part anew. True if some are left, since they are in use. Errors: those of the database."""
-        marks = await self._pool.run(self._statements.erasures)
-        if not marks:
+        marked = [(marks, *line) for marks in self._marks for line in await self._marked(marks)]
+        if not marked:
             self._owed = False
             return False
         connection = await connect(self._address, prepares=False)
@@ -85,16 +101,23 @@ class Erasures:
             if not alone:
                 return True
             await _once(connection, f"SET lock_timeout = {_LOCK_MS}")
-            for part, marked in marks:
-                name = str(part)
-                if _PART.fullmatch(name) and await self._rewritten(connection, name):
-                    await self._pool.run(self._statements.erased, name, str(marked))
+            for marks, part, when in marked:
+                if re.fullmatch(marks.parts, part) and await self._rewritten(connection, part):
+                    done = f"DELETE FROM {self._schema}.{marks.table} WHERE part = $1::text AND marked::text = $2::text"
+                    await self._pool.run(done, part, when)
                 else:
                     left = True
         finally:
             connection.close()
         self._owed = left
         return left
+
+    async def _marked(self, marks: ErasureMarks) -> list[tuple[str, str]]:
+        there = "SELECT to_regclass($1::text)::text"
+        if await self._pool.run(there, f"{self._schema}.{marks.table}") == [(None,)]:
+            return []
+        lines = await self._pool.run(f"SELECT part, marked::text FROM {self._schema}.{marks.table} ORDER BY part")
+        return [(str(part), str(when)) for part, when in lines]
 
     async def _rewritten(self, connection: PostgresConnection, part: str) -> bool:
         """True if nothing destroyed is left in the part's files. False if others use it, or may not be asked to."""

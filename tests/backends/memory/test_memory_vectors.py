@@ -1,27 +1,32 @@
-"""Vectors in the embedded memory: what is found by them, when they are made, and whose they are."""
+"""Vectors in memories, in a file and in PostgreSQL with and without pgvector: when they are made, what they find."""
 
 from __future__ import annotations
 
 import random
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from repertory import SQLiteMemoryStore
-from repertory.backends.memory.sqlite.recall import EXACT_MAX
+from repertory import PostgresMemoryStore, SQLiteMemoryStore
+from repertory.backends.memory.vectors import EXACT_MAX
 from repertory.core.memory.options import MemoryEntry
 from repertory.core.messages import Message
 from repertory.errors import Failed, Invalid
+from tests.backends.memory.postgres_memories import postgres_memory
+from tests.postgres_server import PostgresServer, postgres_server
 
 pytest.importorskip("numpy")
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
 WAIT_S = 30.0
+RankedStore: TypeAlias = "SQLiteMemoryStore | PostgresMemoryStore"
+OpenStore: TypeAlias = "Callable[..., RankedStore]"
 MEANINGS = (("heron", "bird", "egret"), ("weir", "dam"), ("tea", "drink"), ("boat", "dinghy"))
 
 
@@ -44,9 +49,24 @@ class Meanings:
         return [[float(any(word in text.lower() for word in words)) for words in MEANINGS] for text in texts]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "memory.db"
+@pytest.fixture(scope="session")
+def with_pgvector() -> Iterator[PostgresServer]:
+    with postgres_server() as server:
+        if not server.sql("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"):
+            pytest.skip(
+                "pgvector is not installed (Debian: apt-get install postgresql-17-pgvector, or as the server is)"
+            )
+        server.sql('CREATE SCHEMA "odd Name"; CREATE EXTENSION vector SCHEMA "odd Name"')
+        yield server
+
+
+@pytest.fixture(params=["SQLite", "PostgreSQL", "pgvector"])
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
+    """Opens stores on the same place."""
+    if request.param == "SQLite":
+        return lambda **settings: SQLiteMemoryStore(tmp_path / "memory.db", **settings)
+    server = request.getfixturevalue("postgres" if request.param == "PostgreSQL" else "with_pgvector")
+    return lambda **settings: postgres_memory(tmp_path, server, **settings)
 
 
 @pytest.fixture
@@ -55,8 +75,8 @@ def embedder() -> Meanings:
 
 
 @pytest.fixture
-async def store(path: Path, embedder: Meanings) -> AsyncIterator[SQLiteMemoryStore]:
-    opened = SQLiteMemoryStore(path, embedder=embedder)
+async def store(open_store: OpenStore, embedder: Meanings) -> AsyncIterator[SQLiteMemoryStore]:
+    opened = open_store(embedder=embedder)
     with anyio.fail_after(WAIT_S):
         yield opened
         await opened.aclose()
@@ -66,21 +86,21 @@ def contents(entries: Sequence[MemoryEntry]) -> list[str]:
     return [entry.content for entry in entries]
 
 
-async def filled(store: SQLiteMemoryStore) -> None:
+async def filled(store: RankedStore) -> None:
     said = ("the heron sleeps", "tea is ready", "the dam broke", "nothing of note")
     messages: list[Message] = [{"role": "user", "content": [{"text": text}]} for text in said]
     for number, message in enumerate(messages):
         await store.add_messages([message], {"session_id": str(number)})  # type: ignore[arg-type]
 
 
-async def test_what_means_the_same_is_found(store: SQLiteMemoryStore) -> None:
+async def test_what_means_the_same_is_found(store: RankedStore) -> None:
     await filled(store)
     await store.embed()
     assert contents(await store.search("egret"))[0] == "the heron sleeps"
     assert contents(await store.search("dinghy or weir"))[0] == "the dam broke"
 
 
-async def test_vectors_follow_a_write_by_themselves(store: SQLiteMemoryStore) -> None:
+async def test_vectors_follow_a_write_by_themselves(store: RankedStore) -> None:
     await filled(store)
     while not await store.search("egret"):
         await anyio.lowlevel.checkpoint()
@@ -88,7 +108,7 @@ async def test_vectors_follow_a_write_by_themselves(store: SQLiteMemoryStore) ->
 
 
 async def test_a_write_does_not_wait_for_its_vector_and_is_found_at_once(
-    store: SQLiteMemoryStore, embedder: Meanings
+    store: RankedStore, embedder: Meanings
 ) -> None:
     embedder.gate = threading.Event()
     await filled(store)
@@ -96,32 +116,32 @@ async def test_a_write_does_not_wait_for_its_vector_and_is_found_at_once(
     assert "the heron sleeps" in contents(await store.search("heron"))
 
 
-async def test_closing_ends_the_thread_and_the_rest_is_made_later(path: Path, embedder: Meanings) -> None:
-    store = SQLiteMemoryStore(path)
+async def test_closing_ends_the_thread_and_the_rest_is_made_later(open_store: OpenStore, embedder: Meanings) -> None:
+    store = open_store()
     await filled(store)
     await store.aclose()
-    store = SQLiteMemoryStore(path, embedder=embedder)
+    store = open_store(embedder=embedder)
     await store.add("a dinghy on the lake")
     await store.aclose()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("repertory memory.db")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("repertory memory")]
     await store.embed()
     assert contents(await store.search("egret"))[0] == "the heron sleeps"
     await store.aclose()
 
 
-async def test_each_entry_is_embedded_once(store: SQLiteMemoryStore, embedder: Meanings, path: Path) -> None:
+async def test_each_entry_is_embedded_once(store: RankedStore, embedder: Meanings, open_store: OpenStore) -> None:
     await filled(store)
     await store.embed()
     await store.aclose()
     before = len(embedder.asked)
-    other = SQLiteMemoryStore(path, embedder=embedder)
+    other = open_store(embedder=embedder)
     await other.embed()
     await other.aclose()
     assert len(embedder.asked) == before
 
 
-async def test_what_other_stores_add_and_forget_is_followed(path: Path, embedder: Meanings) -> None:
-    one, other = SQLiteMemoryStore(path, embedder=embedder), SQLiteMemoryStore(path, embedder=embedder)
+async def test_what_other_stores_add_and_forget_is_followed(open_store: OpenStore, embedder: Meanings) -> None:
+    one, other = open_store(embedder=embedder), open_store(embedder=embedder)
     await filled(one)
     await one.embed()
     assert contents(await other.search("egret"))[0] == "the heron sleeps"
@@ -134,8 +154,8 @@ async def test_what_other_stores_add_and_forget_is_followed(path: Path, embedder
     await other.aclose()
 
 
-async def test_scopes_see_only_their_vectors(path: Path, embedder: Meanings) -> None:
-    one, other = (SQLiteMemoryStore(path, embedder=embedder, scope=scope) for scope in ("one", "other"))
+async def test_scopes_see_only_their_vectors(open_store: OpenStore, embedder: Meanings) -> None:
+    one, other = (open_store(embedder=embedder, scope=scope) for scope in ("one", "other"))
     await one.add("the heron sleeps")
     await other.add("tea is ready")
     await one.embed()
@@ -145,10 +165,10 @@ async def test_scopes_see_only_their_vectors(path: Path, embedder: Meanings) -> 
     await other.aclose()
 
 
-async def test_another_embedder_is_refused_until_all_is_made_anew(store: SQLiteMemoryStore, path: Path) -> None:
+async def test_another_embedder_is_refused_until_all_is_made_anew(store: RankedStore, open_store: OpenStore) -> None:
     await filled(store)
     await store.embed()
-    changed = SQLiteMemoryStore(path, embedder=Meanings("newer"))
+    changed = open_store(embedder=Meanings("newer"))
     with pytest.raises(Invalid, match="another embedder"):
         await changed.search("egret")
     with pytest.raises(Invalid, match="another embedder"):
@@ -158,7 +178,7 @@ async def test_another_embedder_is_refused_until_all_is_made_anew(store: SQLiteM
     await changed.aclose()
 
 
-async def test_an_embedder_that_fails_leaves_words(store: SQLiteMemoryStore, embedder: Meanings) -> None:
+async def test_an_embedder_that_fails_leaves_words(store: RankedStore, embedder: Meanings) -> None:
     embedder.fails = True
     await filled(store)
     assert contents(await store.search("heron")) == ["the heron sleeps"]
@@ -170,12 +190,12 @@ async def test_an_embedder_that_fails_leaves_words(store: SQLiteMemoryStore, emb
 
 
 @pytest.mark.parametrize("vectors", [[[1.0]], [], [[1.0, 2.0, 3.0, float("nan")]], [[1.0], [2.0, 3.0]], "no"])
-async def test_vectors_of_other_dimensions_are_refused(path: Path, vectors: list[list[float]]) -> None:
+async def test_vectors_of_other_dimensions_are_refused(open_store: OpenStore, vectors: list[list[float]]) -> None:
     class Liar(Meanings):
         async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
             return vectors
 
-    store = SQLiteMemoryStore(path, embedder=Liar())
+    store = open_store(embedder=Liar())
     await store.add("the heron sleeps")
     with pytest.raises(Failed, match="the embedder gave no vectors"):
         await store.embed()
@@ -183,7 +203,7 @@ async def test_vectors_of_other_dimensions_are_refused(path: Path, vectors: list
     await store.aclose()
 
 
-async def test_the_most_alike_is_found_among_more_than_are_compared_exactly(path: Path, seed: int) -> None:
+async def test_the_most_alike_is_found_among_more_than_are_compared_exactly(open_store: OpenStore, seed: int) -> None:
     class Random(Meanings):
         """A direction of its own for every text, and for a question that of the text with its number."""
 
@@ -193,7 +213,7 @@ async def test_the_most_alike_is_found_among_more_than_are_compared_exactly(path
 
     embedder = Random()
     embedder.dimensions = 64
-    store = SQLiteMemoryStore(path, embedder=embedder)
+    store = open_store(embedder=embedder)
     count = EXACT_MAX + 300
     messages: list[Message] = [{"role": "user", "content": [{"text": f"entry a{number}"}]} for number in range(count)]
     await store.add_messages(messages)
@@ -203,8 +223,8 @@ async def test_the_most_alike_is_found_among_more_than_are_compared_exactly(path
     await store.aclose()
 
 
-async def test_nothing_is_embedded_without_an_embedder(path: Path) -> None:
-    store = SQLiteMemoryStore(path)
+async def test_nothing_is_embedded_without_an_embedder(open_store: OpenStore) -> None:
+    store = open_store()
     with pytest.raises(Invalid, match="no embedder"):
         await store.embed()
     await store.aclose()

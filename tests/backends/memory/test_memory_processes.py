@@ -12,8 +12,10 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from repertory import SQLiteMemoryStore
+from repertory import PostgresMemoryStore, SQLiteMemoryStore
 from tests.backends.memory.memory_child import BATCH, batch
+from tests.backends.sessions.postgres_places import schema_of
+from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
@@ -21,11 +23,11 @@ CHILD = str(Path(__file__).with_name("memory_child.py"))
 ROOT = Path(__file__).parents[3]
 
 
-def killed(path: Path, sessions: list[str], batches: int) -> dict[str, int]:
+def killed(where: str, sessions: list[str], batches: int, *schema: str) -> dict[str, int]:
     """Let processes write side by side, kill each after so many batches. Returns what each has acknowledged."""
     started = {
         session_id: subprocess.Popen(
-            [sys.executable, CHILD, str(path), session_id],
+            [sys.executable, CHILD, where, session_id, *schema],
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
@@ -46,8 +48,24 @@ def killed(path: Path, sessions: list[str], batches: int) -> dict[str, int]:
 
 async def test_killed_writers_lose_nothing_and_leave_nothing_half(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
-    acknowledged = await anyio.to_thread.run_sync(killed, path, ["one", "other"], 8)
+    acknowledged = await anyio.to_thread.run_sync(killed, str(path), ["one", "other"], 8)
     store = SQLiteMemoryStore(path, busy_timeout_s=20.0)
+    await _check_acknowledged(store, acknowledged)
+    await store.aclose()
+    await anyio.to_thread.run_sync(_check, path)
+
+
+async def test_killed_writers_in_postgresql_lose_nothing_and_leave_nothing_half(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    place = schema_of(tmp_path)
+    acknowledged = await anyio.to_thread.run_sync(killed, postgres.dsn(), ["one", "other"], 8, place)
+    store = PostgresMemoryStore(postgres.dsn(), schema=place)
+    await _check_acknowledged(store, acknowledged)
+    await store.aclose()
+
+
+async def _check_acknowledged(store: SQLiteMemoryStore | PostgresMemoryStore, acknowledged: dict[str, int]) -> None:
     stored = await _stored(store)
     for session_id, batches in acknowledged.items():
         assert batches * BATCH <= stored[session_id] <= (batches + 1) * BATCH
@@ -57,11 +75,9 @@ async def test_killed_writers_lose_nothing_and_leave_nothing_half(tmp_path: Path
             await store.add_messages(messages, {"session_id": session_id, "sequence_numbers": numbers})  # type: ignore[arg-type]
     assert await _stored(store) == {session_id: (batches + 1) * BATCH for session_id, batches in acknowledged.items()}
     assert len(await store.search("heron")) == 10
-    await store.aclose()
-    await anyio.to_thread.run_sync(_check, path)
 
 
-async def _stored(store: SQLiteMemoryStore) -> Counter[str]:
+async def _stored(store: SQLiteMemoryStore | PostgresMemoryStore) -> Counter[str]:
     page = await store.entries(limit=1000)
     found: list[str] = []
     while True:

@@ -1,0 +1,60 @@
+"""An agent as one line for a console, and as Markdown for a notebook. Loaded when one is shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from repertory.backends.ports import settings_of
+from repertory.core.notebook import cell, short_repr, table
+from repertory.errors import NotReady
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from repertory.backends.ports import Model
+    from repertory.core.messages import Message
+
+
+class ShownAgent:
+    """What is shown of an agent: names and counts, none of its prompts, messages or state."""
+
+    def __init__(self, agent: Any) -> None:
+        self._agent = agent
+        self._messages: Sequence[Message] | None
+        try:
+            self._messages = agent.messages
+        except NotReady:
+            self._messages = None
+
+    def line(self) -> str:
+        """For `repr`."""
+        agent = self._agent
+        shown: dict[str, object] = {
+            "agent_id": agent.agent_id,
+            "name": agent.name,
+            "model": model_named(agent.model),
+            "session_id": agent.session_id,
+            "tools": len(agent.tool_names),
+            "messages": None if self._messages is None else len(self._messages),
+        }
+        return short_repr(agent, shown)
+
+    def markdown(self) -> str:
+        """A table for a notebook."""
+        agent = self._agent
+        rows = [
+            ("agent", f"{cell(agent.name)} ({cell(agent.agent_id)})"),
+            ("model", cell(model_named(agent.model))),
+            ("session", "not stored" if agent.session_id is None else cell(agent.session_id)),
+            ("messages", "not open yet" if self._messages is None else str(len(self._messages))),
+            ("tools", ", ".join(map(cell, agent.tool_names)) or "none"),
+        ]
+        return table(("", ""), rows)
+
+
+def model_named(model: Model | str | None) -> str | None:
+    """A model's kind and id."""
+    if model is None or isinstance(model, str):
+        return model
+    model_id = settings_of(model).get("model_id")
+    return f"{type(model).__name__} {model_id}" if isinstance(model_id, str) else type(model).__name__

@@ -1,0 +1,139 @@
+"""What commands have in common: places of sessions (`--at PLACE`) with the forms of their names, and help texts."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypedDict, TypeVar, cast
+
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.app.sessions.storages import Storage
+
+T = TypeVar("T")
+
+
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """Adds `--at`, and `--database` for a database alone."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--at",
+        metavar="PLACE",
+        type=checked_argument(place_named),
+        help=f"where sessions are kept: {FORMS} (default: ~/.repertory/sessions.db)",
+    )
+    where.add_argument("--database", metavar="FILE", help="short for --at FILE")
+
+
+def chosen_place(options: argparse.Namespace) -> SessionPlace:
+    """The place that `--at` or `--database` names, or the default one."""
+    if options.at is not None:
+        return cast("SessionPlace", options.at)
+    from repertory.app.sessions.sessions import SQLiteSessions  # each place is loaded when it is named
+
+    return SQLiteSessions(options.database)
+
+
+class ParserTexts(TypedDict):
+    """The texts of a command's parser."""
+
+    help: str
+    description: str
+    epilog: str
+    formatter_class: type[argparse.HelpFormatter]
+
+
+def with_examples(about: str, examples: str, command: str = "sessions") -> ParserTexts:
+    """The texts of one command of `repertory sessions` or another group. `examples`: one a line, without the group."""
+    lines = "\n".join(f"  repertory {command} {line}" for line in examples.splitlines())
+    return {
+        "help": about,
+        "description": f"{about[0].upper()}{about[1:]}.",
+        "epilog": f"examples:\n{lines}",
+        "formatter_class": argparse.RawDescriptionHelpFormatter,
+    }
+
+
+def checked_argument(read: Callable[[str], T]) -> Callable[[str], T]:
+    """The reader of an argument, with `Invalid` raised as the error that argparse expects."""
+
+    def convert(text: str) -> T:
+        try:
+            return read(text)
+        except Invalid as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
+
+
+FORMS = (
+    "a database file, sqlite:FILE, journal:FOLDER, journal:s3://BUCKET/PREFIX, files:FOLDER, s3://BUCKET/PREFIX,"
+    " snapshots:FOLDER, snapshots:s3://BUCKET/PREFIX, agentcore:MEMORY/ACTOR or postgresql://USER@HOST/DATABASE#SCHEMA"
+)
+"""The forms of a place, for help texts."""
+_MEMORY = re.compile(r"((?:arn:.*:memory/)?[^/]+)/(.+)")
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(.*)", re.DOTALL)
+
+
+def place_named(text: str) -> SessionPlace:
+    """The place of this name. A name without a scheme is a database file. Errors: `Invalid` listing the forms."""
+    if text.startswith("s3://"):
+        from repertory.app.sessions.documented import S3Sessions
+
+        return S3Sessions(*_bucket(text))
+    if text.startswith(("postgresql://", "postgres://")):
+        from repertory.app.sessions.postgres import PostgresSessions
+
+        dsn, _, schema = text.partition("#")
+        return PostgresSessions(dsn, schema=schema) if schema else PostgresSessions(dsn)
+    match _SCHEME.fullmatch(text):
+        case None if text:
+            from repertory.app.sessions.sessions import SQLiteSessions
+
+            return SQLiteSessions(text)
+        case re.Match() as found if found[2]:
+            return _of_scheme(found[1], found[2], text)
+        case _:
+            raise Invalid(f"a place of sessions is {FORMS}", got=text)
+
+
+def _of_scheme(scheme: str, rest: str, text: str) -> SessionPlace:
+    match scheme:
+        case "sqlite":
+            from repertory.app.sessions.sessions import SQLiteSessions
+
+            return SQLiteSessions(rest)
+        case "journal":
+            from repertory.app.sessions.storages import JournalSessions
+
+            return JournalSessions(_storage(rest))
+        case "snapshots":
+            from repertory.app.sessions.snapshots import SnapshotSessions
+
+            return SnapshotSessions(_storage(rest))
+        case "files":
+            from repertory.app.sessions.documented import FileSessions
+
+            return FileSessions(rest)
+        case "agentcore" if found := _MEMORY.fullmatch(rest):
+            from repertory.app.sessions.agentcore import AgentCoreMemorySessions
+
+            return AgentCoreMemorySessions(found[1], found[2])
+        case _:
+            raise Invalid(f"a place of sessions is {FORMS}", got=text)
+
+
+def _storage(rest: str) -> Storage:
+    from repertory.app.sessions.storages import FileStorage, S3Storage
+
+    return S3Storage(*_bucket(rest)) if rest.startswith("s3://") else FileStorage(rest)
+
+
+def _bucket(url: str) -> tuple[str, str]:
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    if not bucket:
+        raise Invalid("a bucket has a name: s3://BUCKET/PREFIX", got=url)
+    return bucket, prefix.strip("/")

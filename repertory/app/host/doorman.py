@@ -1,0 +1,149 @@
+"""The doorman of a runtime with peers: how many turns run at the same time, and who waits.
+
+Calls of one session take one place together, since their turns run one after the other. Whoever finds no place waits
+in one queue, first come, first served; beyond the queue's bound calls are refused, so memory stays flat and those that
+wait are served in time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import anyio
+from msgspec import Struct, field
+
+from repertory.errors import AgentBusy, Throttled, Unavailable
+
+_FIRST_S = 1.0
+"""How long a turn is taken to last before any has ended."""
+_RETRY_S = (0.1, 30.0)
+
+
+class NoRoom(Throttled):
+    """The queue is full."""
+
+
+class _Waiting(Struct, eq=False):
+    admitted: anyio.Event = field(default_factory=anyio.Event)
+    refused: bool = False
+
+
+class Doorman:
+    """Admits calls. For one event loop."""
+
+    def __init__(self, room: int, queue: int) -> None:
+        """`room`: so many sessions run turns at the same time; `queue`: so many calls wait."""
+        self.room = room
+        self._queue_max = queue
+        self._inside: dict[str, int] = {}
+        """Session to its calls that have its place together."""
+        self._queue: deque[tuple[str, _Waiting]] = deque()
+        self._calls = 0
+        self._turn_s = _FIRST_S
+        self.closed = False
+
+    @property
+    def busy(self) -> int:
+        """How many places are taken, and calls wait for one."""
+        return self.inside + self.waiting
+
+    @property
+    def inside(self) -> int:
+        """How many places are taken."""
+        return len(self._inside)
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for a place."""
+        return len(self._queue)
+
+    def check(self) -> None:
+        """Errors: `NoRoom` when the queue is full; `Unavailable` when the runtime shuts down."""
+        if self.closed:
+            raise Unavailable("the runtime is shutting down")
+        if self._calls >= self.room + self._queue_max:
+            least, most = _RETRY_S
+            wait_s = min(max(self._turn_s * max(len(self._queue), 1) / max(self.room, 1), least), most)
+            raise NoRoom("the runtime has no room for this call", retry_after_s=wait_s, room=self.room)
+
+    @asynccontextmanager
+    async def place(self, session_id: str, by: float = math.inf) -> AsyncGenerator[None]:
+        """A place in the block, after waiting for it until `by`, of the event loop's clock. Errors: those of `check`,
+        also while it waits; `AgentBusy` when the time is over.
+        """
+        self.check()
+        self._calls += 1
+        try:
+            if session_id not in self._inside and (self._queue or len(self._inside) >= self.room):
+                await self._wait(session_id, by)
+            else:
+                self._inside[session_id] = self._inside.get(session_id, 0) + 1
+            began = anyio.current_time()
+            try:
+                yield
+            finally:
+                self._turn_s += (anyio.current_time() - began - self._turn_s) / 16
+                self._leave(session_id)
+        finally:
+            self._calls -= 1
+
+    def close(self) -> None:
+        """Refuse everybody from now on, also those that wait: other peers have room."""
+        self.closed = True
+        while self._queue:
+            _, waiting = self._queue.popleft()
+            waiting.refused = True
+            waiting.admitted.set()
+
+    async def _wait(self, session_id: str, by: float) -> None:
+        waiting = _Waiting()
+        entry = (session_id, waiting)
+        self._queue.append(entry)
+        try:
+            with anyio.CancelScope(deadline=by):
+                await waiting.admitted.wait()
+            if not waiting.admitted.is_set():
+                raise AgentBusy("other sessions took all the time of this call", session=session_id, room=self.room)
+        except BaseException:
+            if waiting.admitted.is_set() and not waiting.refused:
+                self._leave(session_id)
+            elif not waiting.refused:
+                self._queue.remove(entry)
+            raise
+        if waiting.refused:
+            raise Unavailable("the runtime is shutting down")
+
+    def _leave(self, session_id: str) -> None:
+        self._inside[session_id] -= 1
+        if not self._inside[session_id]:
+            del self._inside[session_id]
+        while self._queue and (self._queue[0][0] in self._inside or len(self._inside) < self.room):
+            following, waiting = self._queue.popleft()
+            self._inside[following] = self._inside.get(following, 0) + 1
+            waiting.admitted.set()
+
+
+_INSISTS_S, _INSISTS_MAX_S = 0.2, 10.0
+_ASKED_MAX = 10_000
+
+
+class Insistence:
+    """Which requests for sessions are meant. Peers that meet while they open a session ask for it once, and then call
+    its owner; a process that is no peer asks again and again.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, float] = {}
+
+    def insists(self, session_id: str) -> bool:
+        """Note a request. True if it comes a while after another one for the same session."""
+        now = anyio.current_time()
+        first = self._first.setdefault(session_id, now)
+        if now - first > _INSISTS_MAX_S:
+            first = self._first[session_id] = now
+        if len(self._first) > _ASKED_MAX:
+            self._first = {session_id: first}
+        return now - first > _INSISTS_S

@@ -1,0 +1,121 @@
+"""The actor that keeps a runtime among its peers, and has the turns of others as its jobs.
+
+State: none of its own. Fails: by a bug; its turns are cut then, and their callers ask again. Pace: a look a second.
+Supervised by the root.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Protocol, assert_never
+
+import anyio
+from msgspec import Struct
+
+from repertory.actors.call import Invocation
+from repertory.app.host.peer_calls import PeerCall, SessionQuestion
+from repertory.app.host.running_calls import RunningCall
+from repertory.core.peers import Peer
+from repertory.runtime.actor import Actor
+from repertory.runtime.message import Next, carry_on
+
+if TYPE_CHECKING:
+    from repertory.app.host.session import SessionSpec
+    from repertory.backends.ports import OutputSchema
+
+LOOK_S = 1.0
+"""How often a runtime says how busy it is, and looks who is there."""
+
+
+class PeerSession(Protocol):
+    """A session of an agent that this runtime has, as calls between runtimes need it."""
+
+    @property
+    def spec(self) -> SessionSpec: ...
+
+    @property
+    def schema(self) -> OutputSchema | None:
+        """The agent's own output schema."""
+        ...
+
+    async def read_here(self, what: SessionQuestion) -> object:
+        """What is asked of the session besides a turn. Errors: those of opening it."""
+        ...
+
+
+class LookAround(Struct, frozen=True, kw_only=True):
+    """A tick."""
+
+
+class WatchSignal(Struct, frozen=True, kw_only=True):
+    """Cancel a turn at a peer when this signal is set before the call is over."""
+
+    signal: threading.Event
+    peer: Peer
+    call: PeerCall
+    over: anyio.Event
+
+
+class RunTurn(Struct, frozen=True, kw_only=True):
+    """Run a turn for another process."""
+
+    call: RunningCall
+    session: PeerSession
+    invocation: Invocation
+    events: bool
+
+
+class PeerWork(Protocol):
+    """What the actor has done."""
+
+    @property
+    def name(self) -> str:
+        """The runtime's among its peers."""
+        ...
+
+    async def serve(self) -> None:
+        """Answer the others until cancelled."""
+        ...
+
+    async def look(self) -> None:
+        """Say how busy this runtime is, and see who is there."""
+        ...
+
+    async def notice(self) -> None:
+        """Notice that the directory is not reached, until cancelled."""
+        ...
+
+    async def run_call(self, start: RunTurn) -> None:
+        """Run a turn for another process."""
+        ...
+
+    async def watch(self, watch: WatchSignal) -> None:
+        """Cancel a turn when a signal is set."""
+        ...
+
+
+class PeerActor(Actor["LookAround | RunTurn | WatchSignal"]):
+    """See above."""
+
+    def __init__(self, work: PeerWork) -> None:
+        self._work = work
+
+    def summary(self) -> object:
+        return {"name": self._work.name}
+
+    async def on_ready(self) -> None:
+        self.context.job(self._work.serve, name="serve peers")
+        self.context.job(self._work.notice, name="notice being alone")
+        self.context.every(LOOK_S * self.context.rng.uniform(0.8, 1.2), LookAround())
+
+    async def handle(self, message: LookAround | RunTurn | WatchSignal) -> Next:
+        match message:
+            case LookAround():
+                await self._work.look()
+            case WatchSignal():
+                self.context.job(self._work.watch, message, name="cancel signal")
+            case RunTurn():
+                self.context.job(self._work.run_call, message, name="turn of a peer")
+            case _:
+                assert_never(message)
+        return carry_on()

@@ -1,0 +1,313 @@
+"""Calls between runtimes as JSON: what a caller sends, and the turn that a peer makes of it.
+
+Only JSON crosses: a dictionary with an object in it, a budget or a signal stays with its process, so a call with one is
+refused wherever it would run. The forms are written down in `docs/wire.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from secrets import token_hex
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+import anyio
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from repertory.actors.call import ChangeTimers, Invocation
+from repertory.actors.context import AgentSettings
+from repertory.app.host.edge import context_of, trace_headers
+from repertory.backends.peers.ports import BoxedCall, JsonLine
+from repertory.backends.ports import OutputSchema
+from repertory.core.ids import check_id
+from repertory.core.interrupts import Interrupt
+from repertory.core.json_fields import json_object
+from repertory.core.limits import NO_LIMITS, TurnLimits
+from repertory.core.message_tree.json_files import decoded, encoded
+from repertory.core.messages import Json, Prompt, ToolSpec
+from repertory.core.result import AgentResult, TurnEvent
+from repertory.core.timers import DueTimes, Timer
+from repertory.errors import Invalid, RepertoryError, StructuredOutputException
+
+_BUSY = ("queue", "reject", "interrupt", "steer")
+
+
+class PeerCall(Struct, frozen=True, kw_only=True):
+    """A call on its way to another runtime."""
+
+    agent: str
+    session: str
+    token: str
+    prompt: Any
+    """JSON, as the options."""
+    options: Mapping[str, Any] = {}
+    deadline_s: float | None = None
+    """The seconds that the caller has left; None: any time."""
+    events: bool = False
+    """Whether it wants the events of the turn, or the result alone."""
+    run: str | None = None
+    """The run that it has read of before, and the number of the last line that it has got."""
+    after: int = 0
+    trace: Mapping[str, str] = {}
+    """The caller's trace as W3C headers, if it has one."""
+
+    def as_json(self) -> dict[str, Json]:
+        """The body of the request."""
+        body = cast("dict[str, Json]", msgspec.to_builtins(self))
+        if not self.trace:  # Said only by who traces.
+            del body["trace"]
+        return body
+
+
+def read_peer_call(body: Mapping[str, Json]) -> PeerCall:
+    """The call from a request. Errors: `Invalid` for what is none."""
+    try:
+        call = msgspec.convert(body, PeerCall)
+    except msgspec.ValidationError as error:
+        raise Invalid("this is no call", cause=str(error)) from None
+    check_id(call.agent, "agent")
+    check_id(call.session, "session")
+    check_id(call.token, "token")
+    return call
+
+
+def portable(invocation: Invocation, default: OutputSchema | None) -> tuple[Json, dict[str, Json]]:
+    """Prompt and options of the call as JSON. `default`: the agent's own output schema, which its peers have too.
+
+    Errors: `Invalid` for what cannot leave this process, by name.
+    """
+    if invocation.budget is not None:
+        raise Invalid(
+            "a budget counts in one process: in a runtime with peers, a call takes limits instead of a budget"
+        )
+    options: dict[str, Json] = {}
+    if invocation.busy is not None:
+        options["busy"] = invocation.busy
+    if invocation.limits is not NO_LIMITS:
+        options["limits"] = {name: value for name, value in asdict(invocation.limits).items() if value is not None}
+    if invocation.drop_interrupts:
+        options["drop_interrupts"] = True
+    schema = invocation.output_schema
+    if schema is not None and (default is None or schema.kind is not default.kind):
+        options["output"] = cast("Json", dict(schema.spec))
+    if invocation.output_prompt is not None:
+        options["output_prompt"] = invocation.output_prompt
+    state = {name: value for name, value in invocation.invocation_state.items() if name != "request_state" or value}
+    if state:
+        options["invocation_state"] = _plain(state, "invocation_state")
+    return _plain(invocation.prompt, "the prompt"), options
+
+
+def invocation_for(call: PeerCall, default: OutputSchema | None) -> Invocation:
+    """The call as this process makes it. Errors: `Invalid` for options that are malformed."""
+    options = dict(call.options)
+    try:
+        given = options.get("limits")
+        limits = NO_LIMITS if given is None else msgspec.convert(given, TurnLimits)
+        output = options.get("output")
+        schema = default if output is None else SchemaOnly(msgspec.convert(output, ToolSpec))
+        state = msgspec.convert(_read(options.get("invocation_state", {})), dict[str, Any])
+        busy = msgspec.convert(options.get("busy"), str | None)
+        output_prompt = msgspec.convert(options.get("output_prompt"), str | None)
+    except msgspec.ValidationError as error:
+        raise Invalid("these are no options of a call", cause=str(error)) from None
+    if busy is not None and busy not in _BUSY:
+        raise Invalid(f"busy is one of {', '.join(_BUSY)}", got=busy)
+    state.setdefault("request_state", {})
+    left_s = math.inf if call.deadline_s is None else call.deadline_s
+    return Invocation(
+        prompt=cast("Prompt", _read(call.prompt)),
+        busy=cast("Any", busy),
+        invocation_state=state,
+        limits=limits,
+        deadline=anyio.current_time() + left_s,
+        idempotency_token=call.token,
+        drop_interrupts=bool(options.get("drop_interrupts")),
+        output_schema=schema,
+        output_prompt=output_prompt,
+        cancel_signal=threading.Event(),
+        context=context_of(call.trace),
+    )
+
+
+def boxed_call(invocation: Invocation, default: OutputSchema | None, agent: AgentSettings) -> BoxedCall:
+    """The call for a call box, with a token. Errors: as `portable`."""
+    prompt, options = portable(invocation, default)
+    said: dict[str, Json] = {"prompt": prompt, "options": options}
+    trace = invocation.context.run(trace_headers)
+    if trace:
+        said["trace"] = {**trace}
+    return BoxedCall(
+        session_id=agent.session_id,
+        agent_id=agent.agent_id,
+        token=invocation.idempotency_token or token_hex(16),
+        call=said,
+    )
+
+
+def unboxed_call(posted: BoxedCall, default: OutputSchema | None) -> Invocation:
+    """The posted call as this process makes it. Errors: `Invalid` for one that is malformed."""
+    named: dict[str, Json] = {"agent": posted.agent_id, "session": posted.session_id, "token": posted.token}
+    return invocation_for(read_peer_call({**posted.call, **named}), default)
+
+
+def received(result: AgentResult, invocation: Invocation) -> AgentResult:
+    """The result as the caller gets it: its structured output as the type that the caller gave, its state in the
+    caller's dictionary. Errors: `StructuredOutputException` when the peer's output is none of that type here.
+    """
+    if invocation.output_schema is not None and result.structured_output is not None:
+        try:
+            output, _ = invocation.output_schema.read(json.dumps(result.structured_output))
+        except Invalid as error:
+            raise StructuredOutputException(error.message, stop_reason=result.stop_reason) from error
+        result = replace(result, structured_output=output)
+    kept = invocation.invocation_state.get("request_state")
+    if isinstance(kept, dict):
+        state = cast("dict[str, Any]", kept)
+        state.update(result.state)
+        result = replace(result, state=state)
+    return result
+
+
+class SchemaOnly:
+    """An output schema whose type is in the caller's process: its answer stays JSON, and the caller checks the rest."""
+
+    kind: type[Any] = dict
+
+    def __init__(self, spec: ToolSpec) -> None:
+        self.name = spec["name"]
+        self.spec = spec
+
+    def read(self, value: object) -> tuple[object, str]:
+        """The JSON object. Errors: `Invalid` for what is none, and for fields that are missing."""
+        given = value
+        if isinstance(value, str):
+            try:
+                given = json.loads(value)
+            except ValueError as error:
+                raise Invalid(f"Validation failed for {self.name}: {error}") from None
+        if not isinstance(given, dict):
+            raise Invalid(f"Validation failed for {self.name}: the value is a JSON object")
+        found = cast("dict[str, object]", given)
+        schema = cast("Mapping[str, Any]", self.spec["inputSchema"].get("json", {}))
+        missing = [name for name in schema.get("required", ()) if name not in found]
+        if missing:
+            raise Invalid(f"Validation failed for {self.name}. Fields are missing: {', '.join(missing)}")
+        return found, json.dumps(found)
+
+
+def _plain(value: object, what: str) -> Json:
+    try:
+        found = encoded({"value": value})["value"]
+        json.dumps(found, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        text = f"{what} goes to other processes in a runtime with peers, and has what JSON cannot hold"
+        raise Invalid(text, cause=str(error)) from None
+    return cast("Json", found)
+
+
+def _read(value: Json) -> object:
+    return decoded({"value": value})["value"]
+
+
+class Told:
+    """What the caller of one call has been told, over all peers that have worked on it."""
+
+    def __init__(self) -> None:
+        self._peer = ""
+        self._run: str | None = None
+        self._after = 0
+        self._pieces = False
+        """Whether pieces were told of a message that is not whole yet."""
+        self._error: RepertoryError | None = None
+        """What broke off, until the next event."""
+        self._goes_on = False
+        """Whether the events are those of the same run."""
+        self._breaks = 0
+
+    def read(self, peer: str) -> dict[str, object]:
+        """Where the reading goes on, if it is the same peer."""
+        self._goes_on = False
+        return {"run": self._run, "after": self._after} if peer == self._peer else {"run": None, "after": 0}
+
+    def line(self, peer: str, line: JsonLine) -> None:
+        """A line has come."""
+        run, number = line.get("run"), line.get("n")
+        if isinstance(run, str):
+            self._goes_on = run == self._run
+            self._peer, self._run = peer, run
+            self._after = self._after if self._goes_on else 0
+        if isinstance(number, int):
+            self._after = number
+
+    def broken(self, error: RepertoryError) -> None:
+        """What follows comes from another try."""
+        self._error, self._goes_on = error, False
+
+    def next(self, event: TurnEvent) -> list[TurnEvent]:
+        """The event, after one that says that the message begins anew, where pieces of it were told already."""
+        told: list[TurnEvent] = [event]
+        if self._error is not None and self._pieces and not self._goes_on and "result" not in event:
+            self._breaks += 1
+            told.insert(0, {"model_retry": {"attempt": self._breaks, "delay_s": 0.0, "error": self._error}})
+        self._error = None
+        if "message" in event:
+            self._pieces = False
+        elif "event" in event or "data" in event:
+            self._pieces = True
+        return told
+
+
+# What is asked of a session besides a turn.
+
+_Name: TypeAlias = Literal["messages", "interrupts", "history", "timers", "cancel"]
+SessionQuestion: TypeAlias = "_Name | ChangeTimers"
+
+
+def question_json(question: SessionQuestion, now: float) -> Json:
+    """The question as JSON; `now`: epoch seconds. Errors: `Invalid` for due times that are none."""
+    if isinstance(question, str):
+        return {"what": question}
+    due: Json = None
+    if question.due is not None:
+        at, every_s = question.due.read(now)
+        due = {"at": at, "every": every_s}
+    return {"what": "change timers", "id": question.timer_id, "prompt": question.prompt, "due": due}
+
+
+def read_question(body: Json) -> SessionQuestion:
+    """The question from JSON. Errors: `Invalid` for what is none."""
+    fields = json_object(body)
+    what = fields.get("what")
+    if what in get_args(_Name):
+        return cast("_Name", what)
+    if what != "change timers":
+        raise Invalid("nobody asks that of a session", what=str(what))
+    due = fields.get("due")
+    times = None if due is None else DueTimes(at=json_object(due).get("at"), every=json_object(due).get("every"))
+    return ChangeTimers(timer_id=str(fields.get("id")), prompt=str(fields.get("prompt")), due=times)
+
+
+def answer_json(found: object) -> Json:
+    """The answer as JSON."""
+    if isinstance(found, list):
+        each = cast("list[object]", found)
+        found = [msgspec.to_builtins(one) if isinstance(one, Interrupt | Timer) else one for one in each]
+    return cast("Json", encoded({"all": found}))
+
+
+def read_answer(question: SessionQuestion, answer: Json) -> object:
+    """The answer that `answer_json` gave to this question."""
+    found = decoded(json_object(answer)).get("all")
+    match question:
+        case "timers":
+            return msgspec.convert(found, list[Timer])
+        case "interrupts":
+            return msgspec.convert(found, list[Interrupt])
+        case _:
+            return found

@@ -1,0 +1,116 @@
+"""The runtimes that share the sessions of a place, and what nobody waits for there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from repertory.core.ids import check_id
+from repertory.errors import Invalid, NotFound
+
+if TYPE_CHECKING:
+    from repertory.backends.peers.ports import BoxedCall, CallBox
+    from repertory.backends.ports import SessionStore
+    from repertory.core.owed import OwedWork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPeer:
+    """A runtime that takes the calls of others, as it has last said. One that is a mere gateway is not listed."""
+
+    name: str
+    """The owner of its sessions, as `sessions list` shows it."""
+    address: str
+    room: int
+    """So many sessions run turns there at the same time; 0: it shuts down."""
+    busy: int
+    """So many do, and calls wait for a place."""
+    agents: Sequence[str]
+    version: str
+    zone: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostedCall:
+    """A call that nobody waits for (`session.post(...)`), and that is not done yet."""
+
+    session_id: str
+    agent_id: str
+    token: str
+    at: float
+    """When it was posted, in epoch seconds."""
+    tries: int
+    """How often it had been taken before."""
+    error: str
+    """Why it is parked, or was not done at the last try; empty at first."""
+    parked: bool
+    """Whether it is tried no more until somebody posts it again, or `retry` does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterReport:
+    """Who shares the sessions of a place, and what nobody waits for there."""
+
+    peers: Sequence[ClusterPeer]
+    """In the order of their names."""
+    owed: Sequence[OwedWork]
+    """What sessions owe, the first due first, with what is parked."""
+    calls: Sequence[PostedCall]
+    """The oldest first, also those that a peer makes now."""
+
+
+async def cluster(store: SessionStore) -> ClusterReport:
+    """Errors: `Invalid` for a store that cannot be shared."""
+    directory, box = store.directory(), store.call_box()
+    if directory is None:
+        raise _not_shared(store)
+    peers = [
+        ClusterPeer(
+            name=peer.name,
+            address=peer.address,
+            room=peer.room,
+            busy=peer.busy,
+            agents=sorted(peer.agents),
+            version=peer.version,
+            zone=peer.zone,
+        )
+        for peer in await directory.peers()
+    ]
+    calls = [] if box is None else [_posted(call) for call in await box.calls()]
+    return ClusterReport(peers=peers, owed=await store.owed(), calls=calls)
+
+
+async def retry(store: SessionStore, session_id: str, token: str | None) -> Sequence[PostedCall]:
+    """Have the parked calls of a session, or the one of a token, made once more. Errors: as `Sessions.retry`."""
+    check_id(session_id, "session id")
+    box = store.call_box()
+    if box is None:
+        raise _not_shared(store)
+    parked = await _parked(box, session_id, token)
+    if not parked:
+        raise NotFound("the session has no parked call of this name", session=session_id, token=token)
+    for call in parked:
+        await box.put(call)
+    return [_posted(call) for call in parked]
+
+
+async def _parked(box: CallBox, session_id: str, token: str | None) -> Sequence[BoxedCall]:
+    return [call for call in await box.calls(session_id) if call.parked and token in (None, call.token)]
+
+
+def _posted(call: BoxedCall) -> PostedCall:
+    return PostedCall(
+        session_id=call.session_id,
+        agent_id=call.agent_id,
+        token=call.token,
+        at=call.created_at,
+        tries=call.tries,
+        error=call.error,
+        parked=call.parked,
+    )
+
+
+def _not_shared(store: SessionStore) -> Invalid:
+    text = "runtimes share sessions in PostgreSQL, or in SQLite on one machine; these cannot be shared"
+    return Invalid(text, place=store.name)

@@ -1,0 +1,25 @@
+"""How far a long operation has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+ProgressUnit: TypeAlias = Literal["sessions", "records", "lines"]
+
+
+@dataclass(frozen=True, slots=True)
+class OperationProgress:
+    """How far an operation has come. `done` never falls, and is `total` at the end of an operation that succeeded."""
+
+    done: int
+    total: int | None
+    """None while it is unknown, as with the lines of a file."""
+    unit: ProgressUnit
+
+
+OnProgress: TypeAlias = "Callable[[OperationProgress], None] | None"
+"""Called in the event loop with each step, so it must be quick and must not block; what it raises ends the operation,
+which is then undone or complete as if it had been cancelled. None: nobody is told.
+"""

@@ -1,0 +1,1 @@
+"""Runtimes that share one place of sessions: who is there, and how they talk."""

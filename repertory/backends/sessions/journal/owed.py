@@ -1,0 +1,308 @@
+"""Markers of owed work: one object for each agent of a session that must be woken if nobody calls.
+
+    owed/journals/<session>/<agent>/<generation, 16 digits>-<number, 8 digits>-<due, 12 digits>
+
+The body says it in full; of an agent's markers the last one counts. The due time in the key is the first one: claims
+move it in the body, and only to later. An owner never uses a key twice, and removes none of later owners, so a
+request that arrives late undoes nothing. It puts a marker before the segment that it belongs to, and removes it after
+the segment that ends it: a crash in between may leave a marker too many, and never one too few. The head decides: a
+session that is woken and owes nothing removes its markers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from typing import NamedTuple
+
+import anyio
+import msgspec
+from msgspec.structs import replace
+
+from repertory.backends.ports import Create, ObjectInfo, ObjectStore, StoredObject, Update
+from repertory.backends.sessions.journal.format import HeadObject, Layout, SessionKeys
+from repertory.backends.sessions.requests import SIDE_BY_SIDE, delete_all, find, find_all, side_by_side
+from repertory.core.ids import RESERVED
+from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, claims_after, may_claim, next_due
+from repertory.errors import PreconditionFailed, RepertoryError, Retryable
+
+_GENERATION, _NUMBER, _AT = 16, 8, 12
+_NAME_PARTS = [_GENERATION, _NUMBER, _AT]
+_LOOKS_MAX = 5
+"""How often all that is owed is listed again when some of it has changed meanwhile."""
+LISTED_PER_S = 1000
+"""So many markers are listed each second on the average, at most: what one request lists."""
+
+
+class OwedMarker(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a marker."""
+
+    session: str
+    agent: str
+    at: float
+    why: str
+    claims: int = 0
+    edition: int = 0
+    """Of the head that the last claim has seen."""
+
+    def claims_by(self, edition: int | None) -> int:
+        """How many claims count. `edition`: of the last head with which an owner gave the session up; None: not known,
+        or it died with the session.
+        """
+        return 0 if edition is not None and edition != self.edition else self.claims
+
+    def work(self, claims: int) -> OwedWork:
+        return OwedWork(session_id=self.session, agent_id=self.agent, at=self.at, why=self.why, claims=claims)
+
+
+def _marker_in(stored: StoredObject | None) -> OwedMarker | None:
+    """None if it is gone or damaged."""
+    with suppress(msgspec.DecodeError):
+        return None if stored is None else msgspec.json.decode(stored.body, type=OwedMarker)
+    return None
+
+
+def _folder_of(agent_id: str) -> str:
+    if agent_id.startswith((RESERVED, "%")):
+        return f"%{sha256(agent_id.encode()).hexdigest()}"
+    return agent_id
+
+
+def _numbers(key: str) -> tuple[int, int, int] | None:
+    """Generation, number and due time in a marker's key; None for other keys."""
+    parts = key.rpartition("/")[2].split("-")
+    if [len(part) for part in parts] != _NAME_PARTS or not all(part.isascii() and part.isdigit() for part in parts):
+        return None
+    generation, number, at = (int(part) for part in parts)
+    return generation, number, at
+
+
+class SessionDebts:
+    """The markers of a session, for its owner."""
+
+    def __init__(self, objects: ObjectStore, keys: SessionKeys, session_id: str, generation: int) -> None:
+        self._objects = objects
+        self._folder = keys.owed
+        self._session_id = session_id
+        self._generation = generation
+        self._number = 0
+        self._stored: dict[str, list[str]] | None = None
+        """By the agents' folders, the keys that may be stored, in order; None: not known."""
+        self.released_edition: int | None = None
+        """Of the head with which the last owner gave the session up; None: it died."""
+
+    def none_stored(self) -> None:
+        """The owner before left no markers."""
+        self._stored = {}
+
+    async def may_be_stored(self) -> bool:
+        """Whether markers may be stored when the owner leaves."""
+        if self._folder is None:
+            return False
+        try:
+            return any((await self._known(self._folder)).values())
+        except RepertoryError:
+            return True
+
+    async def owe(self, dues: Mapping[str, DueTime]) -> list[str]:
+        """Put the markers of what is owed from the next commit on; their keys. Errors: those of the object store."""
+        if self._folder is None:
+            return []
+        stating = [due for due in dues.values() if due.at is not None]
+        if not stating:
+            return []
+        known = await self._known(self._folder)
+        return await side_by_side([partial(self._put, self._folder, known, due) for due in stating])
+
+    async def _put(self, folder: str, known: dict[str, list[str]], due: DueTime) -> str:
+        assert due.at is not None
+        keys = known.setdefault(_folder_of(due.agent_id), [])
+        marker = OwedMarker(session=self._session_id, agent=due.agent_id, at=due.at, why=due.why)
+        before = _marker_in(await find(self._objects, keys[-1])) if keys and claims_after(due.why, 1) else None
+        if before is not None:
+            marker = replace(marker, claims=before.claims_by(self.released_edition), edition=before.edition)
+        self._number += 1
+        name = f"{self._generation:0{_GENERATION}}-{self._number:0{_NUMBER}}-{max(int(due.at), 0):0{_AT}}"
+        key = f"{folder}{_folder_of(due.agent_id)}/{name}"
+        keys.append(key)  # It may be stored, whatever the answer.
+        await self._objects.put(key, msgspec.json.encode(marker), Create())
+        return key
+
+    async def settle(self, dues: Mapping[str, DueTime]) -> None:
+        """Remove the markers that these replace, which are stored by now. What cannot be removed is a marker too many,
+        until the next time.
+        """
+        if self._folder is None or not dues:
+            return
+        with suppress(RepertoryError):
+            known = await self._known(self._folder)
+            for due in dues.values():
+                await self._remove(known.get(_folder_of(due.agent_id), []), keep=0 if due.at is None else 1)
+
+    async def take_back(self, keys: Sequence[str]) -> None:
+        """Remove the markers of a commit that was refused, since another owner has the session."""
+        with suppress(RepertoryError):
+            await delete_all(self._objects, keys)
+
+    async def forget(self) -> None:
+        """Remove the markers of a deleted session. Errors: those of the object store."""
+        if self._folder is not None:
+            for keys in (await self._known(self._folder)).values():
+                await self._remove(keys, keep=0)
+
+    async def _remove(self, keys: list[str], keep: int) -> None:
+        for key in keys[: len(keys) - keep]:
+            await self._objects.delete(key)
+            keys.remove(key)
+
+    async def _known(self, folder: str) -> dict[str, list[str]]:
+        """The keys that may be stored. Those of later owners are not among them."""
+        if self._stored is None:
+            stored: dict[str, list[str]] = {}
+            for info in await self._objects.list(folder):
+                numbers = _numbers(info.key)
+                if numbers is not None and numbers[0] <= self._generation:
+                    stored.setdefault(info.key.removeprefix(folder).split("/", 1)[0], []).append(info.key)
+            self._stored = stored
+        return self._stored
+
+
+class SessionOwner(NamedTuple):
+    """Who has a session that owes work."""
+
+    here: bool
+    """The store that asks."""
+    alive: bool
+    """Another owner that lives."""
+    edition: int
+    """Of its head."""
+    released: bool
+
+    @classmethod
+    def of(cls, head: HeadObject, *, here: bool, alive: bool) -> SessionOwner:
+        return cls(here, alive, head.edition, released=head.owner is None)
+
+    @property
+    def released_edition(self) -> int | None:
+        return self.edition if self.released else None
+
+
+OwnerOf = Callable[[str, SessionKeys], Awaitable[SessionOwner | None]]
+"""Who has the session of this id and these keys; None: there is none, or it was moved away."""
+
+
+class DueMarkers:
+    """The markers of all sessions, for those who wake them."""
+
+    def __init__(self, objects: ObjectStore, layout: Layout, owner_of: OwnerOf, rest_s: float) -> None:
+        """`rest_s`: how long a marker is left alone whose session cannot be woken, since asking has a price."""
+        self._objects = objects
+        self._layout = layout
+        self._owner_of = owner_of
+        self._rest_s = rest_s
+        self._rests: dict[str, float] = {}
+        """By key, until when."""
+        self._read: dict[str, tuple[str, OwedMarker]] = {}
+        """By key, version and marker."""
+        self._next_at = 0.0
+
+    def changed(self, session_id: str) -> None:
+        """This store has the session now, or has released it: look at its markers again."""
+        folder = self._layout.keys_of(session_id).owed
+        if folder is not None and self._rests:
+            self._rests = {key: until for key, until in self._rests.items() if not key.startswith(folder)}
+
+    async def claim(self, now: float, limit: int, agents: Collection[str]) -> list[OwedWork]:
+        """As `Waking.claim_due`."""
+        clock = anyio.current_time()
+        if self._layout.owed is None or limit <= 0 or clock < self._next_at:
+            return []
+        markers = await self._list()
+        self._next_at = clock + (len(markers) // LISTED_PER_S)
+        there = {info.key for info in markers}
+        self._rests = {key: until for key, until in self._rests.items() if key in there and until > clock}
+        self._read = {key: each for key, each in self._read.items() if key in there}
+        folders = {_folder_of(agent_id) for agent_id in agents}
+        due = [
+            (numbers[2], info)
+            for info in markers
+            if (numbers := _numbers(info.key)) is not None
+            and numbers[2] <= now
+            and info.key not in self._rests
+            and info.key.split("/")[-2] in folders
+        ]
+        due.sort(key=lambda each: each[0])
+        claimed: list[OwedWork] = []
+        for start in range(0, len(due), SIDE_BY_SIDE):
+            found = await self._markers([info for _, info in due[start : start + SIDE_BY_SIDE]])
+            for key, version, marker in sorted(found, key=lambda each: each[2].at):
+                if len(claimed) == limit:
+                    return claimed
+                if marker.at <= now and marker.agent in agents:
+                    try:
+                        work = await self._claim(key, version, marker, now)
+                    except Retryable:
+                        if claimed:  # These are claimed, whatever became of this one.
+                            return claimed
+                        raise
+                    claimed += [] if work is None else [work]
+        return claimed
+
+    async def all(self) -> list[OwedWork]:
+        """As `Waking.owed`."""
+        listed = await self._list()
+        found = await self._markers(listed)
+        for _ in range(_LOOKS_MAX):
+            if len(found) == len(listed):
+                break
+            listed = await self._list()  # An owner has put another marker in the place of one that was listed.
+            found = await self._markers(listed)
+        owners = await side_by_side(
+            [partial(self._owner_of, marker.session, self._keys(key)) for key, _, marker in found]
+        )
+        works = [
+            marker.work(marker.claims_by(owner.released_edition))
+            for (_, _, marker), owner in zip(found, owners, strict=True)
+            if owner is not None
+        ]
+        return sorted(works, key=lambda work: work.at)
+
+    async def _claim(self, key: str, version: str, marker: OwedMarker, now: float) -> OwedWork | None:
+        owner = await self._owner_of(marker.session, self._keys(key))
+        if owner is None:
+            await self._objects.delete(key)
+            return None
+        claims = marker.claims_by(owner.released_edition)
+        if owner.alive or claims >= CLAIMS_MAX or not may_claim(marker.why, owned_here=owner.here):
+            self._rests[key] = anyio.current_time() + self._rest_s
+            return None
+        moved = replace(marker, at=next_due(now, claims + 1), claims=claims + 1, edition=owner.edition)
+        try:
+            stored = await self._objects.put(key, msgspec.json.encode(moved), Update(version))
+        except PreconditionFailed:
+            return None  # Another store has claimed it, or it is done.
+        self._read[key] = stored, moved
+        return marker.work(claims + 1)
+
+    async def _list(self) -> list[ObjectInfo]:
+        """The last marker of each agent."""
+        if self._layout.owed is None:
+            return []
+        found = await self._objects.list(self._layout.owed)
+        return list({info.key.rpartition("/")[0]: info for info in found if _numbers(info.key) is not None}.values())
+
+    async def _markers(self, infos: Sequence[ObjectInfo]) -> list[tuple[str, str, OwedMarker]]:
+        """Key, version and body of each that can be read."""
+        known = {info.key: self._read.get(info.key) for info in infos}
+        unread = [info.key for info in infos if (read := known[info.key]) is None or read[0] != info.version]
+        for key, stored in zip(unread, await find_all(self._objects, unread), strict=True):
+            marker = _marker_in(stored)
+            known[key] = None if marker is None or stored is None else (stored.version, marker)
+        found = {key: read for key, read in known.items() if read is not None}
+        self._read |= found
+        return [(key, *read) for key, read in found.items()]
+
+    def _keys(self, key: str) -> SessionKeys:
+        return self._layout.keys_of_owed(key)

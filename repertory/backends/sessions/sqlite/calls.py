@@ -1,0 +1,157 @@
+"""The table of a session database that keeps calls which nobody waits for. It is made when the first one is put;
+earlier releases do not look at it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from repertory.backends.peers.ports import POISON_OWNERS, BoxedCall
+from repertory.backends.sessions.sqlite.corrupt_file import is_id
+from repertory.core.boxed_calls import ENDED_TEXT, WaitingCall, call_of, next_calls
+
+# `ended`: so many owners have died with it. The time is SQLite's, in seconds.
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS calls (id INTEGER PRIMARY KEY, session TEXT NOT NULL, agent TEXT NOT NULL,"
+    " token TEXT NOT NULL, call TEXT NOT NULL, created_at REAL NOT NULL, owner TEXT, tries INTEGER NOT NULL DEFAULT 0,"
+    " ended INTEGER NOT NULL DEFAULT 0, not_before REAL NOT NULL DEFAULT 0, error TEXT NOT NULL DEFAULT '',"
+    " parked_at REAL, UNIQUE (session, agent, token))"
+)
+_WAITING_INDEX = "CREATE INDEX IF NOT EXISTS calls_waiting ON calls (id) WHERE owner IS NULL AND parked_at IS NULL"
+_TAKEN_INDEX = "CREATE UNIQUE INDEX IF NOT EXISTS calls_taken ON calls (session) WHERE owner IS NOT NULL"
+_NOW = "((julianday('now') - 2440587.5) * 86400.0)"
+_COLUMNS = "session, agent, token, call, created_at, tries, error, parked_at IS NOT NULL"
+_ONE = "session = ?1 AND agent = ?2 AND token = ?3 AND owner = ?4"
+
+Alive: TypeAlias = Callable[[str], bool]
+"""Says of an owner's name whether it is alive."""
+
+
+def _is_call(text: str) -> bool:
+    try:
+        return isinstance(call_of(text), dict)
+    except ValueError:
+        return False
+
+
+class CallTable:
+    """Every method runs within the caller's transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    @classmethod
+    def found(cls, connection: sqlite3.Connection) -> CallTable | None:
+        """The table; None while nobody has put anything."""
+        statement = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'calls'"
+        return cls(connection) if connection.execute(statement).fetchone() != (0,) else None
+
+    @classmethod
+    def made(cls, connection: sqlite3.Connection) -> CallTable:
+        """The table, made if it is not there."""
+        for statement in (_TABLE, _WAITING_INDEX, _TAKEN_INDEX):
+            connection.execute(statement)
+        return cls(connection)
+
+    def put(self, session_id: str, agent_id: str, token: str, text: str) -> bool:
+        """See the port. `text`: the call as JSON."""
+        self._connection.execute(
+            "DELETE FROM calls WHERE session = ? AND agent = ? AND token = ? AND parked_at IS NOT NULL",
+            (session_id, agent_id, token),
+        )
+        stored = self._connection.execute(
+            f"INSERT INTO calls (session, agent, token, call, created_at) VALUES (?, ?, ?, ?, {_NOW})"
+            " ON CONFLICT DO NOTHING",
+            (session_id, agent_id, token, text),
+        )
+        return stored.rowcount == 1
+
+    def anything(self, owner: str, agents: Collection[str], alive: Alive) -> bool:
+        """Whether `take` would change anything."""
+        return bool(self._dead(owner, alive) or self._next(1, agents))
+
+    def take(self, owner: str, limit: int, agents: Collection[str], alive: Alive) -> list[BoxedCall]:
+        """See the port."""
+        for dead in self._dead(owner, alive):
+            self._connection.execute(
+                "UPDATE calls SET owner = NULL, tries = tries + 1, ended = ended + 1,"
+                f" parked_at = CASE WHEN ended + 1 >= {POISON_OWNERS} THEN {_NOW} END,"
+                f" error = CASE WHEN ended + 1 >= {POISON_OWNERS} THEN ?1 ELSE error END WHERE owner = ?2",
+                (ENDED_TEXT, dead),
+            )
+        keys = [each.key for each in self._next(limit, agents)]
+        self._connection.executemany("UPDATE calls SET owner = ? WHERE id = ?", [(owner, key) for key in keys])
+        return [call for key in keys for call in self._read("WHERE id = ?", (key,))]
+
+    def done(self, owner: str, calls: Sequence[BoxedCall]) -> None:
+        """See the port."""
+        keys = [(call.session_id, call.agent_id, call.token, owner) for call in calls]
+        self._connection.executemany(f"DELETE FROM calls WHERE {_ONE}", keys)
+
+    def again(self, owner: str, call: BoxedCall, after_s: float, error: str, *, park: bool) -> None:
+        """See the port."""
+        self._connection.execute(
+            f"UPDATE calls SET owner = NULL, tries = tries + 1, not_before = {_NOW} + ?5, error = ?6,"
+            f" parked_at = CASE WHEN ?7 THEN {_NOW} END WHERE {_ONE}",
+            (call.session_id, call.agent_id, call.token, owner, after_s, error, park),
+        )
+
+    def untake(self, owner: str, calls: Sequence[BoxedCall]) -> None:
+        """Nobody was given these: as if they had not been taken."""
+        keys = [(call.session_id, call.agent_id, call.token, owner) for call in calls]
+        self._connection.executemany(f"UPDATE calls SET owner = NULL WHERE {_ONE}", keys)
+
+    def forget(self, session_id: str) -> bool:
+        """The session is deleted. True if it had calls."""
+        return self._connection.execute("DELETE FROM calls WHERE session = ?", (session_id,)).rowcount > 0
+
+    def restore(self, lines: Iterable[tuple[object, ...]]) -> None:
+        """Keep these of a damaged database, which nobody has; what is no call any more is left out."""
+        for session, agent, token, text, at, tries, ended, error, parked_at in lines:
+            if is_id(session) and is_id(agent) and is_id(token) and isinstance(text, str) and _is_call(text):
+                numbers = [number if isinstance(number, int) else 0 for number in (tries, ended)]
+                times = [time if isinstance(time, float) else 0.0 for time in (at, parked_at)]
+                self._connection.execute(
+                    "INSERT INTO calls (session, agent, token, call, created_at, tries, ended, error, parked_at)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                    (session, agent, token, text, times[0], *numbers, str(error), times[1] or None),
+                )
+
+    def all(self, session_id: str | None) -> list[BoxedCall]:
+        """See the port."""
+        if session_id is None:
+            return list(self._read("ORDER BY id"))
+        return list(self._read("WHERE session = ? ORDER BY id", (session_id,)))
+
+    def _dead(self, owner: str, alive: Alive) -> list[str]:
+        """The dead owners that have calls."""
+        found = self._connection.execute("SELECT DISTINCT owner FROM calls WHERE owner IS NOT NULL").fetchall()
+        return [str(name) for (name,) in found if name != owner and not alive(str(name))]
+
+    def _next(self, limit: int, agents: Collection[str]) -> list[WaitingCall]:
+        taken = {session for (session,) in self._execute("SELECT session FROM calls WHERE owner IS NOT NULL")}
+        waiting = self._execute(
+            f"SELECT id, session, agent, not_before <= {_NOW} FROM calls WHERE owner IS NULL AND parked_at IS NULL"
+            " ORDER BY id"
+        )
+        return next_calls((WaitingCall(*line) for line in waiting), taken, agents, limit)
+
+    def _read(self, where: str, values: tuple[object, ...] = ()) -> Iterator[BoxedCall]:
+        for session, agent, token, text, at, tries, error, parked in self._execute(
+            f"SELECT {_COLUMNS} FROM calls {where}", values
+        ):
+            yield BoxedCall(
+                session_id=session,
+                agent_id=agent,
+                token=token,
+                call=call_of(text),
+                created_at=at,
+                tries=tries,
+                error=error,
+                parked=bool(parked),
+            )
+
+    def _execute(self, statement: str, values: tuple[object, ...] = ()) -> Iterable[tuple[Any, ...]]:
+        return self._connection.execute(statement, values)

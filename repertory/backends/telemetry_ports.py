@@ -1,0 +1,156 @@
+"""The port of tracing: what the agent system tells of its calls, runs and commits while they happen.
+
+Actors find the trace of the running call with `actors.call.trace_here`; it is None where nobody traces, and then
+nothing is told, computed or copied. Nothing here raises, whatever the exporter or a scrubber of the user does. Each
+method that gives a context manager gives a span: it is the current one inside its block, and ends with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import Model
+    from repertory.core.answer import Answer
+    from repertory.core.converse import StreamEvent
+    from repertory.core.messages import Message, Prompt, SystemPrompt, ToolResult, ToolSpec, ToolUse
+
+
+class TracedCall(Struct, frozen=True, kw_only=True):
+    """A call of an agent, a graph or a swarm that begins to be served."""
+
+    owner: Any
+    """The `Agent`, `Graph` or `Swarm` that users know: its name, attributes and tools are read from it."""
+    session_id: str
+    agent_id: str
+    """Of a graph or swarm: its id."""
+    prompt: Prompt
+    kind: str = "agent"
+    """`agent`, or the kind of the orchestrator."""
+    model: Model | None = None
+    interrupted: str | None = None
+    """The W3C `traceparent` of the turn that this call goes on with, from the journal."""
+    direct: bool = False
+    """A tool that the program calls itself: the call gets no span, its tools do."""
+    wants_output: bool = False
+    """Whether the caller asks for structured output."""
+
+
+class CallTelemetry(Protocol):
+    """The program's telemetry. It is asked once for each call."""
+
+    def begin(self, call: TracedCall) -> CallTrace:
+        """The trace of a call, whose span begins when it is entered."""
+        ...
+
+    def remote(self, agent_id: str, session_id: str, peer: str) -> RemoteTrace:
+        """A call that another process serves, as a span that begins now."""
+        ...
+
+
+class RemoteTrace(Protocol):
+    """A call that another process serves. Its span is never the current one, so any task may end it."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What the other process is told, so that its spans are children."""
+        ...
+
+    def close(self, error: BaseException | None = None) -> None:
+        """The call is over."""
+        ...
+
+
+FindTelemetry: TypeAlias = "Callable[[], CallTelemetry | None]"
+"""Gives the program's telemetry; None if the program has set no provider."""
+
+
+class CallTrace(Protocol):
+    """The trace of one call: what is done for it is a child of its span."""
+
+    def __enter__(self) -> CallTrace: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """The call is over. An error is an attribute of the span, without its message."""
+        ...
+
+    def ended(self, result: object) -> None:
+        """The call's result, an `AgentResult` or `MultiAgentResult`."""
+        ...
+
+    traceparent: str | None
+    """What the journal keeps of the call while it has no answer; None if there is nothing to find."""
+
+    def step(self, number: int | None) -> None:
+        """Begin the step with this number, from 0, unless it runs. The one before ends. None: no more follows."""
+        ...
+
+    def retried(self, attempt: int, delay_s: float, error: BaseException | None) -> None:
+        """The model is asked again after a failed or refused attempt."""
+        ...
+
+    def model_call(
+        self,
+        model: Model,
+        messages: Sequence[Message],
+        tool_specs: Sequence[ToolSpec],
+        system_prompt: SystemPrompt,
+    ) -> ModelCallTrace: ...
+
+    def tool_call(self, spec: ToolSpec, use: ToolUse, attempt: int) -> ToolCallTrace: ...
+
+    def search(self, store: str, query: str) -> SearchTrace:
+        """A search in a memory store. It may begin beside the turn, in another task."""
+        ...
+
+    def work(self, name: str, attributes: Mapping[str, Any], *, behind: bool = False) -> AbstractContextManager[object]:
+        """Other work for the call, such as a summary or a node. `behind`: the call has caused it and does not wait for
+        it, so it is a trace of its own, linked to the call.
+        """
+        ...
+
+    def commit(self, others: Sequence[CallTrace], attributes: Mapping[str, Any]) -> AbstractContextManager[object]:
+        """A group commit: a trace of its own, linked to this call and the others whose rows it has."""
+        ...
+
+
+class ModelCallTrace(Protocol):
+    """One attempt of a model call."""
+
+    def __enter__(self) -> ModelCallTrace: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None: ...
+
+    def watching(
+        self, publish: Callable[[StreamEvent], Awaitable[None]] | None
+    ) -> Callable[[StreamEvent], Awaitable[None]]:
+        """`publish`, which also notes when the first piece of the answer arrives."""
+        ...
+
+    def answered(self, answer: Answer) -> None: ...
+
+
+class ToolCallTrace(Protocol):
+    """One attempt of a tool."""
+
+    def __enter__(self) -> ToolCallTrace: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None: ...
+
+    def ended(self, result: ToolResult, exception: BaseException | None) -> None: ...
+
+
+class SearchTrace(Protocol):
+    """One search in a memory store."""
+
+    def __enter__(self) -> SearchTrace: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None: ...
+
+    def found(self, texts: Sequence[str]) -> None:
+        """What was found, the best first."""
+        ...

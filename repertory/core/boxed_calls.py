@@ -1,0 +1,61 @@
+"""Calls that nobody waits for: as text, and which of those that wait are next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from typing import cast
+
+from msgspec import Struct
+
+from repertory.core.messages import Json
+from repertory.errors import Invalid
+
+ENDED_TEXT = "each of its last owners has ended with it"
+"""Why a call is parked that has ended too many owners."""
+
+
+class WaitingCall(Struct, frozen=True):
+    """A call that nobody has, and that is not parked."""
+
+    key: int
+    session_id: str
+    agent_id: str
+    ready: bool
+    """False if it was given back, and may not be tried again yet."""
+
+
+def next_calls(
+    waiting: Iterable[WaitingCall], taken: Collection[str], agents: Collection[str], limit: int
+) -> list[WaitingCall]:
+    """Those that are taken next, at most `limit`, of calls that come in the order in which they were put: the oldest of
+    each session that these agents serve, unless it is not ready. `taken`: the sessions of which somebody has a call.
+    """
+    found: list[WaitingCall] = []
+    met = set(taken)
+    for call in waiting:
+        if len(found) >= limit:
+            break
+        if call.agent_id in agents and call.session_id not in met:
+            met.add(call.session_id)
+            if call.ready:
+                found.append(call)
+    return found
+
+
+def call_text(call: Mapping[str, Json]) -> str:
+    """A call as JSON of ASCII characters. Errors: `Invalid`."""
+    try:
+        return json.dumps(call, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Invalid("a call is kept as JSON, and this is none", cause=str(error)) from error
+
+
+def call_of(text: str) -> Mapping[str, Json]:
+    """The call that was made into this text."""
+    return cast("Mapping[str, Json]", json.loads(text))
+
+
+def plain_text(text: str) -> str:
+    """A text that every place can keep: without NUL and lone surrogates."""
+    return text.replace("\0", " ").encode(errors="replace").decode()

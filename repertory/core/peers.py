@@ -1,0 +1,154 @@
+"""Which runtime runs a call, and what a caller does when the one it asked does not.
+
+The lease in the session's store is the truth about who owns a session. What is known here may be old: a peer that does
+not own the session says so, and the caller goes on from there. `docs/design/0052` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from repertory.errors import Failed, RepertoryError, Throttled, Unavailable
+
+POISON_OWNERS = 5
+"""A call or turn that has ended so many processes is not tried by another one."""
+_LEAN = 0.25
+"""A peer gets what this runtime could run itself only if it is that much emptier, as a share of its room."""
+_CUT_OFF = 2
+_PAUSE_S = 0.02
+_PAUSE_MAX_S = 0.5
+
+
+class Peer(Struct, frozen=True, kw_only=True):
+    """One runtime that answers calls of others."""
+
+    name: str
+    """The name under which its store owns sessions. Another start has another name."""
+    address: str
+    """Where it answers: `host:port`, or `unix:` and a path."""
+    room: int
+    """So many turns it runs at the same time; 0: it takes none, because it is a gateway or drains."""
+    busy: int = 0
+    """So many it runs, and has waiting, as it has last said."""
+    agents: frozenset[str] = frozenset()
+    """The names of the agents that it has."""
+    version: str = ""
+    """Of the program. New sessions go to the highest one, as text."""
+    zone: str = ""
+
+    @property
+    def load(self) -> float:
+        """The share of its room that is taken; more than 1 when calls wait."""
+        return self.busy / self.room if self.room else float("inf")
+
+
+def chosen_peer(peers: Sequence[Peer], agent: str, here: str, draws: tuple[float, float]) -> Peer | None:
+    """The one that gets a session which nobody owns; None when nobody takes it.
+
+    It has the agent, and the highest version of those that do and have room. This runtime (`here`) is chosen unless
+    another one is much emptier; else the emptier one of two drawn by chance, the same zone first. `draws`: two numbers
+    from 0 to below 1. When nobody has room, the one with the shortest queue for its room.
+    """
+    able = [peer for peer in peers if peer.room > 0 and agent in peer.agents]
+    free = [peer for peer in able if peer.load < 1]
+    if not free:
+        return min(able, key=lambda peer: (peer.load, peer.name != here), default=None)
+    newest = max(peer.version for peer in free)
+    free = [peer for peer in free if peer.version == newest]
+    mine = next((peer for peer in free if peer.name == here), None)
+    zone = next((peer.zone for peer in peers if peer.name == here), "")
+    near = [peer for peer in free if peer.zone == zone] or free
+    drawn = [near[int(draw * len(near))] for draw in draws]
+    best = min(drawn, key=lambda peer: peer.load)
+    return mine if mine is not None and mine.load <= best.load + _LEAN else best
+
+
+Setback: TypeAlias = Literal["moved", "full", "draining", "not served", "unreachable", "lost"]
+"""Why a peer has not answered: it is not the owner; it has no room; it shuts down; it does not have the agent; no
+connection could be made; the connection broke off, or nothing was heard.
+"""
+
+
+class Way:
+    """The way of one call from peer to peer until one answers. All times are seconds by one clock."""
+
+    def __init__(self, token: str, began: float, patience_s: float) -> None:
+        """`patience_s`: how long to go on without an answer after the first setback."""
+        self._token = token
+        self._patience_s = patience_s
+        self._began = began
+        self._since: float | None = None
+        """When the setbacks in a row began."""
+        self._pauses = 0
+        self._suspect: str | None = None
+        """The peer with which the call was lost."""
+        self._ended: set[str] = set()
+        """The owners that have ended while they had the call."""
+        self._failing = ""
+        """The peer to which the last tries did not come through, and how many these were."""
+        self._fails = 0
+        self._avoided: dict[str, float] = {}
+        """By peer: until when it gets nothing that another one may have."""
+
+    def heard(self) -> None:
+        """A peer is at work: setbacks from now on are counted anew."""
+        self._since, self._pauses, self._suspect, self._fails = None, 0, None, 0
+
+    def suspects(self, peer: str) -> bool:
+        """Whether this peer was lost at the last try: it has to show soon that it is there."""
+        return self._suspect == peer
+
+    def is_cut_off(self, owner: str) -> bool:
+        """Whether there seems to be no path to this owner, which is alive: the place of the sessions is one."""
+        return self._failing == owner and self._fails >= _CUT_OFF
+
+    def may_get(self, peer: Peer, now: float) -> bool:
+        """Whether a session that nobody owns may go to this peer."""
+        return self._avoided.get(peer.name, 0.0) <= now
+
+    def owner_is(self, owner: str | None) -> None:
+        """The store says who owns the session now. Errors: `Failed` when its owners have ended one after the other."""
+        if self._suspect is not None and owner != self._suspect:
+            self._ended.add(self._suspect)
+            self._suspect = None
+        if len(self._ended) >= POISON_OWNERS:
+            text = "every process that ran this turn has ended: it is not given to another one. Look at what they did"
+            raise Failed(text, owners=len(self._ended), token=self._token)
+
+    def after(
+        self,
+        setback: Setback,
+        peer: str,
+        now: float,
+        draw: float,
+        wait_s: float = 0.0,
+        error: RepertoryError | None = None,
+    ) -> float:
+        """How many seconds to wait before the next try. `draw`: a number from 0 to below 1, so that many callers do
+        not come at the same moment; `wait_s`: what the peer asked for.
+
+        Errors: when the patience would be over by then, `Throttled` if there was no room, else `Unavailable`.
+        """
+        self._since = now if self._since is None else self._since
+        if setback == "lost":
+            self._suspect = peer
+        if setback in ("lost", "unreachable"):
+            self._fails = self._fails + 1 if peer == self._failing else 1
+            self._failing = peer
+        pause = 0.0
+        if self._pauses or setback not in ("moved", "lost"):
+            pause = min(_PAUSE_S * 2**self._pauses, _PAUSE_MAX_S) * (0.5 + draw)
+            pause = max(pause, wait_s * (0.75 + draw / 2))
+        self._pauses += 1
+        if now + pause - self._since >= self._patience_s:
+            if setback == "full":
+                raise Throttled("no peer has room for this call", retry_after_s=wait_s or 1.0, peer=peer)
+            fields = {"peer": peer, "why": setback, "cause": None if error is None else str(error)}
+            raise Unavailable("no peer has answered in time", waited_s=round(now - self._since, 1), **fields)
+        if not pause:
+            return 0.0
+        self._avoided[peer] = now + (self._patience_s if setback == "not served" else max(pause, 1.0))
+        return pause

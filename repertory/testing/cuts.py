@@ -1,0 +1,40 @@
+"""Which request loses its connection."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+LostWhen = Literal["before", "after"]
+"""Before the request reaches the other side; or after that has done it, and before the caller knows."""
+
+
+class Cuts:
+    """Counts requests, and says which are lost: one, or all from one on. A `Wire` for things that make requests."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._cut: LostWhen = "before"
+        self._stays = False
+        self._down = False
+
+    def plan(self, cut: LostWhen, number: int, *, stays: bool = False) -> None:
+        """Lose the next request but so many. `stays`: and all that follow, until `mend`."""
+        self._cut, self._left, self._stays = cut, number, stays
+
+    def mend(self) -> bool:
+        """Let everything pass again. True if the cut was made."""
+        made = not self._left
+        self._left, self._down = 0, False
+        return made
+
+    def next(self) -> LostWhen | None:
+        """What happens to the request that is made now; None: it passes."""
+        if self._down:
+            return "before"
+        if not self._left:
+            return None
+        self._left -= 1
+        if self._left:
+            return None
+        self._down = self._stays
+        return self._cut

@@ -1,0 +1,254 @@
+"""What every `SessionStore` must do when the connection to its place is lost, as tests. Subclass it next to your
+store's own tests:
+
+    class TestMyStore(LostConnectionContract):
+        @asynccontextmanager
+        async def behind(self, place: Path) -> AsyncGenerator[BehindWire]:
+            async with cutting_relay(port_of_the_server) as relay:  # `repertory.testing.cutting_relay`
+                store, observer = MyStore(place, port=relay.port), MyStore(place, port=port_of_the_server)
+                yield BehindWire(store, observer, relay)
+                relay.mend()
+                await store.aclose()
+                await observer.aclose()
+
+Each method is asked with the connection lost at its first request, at its second and so on, before the request and
+after it, until the method makes no more requests. It must answer, or raise something `Retryable`, and leave nothing
+half done; and asking again must do the rest. Needs pytest.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias, cast
+
+import anyio
+import pytest
+
+from repertory.backends.ports import Batch, Lease, OwnedRows, SessionInfo, SessionStore
+from repertory.core.journal.records import MessageAdded, Redacted
+from repertory.core.journal.restore import Appender, restore
+from repertory.core.journal.rows import Row
+from repertory.core.owed import DueTime
+from repertory.errors import Conflict, Corrupt, Invalid, NotFound, RepertoryError, Retryable
+from repertory.testing.cuts import LostWhen
+from repertory.testing.session_contract import grow
+
+WITHIN_S = 50.0
+"""Time limit of every test."""
+MOST_REQUESTS = 400
+_ROWS = grow(4)
+
+
+def _redacting() -> list[Row]:
+    """Two more rows: what takes the place of the first message, which is erased, and one more answer."""
+    before = restore(_ROWS[:2])
+    appender = Appender("default", before.fold, before.link, lambda size: b"s" * size)
+    first = Redacted(at=3.0, target=1, message={"role": "user", "content": [{"text": "another"}]}, turn=1, index=0)
+    answer = MessageAdded(at=4.0, message={"role": "assistant", "content": [{"text": "more"}]}, turn=1, index=2)
+    return [appender.append(first), appender.append(answer)]
+
+
+_NOW = 1e9
+_OWES = DueTime(agent_id="default", at=2.0, why="expiry")
+
+
+class Wire(Protocol):
+    """What is between a store and its place."""
+
+    def plan(self, cut: LostWhen, number: int, *, stays: bool = False) -> None:
+        """Lose the next request but so many, before it arrives or its answer. `stays`: and all that follow."""
+
+    def mend(self) -> bool:
+        """Let everything pass again. True if the cut was made."""
+        ...
+
+
+class BehindWire(NamedTuple):
+    """A store, one that sees the same without the wire, and the wire."""
+
+    store: SessionStore
+    observer: SessionStore
+    wire: Wire
+
+
+StoreMethod: TypeAlias = Callable[[SessionStore, Lease], Awaitable[object]]
+
+
+async def _released_and_again(store: SessionStore, lease: Lease) -> None:
+    await store.release(lease)
+    await store.acquire_again(lease)
+
+
+METHODS: dict[str, StoreMethod] = {
+    "acquire": lambda store, lease: store.acquire(lease.session_id),
+    "take over": lambda store, lease: store.acquire(lease.session_id, takeover=True),
+    "acquire_again": _released_and_again,
+    "own_and_load": lambda store, lease: store.own_and_load(lease.session_id, "default"),
+    "release": lambda store, lease: store.release(lease),
+    "release_all": lambda store, lease: store.release_all([lease]),
+    "append": lambda store, lease: store.append([Batch(lease=lease, rows=_ROWS[2:])]),
+    "append and erase": lambda store, lease: store.append(
+        [Batch(lease=lease, rows=_redacting(), erase=[("default", 1)])]
+    ),
+    "append and owe": lambda store, lease: store.append([Batch(lease=lease, rows=_ROWS[2:], due=_OWES)]),
+    "prove": lambda store, lease: store.append([Batch(lease=lease, rows=())]),
+    "begin": lambda store, lease: store.begin(_beside(lease), _ROWS),
+    "load": lambda store, lease: store.load(lease.session_id, "default"),
+    "load whole": lambda store, lease: store.load(lease.session_id, "default", whole=True),
+    "load_at": lambda store, lease: store.load_at(lease.session_id, "default", 1),
+    "load_range": lambda store, lease: store.load_range(lease.session_id, "default", 1, 2),
+    "labels": lambda store, lease: store.labels(lease.session_id, "default"),
+    "sessions": lambda store, lease: store.sessions(),
+    "one session": lambda store, lease: store.sessions(lease.session_id),
+    "ends": lambda store, lease: store.ends(lease.session_id),
+    "claim_due": lambda store, lease: store.claim_due(_NOW, 10, ["default"]),
+    "owed": lambda store, lease: store.owed(),
+    "delete": lambda store, lease: store.delete(lease.session_id),
+    "inspect": lambda store, lease: store.inspect(),
+    "examine": lambda store, lease: store.examine(lease.session_id),
+    "salvage": lambda store, lease: store.salvage(lease.session_id),
+    "set_aside": lambda store, lease: store.set_aside(lease.session_id, _ROWS[:1]),
+    "quarantined": lambda store, lease: store.quarantined(lease.session_id),
+    "asked_for": lambda store, lease: store.asked_for(),
+}
+"""Every method that speaks, each with arguments for a session with two rows that owes something."""
+
+
+class LostConnectionContract(ABC):
+    """The contract."""
+
+    pytestmark = pytest.mark.anyio
+
+    in_steps: ClassVar[frozenset[str]] = frozenset()
+    """Methods that may stop half-way, as the store documents: what they leave may be damaged or gone, but neither wrong
+    nor out of reach of the next call, which does the rest.
+    """
+    step: ClassVar[int] = 1
+    """1: every request of a method is lost once. More: every so many, for stores that make very many."""
+
+    @abstractmethod
+    def behind(self, place: Path) -> AbstractAsyncContextManager[BehindWire]:
+        """A new store, closed at the end. `place`: a folder of each call's own below that of the test. Sessions of two
+        calls have different names.
+        """
+
+    @pytest.mark.parametrize("method", METHODS)
+    @pytest.mark.parametrize("cut", ["before", "after"])
+    @pytest.mark.parametrize("stays", [False, True], ids=["once", "for a while"])
+    async def test_a_connection_that_is_lost_leaves_nothing_half_done(
+        self, tmp_path: Path, method: str, cut: LostWhen, stays: bool
+    ) -> None:
+        with anyio.fail_after(WITHIN_S):
+            async with self.behind(tmp_path / "0") as (store, observer, _):
+                lease = await _begun(store, "session-0")
+                before = await _seen(observer, lease)
+                if await _unable(METHODS[method](store, lease)):
+                    return
+                after = await _seen(observer, lease)
+            for number in range(1, MOST_REQUESTS, self.step):
+                async with self.behind(tmp_path / str(number)) as (store, observer, wire):
+                    lease = await _begun(store, f"session-{number}")
+                    wire.plan(cut, number, stays=stays)
+                    failed = await _failure_of(METHODS[method](store, lease))
+                    made = wire.mend()
+                    assert made or failed is None
+                    found = await _seen(observer, lease)
+                    assert found == after or (failed is not None and (found == before or method in self.in_steps))
+                    await _ask_again(method, store, lease, done=failed is None)
+                    found = await _seen(observer, lease)
+                    assert found == after or (method == "set_aside" and _at_least(found, after))
+                    if method in ("release", "release_all"):
+                        await observer.release(await observer.acquire(lease.session_id))
+                    await store.release(await store.acquire(f"after-{number}"))
+                    if not made:
+                        return
+            raise AssertionError("the method never came to its end")
+
+    @pytest.mark.parametrize("cut", ["before", "after"])
+    async def test_closing_while_the_connection_is_lost_ends_in_order(self, tmp_path: Path, cut: LostWhen) -> None:
+        with anyio.fail_after(WITHIN_S):
+            async with self.behind(tmp_path / "0") as (store, observer, wire):
+                lease = await _begun(store, "session-0")
+                wire.plan(cut, 1, stays=True)
+                await store.aclose()
+                await store.aclose()
+                wire.mend()
+                await observer.release(await observer.acquire(lease.session_id, takeover=True))
+                assert list(await observer.load(lease.session_id, "default", whole=True)) == _ROWS[:2]
+
+
+class _Seen(NamedTuple):
+    """What is stored of a session, and of the one that may begin beside it."""
+
+    damaged: bool
+    listed: Sequence[object]
+    rows: Sequence[object]
+    owed: Sequence[object]
+    set_aside: int
+
+
+async def _begun(store: SessionStore, session_id: str) -> Lease:
+    lease = await store.acquire(session_id)
+    (outcome,) = await store.append(
+        [Batch(lease=lease, rows=_ROWS[:2], due=DueTime(agent_id="default", at=1.0, why="expiry"))]
+    )
+    assert not isinstance(outcome, RepertoryError)
+    return lease
+
+
+async def _seen(observer: SessionStore, lease: Lease) -> _Seen:
+    names = (lease.session_id, _beside(lease))
+    owed = [(work.at, work.why, work.claims) for work in await observer.owed() if work.session_id == names[0]]
+    set_aside = len(await observer.quarantined(names[0]))
+    infos: dict[str, Sequence[SessionInfo]] = dict.fromkeys(names, ())
+    try:
+        with suppress(Invalid):  # Not every store can list.
+            infos = {name: await observer.sessions(name) for name in names}
+        rows = [list(await observer.load(name, "default", whole=True)) for name in names]
+    except Corrupt:
+        return _Seen(True, [], [], owed, set_aside)
+    return _Seen(False, [[dict(info.agents) for info in infos[name]] for name in names], rows, owed, set_aside)
+
+
+def _beside(lease: Lease) -> str:
+    return f"{lease.session_id}-new"
+
+
+def _at_least(found: _Seen, wanted: _Seen) -> bool:
+    """Whether no more differs than that parts of it were set aside more than once."""
+    return found._replace(set_aside=wanted.set_aside) == wanted and found.set_aside >= wanted.set_aside
+
+
+async def _unable(call: Awaitable[object]) -> bool:
+    """Make a call with nothing lost. True if the store cannot do this."""
+    try:
+        await call
+    except Invalid:
+        return True
+    return False
+
+
+async def _failure_of(call: Awaitable[object]) -> RepertoryError | None:
+    """Why a call has failed, as an error or in what it returned. Errors that are not `Retryable` are the test's."""
+    try:
+        result = await call
+    except Retryable as error:
+        return error
+    rows: object = result.rows if isinstance(result, OwnedRows) else result
+    outcomes = cast("Sequence[object]", rows) if isinstance(rows, Sequence) else [rows]
+    failed = next((outcome for outcome in outcomes if isinstance(outcome, RepertoryError)), None)
+    if failed is not None and not isinstance(failed, Retryable):
+        raise failed
+    return failed
+
+
+async def _ask_again(method: str, store: SessionStore, lease: Lease, *, done: bool) -> None:
+    """Call once more. What is done may be refused now."""
+    if done and method == "set_aside":
+        return
+    with suppress(Conflict, NotFound):
+        failed = await _failure_of(METHODS[method](store, lease))
+        assert failed is None, failed

@@ -1,0 +1,124 @@
+"""The doorman of a runtime with peers: who runs, who waits, who is refused."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repertory.app.host.doorman import Doorman, NoRoom
+from repertory.errors import Throttled, Unavailable
+from repertory.runtime.testing.virtual_time import virtual_asyncio
+
+pytestmark = pytest.mark.anyio
+
+
+class Inside:
+    """Who is inside, in the order in which they came in."""
+
+    def __init__(self, doorman: Doorman) -> None:
+        self.doorman = doorman
+        self.order: list[str] = []
+        self.now: list[str] = []
+        self.most = 0
+
+    async def call(self, session: str, number: int, seconds: float) -> None:
+        async with self.doorman.place(session):
+            self.order.append(f"{session} {number}")
+            self.now.append(session)
+            self.most = max(self.most, len(set(self.now)))
+            try:
+                await anyio.sleep(seconds)
+            finally:
+                self.now.remove(session)
+
+
+async def test_calls_wait_in_order_and_no_more_sessions_run_than_there_is_room() -> None:
+    inside = Inside(Doorman(2, 10))
+    async with anyio.create_task_group() as group:
+        for number in range(8):
+            group.start_soon(inside.call, f"s{number}", number, 1.0)
+            await anyio.sleep(0.01)
+    assert inside.order == [f"s{number} {number}" for number in range(8)]
+    assert inside.most == 2
+    assert inside.doorman.busy == 0
+
+
+async def test_calls_of_one_session_have_one_place_together() -> None:
+    inside = Inside(Doorman(2, 10))
+    async with anyio.create_task_group() as group:
+        for number in range(6):
+            group.start_soon(inside.call, "one", number, 0.05)
+        await anyio.sleep(0.01)
+        assert inside.doorman.busy == 1
+        with anyio.fail_after(0.02):
+            await inside.call("other", 0, 0.0)
+
+
+async def test_a_call_beyond_the_queue_is_refused_at_once_and_told_when_to_come_again() -> None:
+    doorman = Doorman(1, 1)
+    async with anyio.create_task_group() as group:
+        for number in range(2):
+            group.start_soon(Inside(doorman).call, f"s{number}", number, 60.0)
+        await anyio.sleep(0.01)
+        with pytest.raises(Throttled) as refused:
+            doorman.check()
+        assert refused.value.retry_after_s is not None
+        with pytest.raises(NoRoom):
+            async with doorman.place("s9"):
+                pass
+        group.cancel_scope.cancel()
+    assert doorman.busy == 0
+    doorman.check()
+
+
+async def test_closing_sends_those_that_wait_away_and_lets_those_inside_finish() -> None:
+    doorman = Doorman(1, 5)
+    inside, refused = Inside(doorman), list[str]()
+
+    async def waiting(session: str) -> None:
+        try:
+            await inside.call(session, 0, 0.0)
+        except Unavailable:
+            refused.append(session)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(inside.call, "running", 0, 0.05)
+        await anyio.sleep(0.01)
+        for session in ("a", "b"):
+            group.start_soon(waiting, session)
+        await anyio.sleep(0.01)
+        doorman.close()
+    assert sorted(refused) == ["a", "b"]
+    assert inside.order == ["running 0"]
+    assert doorman.busy == 0
+
+
+@given(
+    st.integers(1, 3),
+    st.lists(
+        st.tuples(st.sampled_from("abcde"), st.floats(0, 3), st.floats(0, 2), st.none() | st.floats(0, 3)), max_size=20
+    ),
+)
+def test_whatever_is_cancelled_every_place_comes_back(
+    room: int, calls: list[tuple[str, float, float, float | None]]
+) -> None:
+    async def main() -> None:
+        inside = Inside(Doorman(room, 100))
+
+        async def one(session: str, at: float, seconds: float, cancel_at: float | None) -> None:
+            await anyio.sleep(at)
+            with anyio.move_on_after(float("inf") if cancel_at is None else cancel_at), suppress(NoRoom):
+                await inside.call(session, 0, seconds)
+
+        async with anyio.create_task_group() as group:
+            for call in calls:
+                group.start_soon(one, *call)
+        assert inside.most <= room
+        assert inside.doorman.busy == 0
+
+    backend, options = virtual_asyncio()
+    anyio.run(main, backend=backend, backend_options=dict(options))

@@ -1,0 +1,232 @@
+"""Owed work of journals on objects: a marker too many, never one too few, and at its price."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+from object_places import on_objects, virtual_shelf
+
+from repertory import AgentSpec, FileStorage, InMemoryStorage, JournalSessions, Runtime, ScriptedModel
+from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.ports import Batch, Create, Lease, ObjectInfo, ObjectStore
+from repertory.backends.sessions.journal.format import JOURNALS
+from repertory.backends.sessions.journal.owed import LISTED_PER_S, SessionDebts
+from repertory.backends.sessions.journal.store import ObjectSessionStore
+from repertory.core.owed import DueTime
+from repertory.errors import RepertoryError, Retryable, StoreFailed
+from repertory.testing.counting_objects import CountingObjectStore
+from repertory.testing.cuts import Cuts, LostWhen
+from repertory.testing.cutting_objects import CuttingObjectStore
+from repertory.testing.session_contract import grow
+from tests.app.test_journal_sessions import Counted
+
+pytestmark = pytest.mark.anyio
+
+ROWS = grow(4)
+OWES, DONE = DueTime(agent_id="default", at=1.0), DueTime(agent_id="default")
+
+
+async def committed(store: ObjectSessionStore, lease: Lease, first: int, due: DueTime | None) -> None:
+    """Commit one row. Errors are raised."""
+    (outcome,) = await store.append([Batch(lease=lease, rows=ROWS[first : first + 1], due=due)])
+    if isinstance(outcome, RepertoryError):
+        raise outcome
+
+
+async def turn(store: ObjectSessionStore) -> None:
+    """A turn that is owed from its first commit to its second, after one that was owed before."""
+    lease = await store.acquire("session")
+    await committed(store, lease, 0, DueTime(agent_id="default", at=5.0, why="memory"))
+    await committed(store, lease, 1, OWES)
+    await committed(store, lease, 2, DONE)
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+async def test_wherever_a_turn_is_cut_short_what_is_not_finished_is_owed(cut: LostWhen) -> None:
+    for number in range(1, 50):
+        shelf, cuts = virtual_shelf(), Cuts()
+        store = on_objects(CuttingObjectStore(MemoryObjectStore(shelf), cuts), "cut")
+        cuts.plan(cut, number, stays=True)
+        try:
+            await turn(store)
+        except Retryable:
+            pass
+        else:
+            assert number > 6
+            if not cuts.mend():
+                return
+        await anyio.sleep(60)
+        other = on_objects(MemoryObjectStore(shelf), "other")
+        rows = await other.load("session", "default", whole=True)
+        owed = [(work.at, work.why) for work in await other.owed()]
+        if len(rows) == 1:
+            assert owed in ([(5.0, "memory")], [(1.0, "turn")])
+        if len(rows) == 2:
+            assert owed == [(1.0, "turn")]
+        if owed:
+            (claimed,) = await other.claim_due(100.0, 10, ["default"])
+            lease = await other.acquire("session")
+            await other.append([Batch(lease=lease, rows=(), due=DONE)])
+            assert (claimed.claims, list(await other.owed())) == (1, [])
+            assert not await markers(shelf)
+        await other.aclose()
+    raise AssertionError("the turn never came to its end")
+
+
+async def markers(shelf: ObjectShelf) -> list[str]:
+    return [info.key for info in await MemoryObjectStore(shelf).list("owed/")]
+
+
+async def test_a_request_of_a_former_owner_that_arrives_late_removes_nothing_of_its_successor() -> None:
+    shelf = virtual_shelf()
+    keys, objects = JOURNALS.keys_of("session"), MemoryObjectStore(shelf)
+    late, later = (SessionDebts(objects, keys, "session", generation) for generation in (1, 2))
+    await late.owe({"default": OWES})
+    await later.owe({"default": OWES})
+    await later.settle({"default": OWES})
+    left = await markers(shelf)
+    await late.settle({"default": DONE})
+    await SessionDebts(objects, keys, "session", 1).forget()
+    assert len(left) == 1
+    assert await markers(shelf) == left
+
+
+async def test_a_marker_that_a_deleted_session_has_left_wakes_nobody_and_is_removed() -> None:
+    shelf = virtual_shelf()
+    store = on_objects(MemoryObjectStore(shelf), "one")
+    lease = await store.acquire("session")
+    await committed(store, lease, 0, None)
+    await store.delete("session")
+    assert not await markers(shelf)
+    debts = SessionDebts(MemoryObjectStore(shelf), JOURNALS.keys_of("session"), "session", lease.generation)
+    await debts.owe({"default": OWES})
+    assert (list(await store.owed()), len(await markers(shelf))) == ([], 1)
+    assert list(await store.claim_due(100.0, 10, ["default"])) == []
+    assert not await markers(shelf)
+
+
+async def test_a_damaged_marker_hides_no_other() -> None:
+    shelf = virtual_shelf()
+    store = on_objects(MemoryObjectStore(shelf), "one")
+    for name in ("damaged", "sound"):
+        lease = await store.acquire(name)
+        await committed(store, lease, 0, OWES)
+        await store.release(lease)
+    (key, _) = await markers(shelf)
+    objects = MemoryObjectStore(shelf)
+    await objects.delete(key)
+    await objects.put(key, b"{", Create())
+    assert [work.session_id for work in await store.claim_due(100.0, 10, ["default"])] == ["sound"]
+    assert [work.session_id for work in await store.owed()] == ["sound"]
+
+
+class Overtaken(MemoryObjectStore):
+    """What is owed is stated anew right after it was listed, as often as there are changes left."""
+
+    def __init__(self, shelf: ObjectShelf, debts: SessionDebts, changes: int) -> None:
+        super().__init__(shelf)
+        self.debts, self.changes = debts, changes
+
+    async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
+        found = await super().list(prefix, start_after)
+        if prefix.startswith("owed/") and self.changes:
+            self.changes -= 1
+            await self.debts.owe({"default": OWES})
+            await self.debts.settle({"default": OWES})
+        return found
+
+
+async def test_what_is_stated_anew_while_it_is_listed_is_listed() -> None:
+    shelf = virtual_shelf()
+    store = on_objects(MemoryObjectStore(shelf), "one")
+    lease = await store.acquire("session")
+    await committed(store, lease, 0, None)
+    debts = SessionDebts(MemoryObjectStore(shelf), JOURNALS.keys_of("session"), "session", lease.generation)
+    await debts.owe({"default": OWES})
+    looking = on_objects(Overtaken(shelf, debts, 3), "looking")
+    assert [work.session_id for work in await looking.owed()] == ["session"]
+
+
+async def test_looking_is_one_list_and_a_live_owner_is_asked_for_rarely() -> None:
+    shelf = virtual_shelf()
+    counts = CountingObjectStore(MemoryObjectStore(shelf))
+    owner, looking = on_objects(MemoryObjectStore(shelf), "owner"), on_objects(counts, "looking")
+    assert list(await looking.claim_due(100.0, 10, ["default"])) == []
+    assert counts.take() == {"list": 1}
+    lease = await owner.acquire("session")
+    await committed(owner, lease, 0, OWES)
+    assert list(await looking.claim_due(100.0, 10, ["default"])) == []
+    assert counts.take() == {"list": 2, "get": 2}
+    for _ in range(5):
+        await anyio.sleep(1)
+        assert list(await looking.claim_due(100.0, 10, ["default"])) == []
+    assert counts.take() == {"list": 5}
+    await anyio.sleep(20)
+    assert len(await looking.claim_due(100.0, 10, ["default"])) == 1
+
+
+async def test_where_much_is_owed_a_store_looks_less_often() -> None:
+    objects: ObjectStore = MemoryObjectStore(virtual_shelf())
+    for number in range(3 * LISTED_PER_S):
+        await objects.put(f"owed/journals/s{number}/default/{1:016}-{1:08}-{10**9:012}", b"{}", Create())
+    counts = CountingObjectStore(objects)
+    store = on_objects(counts, "one")
+    for _ in range(6):
+        assert list(await store.claim_due(100.0, 10, ["default"])) == []
+        await anyio.sleep(1)
+    assert counts.take() == {"list": 2}
+
+
+@pytest.mark.real_time
+async def test_a_turn_of_a_runtime_that_is_answered_at_once_is_one_put() -> None:
+    storage = Counted()
+    async with Runtime(sessions=JournalSessions(storage), wakes_max=0) as runtime:
+        session = runtime.agent(AgentSpec(model=ScriptedModel(["hi"], loop=True))).session("s")
+        await session.invoke("one")
+        storage.take()
+        await session.invoke("two")
+        assert storage.take() == {"put": 1}
+
+
+class Unlisted(MemoryObjectStore):
+    """A bucket in which this process has no right to list what is owed."""
+
+    async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
+        if prefix.startswith("owed/"):
+            raise StoreFailed("no right to list", prefix=prefix)
+        return await super().list(prefix, start_after)
+
+
+class UnlistedStorage(InMemoryStorage):
+    def open_objects(self, writer: str) -> ObjectStore:
+        del writer
+        return Unlisted(self._shared())
+
+
+@pytest.mark.real_time
+async def test_a_runtime_that_may_not_list_what_is_owed_says_so_once_and_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Runtime(sessions=JournalSessions(UnlistedStorage())) as runtime:
+        session = runtime.agent(AgentSpec(model=ScriptedModel(["hi"], loop=True))).session("s")
+        await anyio.sleep(3)
+        assert str(await session.invoke("one")).strip() == "hi"
+    assert len([one for one in caplog.records if "what is owed cannot be read" in one.getMessage()]) == 1
+
+
+@pytest.mark.real_time
+async def test_a_timer_in_a_folder_fires_though_its_session_was_given_up(tmp_path: Path) -> None:
+    place, spec = JournalSessions(FileStorage(tmp_path)), AgentSpec(name="a", model=ScriptedModel(["hi"], loop=True))
+    async with Runtime(sessions=place) as runtime:
+        await runtime.schedule(runtime.agent(spec).session("s"), "ring", in_s=0.5)
+    with anyio.fail_after(30):
+        async with Runtime(sessions=place) as runtime:
+            session = runtime.agent(spec).session("s")
+            store = place.open_store()
+            while await store.owed():  # noqa: ASYNC110 - another store's state
+                await anyio.sleep(0.1)
+            await store.aclose()
+            assert len(await session.messages()) == 2
