@@ -35,6 +35,7 @@ from repertory.runtime.ref import ActorRef
 
 if TYPE_CHECKING:
     from repertory.actors.in_memory_journal import InMemoryJournal
+    from repertory.core.answer import Assembler
     from repertory.core.messages import Json, Message, ToolResult
     from repertory.core.owed import DueTime, Owing
     from repertory.core.timers import Timer, TimerBook
@@ -454,6 +455,10 @@ class TurnProgress(Struct):
     """Model calls so far, repeated ones included."""
     tools: list[str] = []
     """The tools that run, by name."""
+    answer: Assembler | None = None
+    """The answer that the model gives now, as far as it has come; None between its answers, and where middleware may
+    still change what it says.
+    """
     store_since: float | None = None
     """Since when it waits for its store, in epoch seconds; None while it does not."""
 

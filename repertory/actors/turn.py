@@ -29,7 +29,6 @@ from repertory.backends.ports import AgentMetadata, settings_of
 from repertory.core.answer import LIMITED, Answer, Assembler
 from repertory.core.injection import added_blocks
 from repertory.core.journal.records import Interrupted, ToolFinished
-from repertory.core.limits import ANSWER_BYTES
 from repertory.core.messages import ContentBlock, Message, copy_message, system_blocks, system_text, text_of, tool_uses
 from repertory.core.result import AgentResult, derived_event
 from repertory.core.tokens import INJECTED_TOKENS, estimate_tokens, projected_tokens
@@ -480,9 +479,12 @@ class ModelCalls:
             if self._parts.middleware is not None:
                 return await self._ask_through(self._parts.middleware, request)
             publish = self._publish_raw if self._turn.publish else None
-            return await call_model(self._parts.model, request, publish, self._turn.sizes.answer_bytes)
+            answer = self._turn.progress.answer = Assembler(self._turn.sizes.answer_bytes)
+            return await call_model(self._parts.model, request, publish, answer)
         except RepertoryError as error:
             return error
+        finally:
+            self._turn.progress.answer = None
 
     async def _ask_through(self, wraps: MiddlewareRegistry, request: ModelRequest) -> Answer:
         """The answer that middleware makes of the model's. What it took counts towards the budgets, whatever of it is
@@ -588,26 +590,25 @@ def _names_in(stream: Callable[..., object]) -> tuple[str, ...]:
 
 
 async def call_model(
-    model: Model, request: ModelRequest, publish: Publish | None, answer_bytes: int = ANSWER_BYTES
+    model: Model, request: ModelRequest, publish: Publish | None, assembler: Assembler | None = None
 ) -> Answer:
-    """The whole answer, never a partial one.
+    """The whole answer, never a partial one. `assembler`: a new one that makes it, for who watches it grow.
 
     Errors: the model's own from `repertory.errors`; `ModelStreamBroken` if the stream ends early; `ModelFailed` for
     invalid events and for anything else that the model raises, which is its `__cause__`; `TooLarge` if the answer
-    exceeds `answer_bytes`. That error and cancellation close the model's stream before they go on.
+    exceeds the assembler's bound. That error and cancellation close the model's stream before they go on.
     """
-    trace = trace_here()
+    trace, assembler = trace_here(), assembler or Assembler()
     if trace is None:
-        return await _answered(model, request, publish, answer_bytes)
+        return await _answered(model, request, publish, assembler)
     told, prompt = request.options.get("system_prompt_content"), request.system_prompt
     with trace.model_call(model, request.messages, request.tool_specs, told or prompt) as call:
-        answer = await _answered(model, request, call.watching(publish), answer_bytes)
+        answer = await _answered(model, request, call.watching(publish), assembler)
         call.answered(answer)
         return answer
 
 
-async def _answered(model: Model, request: ModelRequest, publish: Publish | None, answer_bytes: int) -> Answer:
-    assembler = Assembler(answer_bytes)
+async def _answered(model: Model, request: ModelRequest, publish: Publish | None, assembler: Assembler) -> Answer:
     try:
         stream = model.stream(request.messages, request.tool_specs or None, request.system_prompt, **request.options)
         await _drain(stream, assembler, publish)

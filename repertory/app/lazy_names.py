@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from repertory.app.host.edge import inside_event_loop as inside_event_loop
     from repertory.app.host.host import Host as Host
     from repertory.app.host.host import HostSettings as HostSettings
+    from repertory.app.host.live import answers_of as answers_of
     from repertory.app.host.live import view_of as view_of
     from repertory.app.host.metrics import unwatch_host as unwatch_host
     from repertory.app.host.metrics import watch_host as watch_host
@@ -178,6 +179,7 @@ HOMES = {
     "runtime_stats": "repertory.app.host.reports",
     "system_text": "repertory.core.messages",
     "together": "repertory.core.memory.progress",
+    "answers_of": "repertory.app.host.live",
     "view_of": "repertory.app.host.live",
     "unwatch_host": "repertory.app.host.metrics",
     "watch_host": "repertory.app.host.metrics",

@@ -101,6 +101,14 @@ class Assembler:
         self._latency_ms: float | None = None
         self._redactions: dict[str, str] = {}
 
+    @property
+    def text(self) -> str:
+        """The text of the answer so far; pieces of a surrogate pair that is not whole are replaced."""
+        if "redactAssistantContentMessage" in self._redactions:
+            return self._redactions["redactAssistantContentMessage"]
+        texts = [block.text for block in self._blocks.copy() if isinstance(block, TextBuilder)]
+        return "\n\n".join(text for text in texts if text)
+
     def feed(self, event: object) -> None:
         """Take the next event. Errors: `ModelFailed` with the event and its fault, `TooLarge`; the answer
         is void then.
@@ -335,8 +343,13 @@ class TextBuilder:
     def cut_off(self) -> bool:
         return False
 
+    @property
+    def text(self) -> str:
+        """What has come so far."""
+        return _well_formed("".join(self._parts))
+
     def build(self) -> ContentBlock:
-        text = _well_formed("".join(self._parts))
+        text = self.text
         if not self._citations:
             return {"text": text}
         return {"citationsContent": {"content": [{"text": text}], "citations": list(self._citations)}}

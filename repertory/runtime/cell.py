@@ -557,6 +557,7 @@ class Cell:
             state=child.state,
             incarnation=child.restarts + 1,
             queued=len(mailbox.queue),
+            bound=mailbox.capacity,
             queued_system=len(mailbox.lane or ()),
             oldest_s=now - mailbox.queue[0].at if mailbox.queue else None,
             current=None if current is None else type(current.message).__name__,

@@ -99,6 +99,7 @@ class Child:
             state=self.state,
             incarnation=self.restarts + 1,
             queued=len(mailbox.queue),
+            bound=mailbox.capacity,
             queued_system=0,
             oldest_s=None,
             current=None,

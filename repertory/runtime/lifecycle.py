@@ -88,6 +88,8 @@ class ActorInfo(Struct, frozen=True, kw_only=True, gc=False):
     """1 for the first; one more with every restart."""
     queued: int
     """Messages in its mailbox."""
+    bound: int
+    """How many messages its mailbox takes; more wait outside, or are refused."""
     queued_system: int
     oldest_s: float | None
     """How long the oldest message has waited; None if none waits."""

@@ -89,13 +89,13 @@ class Mailbox:
     """The queue of one address."""
 
     __slots__ = (
-        "_capacity",
         "_dead_letters",
         "_intake",
         "_make_waiter",
         "_overflow",
         "_reserved",
         "at_once",
+        "capacity",
         "kind",
         "lane",
         "queue",
@@ -108,7 +108,8 @@ class Mailbox:
     def __init__(
         self, path: str, settings: MailboxSettings, dead_letters: DeadLetters, waiter: Callable[[], Waiter]
     ) -> None:
-        self._capacity = settings.capacity
+        self.capacity = settings.capacity
+        """Messages, not counting system messages."""
         self._overflow = Overflow(settings.overflow)
         self._dead_letters = dead_letters
         self._make_waiter = waiter
@@ -189,7 +190,7 @@ class Mailbox:
 
     def admit(self) -> None:
         """There is room again: keep each free place for one waiting sender, which fills it in its own step."""
-        while self.senders and len(self.queue) + self._reserved < self._capacity:
+        while self.senders and len(self.queue) + self._reserved < self.capacity:
             self._grant(self.senders.popleft())
 
     def wake(self) -> None:
@@ -229,7 +230,7 @@ class Mailbox:
 
     def full(self) -> MailboxFull:
         """The error of a sender that does not wait."""
-        return MailboxFull("the mailbox is at its bound", actor=self.waits.path, capacity=self._capacity)
+        return MailboxFull("the mailbox is at its bound", actor=self.waits.path, capacity=self.capacity)
 
     def _offer_at_limit(self, envelope: Envelope) -> bool:
         if self.queue is _NO_QUEUE:
@@ -263,7 +264,7 @@ class Mailbox:
 
     def _reserve(self, places: int) -> None:
         self._reserved += places
-        self.room = self._capacity - self._reserved if self._intake is AcceptFrom.OPEN else 0
+        self.room = self.capacity - self._reserved if self._intake is AcceptFrom.OPEN else 0
 
     def _grant(self, place: Place) -> None:
         """Let a waiting sender go on, unless it was cancelled in this very instant."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import anyio
@@ -239,6 +240,42 @@ async def test_contents_can_be_hidden(tmp_path: Path) -> None:
     await app.aclose()
 
 
+class Hesitant(ScriptedModel):
+    """Says one half, and the other when it may."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__([text], chunk=len(text) // 2)
+        self.halfway, self.go_on = anyio.Event(), anyio.Event()
+
+    async def stream(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        async for event in super().stream(*args, **options):
+            if "contentBlockDelta" in event and not self.halfway.is_set():
+                yield event
+                self.halfway.set()
+                await self.go_on.wait()
+            else:
+                yield event
+
+
+async def test_an_answer_is_seen_while_it_grows_by_who_is_let_to_read_it(tmp_path: Path) -> None:
+    model = Hesitant("<b>The first</b> half. The other.")
+    async with Runtime(sessions=SQLiteSessions(tmp_path / "a.db")) as runtime, anyio.create_task_group() as group:
+        reader, stranger = Visitor(Inspector(runtime)), Visitor(Inspector(runtime, content=False))
+        agent = runtime.agent(AgentSpec(name="helper", model=model))
+        group.start_soon(agent.session("marta").invoke, "Hello")  # Nobody streams it.
+        await model.halfway.wait()
+        assert runtime.answers("marta") == {"helper": "<b>The first</b>"}
+        assert runtime.answers("otto") == {}
+        assert "&lt;b&gt;The first&lt;/b&gt;" in (await reader.get(f"{ME}/live")).text
+        hidden = (await stranger.get(f"{ME}/live")).text
+        assert "16 characters so far" in hidden
+        assert "The first" not in hidden
+        model.go_on.set()
+        with anyio.fail_after(5):
+            await until(lambda: runtime.answers("marta") == {})
+        assert "characters so far" not in (await reader.get(f"{ME}/live")).text
+
+
 async def test_a_live_runtime_is_shown_with_its_sessions_actors_memories_and_drain(tmp_path: Path) -> None:
     store = SQLiteMemoryStore(tmp_path / "m.db", name="notes", extraction=True)
     begun, go_on = anyio.Event(), anyio.Event()
@@ -259,6 +296,8 @@ async def test_a_live_runtime_is_shown_with_its_sessions_actors_memories_and_dra
         agent = runtime.agent(AgentSpec(name="helper", model=ScriptedModel(["Hi."], loop=True), hooks=[Waits()]))
         group.start_soon(agent.session(HOSTILE_ID).invoke, HOSTILE)
         await begun.wait()
+        actors = (await visitor.get("/actors")).text
+        assert re.search(r"of 1\W000", actors)  # What a mailbox holds.
         overview = (await visitor.get("/")).text
         assert "in a turn" in overview
         assert "notes" in overview

@@ -302,6 +302,7 @@ def actor(path: str, kind: str, *children: ActorInfo, **more: object) -> ActorIn
         "state": State.RUNNING,
         "incarnation": 1,
         "queued": 0,
+        "bound": 1000,
         "queued_system": 0,
         "oldest_s": None,
         "current": None,

@@ -180,6 +180,17 @@ def _sessions(host: Host, actors: ActorInfo, left_out: frozenset[str]) -> Iterat
         )
 
 
+def answers_of(host: Host, session_id: str) -> dict[str, str]:
+    """The text so far of the answers that are given in a session now, by agent id."""
+    found: dict[str, str] = {}
+    for key, place in list(host.places.items()):
+        if key[1] == session_id and place.active is not None and (turn := place.active.read_model.turn) is not None:
+            answer = turn.answer
+            if answer is not None:
+                found[key[2]] = answer.text
+    return found
+
+
 def session_counts(host: Host) -> tuple[Counter[str], int]:
     """How many sessions are in each state, and how many calls wait behind them. From any thread."""
     states, calls = Counter[str](), 0

@@ -356,6 +356,12 @@ class Runtime:
         """
         return later.view_of(self._host, self._cluster, idle=idle)
 
+    def answers(self, session_id: str) -> dict[str, str]:
+        """The text of the answers that models give in a session now, as far as it has come, by agent id. What a model
+        says through middleware is not in it, nor that of an agent that runs in another process. In its event loop.
+        """
+        return later.answers_of(self._host, session_id)
+
     async def serve_metrics(
         self, address: str = "127.0.0.1:9464", *, task_status: TaskStatus[str] | None = None
     ) -> None:

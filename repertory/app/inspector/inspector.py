@@ -28,7 +28,7 @@ except ImportError as error:
 
 from repertory.app.host.runtime import Runtime
 from repertory.app.inspector.guard import COOKIE, HEADERS, Guard, Verdict, Visit, bearer_of
-from repertory.app.inspector.live import LiveFeed, events_of
+from repertory.app.inspector.live import ANSWER_EVERY_S, EVERY_S, LiveFeed, events_of
 from repertory.app.inspector.timeline import pictured_run, shown_blocks, turns_of
 from repertory.app.operations.sessions import Sessions
 from repertory.app.sessions.sessions import check_place
@@ -283,7 +283,7 @@ class Inspector:
         if not name:
             self.feed.json()  # What cannot be followed is refused at once.
         parts = None if not name else lambda: self._parts(request, name)
-        return events_of(self.feed, parts)
+        return events_of(self.feed, parts, ANSWER_EVERY_S if name == "turn" else EVERY_S)
 
     # ----------------------------------------------------------------------------------------------- what is stored
 

@@ -20,9 +20,12 @@ import anyio
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
+from repertory.app.inspector.wording import HIDDEN, rich_text
 from repertory.errors import Invalid, NotFound, RepertoryError, Throttled
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
+
     from repertory.app.host.live import LiveSession, LiveView
     from repertory.app.host.runtime import Runtime
     from repertory.app.operations.cluster import ClusterReport
@@ -33,6 +36,10 @@ if TYPE_CHECKING:
 
 EVERY_S = 1.0
 """How often a connection is sent what has changed."""
+ANSWER_EVERY_S = 0.25
+"""The same for a page that shows an answer while it grows."""
+ANSWER_SHOWN_CHARACTERS = 8_000
+"""Of an answer that grows, its end is shown."""
 STREAM_S = 10.0
 """How long one connection lasts."""
 STREAMS_MAX = 64
@@ -255,7 +262,8 @@ class LiveFeed:
     def _turn_facts(self, query: Mapping[str, str]) -> dict[str, object]:
         wanted = query.get("session", "")
         found = [each for each in self.view().sessions if each.session_id == wanted]
-        return {"found": found}
+        answers = {} if self._runtime is None else self._runtime.answers(wanted)
+        return {"found": found, "answers": [_growing(*each, content=self._content) for each in answers.items()]}
 
     async def stored(self) -> StoredFacts | None:
         """What the place says, at most two seconds old; None where nothing is stored."""
@@ -280,13 +288,28 @@ class LiveFeed:
             return StoredFacts(infos=(), owed=(), cluster=None, error=str(error))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowingAnswer:
+    """An answer that a model gives now."""
+
+    agent_id: str
+    characters: int
+    html: Markup
+
+
+def _growing(agent_id: str, text: str, *, content: bool) -> GrowingAnswer:
+    end = text[-ANSWER_SHOWN_CHARACTERS:]
+    html = rich_text(end if end == text else f"\N{HORIZONTAL ELLIPSIS} {end}") if content else HIDDEN
+    return GrowingAnswer(agent_id=agent_id, characters=len(text), html=html)
+
+
 DRAIN_PHASES = ("refuse", "turns", "memory", "commit", "close")
 
 
 # Server-sent events.
 
 
-def events_of(feed: LiveFeed, parts: MakeParts | None) -> Response:
+def events_of(feed: LiveFeed, parts: MakeParts | None, every_s: float = EVERY_S) -> Response:
     """A connection: `view` events with the view as JSON, or `parts` events with those parts of a page that changed.
 
     Errors: `Throttled` when too many are open.
@@ -294,10 +317,10 @@ def events_of(feed: LiveFeed, parts: MakeParts | None) -> Response:
     if feed.streams >= STREAMS_MAX:
         raise Throttled("too many browsers look at this inspector at once", connections=feed.streams)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(_stream(feed, parts), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(_stream(feed, parts, every_s), media_type="text/event-stream", headers=headers)
 
 
-async def _stream(feed: LiveFeed, parts: MakeParts | None) -> AsyncGenerator[bytes]:
+async def _stream(feed: LiveFeed, parts: MakeParts | None, every_s: float) -> AsyncGenerator[bytes]:
     feed.streams += 1
     try:
         known: Mapping[str, str] = {}
@@ -317,7 +340,7 @@ async def _stream(feed: LiveFeed, parts: MakeParts | None) -> AsyncGenerator[byt
                 yield _event("parts", changed) if changed else b": nothing changed\n\n"
             if anyio.current_time() >= ends:
                 return
-            with anyio.move_on_after(EVERY_S):
+            with anyio.move_on_after(every_s):
                 await feed.closing.wait()
         yield _event("over", {})
     finally:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from markupsafe import Markup
 
-from repertory.app.inspector.wording import first_words, grouped, json_text, rich_text, visible
+from repertory.app.inspector.wording import HIDDEN, first_words, grouped, json_text, rich_text, visible
 from repertory.core.journal.history.redact import texts_of
 from repertory.core.journal.records import (
     Branched,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 ToolOutcome = Literal["done", "failed", "running", "asks", "not on this page"]
 """`running`: started, and no end is on record; after a crash its outcome is unknown."""
 _NOTHING = Markup("")
-HIDDEN = Markup('<p class="faint">Contents are not shown here.</p>')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

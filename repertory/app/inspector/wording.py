@@ -16,6 +16,8 @@ from markupsafe import Markup
 
 TEXT_CHARS_MAX = 20_000
 """The longest text that a page shows at once."""
+HIDDEN = Markup('<p class="faint">Contents are not shown here.</p>')
+"""Stands for what people and models have said, where that is not shown."""
 _FENCE = re.compile(r"^ {0,3}(```+|~~~+)[^\n`]*$")
 _HEADING = re.compile(r"^ {0,3}#{1,6} +(.+?)[ #]*$")
 _ITEM = re.compile(r"^ *(?:[-*+]|\d{1,9}[.)]) +(.+)$")
