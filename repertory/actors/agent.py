@@ -491,6 +491,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         outcome = await self._outcome(call, work)
         driver, self._running, self._driver = self._driver, None, None
         read_model.ended_at = clock()
+        self._parts.counts.turns += 1
         if debugs:
             self._note_turn(outcome, read_model.turn, read_model.ended_at - began_at)
         read_model.turn = None

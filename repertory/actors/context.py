@@ -17,6 +17,7 @@ from repertory.actors.call import trace_here
 from repertory.actors.conversation import EditShown, NameManager, ReplaceShown, Settle
 from repertory.actors.hooks.calls import TurnHooks
 from repertory.actors.journal import TurnProgress
+from repertory.actors.leases import SessionCounts
 from repertory.core.journal.history.redact import without_text
 from repertory.core.journal.records import MessageAdded
 from repertory.core.limits import NO_LIMITS, TurnLimits
@@ -178,6 +179,8 @@ class AgentParts(Struct, kw_only=True):
     """Where tools and programs set the session's timers; None where nobody can wake it."""
     find_telemetry: FindTelemetry | None = None
     """Asked at the start of each call; None traces nothing."""
+    counts: SessionCounts = field(default_factory=SessionCounts)
+    """Of the host in which it is active."""
     lived_in: object = None
     """The session of the orchestrator that the agent ran in last and that its state comes from; None for none."""
 

@@ -20,12 +20,20 @@ from repertory.core.ids import whereabouts
 from repertory.core.journal.rows import Row
 from repertory.core.retry import StorePatience
 from repertory.errors import LeaseLost, RepertoryError, Retryable, SessionBusy
-from repertory.logs import ERROR, note
+from repertory.logs import ERROR, INFO, note
 from repertory.runtime.ref import ActorRef
 
 _LOG = logging.getLogger("repertory.actors")
 _TRIES = 5
 """How often to try again within the time that an idle owner needs to give a session up."""
+
+
+class SessionCounts(Struct):
+    """What has happened to the sessions of a host so far."""
+
+    turns: int = 0
+    takeovers: int = 0
+    """Sessions whose owner before had not given them up."""
 
 
 class _Session(Struct):
@@ -45,10 +53,11 @@ class _Session(Struct):
 class SessionLeases:
     """Acquires each session once, for any number of agents."""
 
-    def __init__(self, store: SessionStore, *, busy_s: float) -> None:
-        """`busy_s`: how long to wait at most for another process to give a session up."""
+    def __init__(self, store: SessionStore, *, busy_s: float, counts: SessionCounts | None = None) -> None:
+        """`busy_s`: how long to wait at most for another process to give a session up; `counts`: of the host."""
         self._store = store
         self._busy_s = busy_s
+        self._counts = counts or SessionCounts()
         self._sessions: dict[str, _Session] = {}
         self._gathered: dict[str, Lease] | None = None
         """By session: the leases that are released together. None while each is released by itself."""
@@ -97,6 +106,9 @@ class SessionLeases:
                 wait_s = self._busy_s if patience is None else patience.busy_s
                 owned = await self._acquire(session_id, agent_id, wait_s, by, takeover=takeover)
                 session.lease, session.owed = owned.lease, False
+                if owned.lease.taken_from is not None:
+                    self._counts.takeovers += 1
+                    note(_LOG, INFO, "a session was taken over", session=session_id, owner=owned.lease.taken_from)
             else:
                 owned = OwnedRows(session.lease, await self._load(session_id, agent_id))
             session.users += 1

@@ -257,6 +257,8 @@ class Lease(Struct, frozen=True, kw_only=True, weakref=True):
     session_id: str
     owner: str
     generation: int
+    taken_from: str | None = None
+    """The owner before, if it had not given the session up: it was ended, or silent for too long."""
 
 
 class OwnedRows(NamedTuple):

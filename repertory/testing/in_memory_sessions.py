@@ -75,9 +75,10 @@ class MemorySessionStore(SessionStore):
         generation = self._shelf.next_generation()
         if session is None:
             session = self._shelf.sessions[session_id] = _Session(generation, self._owner)
+        before = session.owner if session.owner != self._owner else None
         session.generation, session.owner = generation, self._owner
         self._shelf.alive.add(self._owner)
-        return Lease(session_id=session_id, owner=self._owner, generation=generation)
+        return Lease(session_id=session_id, owner=self._owner, generation=generation, taken_from=before)
 
     async def asked_for(self) -> Sequence[str]:
         await self._enter()

@@ -222,6 +222,7 @@ class SessionStoreContract(ABC):
                 assert isinstance((await one.append([Batch(lease=lease, rows=grow(3)[2:])]))[0], LeaseLost)
                 again = await two.acquire(lease.session_id)
                 assert again.generation > lease.generation
+                assert again.taken_from is None
                 assert list(await two.load(lease.session_id, "default", whole=True)) == rows
             with pytest.raises(SessionBusy):
                 await two.acquire("kept")
@@ -251,6 +252,7 @@ class SessionStoreContract(ABC):
             old = await one.acquire("session")
             await one.append([Batch(lease=old, rows=rows[:1])])
             new = await two.acquire("session", takeover=True)
+            assert (old.taken_from, new.taken_from) == (None, old.owner)
             assert isinstance((await one.append([Batch(lease=old, rows=rows[1:2])]))[0], LeaseLost)
             await two.append([Batch(lease=new, rows=rows[1:3])])
             assert isinstance((await one.append([Batch(lease=old, rows=rows[3:])]))[0], LeaseLost)

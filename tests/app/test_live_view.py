@@ -5,8 +5,10 @@ Our decisions: design note 55, `docs/metrics.md`.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import anyio
 import msgspec
@@ -22,6 +24,7 @@ from repertory import (
     MemoryManager,
     Runtime,
     ScriptedModel,
+    SQLiteSessions,
     StorePatience,
     ToolContext,
     tool,
@@ -279,3 +282,26 @@ async def test_a_session_that_ended_is_not_there_any_more() -> None:
         assert only(runtime.look()).state == "idle"
         await anyio.sleep(30)
         assert runtime.look().sessions == []
+
+
+@pytest.mark.real_time
+async def test_turns_and_sessions_taken_over_are_counted_and_a_takeover_is_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="repertory")
+    place = SQLiteSessions(tmp_path / "a.db")
+    gone = place.open_store()
+    await gone.acquire("left")
+    await gone.aclose()  # As a process that ends without giving its session up.
+    async with Runtime(sessions=place) as runtime:
+        agent = runtime.agent(AgentSpec(name="helper", model=ScriptedModel(["Hi."], loop=True)))
+        await agent.session("fresh").invoke("Hello")
+        assert (runtime.stats().turns, runtime.stats().takeovers) == (1, 0)
+        await agent.session("left").invoke("Hello")
+        await agent.session("left").invoke("Hello")
+        assert (runtime.look().stats.turns, runtime.look().stats.takeovers) == (3, 1)
+    (line,) = [record.getMessage() for record in caplog.records if "taken over" in record.getMessage()]
+    assert line.startswith("a session was taken over session='left' owner=")
+    async with Runtime(sessions=place) as runtime:
+        await runtime.agent(AgentSpec(name="helper", model=ScriptedModel(["Hi."]))).session("left").invoke("Hello")
+        assert runtime.stats().takeovers == 0  # It was given up in order.

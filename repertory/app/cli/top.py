@@ -170,6 +170,11 @@ def _live_panels(view: LiveView, before: LiveView | None, elapsed_s: float) -> I
                 f"{states['idle']} idle ({resting} resting){load}",
             ),
             (
+                "turns",
+                f"{stats.turns:,}{_rate(stats.turns, before and before.stats.turns, elapsed_s)}, "
+                f"{stats.takeovers} sessions taken over",
+            ),
+            (
                 "commits",
                 f"{commits.count:,}{_rate(commits.count, before and before.commits.count, elapsed_s)} of "
                 f"{commits.records:,} records{_rate(commits.records, before and before.commits.records, elapsed_s)}, "

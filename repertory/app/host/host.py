@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.in_memory_journal import InMemoryJournal
-from repertory.actors.leases import Durable
+from repertory.actors.leases import Durable, SessionCounts
 from repertory.actors.session import session_spec
 from repertory.actors.writer import CommitBuffer, CommitBuffers, NotStored
 from repertory.app.host.session import ActivationLock, ActiveSession, active_session, wall_clock
@@ -171,20 +171,19 @@ class Host:
 
     def __init__(self, settings: HostSettings) -> None:
         self._settings = settings
-        phases = (_ALONE,) if settings.alone else drain_phases(settings.drain_timeout_s)
+        timeout_s, on_fatal = settings.drain_timeout_s, settings.on_fatal
+        phases = (_ALONE,) if settings.alone else drain_phases(timeout_s)
+        supervision = _TOGETHER if settings.alone else SupervisorSettings()
         self.system = ActorSystem(
-            SystemSettings(
-                phases=phases,
-                grace_s=settings.drain_timeout_s,
-                supervision=_TOGETHER if settings.alone else SupervisorSettings(),
-                on_fatal=settings.on_fatal,
-            )
+            SystemSettings(phases=phases, grace_s=timeout_s, supervision=supervision, on_fatal=on_fatal)
         )
         self.buffers = CommitBuffers(settings.patience)
         """Per session and agent: the accepted records that are not stored yet."""
         self._keeps = settings.idle_timeout_s > 0 and not settings.pauses
         """Whether sessions stay owned, and what they use stays open, while nobody uses them."""
-        self._stores = OpenStores(self.system, self.buffers, self._requested if self._keeps else None)
+        self.counts = SessionCounts()
+        """What has happened to its sessions so far."""
+        self._stores = OpenStores(self.system, self.buffers, self.counts, self._requested if self._keeps else None)
         self.servers = ToolServers(self.system)
         """The tool servers of sessions, and of clients that are open by hand."""
         self.memories = OpenMemories(self.system)
@@ -461,6 +460,7 @@ class Host:
     ) -> Sequence[ChildSpec]:
         """The session's child specs, with its tool servers and memory stores started."""
         if spec.parts is not None:
+            spec.parts.counts = self.counts
             self._models[id(spec.parts.model)] = spec.parts.model
             links = await self.servers.enter_all(spec.parts.tools.sources, place.servers)
             spec.parts.tools = spec.parts.tools.opened(links)

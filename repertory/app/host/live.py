@@ -117,7 +117,8 @@ def view_of(host: Host, cluster: Cluster | None, *, idle: bool = True) -> LiveVi
         if place.idle and not place.waits and place.active is not None and not place.active.read_model.asks
     )
     actors = host.system.tree(left_out)
-    stats = runtime_stats(host.system.stats(), host.buffers, None if cluster is None else cluster.doorman)
+    doorman = None if cluster is None else cluster.doorman
+    stats = runtime_stats(host.system.stats(), host.buffers, host.counts, doorman)
     pid = os.getpid()
     return LiveView(
         at=host.wall(),

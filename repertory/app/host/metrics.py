@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from repertory.app.host.host import CLOSE, COMMIT, MEMORY, REFUSE, TURNS
 from repertory.app.host.live import memories_of, session_counts
@@ -48,6 +49,7 @@ class Counts(Struct):
     commits: int = 0
     records: int = 0
     failures: int = 0
+    takeovers: int = 0
     restarts: int = 0
     dead_letters: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """By the receiver's class and the reason."""
@@ -57,6 +59,7 @@ class Counts(Struct):
         self.commits += commits.count
         self.records += commits.records
         self.failures += commits.failed
+        self.takeovers += host.counts.takeovers
         self.restarts += host.system.restarts
         for (kind, reason), count in host.system.dead_letters.counts.items():
             self.dead_letters[kind, reason.value] += count
@@ -142,8 +145,7 @@ class Watch:
 
     def _read(self, now: float) -> Reading:
         ended = self._ended
-        reading = Reading(now, Counts(ended.commits, ended.records, ended.failures, ended.restarts))
-        reading.counts.dead_letters.update(ended.dead_letters)
+        reading = Reading(now, replace(ended, dead_letters=ended.dead_letters.copy()))
         for each in self._watched:
             _add(reading, each)
         return reading
@@ -281,6 +283,8 @@ class Instruments:
         text = "Commits refused or not answered; they are tried again"
         self._counter("repertory.commit.failures", "{commit}", text, lambda r: r.counts.failures)
         self._counter("repertory.commit.records", "{record}", "Records stored", lambda r: r.counts.records)
+        text = "Sessions taken over from owners that had not given them up"
+        self._counter("repertory.session.takeovers", "{session}", text, lambda r: r.counts.takeovers)
         self._counter("repertory.actor.restarts", "{restart}", "Actors started again", lambda r: r.counts.restarts)
         self._counter("repertory.actor.dead_letters", "{message}", "Messages that no actor took", _dead_letters)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
+from repertory.actors.leases import SessionCounts
 from repertory.actors.writer import CommitBuffers, NotStored
 from repertory.app.host.doorman import Doorman
 from repertory.core.memory.progress import FlushReport
@@ -19,19 +20,33 @@ class RuntimeStats(SystemStats):
     """Records that were accepted and are not stored yet."""
     sessions_behind: int
     """Agents in sessions whose store does not take their records at the moment."""
+    turns: int = 0
+    """Turns of agents that have ended, failed ones included."""
+    takeovers: int = 0
+    """Sessions that it has taken over from owners that had not given them up, since they were ended or silent."""
     room: int = 0
     """How many sessions may run turns at the same time; 0 without `peers`, and for a gateway."""
     busy: int = 0
     """How many do, and how many calls wait for a place: more than `room` when it is full."""
 
 
-def runtime_stats(actors: SystemStats, buffers: CommitBuffers, doorman: Doorman | None = None) -> RuntimeStats:
-    """The counters of the actors, the sums of what waits to be stored, and what the doorman has admitted."""
+def runtime_stats(
+    actors: SystemStats, buffers: CommitBuffers, sessions: SessionCounts, doorman: Doorman | None = None
+) -> RuntimeStats:
+    """The counters of the actors and sessions, the sums of what waits to be stored, and what the doorman has admitted."""
     counters = {field.name: getattr(actors, field.name) for field in fields(SystemStats)}
     counts = [(buffer.count, buffer.error is not None) for buffer in buffers]
     waiting, behind = sum(count for count, _ in counts), sum(late for _, late in counts)
     room, busy = (0, 0) if doorman is None else (doorman.room, doorman.busy)
-    return RuntimeStats(**counters, records_waiting=waiting, sessions_behind=behind, room=room, busy=busy)
+    return RuntimeStats(
+        **counters,
+        records_waiting=waiting,
+        sessions_behind=behind,
+        turns=sessions.turns,
+        takeovers=sessions.takeovers,
+        room=room,
+        busy=busy,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -391,7 +391,7 @@ class Runtime:
         full it is.
         """
         doorman = None if self._cluster is None else self._cluster.doorman
-        return later.runtime_stats(self._host.system.stats(), self._host.buffers, doorman)
+        return later.runtime_stats(self._host.system.stats(), self._host.buffers, self._host.counts, doorman)
 
 
 @short_errors

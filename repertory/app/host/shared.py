@@ -14,7 +14,7 @@ from anyio.lowlevel import RunVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from repertory.actors.leases import Durable, SessionLeases
+from repertory.actors.leases import Durable, SessionCounts, SessionLeases
 from repertory.actors.memory.store import memory_store_spec
 from repertory.actors.tool_server import ServerLink, tool_server_spec
 from repertory.actors.writer import StoreWriter, WriterSettings, keeper_spec
@@ -204,7 +204,11 @@ class OpenStores:
     """One store and one writer per database, shared by its sessions."""
 
     def __init__(
-        self, system: ActorSystem, buffers: CommitBuffers, give_up: Callable[[str, str], Awaitable[None]] | None
+        self,
+        system: ActorSystem,
+        buffers: CommitBuffers,
+        counts: SessionCounts,
+        give_up: Callable[[str, str], Awaitable[None]] | None,
     ) -> None:
         """`give_up` is called with the key of a store and a session in it that another process asks for; None: such
         requests are not heard.
@@ -212,6 +216,7 @@ class OpenStores:
         self._system = system
         self._asked = give_up
         self._buffers = buffers
+        self._counts = counts
         self._open: dict[str, _OpenStore] = {}
         self._started = 0
         self._lock = anyio.Lock(fast_acquire=True)
@@ -287,7 +292,7 @@ class OpenStores:
         self._started += 1
         spec = ChildSpec(name=f"writer {self._started}", factory=writer, mailbox=_MAILBOX)
         ref = await self._system.start(spec)
-        leases = SessionLeases(store, busy_s=self._buffers.patience.busy_s)
+        leases = SessionLeases(store, busy_s=self._buffers.patience.busy_s, counts=self._counts)
         durable = Durable(store=store, leases=leases, writer=ref, buffers=self._buffers)
         return _OpenStore(durable, self._started, ref)
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 import msgspec
@@ -58,7 +58,7 @@ CHILDREN_SHOWN_MAX = 60
 """Actors with one parent that the tree shows at once."""
 MakeParts = Callable[[], Awaitable[Mapping[str, str]]]
 OpenSessions = Callable[[], AbstractAsyncContextManager["Sessions"]]
-Sign = Literal["woken", "rested", "failed", "restarted", "lost", "drain", "given up", "owned"]
+Sign = Literal["woken", "rested", "failed", "restarted", "lost", "drain", "given up", "taken over"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,19 +100,13 @@ class Observed:
         """The newest first."""
         self.samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
         self._before: LiveView | None = None
-        self._turns: dict[str, int] = {}
-        self._ended = 0
 
     def look(self, view: LiveView) -> None:
         """Take in a view, later than those before."""
         before, self._before = self._before, view
-        turns = turns_by_path(view.actors)
-        if before is not None:
-            self._ended += sum(max(0, count - self._turns.get(path, count)) for path, count in turns.items())
-            for notice in _notices(before, view):
-                self.notices.appendleft(notice)
-        self._turns = turns
-        self.samples.append(Sample(at=view.at, turns=self._ended, commits=view.commits.count))
+        for notice in () if before is None else _notices(before, view):
+            self.notices.appendleft(notice)
+        self.samples.append(Sample(at=view.at, turns=view.stats.turns, commits=view.commits.count))
 
     def rates(self, of: Literal["turns", "commits"]) -> list[float]:
         """Per second, between each two looks, the oldest first."""
@@ -123,17 +117,6 @@ class Observed:
             if 0 < gone <= 5 * EVERY_S:
                 found.append(max(0, getattr(two, of) - getattr(one, of)) / gone)
         return found
-
-
-def turns_by_path(tree: ActorInfo) -> dict[str, int]:
-    """The turns that each agent's actor has begun, by its path."""
-    summaries = [(actor.path, actor.summary) for actor in tree.walk()]
-    told = {
-        path: cast("Mapping[str, object]", summary).get("turns")
-        for path, summary in summaries
-        if isinstance(summary, dict)
-    }
-    return {path: turns for path, turns in told.items() if isinstance(turns, int)}
 
 
 def _notices(before: LiveView, now: LiveView) -> list[Notice]:
@@ -156,6 +139,9 @@ def _notices(before: LiveView, now: LiveView) -> list[Notice]:
         else:
             for each in group:
                 note(sign, f"{each.session_id} {text}", each.session_id)
+    taken = now.stats.takeovers - before.stats.takeovers
+    if taken > 0:
+        note("taken over", f"{_counted(taken, 'session')} taken over from an owner that was gone")
     failed, restarts = now.stats.failed - before.stats.failed, now.stats.restarts - before.stats.restarts
     if failed > 0:
         note("failed", f"{_counted(failed, 'actor')} failed")

@@ -340,7 +340,8 @@ class SessionRace:
         chance = int.from_bytes(self._shared.entropy(4)) >> (32 - _CHANCE_BITS)
         generation = (count << _CHANCE_BITS) + chance
         self._floors[name] = generation
-        return Lease(session_id=session_id, owner=self._shared.owner, generation=generation)
+        owner = self._shared.owner
+        return Lease(session_id=session_id, owner=owner, generation=generation, taken_from=rival(found, owner))
 
     async def _read_back(self, owned: OwnedSession) -> EventLog:
         """The newest page, once it holds the event that makes us the owner."""

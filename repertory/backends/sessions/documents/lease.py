@@ -80,7 +80,8 @@ class TreeLeases:
                 break
             floor = self._generations.get(names.session_id, 0)
             generation = max(found.generation + 1, floor + 1, int(self._wall() * 1000) if found.version is None else 0)
-            lease = Lease(session_id=names.session_id, owner=self._owner, generation=generation)
+            before = rival(found, self._owner)
+            lease = Lease(session_id=names.session_id, owner=self._owner, generation=generation, taken_from=before)
             now = self._wall()
             if found.version is None:
                 await self._create_session(names, now)

@@ -436,12 +436,13 @@ class ObjectSessionStore(SessionStore):
         return await read(SessionReader(self._objects, self._keys(session_id), session_id))
 
     def _next_owner(self, session_id: str, keys: SessionKeys, head: HeadObject) -> OwnedSegments:
+        before = rival(head, self._owner)
         if head.deleted:
             end = head.commit
             head = HeadObject(session=session_id, generation=head.generation, edition=head.edition, commit=end)
             head = replace(head, base=end, merged=end, tidied=end)
         head = replace(head, owner=self._owner, generation=head.generation + 1, edition=head.edition + 1, orderly=False)
-        lease = Lease(session_id=session_id, owner=self._owner, generation=head.generation)
+        lease = Lease(session_id=session_id, owner=self._owner, generation=head.generation, taken_from=before)
         return OwnedSegments(self._objects, keys, lease, head)
 
     async def _check_free(self, keys: SessionKeys, stored: StoredHead | None, takeover: bool) -> None:

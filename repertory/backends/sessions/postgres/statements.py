@@ -24,12 +24,14 @@ class Statements:
     def __init__(self, schema: str) -> None:
         sessions = f"{schema}.sessions"
         free = f"(s.owner IS NULL OR s.owner = $2::text OR NOT {alive_sql('s.owner', schema)})"
-        # Name, owner, takeover. No line when a live owner has it.
+        # Name, owner, takeover. No line when a live owner has it; with the line, the owner before as it was read first.
         self.acquire = (
-            f"WITH mine AS (INSERT INTO {sessions} AS s (name, owner, generation)"
+            f"WITH before AS (SELECT owner FROM {sessions} WHERE name = $1::text AND aside = 0),"
+            f" mine AS (INSERT INTO {sessions} AS s (name, owner, generation)"
             f" VALUES ($1::text, $2::text, nextval('{schema}.generations'))"
             " ON CONFLICT (name, aside) DO UPDATE SET owner = excluded.owner, generation = excluded.generation"
-            f" WHERE $3::boolean OR {free} RETURNING {_LINE}) SELECT {_LINE}, {_UNSYNCED} FROM mine"
+            f" WHERE $3::boolean OR {free} RETURNING {_LINE})"
+            f" SELECT {_LINE}, {_UNSYNCED}, (SELECT owner FROM before) FROM mine"
         )
         # Name, owner, generation.
         self.acquire_again = (

@@ -614,7 +614,9 @@ def _beginning(session_id: str, rows: Sequence[Row]) -> list[Parameter]:
 
 def _owned(session_id: str, owner: str, line: ResultLine) -> OwnedLine:
     session, generation, agents, seqs = line[:4]
-    lease = Lease(session_id=session_id, owner=owner, generation=cast("int", generation))
+    before = cast("str | None", line[5]) if len(line) > 5 else None  # Nobody, where a lease is taken back.
+    taken_from = before if before != owner else None
+    lease = Lease(session_id=session_id, owner=owner, generation=cast("int", generation), taken_from=taken_from)
     return OwnedLine(lease, cast("int", session), cast("list[str]", agents), cast("list[int]", seqs))
 
 

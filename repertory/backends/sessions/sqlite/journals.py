@@ -648,11 +648,12 @@ class LeaseTable:
 
     def acquire(self, session_id: str, *, takeover: bool) -> OwnedLease:
         self._lock.acquire()
-        found = self.line(session_id)
+        found, before = self.line(session_id), None
         if found is None:
             generation = self._create(session_id)
         else:
             generation, owner = found
+            before = owner if owner != self._owner else None
             if owner is not None and not takeover and self.in_other_hands(owner):
                 self._lock.ask(owner, session_id)
                 raise busy(session_id, owner)
@@ -660,7 +661,8 @@ class LeaseTable:
             self._connection.execute(
                 "UPDATE sessions SET generation = ?, owner = ? WHERE name = ?", (generation, self._owner, session_id)
             )
-        held = OwnedLease(Lease(session_id=session_id, owner=self._owner, generation=generation), fresh=found is None)
+        lease = Lease(session_id=session_id, owner=self._owner, generation=generation, taken_from=before)
+        held = OwnedLease(lease, fresh=found is None)
         self._held[session_id] = held
         return held
 
