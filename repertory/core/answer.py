@@ -43,6 +43,8 @@ _CountKey = Literal["inputTokens", "outputTokens", "totalTokens", "cacheReadInpu
 _COUNTS: tuple[_CountKey, ...] = get_args(_CountKey)
 _LATENCY_MS_MAX = 1e15
 """A larger or non-numeric latency is ignored: nothing depends on it."""
+_NAME_CHARACTERS_MAX = 512
+"""A longer name of an answer or a model is ignored: nothing depends on it."""
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -63,6 +65,10 @@ class Answer(Struct, frozen=True, kw_only=True):
     """Tool use id to the raw text of an input that is not JSON. The message has `{}` there."""
     truncated: bool
     """True if the token limit cut off a tool use, which was dropped."""
+    response_id: str | None = None
+    """What the provider calls this answer; None when it did not say."""
+    response_model: str | None = None
+    """The model that gave it, by its provider's name; None when it did not say."""
     redact_user: str | None
     """When not None, a guardrail wants the user's last message replaced by this text."""
 
@@ -80,6 +86,7 @@ class Assembler:
         "_latency_ms",
         "_open",
         "_redactions",
+        "_responder",
         "_started",
         "_stop_reason",
         "_usage",
@@ -100,6 +107,7 @@ class Assembler:
         self._usage: Usage = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}
         self._latency_ms: float | None = None
         self._redactions: dict[str, str] = {}
+        self._responder: Mapping[str, object] = {}
 
     @property
     def text(self) -> str:
@@ -139,8 +147,14 @@ class Assembler:
             latency_ms=self._latency_ms,
             invalid_inputs=_invalid_inputs(kept),
             truncated=len(kept) < len(self._blocks),
+            response_id=self._named("id"),
+            response_model=self._named("model"),
             redact_user=self._redactions.get("redactUserContentMessage"),
         )
+
+    def _named(self, key: str) -> str | None:
+        name = self._responder.get(key)
+        return name if isinstance(name, str) and 0 < len(name) <= _NAME_CHARACTERS_MAX else None
 
     def _content(self, blocks: list[BlockBuilder]) -> list[ContentBlock]:
         replacement = self._redactions.get("redactAssistantContentMessage")
@@ -223,6 +237,9 @@ class Assembler:
                 self._usage[key] = count_field(given[key], "metadata", key)
         if not self._usage["totalTokens"]:
             self._usage["totalTokens"] = self._usage["inputTokens"] + self._usage["outputTokens"]
+        responder = body.get("response")
+        if is_mapping(responder):
+            self._responder = responder
         latency_ms = mapping_field(body.get("metrics") or {}, "metadata", "metrics").get("latencyMs")
         if isinstance(latency_ms, int | float) and 0 <= latency_ms < _LATENCY_MS_MAX:
             self._latency_ms = float(latency_ms)

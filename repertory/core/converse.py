@@ -423,10 +423,19 @@ class MessageStopEvent(TypedDict, total=False):
     stopReason: str
 
 
+class Responder(TypedDict, total=False):
+    """What the provider calls this answer, and the model that gave it, where it says so."""
+
+    id: str
+    model: str
+
+
 class MetadataEvent(TypedDict, total=False):
     """What the answer took. The last event, if there is one."""
 
     metrics: Metrics
+    response: Responder
+    """Ours: Converse has no such field."""
     trace: GuardedTrace | None
     usage: Usage
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +89,16 @@ async def test_request_parameters_usage_and_metrics_follow_the_conventions(recor
         def get_config(self) -> Any:
             return {"model_id": "m-1", "temperature": 0.5, "params": {"max_tokens": 7}, "stop_sequences": ["X"]}
 
-    await Agent(Known(["hi"]), callback_handler=None).invoke_async("hello")
+        async def stream(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
+            async for event in super().stream(*args, **options):
+                if "metadata" in event:
+                    event["metadata"]["response"] = {"id": "answer-1", "model": "m-1-2026"}
+                yield event
+
+    await Agent(Known(["Hello"], chunk=1), callback_handler=None).invoke_async("hello")
     chat = recorder.one("chat m-1")
+    assert chat.attributes["gen_ai.response.id"] == "answer-1"
+    assert chat.attributes["gen_ai.response.model"] == "m-1-2026"
     assert chat.attributes["gen_ai.request.model"] == "m-1"
     assert chat.attributes["gen_ai.request.temperature"] == 0.5
     assert chat.attributes["gen_ai.request.max_tokens"] == 7
@@ -105,6 +113,7 @@ async def test_request_parameters_usage_and_metrics_follow_the_conventions(recor
     }
     assert duration.explicit_bounds[0] == 0.01
     assert len(recorder.points("gen_ai.client.operation.time_to_first_chunk")) == 1
+    assert [point.count for point in recorder.points("gen_ai.client.operation.time_per_output_chunk")] == [4]
     assert len(recorder.points("repertory.turn.duration")) == 1
 
 

@@ -33,7 +33,7 @@ class RuntimeStats(SystemStats):
 def runtime_stats(
     actors: SystemStats, buffers: CommitBuffers, sessions: SessionCounts, doorman: Doorman | None = None
 ) -> RuntimeStats:
-    """The counters of the actors and sessions, the sums of what waits to be stored, and what the doorman has admitted."""
+    """The counters of actors and sessions, the sums of what waits to be stored, and what the doorman has admitted."""
     counters = {field.name: getattr(actors, field.name) for field in fields(SystemStats)}
     counts = [(buffer.count, buffer.error is not None) for buffer in buffers]
     waiting, behind = sum(count for count, _ in counts), sum(late for _, late in counts)

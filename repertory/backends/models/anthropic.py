@@ -18,7 +18,7 @@ from repertory.backends.models.content import (
     mentions_tools,
     text_in,
 )
-from repertory.backends.models.provider import BaseModelConfig, ModelCall
+from repertory.backends.models.provider import BaseModelConfig, ModelCall, responder
 from repertory.backends.models.sdk import ClientSettings, SDKModel, Service, as_plain, ask, with_params
 from repertory.core.answer import count_field, filled, is_mapping, malformed, mapping_field
 from repertory.errors import ModelStreamBroken
@@ -307,7 +307,7 @@ _LOCATIONS = {
 class MessagesReader:
     """Reads one answer. Errors: `ModelFailed` for nonsense, `ModelStreamBroken` when the end never came."""
 
-    __slots__ = ("_ended", "_inputs", "_open", "_stop_reason", "_usage")
+    __slots__ = ("_ended", "_inputs", "_names", "_open", "_stop_reason", "_usage")
 
     def __init__(self) -> None:
         self._ended = False
@@ -318,11 +318,14 @@ class MessagesReader:
         may not.
         """
         self._usage: dict[str, int] = {}
+        self._names: tuple[object, object] = (None, None)
 
     def feed(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
         match event.get("type"):
             case "message_start":
-                self._count(mapping_field(event.get("message"), "message_start", "message").get("usage"))
+                message = mapping_field(event.get("message"), "message_start", "message")
+                self._names = message.get("id"), message.get("model")
+                self._count(message.get("usage"))
                 yield {"messageStart": {"role": "assistant"}}
             case "content_block_start":
                 yield from self._block_start(event)
@@ -360,7 +363,7 @@ class MessagesReader:
         yield {"messageStop": {"stopReason": STOP_REASONS.get(reason, reason)}}
         if self._usage:
             counted = {**self._usage, "totalTokens": sum(self._usage.values())}
-            yield {"metadata": {"usage": cast("Usage", counted)}}
+            yield {"metadata": {"usage": cast("Usage", counted), **responder(*self._names)}}
 
     def _block_start(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
         index, name = _index(event), "content_block_start"

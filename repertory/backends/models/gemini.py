@@ -16,7 +16,14 @@ import anyio.to_thread
 
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.content import BLANK_TEXT, block_kind, bytes_in, cannot_take, input_of, text_in
-from repertory.backends.models.provider import NONSENSE, BaseModelConfig, ModelCall, ProviderModel, retry_after_s
+from repertory.backends.models.provider import (
+    NONSENSE,
+    BaseModelConfig,
+    ModelCall,
+    ProviderModel,
+    responder,
+    retry_after_s,
+)
 from repertory.backends.models.sdk import (
     Service,
     as_plain,
@@ -376,7 +383,7 @@ _FILTERS = frozenset(("RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "
 class ContentReader:
     """Reads one answer. Errors: `ModelFailed` for nonsense, `ModelStreamBroken` when the end never came."""
 
-    __slots__ = ("_blocks", "_finish", "_kind", "_seed", "_started", "_usage", "_used")
+    __slots__ = ("_blocks", "_finish", "_kind", "_names", "_seed", "_started", "_usage", "_used")
 
     def __init__(self, seed: str) -> None:
         """`seed`: the id of a tool use is made from it when the service gives none."""
@@ -387,6 +394,7 @@ class ContentReader:
         self._used = 0
         self._finish: str | None = None
         self._usage: Mapping[str, object] = {}
+        self._names: tuple[object, object] = (None, None)
         self._started = False
 
     def feed(self, piece: Mapping[str, object]) -> Iterator[StreamEvent]:
@@ -395,6 +403,8 @@ class ContentReader:
             yield {"messageStart": {"role": "assistant"}}
         if is_mapping(usage := piece.get("usage_metadata")):
             self._usage = usage
+        if piece.get("response_id"):
+            self._names = piece["response_id"], piece.get("model_version") or self._names[1]
         if is_mapping(feedback := piece.get("prompt_feedback")) and feedback.get("block_reason"):
             self._finish = "PROHIBITED_CONTENT"
         for candidate in _first(piece.get("candidates")):
@@ -411,7 +421,7 @@ class ContentReader:
         stop = "content_filtered" if self._finish in _FILTERS else _STOPS.get(self._finish, "end_turn")
         yield {"messageStop": {"stopReason": "tool_use" if self._used and stop == "end_turn" else stop}}
         if self._usage:
-            yield {"metadata": {"usage": cast("Usage", _counted(self._usage))}}
+            yield {"metadata": {"usage": cast("Usage", _counted(self._usage)), **responder(*self._names)}}
 
     def _part(self, part: Mapping[str, object]) -> Iterator[StreamEvent]:
         signature = part.get("thought_signature")

@@ -34,6 +34,7 @@ from repertory.backends.models.provider import (
     ModelCall,
     ProviderModel,
     release,
+    responder,
     retry_after_s,
 )
 from repertory.backends.models.sdk import (
@@ -49,7 +50,7 @@ from repertory.errors import Invalid, ModelStreamBroken, RepertoryError
 from repertory.logs import INFO, note
 
 if TYPE_CHECKING:
-    from repertory.core.converse import ContentBlockDelta, ContentBlockStartToolUse, StreamEvent
+    from repertory.core.converse import ContentBlockDelta, ContentBlockStartToolUse, Metrics, StreamEvent
     from repertory.core.messages import Message, ToolSpec, Usage
 
 _log = logging.getLogger("repertory.models")
@@ -347,7 +348,8 @@ class ChatReader:
         yield {"messageStop": {"stopReason": "tool_use" if self._used and stop == "end_turn" else stop}}
         given, made = _number(last.get("prompt_eval_count")), _number(last.get("eval_count"))
         usage: Usage = {"inputTokens": given, "outputTokens": made, "totalTokens": given + made}
-        yield {"metadata": {"usage": usage, "metrics": {"latencyMs": _number(last.get("total_duration")) // 1_000_000}}}
+        metrics: Metrics = {"latencyMs": _number(last.get("total_duration")) // 1_000_000}
+        yield {"metadata": {"usage": usage, "metrics": metrics, **responder(None, last.get("model"))}}
 
     def _speak(self, kind: str, text: str) -> Iterator[StreamEvent]:
         if self._kind != kind:

@@ -21,7 +21,7 @@ from repertory.backends.models.content import (
     input_of,
     text_in,
 )
-from repertory.backends.models.provider import BaseModelConfig, ModelCall
+from repertory.backends.models.provider import BaseModelConfig, ModelCall, responder
 from repertory.backends.models.sdk import (
     ClientSettings,
     SDKModel,
@@ -293,7 +293,7 @@ Voice = Literal["text", "reasoning"]
 class CompletionReader:
     """Reads one answer. Errors: `ModelFailed` for nonsense, `ModelStreamBroken` when the end never came."""
 
-    __slots__ = ("_blocks", "_calls", "_finish", "_refused", "_spoken", "_started", "_usage", "_voice")
+    __slots__ = ("_blocks", "_calls", "_finish", "_names", "_refused", "_spoken", "_started", "_usage", "_voice")
 
     def __init__(self) -> None:
         self._started = False
@@ -307,12 +307,15 @@ class CompletionReader:
         self._finish: str | None = None
         self._refused = False
         self._usage = _SILENCE
+        self._names: tuple[object, object] = (None, None)
 
     def feed(self, chunk: Mapping[str, object]) -> Iterator[StreamEvent]:
         """Our events for the next chunk. Only the first choice is read."""
         if not self._started:
             self._started = True
             yield {"messageStart": {"role": "assistant"}}
+        if chunk.get("id"):
+            self._names = chunk["id"], chunk.get("model") or self._names[1]
         if is_mapping(usage := chunk.get("usage")):
             self._usage = usage
         for choice in _mappings(chunk, "choices"):
@@ -341,7 +344,7 @@ class CompletionReader:
             yield {"contentBlockStop": {"contentBlockIndex": call.block}}
         yield {"messageStop": {"stopReason": self._stop_reason(self._finish)}}
         if usage := _counted(self._usage):
-            yield {"metadata": {"usage": cast("Usage", usage)}}
+            yield {"metadata": {"usage": cast("Usage", usage), **responder(*self._names)}}
 
     def _on_delta(self, delta: Mapping[str, object], answer_id: str) -> Iterator[StreamEvent]:
         thought = next(

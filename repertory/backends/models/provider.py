@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, cast
 
 import anyio
 from msgspec import Struct
@@ -25,7 +25,7 @@ from repertory.errors import Invalid, RepertoryError
 from repertory.logs import INFO, note
 
 if TYPE_CHECKING:
-    from repertory.core.converse import StreamEvent
+    from repertory.core.converse import Responder, StreamEvent
     from repertory.core.messages import Message, ToolSpec
 
 _log = logging.getLogger("repertory.models")
@@ -247,6 +247,13 @@ _WORDS = (
     "too many input tokens",
     "too many total text bytes",
 )
+
+
+def responder(answer_id: object, model: object) -> dict[str, Responder]:
+    """The part of a metadata event that names the answer and its model, as far as the provider has named them."""
+    names = {"id": answer_id, "model": model}
+    found = {key: name for key, name in names.items() if isinstance(name, str) and name}
+    return {"response": cast("Responder", found)} if found else {}
 
 
 def is_overflow(message: str, *codes: str) -> bool:

@@ -424,9 +424,18 @@ class ModelCallBlock(_Block):
     def watching(
         self, publish: Callable[[StreamEvent], Awaitable[None]] | None
     ) -> Callable[[StreamEvent], Awaitable[None]]:
+        clock, measures, before = self.telemetry.clock, self.telemetry.measures, 0.0
+
         async def watch(event: StreamEvent) -> None:
-            if self._first_s is None and ("contentBlockDelta" in event or "contentBlockStart" in event):
-                self._first_s = self.telemetry.clock() - self.began
+            nonlocal before
+            if "contentBlockDelta" in event or "contentBlockStart" in event:
+                if self._first_s is None:
+                    before = clock()
+                    self._first_s = before - self.began
+                elif measures is not None and "contentBlockDelta" in event:
+                    now = clock()
+                    measures.chunk(self._said, now - before)
+                    before = now
             if publish is not None:
                 await publish(event)
 
@@ -449,6 +458,10 @@ class ModelCallBlock(_Block):
             added["gen_ai.response.time_to_first_chunk"] = self._first_s
         if answer is not None:
             added["gen_ai.response.finish_reasons"] = (answer.stop_reason,)
+            if answer.response_id is not None:
+                added["gen_ai.response.id"] = answer.response_id
+            if answer.response_model is not None:
+                added["gen_ai.response.model"] = answer.response_model
             added.update(usage_attributes(answer.usage))
         if self.telemetry.policy.capture:
             self._show_content()

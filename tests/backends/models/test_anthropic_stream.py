@@ -209,3 +209,9 @@ def test_an_answer_without_its_end_is_broken_and_one_without_a_reason_is_nonsens
         read(BEGIN, end()[0])
     with pytest.raises(ModelFailed):
         read(BEGIN, end()[1])
+
+
+def test_an_answer_has_the_names_that_the_service_gave_it() -> None:
+    begin = {"type": "message_start", "message": {**BEGIN["message"], "id": "msg_1", "model": "claude-4"}}
+    answer = read(begin, start(0, type="text", text="Hi"), stop(0), *end())
+    assert (answer.response_id, answer.response_model) == ("msg_1", "claude-4")

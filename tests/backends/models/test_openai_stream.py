@@ -249,3 +249,13 @@ def test_an_answer_without_a_finish_reason_is_broken_and_one_without_a_message_i
     for message in (None, "text"):
         with pytest.raises(ModelFailed):
             whole(message)  # type: ignore[arg-type]
+
+
+def test_an_answer_has_the_names_that_its_server_gave_it() -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 1}
+    answer = read({**said(content="Hi"), "model": "gpt-5.4-2026-01"}, {**said("stop"), "usage": usage})
+    assert (answer.response_id, answer.response_model) == ("chatcmpl-1", "gpt-5.4-2026-01")
+    answer = whole({"content": "Hi"}, model="local", usage=usage)
+    assert (answer.response_id, answer.response_model) == ("c", "local")
+    nonsense = whole({"content": "Hi"}, model=["x"], usage=usage, id={"no": 1})
+    assert (nonsense.response_id, nonsense.response_model) == (None, None)
