@@ -54,7 +54,7 @@ CALLS: dict[str, tuple[dict[str, object], str]] = {
     "image_reader": ({"image_path": "dot.png"}, "png"),
     "journal": ({"action": "write", "content": "dear diary"}, ""),
     "load_tool": ({"name": "shout", "path": "shout.py"}, "shout"),
-    "python_repl": ({"code": "print(6 * 7)"}, "42"),
+    "python_repl": ({"code": "print(6 * 7)", "interactive": False}, "42"),
     "shell": ({"command": "echo hello"}, "hello"),
     "sleep": ({"seconds": 0.01}, "0.01"),
     "stop": ({"reason": "enough"}, "enough"),
