@@ -9,6 +9,8 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 RUN := .venv/bin/python
 VENV := .venv/.installed$(if $(PYTHON),-$(subst /,_,$(PYTHON)))
+# Three for two cores: many tests wait for a process, a lease or a server.
+WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 PEERS := $(if $(wildcard tests/peers/package-lock.json),tests/peers/node_modules/.installed)
 
 .PHONY: help venv peers demo cluster-demo fast test check lint types contracts docs format bench soak lock clean
@@ -35,11 +37,11 @@ cluster-demo: $(VENV) $(PEERS) ## Run four processes on PostgreSQL under load: o
 
 fast: $(VENV) $(PEERS) ## Look at every file of tests once, in three minutes (ARGS="tests/app" for a part of them)
 	@echo "fast: pytest over tests/, as tests/lanes.py says"
-	@$(RUN) -m pytest -n auto --dist worksteal --fast $(ARGS)
+	@$(RUN) -m pytest -n $(WORKERS) --dist worksteal --fast $(ARGS)
 
-test: $(VENV) $(PEERS) ## Run every test, on asyncio and on trio, one process per core (ARGS="-n 0 ..." for one in all)
-	@echo "test: pytest over tests/"
-	@$(RUN) -m pytest -n auto --dist worksteal $(ARGS)
+test: $(VENV) $(PEERS) ## Run every test, the slow ones on asyncio or trio by turns (ARGS="-n 0 ..." for one process)
+	@echo "test: pytest over tests/, as tests/lanes.py says"
+	@$(RUN) -m pytest -n $(WORKERS) --dist worksteal --alternate-loops $(ARGS)
 
 check: lint types contracts docs ## Format, lint, types, import contracts and documented examples
 
@@ -69,7 +71,8 @@ format: $(VENV) ## Rewrite the files as ruff wants them
 bench: $(VENV) ## Run every benchmark and say which bars were missed (ARGS=--strict makes a miss an error)
 	@$(RUN) -m bench $(ARGS)
 
-soak: $(VENV) $(PEERS) ## Run the long fault campaigns (MINUTES=2 for each, a quarter of an hour of many turns, extras old and new, the SDK's own tests)
+soak: $(VENV) $(PEERS) ## Run the long fault campaigns (MINUTES=2 for each, a quarter of an hour of many turns, slow tests on their other loop, extras old and new, the SDK's own tests)
+	@$(RUN) -m pytest -n $(WORKERS) --dist worksteal --other-loops
 	@$(RUN) -m bench.conservation --seeds 1000
 	@$(RUN) -m tests.simulation.damaged_documents --seeds 300
 	@$(RUN) -m tests.simulation.hostile_exports --seeds 5000

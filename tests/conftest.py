@@ -19,7 +19,7 @@ from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
 from repertory.runtime.testing.virtual_time import virtual_asyncio, virtual_trio
-from tests.lanes import SLOWEST, fast_lane, note_slow, read_slow, slowest_files
+from tests.lanes import SLOWEST, alternated, fast_lane, note_slow, read_slow, slowest_files
 from tests.postgres_server import PostgresServer, shared_server
 
 settings.register_profile("no times", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -35,13 +35,19 @@ def pytest_configure() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """See `tests/lanes.py`."""
     parser.addoption("--fast", action="store_true", help="the fast lane: see tests/lanes.py")
+    parser.addoption("--alternate-loops", action="store_true", help="run each slow case on one loop")
+    parser.addoption("--other-loops", action="store_true", help="run what --alternate-loops leaves out")
     parser.addoption("--note-slow", action="store_true", help="write tests/slow.txt anew, after a run of all tests")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--fast`, the fast lane alone."""
+    """See `tests/lanes.py`."""
+    kept: list[pytest.Item] = items
     if config.getoption("fast"):
         kept = fast_lane(items, read_slow())
+    elif config.getoption("alternate_loops") or config.getoption("other_loops"):
+        kept = alternated(items, read_slow(), other=config.getoption("other_loops"))
+    if kept is not items:
         chosen = {id(item) for item in kept}
         config.hook.pytest_deselected(items=[item for item in items if id(item) not in chosen])
         items[:] = kept

@@ -1,4 +1,8 @@
-"""Which tests `make fast` runs, and where the time of a run went.
+"""Which tests `make test` and `make fast` run, and where the time of a run went.
+
+A whole run (`--alternate-loops`, as `make test` says) has every test in it, with every case. A case that takes longer
+than `ONE_LOOP_S` runs on one of the two event loops, but in `tests/runtime` and `tests/actors`, where loops differ;
+`make soak` runs it on the other one (`--other-loops`). Without either option a test runs on both.
 
 The fast lane looks at every file of tests, and at nearly every test in it, in one case each where that is enough:
 
@@ -21,7 +25,7 @@ from pathlib import Path
 import pytest
 
 BOTH_LOOPS = ("tests/runtime/", "tests/actors/")
-ONE_CASE_S = 0.1
+ONE_LOOP_S = ONE_CASE_S = 0.1
 LEFT_OUT_S = 0.4
 SLOWEST = 20
 SLOW = Path(__file__).with_name("slow.txt")
@@ -51,15 +55,34 @@ def fast_lane(items: Sequence[pytest.Item], slow: Mapping[str, float]) -> list[p
     return [item for item in items if id(item) in kept]
 
 
+def alternated(items: Sequence[pytest.Item], slow: Mapping[str, float], *, other: bool = False) -> list[pytest.Item]:
+    """The tests of a whole run, in their order. `other`: those that it leaves out, instead."""
+    by_case: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if slow.get(_test(item), 0.0) > ONE_LOOP_S:
+            by_case[_loopless(item)].append(item)
+    left_out = {
+        id(case)
+        for name, cases in by_case.items()
+        for number, case in enumerate(cases)
+        if number != zlib.crc32(name.encode()) % len(cases)
+    }
+    return [item for item in items if (id(item) in left_out) is other]
+
+
 def _test(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
 
 
 def _choice(item: pytest.Item, slow: Mapping[str, float]) -> str:
     """What those tests have in common of which the lane runs one."""
+    name = _test(item)
+    return name if slow.get(name, 0.0) > ONE_CASE_S else _loopless(item)
+
+
+def _loopless(item: pytest.Item) -> str:
+    """The case without its loop, where it is enough to look at one."""
     name, _, case = item.nodeid.partition("[")
-    if slow.get(name, 0.0) > ONE_CASE_S:
-        return name
     spec = getattr(item, "callspec", None)
     if spec is None or "anyio_backend" not in spec.params or name.startswith(BOTH_LOOPS):
         return item.nodeid
