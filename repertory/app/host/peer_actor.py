@@ -7,6 +7,7 @@ Supervised by the root.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 import anyio
@@ -73,8 +74,8 @@ class PeerWork(Protocol):
         """The runtime's among its peers."""
         ...
 
-    async def serve(self) -> None:
-        """Answer the others until cancelled."""
+    async def serve(self, start: Callable[[RunTurn], object]) -> None:
+        """Answer the others until cancelled. `start` begins a turn, from this very job."""
         ...
 
     async def look(self) -> None:
@@ -94,7 +95,7 @@ class PeerWork(Protocol):
         ...
 
 
-class PeerActor(Actor["LookAround | RunTurn | WatchSignal"]):
+class PeerActor(Actor["LookAround | WatchSignal"]):
     """See above."""
 
     def __init__(self, work: PeerWork) -> None:
@@ -104,18 +105,20 @@ class PeerActor(Actor["LookAround | RunTurn | WatchSignal"]):
         return {"name": self._work.name}
 
     async def on_ready(self) -> None:
-        self.context.job(self._work.serve, name="serve peers")
+        self.context.job(self._work.serve, self._start, name="serve peers")
         self.context.job(self._work.notice, name="notice being alone")
         self.context.every(LOOK_S * self.context.rng.uniform(0.8, 1.2), LookAround())
 
-    async def handle(self, message: LookAround | RunTurn | WatchSignal) -> Next:
+    def _start(self, turn: RunTurn) -> None:
+        """From a job, without the way through the mailbox: a call waits for it."""
+        self.context.job(self._work.run_call, turn, name="turn of a peer")
+
+    async def handle(self, message: LookAround | WatchSignal) -> Next:
         match message:
             case LookAround():
                 await self._work.look()
             case WatchSignal():
                 self.context.job(self._work.watch, message, name="cancel signal")
-            case RunTurn():
-                self.context.job(self._work.run_call, message, name="turn of a peer")
             case _:
                 assert_never(message)
         return carry_on()

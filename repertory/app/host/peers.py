@@ -13,7 +13,7 @@ import math
 import random
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from secrets import token_hex
 from typing import TYPE_CHECKING, cast
@@ -158,6 +158,7 @@ class Cluster:
         """Whether the directory was reached the last time."""
         self._looked_at = -math.inf
         """When the directory was last reached."""
+        self._start: Callable[[RunTurn], object]
         self._joined = anyio.Event()
         self._not_joined: RepertoryError | None = None
         """Why this runtime could not join."""
@@ -306,7 +307,10 @@ class Cluster:
             self._actor.tell(watch)
         try:
             soon = _FIRST_S if way.suspects(peer.name) else math.inf
-            async with self._wire.call(peer.address, "call", call.as_json()) as lines, _first(lines, soon) as heard:
+            async with (
+                self._wire.call(peer.address, "call", call.as_json()) as lines,
+                nullcontext(lines) if soon == math.inf else aclosing(_first(lines, soon)) as heard,
+            ):
                 async for line in heard:
                     way.heard()
                     told.line(peer.name, line)
@@ -542,7 +546,7 @@ class Cluster:
             except Invalid as error:
                 raise PeerRefused(400, {"error": error_to_json(error)}) from None
             running = self._running.begin(key, invocation.cancel_signal)
-            self._actor.tell(RunTurn(call=running, session=session, invocation=invocation, events=call.events))
+            self._start(RunTurn(call=running, session=session, invocation=invocation, events=call.events))
         async with aclosing(running.lines(call.run, call.after)) as lines:
             yield lines
 
@@ -588,8 +592,9 @@ class Cluster:
 
     # --------------------------------------------------------------------------------------------------- being there
 
-    async def serve(self) -> None:
+    async def serve(self, start: Callable[[RunTurn], object]) -> None:
         """Answer the others until cancelled. The first time, an error is kept for the one who joins."""
+        self._start = start
         try:
             if self.doorman.room:
                 await self._wire.serve(self.handle, self._listens)
@@ -712,23 +717,17 @@ async def _turn(active: ActiveSession, invocation: Invocation, *, events: bool) 
             yield event
 
 
-@asynccontextmanager
-async def _first(lines: AsyncIterator[JsonLine], within_s: float) -> AsyncGenerator[AsyncIterator[JsonLine]]:
+async def _first(lines: AsyncIterator[JsonLine], within_s: float) -> AsyncGenerator[JsonLine]:
     """The same lines, of which the first one comes in time. Errors: `PeerLost`."""
-
-    async def checked() -> AsyncGenerator[JsonLine]:
-        first: JsonLine | None = None
-        with anyio.move_on_after(within_s) as waiting:
-            first = await anext(lines, None)
-        if waiting.cancelled_caught:
-            raise PeerLost("the peer is still silent", within_s=within_s)
-        if first is not None:
-            yield first
-            async for line in lines:
-                yield line
-
-    async with aclosing(checked()) as found:
-        yield found
+    first: JsonLine | None = None
+    with anyio.move_on_after(within_s) as waiting:
+        first = await anext(lines, None)
+    if waiting.cancelled_caught:
+        raise PeerLost("the peer is still silent", within_s=within_s)
+    if first is not None:
+        yield first
+        async for line in lines:
+            yield line
 
 
 async def _one_line(line: JsonLine) -> AsyncGenerator[Lines]:

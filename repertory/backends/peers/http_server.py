@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import ssl
 from collections.abc import Callable
 from typing import Final
@@ -73,6 +74,7 @@ class PeerServer:
             await anyio.sleep(_QUICK_S)
             now = anyio.current_time()
             for connection in self._open:
+                connection.cancel_stalled(now)
                 if connection.is_slow(now):
                     watch = connection.watched = _Watch(anyio.CancelScope(), anyio.Event())
                     tasks.start_soon(connection.watch, watch)
@@ -117,6 +119,8 @@ class _Connection:
         self._lock = anyio.Lock(fast_acquire=True)
         self._answering = False
         self._written = 0.0
+        self._sending = math.inf
+        """Since when something is being sent."""
         self.watched: _Watch | None = None
         self._entered = False
         self._served = False
@@ -231,6 +235,11 @@ class _Connection:
     def is_slow(self, now: float) -> bool:
         """An answer takes so long that it should be watched, and is not."""
         return self._answering and self.watched is None and now - self._written >= _QUICK_S
+
+    def cancel_stalled(self, now: float) -> None:
+        """Drop the connection if its caller takes nothing of an answer any more."""
+        if now - self._sending > self._limits.stalled_s:
+            self._scope.cancel()
 
     async def _answer(self, request: _Request) -> None:
         self._entered = False
@@ -354,12 +363,14 @@ class _Connection:
 
     async def _send(self, data: bytes) -> None:
         """To nobody, when the caller has gone: then whatever is under way for it is cancelled."""
+        self._sending = anyio.current_time()
         try:
-            with anyio.fail_after(self._limits.stalled_s):
-                await self._stream.send(data)
+            await self._stream.send(data)
         except _BROKEN:
             self._scope.cancel()
             await checkpoint()
+        finally:
+            self._sending = math.inf
 
 
 class _Watch(Struct, eq=False):
