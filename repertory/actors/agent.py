@@ -647,6 +647,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
 class TurnStarter:
     """Decides how each turn of one agent begins."""
 
+    __slots__ = ("_journal", "_parts", "_unknown_outcome")
+
     def __init__(self, journal: ActorJournal, parts: AgentParts, unknown_outcome: UnknownOutcome) -> None:
         self._journal = journal
         self._parts = parts
@@ -693,6 +695,8 @@ class TurnStarter:
 
 class NamedTurns:
     """The latest turns of one agent by idempotency token."""
+
+    __slots__ = ("_open", "_results")
 
     def __init__(self, image: Image) -> None:
         self._open = image.token[0] if image.token is not None and not _is_answered(image.last_message) else None

@@ -600,6 +600,8 @@ LINGER_S = 1.0
 class SerialQueue:
     """An actor's work items, run one after the other in one job, which ends when there have been none for a while."""
 
+    __slots__ = ("_beside", "_called", "_name", "_take", "_waiting", "busy")
+
     def __init__(self, name: str, take: Callable[[], Awaitable[None] | None]) -> None:
         """`name`: the job's. `take` gives the next work item, or None if there is none."""
         self._name = name

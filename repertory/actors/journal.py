@@ -63,6 +63,22 @@ class ActorJournal:
     For a session without a store `hand_over`, `commit`, `begin` and `prove` do nothing.
     """
 
+    __slots__ = (
+        "_author",
+        "_buffer",
+        "_confirmed_at",
+        "_ended",
+        "_journal",
+        "_persister",
+        "_read_model",
+        "_unshown",
+        "asked",
+        "fold",
+        "owes",
+        "timers",
+        "wall",
+    )
+
     def __init__(
         self,
         persister: ActorRef[PersisterMessage],

@@ -47,6 +47,19 @@ class Unheard:
 class TimerAlarm:
     """Begins the turns of an agent's timers as they come due."""
 
+    __slots__ = (
+        "_begun",
+        "_call",
+        "_closed",
+        "_context",
+        "_journal",
+        "_owes",
+        "_queued",
+        "_ready",
+        "_rests_until",
+        "_servants",
+    )
+
     def __init__(self, context: Context, journal: ActorJournal, owes: OwedTimes, call: Callable[[Timer], None]) -> None:
         """`call` queues the turn of a timer."""
         self._context = context
@@ -60,7 +73,7 @@ class TimerAlarm:
         self._rests_until = 0.0
         """After a failure that may pass, in epoch seconds."""
         self._closed = False
-        self._servants: list[ReplySlot[None]] = []
+        self._servants: tuple[ReplySlot[None], ...] = ()
         last = journal.fold.last_message
         self._ready = last is None or is_answer(last)
         """False after opening in the middle of a turn: whoever woke the session, or calls, goes on with it first."""
@@ -83,14 +96,15 @@ class TimerAlarm:
             self._queued = True
             self._call(timer)
             return
-        while self._servants:
-            self._servants.pop().reply(None)
+        servants, self._servants = self._servants, ()
+        for servant in servants:
+            servant.reply(None)
         self._set_alarm()
 
     def serve(self) -> Next:
         """Answer when no timer is due any more, or may be fired now. No turn is to go on first."""
         self._ready = True
-        self._servants.append(self._context.defer())
+        self._servants = (*self._servants, self._context.defer())
         self.go_on()
         return carry_on()
 

@@ -125,6 +125,8 @@ def due_at_rest(agent_id: str, fold: Fold, now: float) -> DueTime:
 class Owing(ABC):
     """What an actor owes as its work begins and ends, for the journal that it writes."""
 
+    __slots__ = ("_call_at", "_stated")
+
     def __init__(self) -> None:
         self._call_at: float | None = None
         """When the call began whose work is owed; None between calls."""
@@ -177,6 +179,8 @@ class Owing(ABC):
 
 class OwedTimes(Owing):
     """What an agent that is active owes."""
+
+    __slots__ = ("_claims_soon", "_memory_at", "_summary_at", "_timers_from")
 
     def __init__(self, claims_soon: Callable[[], bool]) -> None:
         """`claims_soon`: whether memories are extracted after the next answer."""

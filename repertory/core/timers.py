@@ -6,7 +6,6 @@ moves it to its next time, so that a crash in between neither loses nor repeats 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -146,12 +145,14 @@ class TimerBook:
     Single operations are safe from any thread, as those of `AgentState` are.
     """
 
+    __slots__ = ("_changes", "_known", "_prompt_bytes", "_recorded", "_wall")
+
     def __init__(self, wall: Callable[[], float], prompt_bytes: int) -> None:
         """`wall` gives epoch seconds; `prompt_bytes` bounds each prompt."""
         self._wall = wall
         self._prompt_bytes = prompt_bytes
         self._recorded: Mapping[str, Timer] = {}
-        self._changes: deque[tuple[str, Timer | None]] = deque()
+        self._changes: list[tuple[str, Timer | None]] = []
         self._known: dict[str, Timer] = {}
         """The recorded ones with the changes."""
 
@@ -186,7 +187,7 @@ class TimerBook:
         """All timers, for the journal; None if they are those that it has. The changes count as taken."""
         changes: list[tuple[str, Timer | None]] = []
         while self._changes:
-            changes.append(self._changes.popleft())
+            changes.append(self._changes.pop(0))
         changed = _with_changes(self._recorded, changes)
         return None if changed == self._recorded else changed
 

@@ -51,6 +51,20 @@ class _Recovery:
 class Children:
     """The children of one incarnation, in the order in which they were first started."""
 
+    __slots__ = (
+        "_by_name",
+        "_closed",
+        "_owner",
+        "_reason",
+        "_recoveries",
+        "_restarts",
+        "_services",
+        "_start_job",
+        "_undecided",
+        "about_to_restart",
+        "settings",
+    )
+
     def __init__(self, owner: ActorRef[object], services: Services, start_job: StartJob) -> None:
         self._owner = owner
         self._services = services

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Never, Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from repertory.errors import Invalid
 from repertory.runtime.mailbox import MailboxSettings
@@ -43,6 +43,9 @@ class Strategy(Enum):
     """The siblings that were started after it."""
 
 
+_MAILBOX = MailboxSettings()
+
+
 class ChildSpec(Struct, frozen=True, kw_only=True):
     """One child of a supervisor."""
 
@@ -51,7 +54,7 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
     factory: Callable[[], Behaviour]
     """Makes a new actor for each incarnation. It must neither fail nor take long: such work belongs in `on_start`."""
     restart: Restart = Restart.PERMANENT
-    mailbox: MailboxSettings = field(default_factory=MailboxSettings)
+    mailbox: MailboxSettings = _MAILBOX
     start_timeout_s: float = 10.0
     """How long `on_start` may take."""
     stop_timeout_s: float = 5.0

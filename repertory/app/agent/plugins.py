@@ -123,6 +123,8 @@ def check_plugins(plugins: object, kind: type[P]) -> list[P]:
 class LatePlugins:
     """The plugins whose asynchronous `init_agent` has not finished."""
 
+    __slots__ = ("_agent", "_left")
+
     def __init__(self, agent: object) -> None:
         self._agent = agent
         self._left: list[tuple[Plugin, Awaitable[None] | None]] = []

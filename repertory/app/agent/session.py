@@ -131,6 +131,8 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
 class AgentLife(SessionLife):
     """The life of an agent, which first applies loaded snapshots and edits."""
 
+    __slots__ = ("loads",)
+
     def __init__(self, agent_id: str, spec: Callable[[], SessionSpec], joined: Callable[[ActiveSession], None]) -> None:
         super().__init__(f"agent {agent_id}", spec, joined)
         self.loads: list[SnapshotFields | MessagesEdit] = []
@@ -176,6 +178,8 @@ class Summarizer:
 
     Their tokens count towards the active budgets, as used by `agent_id/summary`.
     """
+
+    __slots__ = ("_parts", "_who")
 
     def __init__(self, parts: AgentParts, agent_id: str) -> None:
         self._parts = parts
@@ -235,6 +239,8 @@ async def _ask_agent(agent: Any, prompt: str) -> str:
 
 class AgentCalls:
     """The calls of one agent object that run."""
+
+    __slots__ = ("running", "stop")
 
     def __init__(self) -> None:
         self.running: list[str | None] = []

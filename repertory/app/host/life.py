@@ -243,6 +243,19 @@ call_in_children(_forget_parent)
 class SessionLife:
     """Starts the session of one agent, graph or swarm, and ends it."""
 
+    __slots__ = (
+        "__weakref__",
+        "_current",
+        "_current_in",
+        "_held",
+        "_held_in",
+        "_keeps_host",
+        "_name",
+        "_on_joined",
+        "_spec",
+        "_task",
+    )
+
     def __init__(
         self,
         name: str,

@@ -113,6 +113,8 @@ class ActivationLock:
     start a second set on the same conversation; it is refused while the first one lives.
     """
 
+    __slots__ = ("__weakref__", "_lock", "_paused", "_session", "_starting")
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._starting = False

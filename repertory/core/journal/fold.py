@@ -54,6 +54,32 @@ class Fold:
     and never edited, so that images and readers in other threads share them.
     """
 
+    __slots__ = (
+        "_named",
+        "_partial",
+        "_unchecked",
+        "anchors",
+        "cursors",
+        "finished_tools",
+        "frontier",
+        "kept",
+        "last_message",
+        "last_message_seq",
+        "last_seq",
+        "message_count",
+        "next_timer",
+        "nodes",
+        "open_tools",
+        "parked",
+        "questions",
+        "responses",
+        "run",
+        "shown",
+        "state",
+        "timers",
+        "turns",
+    )
+
     last_seq: int
     message_count: int
     turns: int
@@ -419,6 +445,8 @@ UNANSWERED_ROWS = 256
 
 class TurnTokens:
     """The idempotency tokens of a journal. Only the fold changes them."""
+
+    __slots__ = ("current", "finished", "unanswered")
 
     def __init__(self, image: Image) -> None:
         self.current = image.token
