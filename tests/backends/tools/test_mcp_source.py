@@ -164,6 +164,7 @@ async def test_streamable_http_does_the_same(tmp_path: Path) -> None:
             await wait_for_note(tmp_path, "stopped")
 
 
+@pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning")  # The package's, of the broken connection.
 async def test_an_http_server_that_is_killed_ends_the_call_and_the_connection(tmp_path: Path) -> None:
     async def cut() -> None:
         try:
