@@ -59,12 +59,23 @@ class Service:
                         "127.0.0.1:0", allow_changes=True, task_status=task_status
                     )
                 )
+                talker = runtime.agent(
+                    AgentSpec(name="talker", model=ScriptedModel(["word " * 400], delay_s=0.05, chunk=5))
+                )
+                talks = anyio.CancelScope()
+
+                async def talk() -> None:
+                    with talks:
+                        await talker.session("talker").invoke("Talk.")
+
+                group.start_soon(talk)
                 self.ready.set()
                 count = 0
                 while not self.stop.is_set():
                     await agent.session(f"worker-{count % 5}").invoke("Go on.")
                     count += 1
                     await anyio.sleep(0.05)
+                talks.cancel()
                 await runtime.drain()
 
 
@@ -134,6 +145,14 @@ def test_pages_fit_phones_and_can_be_read_in_both_schemes(
             assert page.evaluate(CONTRASTS) == [], (name, scheme)
             page.screenshot(path=folder / f"{name}-{scheme}-{tag}.png")
         context.close()
+
+
+def test_an_answer_grows_on_the_page_of_its_session(page: Page, service: Service) -> None:
+    page.goto(f"{service.url}sessions/talker/live")
+    page.locator(".answer").wait_for()
+    seen = len(page.locator(".answer .text").inner_text())
+    longer = "seen => document.querySelector('.answer .text').innerText.length > seen"
+    page.wait_for_function(longer, arg=seen)
 
 
 CONTRASTS = """() => {
