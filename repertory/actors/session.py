@@ -12,7 +12,8 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -27,6 +28,7 @@ from repertory.actors.memory.consumer import MemoryConsumer, MemoryParts
 from repertory.actors.persister import PersisterSettings, persister_spec
 from repertory.core.owed import OwedTimes
 from repertory.core.window.decision import WindowManager
+from repertory.runtime.message import traced
 from repertory.runtime.spec import ChildSpec, Restart, Strategy, SupervisorSettings
 from repertory.runtime.supervisor import Supervisor
 
@@ -109,7 +111,23 @@ class _Factories(Struct, frozen=True):
 
     def memory(self, remembered: MemoryParts) -> MemoryConsumer:
         of = self.settings.agent.session_id, self.settings.agent.agent_id
-        return MemoryConsumer(of, remembered, self.parts.memories, self.parts.wall)
+        trace = partial(_traced_alone, self.settings.agent, self.parts.agent)
+        return MemoryConsumer(of, remembered, self.parts.memories, self.parts.wall, trace)
+
+
+@contextmanager
+def _traced_alone(settings: AgentSettings, parts: AgentParts) -> Generator[None]:
+    """Work for the session that belongs to no call, where the program traces."""
+    telemetry = None if parts.find_telemetry is None else parts.find_telemetry()
+    if telemetry is None:
+        yield
+        return
+    from repertory.backends.telemetry_ports import TracedCall  # loaded when used
+
+    session_id, agent_id = settings.session_id, settings.agent_id
+    nobody = TracedCall(owner=parts.owner, session_id=session_id, agent_id=agent_id, prompt=None, direct=True)
+    with telemetry.begin(nobody) as trace, traced(trace):
+        yield
 
 
 def _claims_soon(memory: MemoryParts | None) -> bool:

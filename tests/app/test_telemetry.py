@@ -40,7 +40,7 @@ from repertory import (
 from repertory.app.host.edge import telemetry as find_telemetry
 from repertory.backends.telemetry.content import CapturePolicy
 from repertory.backends.tools.function_tool import schema_class
-from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed, Throttled
+from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed, Throttled, Unavailable
 from tests.app.guarded_model import GuardedModel, Verdict
 from tests.app.telemetry_recorder import Recorder, recording
 from tests.app.test_peers import Site
@@ -272,6 +272,35 @@ async def test_extraction_is_a_trace_of_its_own_linked_to_the_call(recorder: Rec
     assert extraction.parent is None
     assert [link.context.span_id for link in extraction.links] == [call.context.span_id]
     assert recorder.path(recorder.named("chat")[-1]) == ["repertory.memory.extract", "chat"]
+
+
+class Away:
+    """An extractor that cannot work now."""
+
+    async def extract(self, *args: object, **options: object) -> list[Any]:
+        raise Unavailable("the extractor is away")
+
+
+@pytest.mark.real_time
+async def test_extraction_left_by_an_earlier_process_is_a_trace_of_its_own(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    def agent(extractor: Any) -> tuple[Agent, MemoryManager]:
+        facts = Facts("facts", extraction=ExtractionConfig(trigger=InvocationTrigger(), extractor=extractor))
+        manager = MemoryManager(stores=[facts])
+        session = SQLiteSessionManager("s", path=tmp_path / "s.db")
+        return agent_with("ok", name="anna", memory_manager=manager, session_manager=session), manager
+
+    first, _ = agent(Away())
+    async with first:
+        await first.invoke_async("tea please")
+    recorder.exporter.clear()
+    second, manager = agent(ModelExtractor(model=ScriptedModel(['[{"content": "tea is green"}]'])))
+    async with second:
+        await manager.flush()
+    extraction = recorder.one("repertory.memory.extract")
+    assert (extraction.parent, extraction.links) == (None, ())
+    assert recorder.path(recorder.one("chat")) == ["repertory.memory.extract", "chat"]
 
 
 KILLED = """

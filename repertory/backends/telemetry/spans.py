@@ -264,9 +264,11 @@ class AgentTrace:
     def work(self, name: str, attributes: Mapping[str, Any], *, behind: bool = False) -> AbstractContextManager[object]:
         if not behind:
             return self.block(name, SpanKind.INTERNAL, attributes)
-        if not self.span_context.trace_flags.sampled:
+        known = self.span_context
+        if known.is_valid and not known.trace_flags.sampled:
             return nullcontext()
-        within, links = trace.set_span_in_context(trace.INVALID_SPAN, self._within), [self.link()]
+        within = trace.set_span_in_context(trace.INVALID_SPAN, self._within)
+        links = [self.link()] if known.is_valid else []
         return _Block(self.telemetry, name, SpanKind.INTERNAL, self.attributes(attributes), within, links)
 
     def commit(self, others: Sequence[CallTrace], attributes: Mapping[str, Any]) -> AbstractContextManager[object]:
