@@ -1,8 +1,9 @@
 """Which tests `make test` and `make fast` run, and where the time of a run went.
 
 A whole run (`--alternate-loops`, as `make test` says) has every test in it, with every case. A case that takes longer
-than `ONE_LOOP_S` runs on one of the two event loops, but in `tests/runtime` and `tests/actors`, where loops differ;
-`make soak` runs it on the other one (`--other-loops`). Without either option a test runs on both.
+than `ONE_LOOP_S`, or is one of very many in its file (`MANY`), runs on one of the two event loops, but in
+`tests/runtime` and `tests/actors`, where loops differ; `make soak` runs it on the other one (`--other-loops`). Without
+either option a test runs on both.
 
 The fast lane looks at every file of tests, and at nearly every test in it, in one case each where that is enough:
 
@@ -25,6 +26,18 @@ from pathlib import Path
 import pytest
 
 BOTH_LOOPS = ("tests/runtime/", "tests/actors/")
+MANY = (
+    "tests/backends/models/test_sdk_aimock.py",
+    "tests/backends/models/test_sdk_models.py",
+    "tests/backends/objects/test_object_store_contract.py",
+    "tests/backends/sessions/test_agentcore_contract.py",
+    "tests/backends/sessions/test_lost_connections.py",
+    "tests/backends/sessions/test_message_tree_contract.py",
+    "tests/backends/sessions/test_object_contract.py",
+    "tests/backends/sessions/test_postgres_contract.py",
+    "tests/backends/sessions/test_shared_contract.py",
+    "tests/backends/sessions/test_snapshot_contract.py",
+)
 ONE_LOOP_S = ONE_CASE_S = 0.1
 LEFT_OUT_S = 0.4
 SLOWEST = 20
@@ -59,7 +72,7 @@ def alternated(items: Sequence[pytest.Item], slow: Mapping[str, float], *, other
     """The tests of a whole run, in their order. `other`: those that it leaves out, instead."""
     by_case: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if slow.get(_test(item), 0.0) > ONE_LOOP_S:
+        if slow.get(_test(item), 0.0) > ONE_LOOP_S or item.nodeid.startswith(MANY):
             by_case[_loopless(item)].append(item)
     left_out = {
         id(case)
