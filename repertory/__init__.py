@@ -241,6 +241,7 @@ if TYPE_CHECKING:
     from repertory.core.snapshots.trigger import SnapshotEvery as SnapshotEvery
     from repertory.core.state import AgentState as AgentState
     from repertory.core.timers import Timer as Timer
+    from repertory.core.unfinished import PendingTurn as PendingTurn
     from repertory.core.window.decision import WindowBudget as WindowBudget
     from repertory.core.window.decision import WindowPlan as WindowPlan
     from repertory.core.wire import error_from_json as error_from_json
@@ -487,6 +488,7 @@ _HOMES = {
     "Telemetry": "repertory.app.host.telemetry",
     "Throttled": "repertory.errors",
     "Timer": "repertory.core.timers",
+    "PendingTurn": "repertory.core.unfinished",
     "TokenPrice": "repertory.core.evaluation.turns",
     "Tool": "repertory.backends.ports",
     "ToolContext": "repertory.backends.ports",
@@ -667,6 +669,7 @@ __all__ = [
     "OrchestratorSession",
     "PeerTls",
     "Peers",
+    "PendingTurn",
     "Picture",
     "Plugin",
     "PosixShellSandbox",

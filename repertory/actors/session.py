@@ -13,13 +13,14 @@ it.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 
 from repertory.actors.agent import AgentActor, CallSettings
+from repertory.actors.call import trace_here
 from repertory.actors.context import AgentParts, AgentSettings
 from repertory.actors.conversation import ConversationActor, Summarize
 from repertory.actors.in_memory_journal import InMemoryJournal
@@ -111,22 +112,25 @@ class _Factories(Struct, frozen=True):
 
     def memory(self, remembered: MemoryParts) -> MemoryConsumer:
         of = self.settings.agent.session_id, self.settings.agent.agent_id
-        trace = partial(_traced_alone, self.settings.agent, self.parts.agent)
+        trace = partial(_traced_work, self.settings.agent, self.parts.agent)
         return MemoryConsumer(of, remembered, self.parts.memories, self.parts.wall, trace)
 
 
 @contextmanager
-def _traced_alone(settings: AgentSettings, parts: AgentParts) -> Generator[None]:
-    """Work for the session that belongs to no call, where the program traces."""
-    telemetry = None if parts.find_telemetry is None else parts.find_telemetry()
-    if telemetry is None:
-        yield
-        return
-    from repertory.backends.telemetry_ports import TracedCall  # loaded when used
+def _traced_work(
+    settings: AgentSettings, parts: AgentParts, name: str, attributes: Mapping[str, object]
+) -> Generator[None]:
+    """A span for work behind the answer, of the call that caused it; alone, where that was in another process."""
+    telemetry = parts.find_telemetry() if trace_here() is None and parts.find_telemetry is not None else None
+    with ExitStack() as stack:
+        if telemetry is not None:
+            from repertory.backends.telemetry_ports import TracedCall  # loaded when used
 
-    session_id, agent_id = settings.session_id, settings.agent_id
-    nobody = TracedCall(owner=parts.owner, session_id=session_id, agent_id=agent_id, prompt=None, direct=True)
-    with telemetry.begin(nobody) as trace, traced(trace):
+            session_id, agent_id = settings.session_id, settings.agent_id
+            call = TracedCall(owner=parts.owner, session_id=session_id, agent_id=agent_id, prompt=None, direct=True)
+            stack.enter_context(traced(stack.enter_context(telemetry.begin(call))))
+        if (here := trace_here()) is not None:
+            stack.enter_context(here.work(name, attributes, behind=True))
         yield
 
 

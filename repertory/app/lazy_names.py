@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from repertory.app.host.host import HostSettings as HostSettings
     from repertory.app.host.live import answers_of as answers_of
     from repertory.app.host.live import view_of as view_of
+    from repertory.app.host.live import waits_for_store as waits_for_store
     from repertory.app.host.metrics import unwatch_host as unwatch_host
     from repertory.app.host.metrics import watch_host as watch_host
     from repertory.app.host.peer_calls import boxed_call as boxed_call
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     from repertory.core.timers import DueTimes as DueTimes
     from repertory.core.turn import StopReason as StopReason
     from repertory.core.turn_start import DIRECT_WHILE_BUSY as DIRECT_WHILE_BUSY
+    from repertory.core.unfinished import pending_turn as pending_turn
     from repertory.runtime.host_task import HostTask as HostTask
 
 HOMES = {
@@ -180,6 +182,8 @@ HOMES = {
     "system_text": "repertory.core.messages",
     "together": "repertory.core.memory.progress",
     "answers_of": "repertory.app.host.live",
+    "waits_for_store": "repertory.app.host.live",
+    "pending_turn": "repertory.core.unfinished",
     "view_of": "repertory.app.host.live",
     "unwatch_host": "repertory.app.host.metrics",
     "watch_host": "repertory.app.host.metrics",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
@@ -46,12 +46,17 @@ class Site:
 
     @asynccontextmanager
     async def process(
-        self, name: str, answers: list[Any] | None = None, model: ScriptedModel | None = None, **settings: Any
+        self,
+        name: str,
+        answers: list[Any] | None = None,
+        model: ScriptedModel | None = None,
+        tools: Sequence[object] = (),
+        **settings: Any,
     ) -> AsyncGenerator[Process]:
         peers = Peers(wire=self.network.wire(name), **settings)
         model = model or ScriptedModel(answers or [f"from {name}"], loop=True)
         runtime = Runtime(sessions=self.shelf, peers=peers)
-        agent = runtime.agent(AgentSpec(name="support", model=model))
+        agent = runtime.agent(AgentSpec(name="support", model=model, tools=tools))
         async with runtime:
             yield Process(runtime, agent, model, name)
 

@@ -282,9 +282,7 @@ class Away:
 
 
 @pytest.mark.real_time
-async def test_extraction_left_by_an_earlier_process_is_a_trace_of_its_own(
-    recorder: Recorder, tmp_path: Path
-) -> None:
+async def test_extraction_left_by_an_earlier_process_is_a_trace_of_its_own(recorder: Recorder, tmp_path: Path) -> None:
     def agent(extractor: Any) -> tuple[Agent, MemoryManager]:
         facts = Facts("facts", extraction=ExtractionConfig(trigger=InvocationTrigger(), extractor=extractor))
         manager = MemoryManager(stores=[facts])

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
@@ -22,7 +22,7 @@ from anyio.lowlevel import current_token
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from repertory.actors.call import BUDGETS, KeepProgress, refusals, trace_here
+from repertory.actors.call import BUDGETS, KeepProgress, refusals
 from repertory.actors.memory.store import AddBatch, AddMemory, MemoryStoreClient, PrepareStore, ask_store
 from repertory.actors.persister import ReadImage, ReadSaid, VerifyLease
 from repertory.core.journal.fold import is_answer
@@ -251,11 +251,9 @@ class MemoryConsumer(Actor[MemoryMessage]):
         parts: MemoryParts,
         refs: Mapping[str, ActorRef[MemoryStoreMessage]],
         wall: Callable[[], float],
-        trace: Callable[[], AbstractContextManager[object]] = nullcontext,
+        trace: Callable[[str, Mapping[str, object]], AbstractContextManager[object]],
     ) -> None:
-        """`of`: session and agent. `refs`: the stores' actors, by name. `wall` gives epoch seconds. `trace`: around
-        work whose call is not known, such as that of a process before this one.
-        """
+        """`of`: session and agent. `refs`: actors of stores. `wall`: epoch seconds. `trace` makes a span of a block."""
         self._of = of
         self._ids = {"session": of[0], "agent": of[1]}
         self._parts = parts
@@ -549,7 +547,8 @@ class MemoryConsumer(Actor[MemoryMessage]):
         redactions = sum(each.redacted for each in messages)
         name = f"{seq_range[0]}-{seq_range[1]}" + (f"!{redactions}" if redactions else "")
         try:
-            with self._traced(store, len(taken)) if taken else nullcontext():
+            said = {"gen_ai.data_source.id": store.name, "repertory.memory.messages": len(taken)}
+            with self._trace("repertory.memory.extract", said) if taken else nullcontext():
                 writes = await self._made_of(store, name, chosen.messages, taken, forced=forced) if taken else []
         except Retryable:
             raise
@@ -566,15 +565,6 @@ class MemoryConsumer(Actor[MemoryMessage]):
         store.progress = store.progress.extracted(seq_range, writes)
         store.claimed.pop(seq_range, None)
         await self._keep(store, sure=bool(writes))
-
-    @contextmanager
-    def _traced(self, store: StoreProgress, messages: int) -> Generator[None]:
-        """The block as a span, where somebody traces."""
-        with nullcontext() if trace_here() is not None else self._trace():
-            trace = trace_here()
-            said = {"gen_ai.data_source.id": store.name, "repertory.memory.messages": messages}
-            with nullcontext() if trace is None else trace.work("repertory.memory.extract", said, behind=True):
-                yield
 
     async def _made_of(
         self,

@@ -192,6 +192,11 @@ def answers_of(host: Host, session_id: str) -> dict[str, str]:
     return found
 
 
+def waits_for_store(host: Host, session_id: str, agent_id: str) -> bool:
+    """Whether records of an agent that is alive wait for a store that does not take them."""
+    return any(place.waits for key, place in list(host.places.items()) if key[1:3] == (session_id, agent_id))
+
+
 def session_counts(host: Host) -> tuple[Counter[str], int]:
     """How many sessions are in each state, and how many calls wait behind them. From any thread."""
     states, calls = Counter[str](), 0

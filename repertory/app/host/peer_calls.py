@@ -30,8 +30,9 @@ from repertory.core.json_fields import json_object
 from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.message_tree.json_files import decoded, encoded
 from repertory.core.messages import Json, Prompt, ToolSpec
-from repertory.core.result import AgentResult, TurnEvent
+from repertory.core.result import AgentResult, TurnEvent, interrupts_in
 from repertory.core.timers import DueTimes, Timer
+from repertory.core.unfinished import PendingTurn
 from repertory.errors import Invalid, RepertoryError, StructuredOutputException
 
 _BUSY = ("queue", "reject", "interrupt", "steer")
@@ -265,7 +266,7 @@ class Told:
 
 # What is asked of a session besides a turn.
 
-_Name: TypeAlias = Literal["messages", "interrupts", "history", "timers", "cancel"]
+_Name: TypeAlias = Literal["messages", "interrupts", "history", "timers", "pending", "cancel"]
 SessionQuestion: TypeAlias = "_Name | ChangeTimers"
 
 
@@ -296,9 +297,20 @@ def read_question(body: Json) -> SessionQuestion:
 def answer_json(found: object) -> Json:
     """The answer as JSON."""
     if isinstance(found, list):
-        each = cast("list[object]", found)
-        found = [msgspec.to_builtins(one) if isinstance(one, Interrupt | Timer) else one for one in each]
+        found = [_answer_fields(one) for one in cast("list[object]", found)]
+    elif isinstance(found, PendingTurn):
+        found = {"why": found.why, "interrupts": [one.to_dict() for one in found.interrupts]}
     return cast("Json", encoded({"all": found}))
+
+
+def _answer_fields(one: object) -> object:
+    match one:
+        case Interrupt():
+            return one.to_dict()
+        case Timer():
+            return msgspec.to_builtins(one)
+        case _:
+            return one
 
 
 def read_answer(question: SessionQuestion, answer: Json) -> object:
@@ -308,6 +320,10 @@ def read_answer(question: SessionQuestion, answer: Json) -> object:
         case "timers":
             return msgspec.convert(found, list[Timer])
         case "interrupts":
-            return msgspec.convert(found, list[Interrupt])
+            return interrupts_in({"interrupts": cast("Json", found)})
+        case "pending" if found is not None:
+            fields = json_object(found)
+            why = cast("Any", fields["why"])
+            return PendingTurn(why=why, interrupts=interrupts_in(fields))
         case _:
             return found

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from repertory.core.retry import RetryStrategy, StorePatience
     from repertory.core.timers import Timer
     from repertory.core.turn_start import UnknownOutcome
+    from repertory.core.unfinished import PendingTurn
     from repertory.runtime.drain import ActorsReport
     from repertory.runtime.lifecycle import ActorInfo
     from repertory.runtime.system import OnFatal
@@ -571,6 +572,10 @@ class HostedSession:
         """The questions to a person that have no answer; see `Agent.interrupts`."""
         return cast("list[Interrupt]", await self._ask("interrupts"))
 
+    async def pending(self) -> PendingTurn | None:
+        """What the conversation has left unfinished, and why; None for nothing."""
+        return cast("PendingTurn | None", await self._ask("pending"))
+
     async def history(self) -> list[Message]:
         """A copy of all messages of the conversation, oldest first; see `Agent.history`."""
         return cast("list[Message]", await self._ask("history"))
@@ -587,6 +592,10 @@ class HostedSession:
                     return [later.copy_message(message) for message in session.messages()]
                 case "interrupts":
                     return list(session.read_model.pending_tools.waiting)
+                case "pending":
+                    read_model = session.read_model
+                    behind = later.waits_for_store(self._host, spec.agent.session_id, spec.agent.agent_id)
+                    return later.pending_turn(read_model.pending_tools, runs=read_model.in_a_turn, behind=behind)
                 case "history":
                     from repertory.app.operations.reading import whole_history  # loaded when used
 

@@ -18,14 +18,14 @@ from repertory.backends.models.content import (
     mentions_tools,
     text_in,
 )
-from repertory.backends.models.provider import BaseModelConfig, ModelCall, responder
+from repertory.backends.models.provider import BaseModelConfig, ModelCall, metadata_event
 from repertory.backends.models.sdk import ClientSettings, SDKModel, Service, as_plain, ask, with_params
 from repertory.core.answer import count_field, filled, is_mapping, malformed, mapping_field
 from repertory.errors import ModelStreamBroken
 
 if TYPE_CHECKING:
     from repertory.core.converse import ContentBlockDelta, ContentBlockStart, StreamEvent
-    from repertory.core.messages import Message, Usage
+    from repertory.core.messages import Message
 
 DEFAULT_MODEL_ID = "claude-sonnet-4-6"
 DEFAULT_MAX_TOKENS = 8_192
@@ -363,7 +363,7 @@ class MessagesReader:
         yield {"messageStop": {"stopReason": STOP_REASONS.get(reason, reason)}}
         if self._usage:
             counted = {**self._usage, "totalTokens": sum(self._usage.values())}
-            yield {"metadata": {"usage": cast("Usage", counted), **responder(*self._names)}}
+            yield {"metadata": metadata_event(counted, *self._names)}
 
     def _block_start(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
         index, name = _index(event), "content_block_start"

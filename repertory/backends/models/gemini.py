@@ -21,7 +21,7 @@ from repertory.backends.models.provider import (
     BaseModelConfig,
     ModelCall,
     ProviderModel,
-    responder,
+    metadata_event,
     retry_after_s,
 )
 from repertory.backends.models.sdk import (
@@ -40,7 +40,7 @@ from repertory.errors import Invalid, ModelStreamBroken, RepertoryError
 
 if TYPE_CHECKING:
     from repertory.core.converse import ContentBlockDelta, ContentBlockStartToolUse, StreamEvent
-    from repertory.core.messages import Message, Usage
+    from repertory.core.messages import Message
 
 GEMINI = Service(
     name="Gemini",
@@ -421,7 +421,7 @@ class ContentReader:
         stop = "content_filtered" if self._finish in _FILTERS else _STOPS.get(self._finish, "end_turn")
         yield {"messageStop": {"stopReason": "tool_use" if self._used and stop == "end_turn" else stop}}
         if self._usage:
-            yield {"metadata": {"usage": cast("Usage", _counted(self._usage)), **responder(*self._names)}}
+            yield {"metadata": metadata_event(_counted(self._usage), *self._names)}
 
     def _part(self, part: Mapping[str, object]) -> Iterator[StreamEvent]:
         signature = part.get("thought_signature")

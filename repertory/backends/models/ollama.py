@@ -33,8 +33,8 @@ from repertory.backends.models.provider import (
     BaseModelConfig,
     ModelCall,
     ProviderModel,
+    metadata_event,
     release,
-    responder,
     retry_after_s,
 )
 from repertory.backends.models.sdk import (
@@ -50,8 +50,8 @@ from repertory.errors import Invalid, ModelStreamBroken, RepertoryError
 from repertory.logs import INFO, note
 
 if TYPE_CHECKING:
-    from repertory.core.converse import ContentBlockDelta, ContentBlockStartToolUse, Metrics, StreamEvent
-    from repertory.core.messages import Message, ToolSpec, Usage
+    from repertory.core.converse import ContentBlockDelta, ContentBlockStartToolUse, StreamEvent
+    from repertory.core.messages import Message, ToolSpec
 
 _log = logging.getLogger("repertory.models")
 
@@ -347,9 +347,9 @@ class ChatReader:
         stop = _STOPS.get(reason, reason)
         yield {"messageStop": {"stopReason": "tool_use" if self._used and stop == "end_turn" else stop}}
         given, made = _number(last.get("prompt_eval_count")), _number(last.get("eval_count"))
-        usage: Usage = {"inputTokens": given, "outputTokens": made, "totalTokens": given + made}
-        metrics: Metrics = {"latencyMs": _number(last.get("total_duration")) // 1_000_000}
-        yield {"metadata": {"usage": usage, "metrics": metrics, **responder(None, last.get("model"))}}
+        usage = {"inputTokens": given, "outputTokens": made, "totalTokens": given + made}
+        told = metadata_event(usage, model=last.get("model"))
+        yield {"metadata": {**told, "metrics": {"latencyMs": _number(last.get("total_duration")) // 1_000_000}}}
 
     def _speak(self, kind: str, text: str) -> Iterator[StreamEvent]:
         if self._kind != kind:

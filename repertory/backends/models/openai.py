@@ -21,7 +21,7 @@ from repertory.backends.models.content import (
     input_of,
     text_in,
 )
-from repertory.backends.models.provider import BaseModelConfig, ModelCall, responder
+from repertory.backends.models.provider import BaseModelConfig, ModelCall, metadata_event
 from repertory.backends.models.sdk import (
     ClientSettings,
     SDKModel,
@@ -33,7 +33,7 @@ from repertory.errors import ModelFailed, ModelStreamBroken
 
 if TYPE_CHECKING:
     from repertory.core.converse import ContentBlockDelta, ContentBlockStart, StreamEvent
-    from repertory.core.messages import Message, ToolSpec, Usage
+    from repertory.core.messages import Message, ToolSpec
 
 DEFAULT_MODEL_ID = "gpt-5.4"
 OPENAI = Service(
@@ -344,7 +344,7 @@ class CompletionReader:
             yield {"contentBlockStop": {"contentBlockIndex": call.block}}
         yield {"messageStop": {"stopReason": self._stop_reason(self._finish)}}
         if usage := _counted(self._usage):
-            yield {"metadata": {"usage": cast("Usage", usage), **responder(*self._names)}}
+            yield {"metadata": metadata_event(usage, *self._names)}
 
     def _on_delta(self, delta: Mapping[str, object], answer_id: str) -> Iterator[StreamEvent]:
         thought = next(

@@ -25,8 +25,8 @@ from repertory.errors import Invalid, RepertoryError
 from repertory.logs import INFO, note
 
 if TYPE_CHECKING:
-    from repertory.core.converse import Responder, StreamEvent
-    from repertory.core.messages import Message, ToolSpec
+    from repertory.core.converse import MetadataEvent, Responder, StreamEvent
+    from repertory.core.messages import Message, ToolSpec, Usage
 
 _log = logging.getLogger("repertory.models")
 
@@ -249,11 +249,14 @@ _WORDS = (
 )
 
 
-def responder(answer_id: object, model: object) -> dict[str, Responder]:
-    """The part of a metadata event that names the answer and its model, as far as the provider has named them."""
+def metadata_event(usage: Mapping[str, int], answer_id: object = None, model: object = None) -> MetadataEvent:
+    """What an answer took, with the names that the provider has given it and its model, as far as it has."""
+    found: MetadataEvent = {"usage": cast("Usage", usage)}
     names = {"id": answer_id, "model": model}
-    found = {key: name for key, name in names.items() if isinstance(name, str) and name}
-    return {"response": cast("Responder", found)} if found else {}
+    told = {key: name for key, name in names.items() if isinstance(name, str) and name}
+    if told:
+        found["response"] = cast("Responder", told)
+    return found
 
 
 def is_overflow(message: str, *codes: str) -> bool:

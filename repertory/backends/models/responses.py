@@ -19,14 +19,14 @@ from repertory.backends.models.content import (
     text_in,
 )
 from repertory.backends.models.openai import DEFAULT_MODEL_ID, OPENAI, streams
-from repertory.backends.models.provider import BaseModelConfig, ModelCall, responder
+from repertory.backends.models.provider import BaseModelConfig, ModelCall, metadata_event
 from repertory.backends.models.sdk import ClientSettings, SDKModel, as_plain, ask, refusal_error, with_params
 from repertory.core.answer import count_field, filled, is_mapping, malformed, mapping_field
 from repertory.errors import ModelStreamBroken
 
 if TYPE_CHECKING:
     from repertory.core.converse import ContentBlockDelta, ContentBlockStartToolUse, StreamEvent
-    from repertory.core.messages import Message, ToolSpec, Usage
+    from repertory.core.messages import Message, ToolSpec
 
 RESPONSES = msgspec.structs.replace(OPENAI, model="OpenAIResponsesModel", resource="responses")
 
@@ -260,8 +260,7 @@ class ResponseReader:
         yield from self._close()
         yield {"messageStop": {"stopReason": self._stop_reason(response)}}
         if is_mapping(usage := response.get("usage")):
-            names = responder(response.get("id"), response.get("model"))
-            yield {"metadata": {"usage": cast("Usage", _counted(usage)), **names}}
+            yield {"metadata": metadata_event(_counted(usage), response.get("id"), response.get("model"))}
 
     def _part(self, index: int, part: Mapping[str, object]) -> Iterator[StreamEvent]:
         kind = {"output_text": "response.output_text.delta", "refusal": "response.refusal.delta"}.get(
