@@ -54,7 +54,13 @@ class HostTask(Generic[T]):
         self._detached = detached
         self._value: list[T] = []
         self._error: BaseException | None = None
+        self._begun = False
         self._left = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether the block was entered, or is being entered."""
+        return self._begun
 
     async def enter(self) -> T:
         """Enter the block; returns its value.
@@ -62,6 +68,7 @@ class HostTask(Generic[T]):
         If cancelled, it waits until the block is left again, and nothing runs any more. Errors: what entering raised;
         `Unavailable` in an event loop that is ending.
         """
+        self._begun = True
         self._entered = anyio.Event()
         self._leaving = anyio.Event()
         self._ended = anyio.Event()

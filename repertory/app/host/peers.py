@@ -80,7 +80,7 @@ _SIGNAL_S = 0.1
 _BOX_S = 0.25
 _ALONE_S = 6.0
 """After so long without the directory, a runtime doubts that it is still known."""
-_FIRST_S = 1.0
+_FIRST_S = 0.5
 """How long a peer that was silent is waited for, once more: a process that is frozen still takes connections."""
 
 

@@ -159,6 +159,29 @@ class Runtime:
         note(_log, INFO, "a runtime has started", peer=None if self._cluster is None else self._cluster.name)
         return self
 
+    async def start(self) -> Runtime:
+        """Start without a block, for hosts that call back when they start and when they stop. Returns this runtime; end
+        it by `stop`, in the same event loop, from any task.
+
+        Nobody's task is cancelled when the actors are lost: `healthy` is false then, calls raise `ActorDead`, and
+        `stop` raises the error; `on_fatal="signal"` ends the process. Errors: those of entering the block; `Invalid`
+        when it was started or entered before.
+        """
+        if self._task.begun:
+            raise Invalid("this runtime was started before: make another one")
+        self._task = later.HostTask(self._host, name="repertory runtime", detached=True)
+        return await self.__aenter__()
+
+    async def stop(self) -> DrainReport:
+        """Drain, as at the end of the block, and report what could not be finished or stored. A second call gives the
+        same report. Errors: `Invalid` before `start`; what the actors were lost by.
+        """
+        if not self._task.begun:
+            raise Invalid("this runtime was not started: await runtime.start()")
+        report = await self.drain()
+        await self.__aexit__(None, None, None)
+        return report
+
     def _session_for_peer(self, agent: str, session_id: str) -> HostedSession | None:
         served = self._served.get(agent)
         return served.session(session_id) if isinstance(served, HostedAgent) else None
