@@ -13,7 +13,7 @@ import math
 import random
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from secrets import token_hex
 from typing import TYPE_CHECKING, cast
@@ -307,11 +307,9 @@ class Cluster:
             self._actor.tell(watch)
         try:
             soon = _FIRST_S if way.suspects(peer.name) else math.inf
-            async with (
-                self._wire.call(peer.address, "call", call.as_json()) as lines,
-                nullcontext(lines) if soon == math.inf else aclosing(_first(lines, soon)) as heard,
-            ):
-                async for line in heard:
+            asked = self._wire.call(peer.address, "call", call.as_json())
+            async with asked if soon == math.inf else _answering(asked, soon) as lines:
+                async for line in lines:
                     way.heard()
                     told.line(peer.name, line)
                     if "event" in line:
@@ -717,13 +715,22 @@ async def _turn(active: ActiveSession, invocation: Invocation, *, events: bool) 
             yield event
 
 
-async def _first(lines: AsyncIterator[JsonLine], within_s: float) -> AsyncGenerator[JsonLine]:
-    """The same lines, of which the first one comes in time. Errors: `PeerLost`."""
-    first: JsonLine | None = None
-    with anyio.move_on_after(within_s) as waiting:
-        first = await anext(lines, None)
-    if waiting.cancelled_caught:
-        raise PeerLost("the peer is still silent", within_s=within_s)
+@asynccontextmanager
+async def _answering(
+    call: AbstractAsyncContextManager[AsyncIterator[JsonLine]], within_s: float
+) -> AsyncGenerator[AsyncIterator[JsonLine]]:
+    """The call, of which the first line comes in time. Errors: `PeerLost`."""
+    async with AsyncExitStack() as stack:
+        found: tuple[JsonLine | None, AsyncIterator[JsonLine]] | None = None
+        with anyio.move_on_after(within_s):
+            lines = await stack.enter_async_context(call)
+            found = await anext(lines, None), lines
+        if found is None:
+            raise PeerLost("the peer is still silent", within_s=within_s)
+        yield await stack.enter_async_context(aclosing(_behind(*found)))
+
+
+async def _behind(first: JsonLine | None, lines: AsyncIterator[JsonLine]) -> AsyncGenerator[JsonLine]:
     if first is not None:
         yield first
         async for line in lines:
