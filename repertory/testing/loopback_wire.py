@@ -63,9 +63,12 @@ class LoopbackNetwork:
         """From now on nobody can connect to this address; or everybody again. Calls under way go on."""
         (self._unreachable.add if yes else self._unreachable.discard)(address)
 
-    def silence(self, address: str) -> None:
-        """From now on nothing passes to or from this address until `hear`, and neither side is told. Handlers go on."""
-        self._silent.setdefault(address, _Silence(anyio.current_time()))
+    def silence(self, address: str, *, takes: bool = False) -> None:
+        """From now on nothing passes to or from this address until `hear`, and neither side is told. Handlers go on.
+
+        `takes`: it still takes connections, as the system of a frozen process does for it.
+        """
+        self._silent.setdefault(address, _Silence(anyio.current_time(), takes=takes))
 
     def hear(self, address: str) -> None:
         """End a silence: what was said meanwhile arrives. Handlers whose callers have gone are left now."""
@@ -83,10 +86,10 @@ class LoopbackNetwork:
         while (silence := self._silent.get(address)) is not None:
             await silence.over.wait()
 
-    def lost_at(self, address: str) -> float:
+    def lost_at(self, call: _Call) -> float:
         """When a caller that hears nothing more gives up, as far as that is known now; in the loop's time."""
-        silence = self._silent.get(address)
-        since = anyio.current_time() if silence is None else silence.since
+        silence = self._silent.get(call.address)
+        since = anyio.current_time() if silence is None else max(silence.since, call.began)
         return since + _SILENT_PERIODS * self.alive_s
 
     def enter(self, address: str, server: _Server) -> None:
@@ -102,7 +105,8 @@ class LoopbackNetwork:
     def begin(self, call: _Call) -> None:
         """Hand a call to its server. Errors: `PeerUnreachable`."""
         server = None if call.address in self._unreachable else self._servers.get(call.address)
-        if server is None or call.address in self._silent:
+        silence = self._silent.get(call.address)
+        if server is None or (silence is not None and not silence.takes):
             raise PeerUnreachable("the peer cannot be reached", address=call.address)
         self._calls[call] = None
         self.calls.append((call.address, call.path))
@@ -165,8 +169,9 @@ class LoopbackWire:
 
 
 class _Silence:
-    def __init__(self, since: float) -> None:
+    def __init__(self, since: float, *, takes: bool) -> None:
         self.since = since
+        self.takes = takes
         self.over = anyio.Event()
 
 
@@ -177,6 +182,7 @@ class _Call(AsyncIterator[JsonLine]):
         self.address = address
         self.path = path
         self.body = body
+        self.began = anyio.current_time()
         self.left = False
         """The caller has gone, and a silent network has not told the server."""
         self.handler = anyio.CancelScope()
@@ -213,7 +219,7 @@ class _Call(AsyncIterator[JsonLine]):
 
     async def _next(self) -> _Told:
         # A handler that takes its time is waited for: its side says that it is alive, unless the network is silent.
-        while (wait_s := self._network.lost_at(self.address) - anyio.current_time()) > 0:
+        while (wait_s := self._network.lost_at(self) - anyio.current_time()) > 0:
             with anyio.move_on_after(wait_s):
                 try:
                     return await self._heard.receive()

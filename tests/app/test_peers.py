@@ -418,6 +418,27 @@ async def test_a_peer_that_is_silent_for_callers_alone_is_asked_until_it_answers
         assert len(await a.agent.session("s").history()) == 4
 
 
+async def test_a_frozen_owner_holds_a_call_up_for_one_silence_and_not_for_two() -> None:
+    site = Site()
+    async with site.process("a") as a, site.process("b"), site.process("gate", room=0) as gate:
+        await anyio.sleep(3)
+        await a.agent.session("s").invoke("hello")
+        site.network.silence("a", takes=True)  # The system takes connections for a frozen process.
+        began = anyio.current_time()
+        answers: list[str] = []
+
+        async def call() -> None:
+            answers.append(str(await gate.agent.session("s").invoke("again")))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(call)
+            await anyio.sleep(3 * site.network.alive_s + 0.5)  # The call has just begun its second try.
+            site.shelf.shelf.alive.discard(a.runtime.look().name)
+        assert answers == ["from b"]
+        assert anyio.current_time() - began < 3 * site.network.alive_s + 3
+        site.network.hear("a")
+
+
 async def test_a_living_owner_that_cannot_be_reached_gets_the_call_by_the_call_box() -> None:
     site = Site()
     async with site.process("a") as a, site.process("b") as b, site.process("gate", room=0) as gate:
