@@ -20,6 +20,10 @@ _LEAN = 0.25
 _CUT_OFF = 2
 _PAUSE_S = 0.02
 _PAUSE_MAX_S = 0.5
+_DRAIN_PAUSE_S, _DRAIN_SHARE = 0.05, 0.1
+"""A peer that shuts down gives a session up as soon as its turn is over. Nobody should come much later: by this share of
+the time that was waited, but not more often than that.
+"""
 
 
 class Peer(Struct, frozen=True, kw_only=True):
@@ -140,7 +144,10 @@ class Way:
             self._failing = peer
         pause = 0.0
         if self._pauses or setback not in ("moved", "lost"):
-            pause = min(_PAUSE_S * 2**self._pauses, _PAUSE_MAX_S) * (0.5 + draw)
+            pause = min(_PAUSE_S * 2 ** min(self._pauses, 10), _PAUSE_MAX_S)
+            if setback == "draining":
+                pause = min(pause, max(_DRAIN_PAUSE_S, _DRAIN_SHARE * (now - self._since)))
+            pause *= 0.5 + draw
             pause = max(pause, wait_s * (0.75 + draw / 2))
         self._pauses += 1
         if now + pause - self._since >= self._patience_s:

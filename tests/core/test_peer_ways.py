@@ -135,3 +135,23 @@ def test_a_peer_without_room_gets_no_new_session_for_as_long_as_it_asks() -> Non
     assert not way.may_get(peer("b"), 2.9)
     assert way.may_get(peer("b"), 3.1)
     assert way.may_get(peer("c"), 0.0)
+
+
+@given(st.floats(0.0, 60.0), st.lists(DRAWS, min_size=1, max_size=8))
+def test_a_call_comes_soon_after_a_peer_that_shuts_down_has_given_its_session_up(
+    given_up_at: float, draws: list[float]
+) -> None:
+    way, now, tries = Way("t", 0.0, patience_s=100.0), 0.0, 0
+    while now < given_up_at:
+        now += way.after("draining", "a", now, draws[tries % len(draws)])
+        tries += 1
+    assert now - given_up_at <= max(0.075, 0.15 * given_up_at)
+    assert tries <= 40 * given_up_at + 4, "it asks too often"
+
+
+def test_a_patient_call_goes_on_for_hours() -> None:
+    way, now = Way("t", 0.0, patience_s=10_000.0), 0.0
+    with pytest.raises(Unavailable):
+        while True:
+            now += way.after("unreachable", "a", now, 0.5)
+    assert now > 9_000

@@ -466,7 +466,7 @@ class RunDriver:
             end = await self._attempt(call, policy)
             if end.outcome is None or node_result_of(end.outcome, 0).status is not Status.FAILED:
                 return end
-            with anyio.move_on_after(min(_BACKOFF_S * 2**attempt, _BACKOFF_MAX_S)):
+            with anyio.move_on_after(min(_BACKOFF_S * 2 ** min(attempt, 10), _BACKOFF_MAX_S)):
                 await self._halted.wait()
                 return NodeEnd(outcome=None)  # It is to be tried again, and no other node begins in this call.
         return await self._attempt(call, policy)
