@@ -21,8 +21,8 @@ _CUT_OFF = 2
 _PAUSE_S = 0.02
 _PAUSE_MAX_S = 0.5
 _DRAIN_PAUSE_S, _DRAIN_SHARE = 0.05, 0.1
-"""A peer that shuts down gives a session up as soon as its turn is over. Nobody should come much later: by this share of
-the time that was waited, but not more often than that.
+"""A peer that shuts down gives a session up as soon as its turn is over. A call asks again after this share of the time
+that it has waited, at least so many seconds.
 """
 
 
