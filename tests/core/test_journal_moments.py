@@ -83,7 +83,9 @@ class Remembering(Driver):
 
 
 def test_what_is_told_of_a_position_is_what_it_was_before_anything_was_erased(rng: random.Random) -> None:
-    """Whichever way it is read. What tools and questions left behind reads as if it had not been there."""
+    """Whichever way it is read. What tools, questions and timers left behind reads as if it had not been there: no fork
+    has them, and a rewind leaves timers as they are.
+    """
     told = refused = 0
     while told < 500 or refused < 50:
         driver = Remembering()
@@ -101,11 +103,12 @@ def test_what_is_told_of_a_position_is_what_it_was_before_anything_was_erased(rn
                 continue
             told += 1
             assert moment is None or moment.fold.image() == image
-            assert without_tools(image) == without_tools(true.fold_at(position).image())
+            assert without_erased(image) == without_erased(true.fold_at(position).image())
 
 
-def without_tools(image: Image) -> Image:
-    return replace(image, open_tools={}, finished_tools={}, parked={}, questions=(), responses={}, anchors=Anchors())
+def without_erased(image: Image) -> Image:
+    tools = replace(image, open_tools={}, finished_tools={}, parked={}, questions=(), responses={}, anchors=Anchors())
+    return replace(tools, timers={})
 
 
 def test_a_view_that_was_erased_does_not_matter_behind_a_patch_that_says_as_much() -> None:
