@@ -105,6 +105,7 @@ class PostgresServer:
             "max_connections": "200",
             "shared_buffers": "32MB",
             "fsync": "off",
+            "autovacuum": "off",  # While it reads a table, erased contents stay for a moment: tests look at once.
             **self.settings,
         }
         options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
