@@ -182,7 +182,7 @@ def figures(server: PostgresServer) -> list[Figure]:
 
 
 def main() -> int:
-    with postgres_server(fsync="on") as server:
+    with postgres_server(fsync="on", autovacuum="on") as server:
         return report(figures(server))
 
 

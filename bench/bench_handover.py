@@ -86,7 +86,7 @@ def hand_over(kind: str, rounds: int = ROUNDS) -> tuple[list[float], list[float]
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-"))
         if kind == "postgres":
-            folder = stack.enter_context(postgres_server(fsync="on")).url
+            folder = stack.enter_context(postgres_server(fsync="on", autovacuum="on")).url
         partners = [stack.enter_context(partner(kind, folder)) for _ in range(2)]
         for each in (*partners, *partners):  # Until all is loaded.
             each.turn_s()

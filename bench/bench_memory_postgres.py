@@ -105,7 +105,7 @@ def _alike(how: str, ours: Sequence[float], theirs: Sequence[float]) -> list[Fig
 
 
 def main() -> int:
-    with folder() as path, postgres_server(fsync="on", shared_buffers="256MB") as server:
+    with folder() as path, postgres_server(fsync="on", autovacuum="on", shared_buffers="256MB") as server:
         return report(anyio.run(both, path, server))
 
 

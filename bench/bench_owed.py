@@ -110,7 +110,7 @@ def bare_release_s(server: PostgresServer) -> float:
 
 def main() -> int:
     """Print the table; 1 when a bar was missed."""
-    with postgres_server(fsync="on") as server:
+    with postgres_server(fsync="on", autovacuum="on") as server:
         anyio.run(tables_made, server)
         for statement in FILLED:
             server.sql(statement)

@@ -91,7 +91,7 @@ def figures(server: PostgresServer, sessions: int, turns: int, bar: float | None
 
 def main() -> int:
     """Print every figure; 1 when a bar was missed."""
-    with postgres_server(fsync="on") as server:
+    with postgres_server(fsync="on", autovacuum="on") as server:
         return report([figure for shape in SHAPES for figure in figures(server, *shape)])
 
 

@@ -74,7 +74,7 @@ def main() -> int:
     print(f"seed {seed}")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cluster-demo-")))
-        server = stack.enter_context(postgres_server(fsync="on"))
+        server = stack.enter_context(postgres_server(fsync="on", autovacuum="on"))
         anyio.run(demo, Cluster(server.dsn(), folder, random.Random(seed), report, stack, server))
     print(f"{time.monotonic() - began:.0f} s")
     return 1 if report.faults or report.found != report.acknowledged else 0
