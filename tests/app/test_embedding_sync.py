@@ -6,6 +6,7 @@ import signal
 import threading
 from concurrent.futures import wait
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -44,6 +45,28 @@ def test_ctrl_c_cancels_the_turn_that_sync_code_waits_for_and_the_agent_can_be_c
         assert program.exit_code() == 0
     (history,) = anyio.run(read_histories, database, "helper", ["s"])
     assert (history[0], history[-2:]) == ("endless one", ["hello", "done: hello"])
+
+
+class Interrupted(BlockingHost):
+    """Ctrl-C comes when a call has just begun, before its caller waits for it."""
+
+    once = True
+
+    def start(self, *args: Any, **options: Any) -> Any:
+        future = super().start(*args, **options)
+        if self.once:
+            self.once = False
+            raise KeyboardInterrupt
+        return future
+
+
+def test_ctrl_c_before_a_call_is_waited_for_cancels_it_too() -> None:
+    host = Interrupted(HostSettings(drain_timeout_s=5))
+    agent = Agent(ObedientModel(), callback_handler=None)
+    with pytest.raises(KeyboardInterrupt):
+        host.run(agent.invoke_async, "endless one")
+    assert str(host.run(agent.invoke_async, "hello")).strip() == "done: hello"
+    host.stop()
 
 
 def test_a_program_that_dies_of_ctrl_c_does_not_wait_for_its_turn_to_end(tmp_path: Path) -> None:

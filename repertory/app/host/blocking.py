@@ -69,11 +69,32 @@ class BlockingHost:
         """Run an async function in this loop and wait for it. An exception while waiting, such as Ctrl-C, cancels it.
         Errors: what it raises; `Invalid` when called from this loop itself.
         """
-        future = self.start(function, *args, **options)
+        scopes: list[anyio.CancelScope] = []
+        given_up: list[bool] = []
+
+        async def call() -> T:
+            with anyio.CancelScope() as scope:
+                scopes.append(scope)
+                if given_up:
+                    scope.cancel()
+                return await function(*args, **options)
+            raise Invalid(_EXITING)  # Nobody hears it: the call was given up.
+
+        def give_up() -> None:
+            given_up.append(True)
+            for scope in scopes:
+                scope.cancel()
+
+        future: Future[T] | None = None
         try:
+            future = self.start(call)
             return future.result()
         except BaseException:
-            future.cancel()  # Without effect on a future that has ended, whose own error this is.
+            if future is not None:
+                future.cancel()  # Without effect on a future that has ended, whose own error this is.
+            else:  # Ctrl-C came while the call was on its way: it may have begun.
+                with suppress(RuntimeError):  # This loop has ended.
+                    self._soon(give_up)
             raise
 
     @property
