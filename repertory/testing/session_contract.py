@@ -266,6 +266,19 @@ class SessionStoreContract(ABC):
             with pytest.raises(SessionBusy):
                 await one.acquire("session")
 
+    async def test_a_lease_taken_from_a_lost_owner_may_be_taken_back_as_any_other(self, tmp_path: Path) -> None:
+        """Whom it was taken from is told once, and is no part of what makes a lease the same."""
+        rows = grow(3)
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            await one.append([Batch(lease=await one.acquire("session"), rows=rows[:1])])
+            lease = await two.acquire("session", takeover=True)
+            await two.append([Batch(lease=lease, rows=rows[1:2])])
+            await two.release(lease)
+            if await two.acquire_again(lease):
+                assert isinstance((await two.append([Batch(lease=lease, rows=rows[2:])]))[0], Position)
+                await two.release(lease)
+            await one.acquire("session")
+
     async def test_a_released_lease_may_be_taken_back_while_nobody_has_owned_the_session_since(
         self, tmp_path: Path
     ) -> None:
