@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
 import pytest
 
 from repertory import AgentSpec, PendingTurn, Runtime, ScriptedModel, StorePatience, ToolContext, tool
-from repertory.backends.ports import Batch, Position, SessionStore
-from repertory.errors import ModelFailed, RepertoryError, StoreUnavailable
-from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
+from repertory.errors import ModelFailed
 from tests.app.test_peers import Site
+from tests.app.test_store_outages import Weather
 
 pytestmark = pytest.mark.anyio
-
-
-class Place:
-    """Sessions in memory, whose store can be down."""
-
-    key = "place"
-
-    def __init__(self) -> None:
-        self.shelf = SessionShelf()
-        self.down = False
-
-    def open_store(self) -> SessionStore:
-        return _Store(self)
-
-
-class _Store(MemorySessionStore):
-    def __init__(self, place: Place) -> None:
-        super().__init__(place.shelf, owner="one")
-        self._place = place
-
-    async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
-        if self._place.down:
-            raise StoreUnavailable("the disk is away")
-        return await super().append(batches)
 
 
 class Waiting(ScriptedModel):
@@ -61,7 +36,7 @@ async def pay(context: ToolContext) -> str:
 
 async def test_a_turn_is_pending_while_it_runs_and_nothing_is_when_it_is_answered() -> None:
     model = Waiting()
-    async with Runtime(sessions=Place()) as runtime, anyio.create_task_group() as group:
+    async with Runtime(sessions=Weather()) as runtime, anyio.create_task_group() as group:
         session = runtime.agent(AgentSpec(model=model)).session("s")
         assert await session.pending() is None
         group.start_soon(session.invoke, "Hello")
@@ -73,13 +48,13 @@ async def test_a_turn_is_pending_while_it_runs_and_nothing_is_when_it_is_answere
 
 
 async def test_a_turn_that_was_cut_short_goes_on_by_a_call_without_a_prompt() -> None:
-    place = Place()
-    async with Runtime(sessions=place) as runtime:
+    weather = Weather()
+    async with Runtime(sessions=weather) as runtime:
         session = runtime.agent(AgentSpec(model=ScriptedModel([ModelFailed("no")]), retry_strategy=None)).session("s")
         with pytest.raises(ModelFailed):
             await session.invoke("Hello")
         assert await session.pending() == PendingTurn(why="cut short")
-    async with Runtime(sessions=place, wakes_max=0) as runtime:
+    async with Runtime(sessions=weather, wakes_max=0) as runtime:
         session = runtime.agent(AgentSpec(model=ScriptedModel(["Here I am."]))).session("s")
         assert await session.pending() == PendingTurn(why="cut short")
         assert str(await session.invoke()).strip() == "Here I am."
@@ -88,7 +63,7 @@ async def test_a_turn_that_was_cut_short_goes_on_by_a_call_without_a_prompt() ->
 
 async def test_questions_to_a_person_are_named_until_they_are_answered() -> None:
     model = ScriptedModel([{"toolUse": {"name": "pay", "input": {}}}, "paid"])
-    async with Runtime(sessions=Place()) as runtime:
+    async with Runtime(sessions=Weather()) as runtime:
         session = runtime.agent(AgentSpec(model=model, tools=[pay])).session("s")
         result = await session.invoke("Pay")
         pending = await session.pending()
@@ -99,17 +74,17 @@ async def test_questions_to_a_person_are_named_until_they_are_answered() -> None
 
 
 async def test_an_answer_that_is_not_stored_waits_for_its_store() -> None:
-    place = Place()
-    async with Runtime(sessions=place, patience=StorePatience(wait_s=600), wall=lambda: 1e9) as runtime:
+    weather = Weather()
+    async with Runtime(sessions=weather, patience=StorePatience(wait_s=600), wall=lambda: 1e9) as runtime:
         spec = AgentSpec(model=ScriptedModel(["ok"], loop=True), durability="relaxed")
         session = runtime.agent(spec).session("s")
         await session.invoke("Hello")
         await anyio.sleep(1)
-        place.down = True
+        weather.trouble = "down"
         await session.invoke("Will you remember?")
         await anyio.sleep(1)
         assert await session.pending() == PendingTurn(why="store")
-        place.down = False
+        weather.trouble = ""
         await anyio.sleep(60)
         assert await session.pending() is None
 

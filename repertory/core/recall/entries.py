@@ -59,6 +59,22 @@ class Saying(Struct, frozen=True, kw_only=True):
         return hashlib.blake2b(plain.encode(), digest_size=16).digest()
 
 
+def not_taken(turns: Sequence[Saying], taken: dict[int, set[float | None]]) -> list[Saying]:
+    """The turns of a conversation that are not stored yet. `taken`: number to the times of what was stored or forgotten
+    under it, None for an unknown time; the fresh ones are added.
+    """
+    fresh: list[Saying] = []
+    for turn in turns:
+        if turn.seq is None:
+            fresh.append(turn)
+            continue
+        times = taken.setdefault(turn.seq, set())
+        if not times or not (turn.said_at is None or None in times or turn.said_at in times):
+            fresh.append(turn)
+            times.add(turn.said_at)
+    return fresh
+
+
 def indexed(content: str, heading: str) -> tuple[str, str]:
     """A text and its heading in their indexed form."""
     return spaced(content), heading_words(heading)

@@ -19,7 +19,7 @@ from repertory.backends.memory.ranked import EntrySource
 from repertory.backends.postgres.erasing import mark_sql
 from repertory.backends.postgres.pool import RunStatement
 from repertory.backends.postgres.values import byteas, float8s, int8s, texts
-from repertory.core.recall.entries import Saying
+from repertory.core.recall.entries import Saying, not_taken
 from repertory.core.recall.words import indexed_words
 
 _NO_TURN = -1
@@ -121,7 +121,7 @@ class ScopeEntries:
         places: list[_Place] = []
         for where, turns in groups.items():
             conversation, last, taken = known[where]
-            for turn in _not_taken(turns, taken):
+            for turn in not_taken(turns, taken):
                 last += 1
                 fresh.append(turn)
                 places.append(_Place(TURN, conversation, last, None))
@@ -288,19 +288,6 @@ def _conversation_of(saying: Saying) -> _Where:
 
 def _text(value: str | None) -> str | None:
     return None if value is None else storable(value)
-
-
-def _not_taken(turns: Sequence[Saying], taken: dict[int, set[float | None]]) -> list[Saying]:
-    fresh: list[Saying] = []
-    for turn in turns:
-        if turn.seq is None:
-            fresh.append(turn)
-            continue
-        times = taken.setdefault(turn.seq, set())
-        if not times or not (turn.said_at is None or None in times or turn.said_at in times):
-            fresh.append(turn)
-            times.add(turn.said_at)
-    return fresh
 
 
 class _Statements:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from repertory.core.journal.rows import Row
-from repertory.core.recall.entries import Saying, indexed
+from repertory.core.recall.entries import Saying, indexed, not_taken
 from repertory.core.recall.journaled import sayings_in
 from repertory.errors import Corrupt, Failed
 
@@ -163,16 +163,7 @@ def _not_taken(connection: sqlite3.Connection, conversation: int, turns: Sequenc
             (conversation, min(numbers), max(numbers)),
         ):
             taken.setdefault(seq, set()).add(said_at)
-    fresh: list[Saying] = []
-    for turn in turns:
-        if turn.seq is None:
-            fresh.append(turn)
-            continue
-        times = taken.setdefault(turn.seq, set())
-        if not times or not (turn.said_at is None or None in times or turn.said_at in times):
-            fresh.append(turn)
-            times.add(turn.said_at)
-    return fresh
+    return not_taken(turns, taken)
 
 
 def _forgotten(connection: sqlite3.Connection, conversation: int, sources: Sequence[tuple[int, float | None]]) -> bool:
