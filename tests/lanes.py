@@ -8,7 +8,7 @@ either option a test runs on both.
 The fast lane looks at every file of tests, and at nearly every test in it, in one case each where that is enough:
 
 - a test that runs on both event loops runs on one; `tests/runtime` and `tests/actors`, where loops differ, keep both;
-- of a test that takes longer than `ONE_CASE_S`, one case runs;
+- of a test that takes longer than `ONE_CASE_S`, or is in a file of very many cases, one case runs;
 - one that takes longer than `LEFT_OUT_S` is left out, unless nothing else would be left of its file.
 
 Which case and which loop is decided by the test's name, so that loops, stores and seeds are mixed in the lane, and are
@@ -90,7 +90,7 @@ def _test(item: pytest.Item) -> str:
 def _choice(item: pytest.Item, slow: Mapping[str, float]) -> str:
     """What those tests have in common of which the lane runs one."""
     name = _test(item)
-    return name if slow.get(name, 0.0) > ONE_CASE_S else _loopless(item)
+    return name if slow.get(name, 0.0) > ONE_CASE_S or name.startswith(MANY) else _loopless(item)
 
 
 def _loopless(item: pytest.Item) -> str:
