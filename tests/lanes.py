@@ -38,8 +38,9 @@ MANY = (
     "tests/backends/sessions/test_shared_contract.py",
     "tests/backends/sessions/test_snapshot_contract.py",
 )
-ONE_LOOP_S = ONE_CASE_S = 0.1
-LEFT_OUT_S = 0.4
+ONE_LOOP_S = 0.1
+ONE_CASE_S = 0.05
+LEFT_OUT_S = 0.3
 SLOWEST = 20
 SLOW = Path(__file__).with_name("slow.txt")
 
