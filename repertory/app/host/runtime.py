@@ -505,9 +505,45 @@ class HostedSession:
         async with self._use(invocation) as session:
             return await session.invoke(invocation)
 
-    async def stream(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AsyncGenerator[TurnEvent]:
-        """Run a turn and yield its events; see `Agent.stream_async`."""
+    async def stream(
+        self, prompt: Prompt = None, *, token: str | None = None, detach: bool = False, **options: Unpack[CallOptions]
+    ) -> AsyncGenerator[TurnEvent]:
+        """Run a turn and yield its events; see `Agent.stream_async`. Leaving it cancels the turn.
+
+        `token` names the turn, as `idempotency_token` does, for a reader that may lose its connection: each event then
+        has an `"offset"`, from which `attach` reads on, and a second call with the token reads the same turn from its
+        beginning. With `detach=True`, which needs a token, the turn goes on when its reader has left; a drain waits for
+        it as for any other. Errors: `Invalid` for a token that is no id.
+        """
+        if token is not None:
+            options["idempotency_token"] = token
         invocation = later.read_call(prompt, options, self._agent.structured_output_model)
+        if token is None and detach:
+            raise Invalid("a turn that is to go on without its reader needs a token, by which it is found again")
+        if token is not None:
+            invocation = later.followed_call(invocation, detach=detach)
+        async with aclosing(self._events(invocation)) as events:
+            async for event in events:
+                yield event
+
+    async def attach(self, token: str, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:
+        """Read a turn that was begun with this token, here or in another process, also before a restart: its events
+        after the offset `after`, of an event that the reader has; None for all. Leaving it does not cancel the turn.
+
+        While the turn runs, the pieces of the answer come as they are told. Once a message is stored it stands for its
+        pieces, so a reader gets the message alone where it has missed both. A turn that was cut short goes on. A
+        `model_retry` says that the pieces since the last message are void: they were told by a process that was killed.
+        The last event is the result. Errors: `NotFound` when no turn of this token is known, or another one has begun
+        after it was cut short (say its prompt again with the token: `stream(prompt, token=...)`); `Invalid` for what is
+        no offset; those of the turn.
+        """
+        invocation = later.read_call(None, {"idempotency_token": token}, self._agent.structured_output_model)
+        invocation = later.followed_call(invocation, after=after, begins=False, detach=True)
+        async with aclosing(self._events(invocation)) as events:
+            async for event in events:
+                yield event
+
+    async def _events(self, invocation: Invocation) -> AsyncGenerator[TurnEvent]:
         if self._cluster is not None:
             async with aclosing(self._cluster.stream(self, invocation)) as events:
                 async for event in events:
