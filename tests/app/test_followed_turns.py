@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from repertory import AgentSpec, Runtime, ScriptedModel, tool
+from repertory import AgentSpec, Runtime, ScriptedModel, SQLiteSessions, tool
 from repertory.app.host.runtime import HostedSession
 from repertory.errors import Invalid, ModelFailed, NotFound
 from tests.app.test_peers import Site
@@ -195,6 +198,30 @@ async def test_pieces_of_an_answer_that_was_cut_off_are_void_in_the_next_process
             assert shown[0] == "model_retry"
         assert texts(rest)[-1] == TEXT
         assert pieces(rest) == TEXT
+
+
+@pytest.mark.real_time
+async def test_after_a_kill_a_reader_learns_that_its_pieces_are_void_and_gets_the_answer_told_anew(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    path = str(tmp_path / "a.db")
+    command = [sys.executable, "-m", "tests.app.following_child", path]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220 - it is killed soon
+    assert process.stdout is not None
+    lines = [process.stdout.readline().split() for _ in range(rng.randint(3, 12))]
+    process.kill()
+    process.wait(30)
+    process.stdout.close()
+    offset = lines[-1][1]
+    async with Runtime(sessions=SQLiteSessions(path), wakes_max=rng.choice([0, 8])) as runtime:
+        session = hosted(runtime, Typing(pause_s=0))
+        events = await read(session.attach("t", after=offset))
+    kinds = [next(iter(event)) for event in events]
+    assert kinds[0] in ("model_retry", "message")
+    assert kinds.count("model_retry") <= 1
+    assert texts(events) == [TEXT]
+    assert pieces(events) in (TEXT, "")
+    assert kinds[-1] == "result"
 
 
 async def test_unknown_tokens_and_offsets_are_refused_by_type() -> None:
