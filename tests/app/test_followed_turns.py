@@ -72,6 +72,15 @@ async def test_every_event_of_a_turn_with_a_token_has_an_offset_of_its_own() -> 
         assert not any("offset" in event for event in await read(session.stream("Again.")))
 
 
+async def test_a_turn_is_told_without_the_turns_before_it() -> None:
+    async with Runtime(sessions=Weather()) as runtime:
+        session = hosted(runtime, ScriptedModel([TEXT], loop=True))
+        for prompt in ("one", "two", "three"):
+            assert texts(await read(session.stream(prompt, token=prompt))) == [prompt, TEXT]
+            await session.invoke("between")
+        assert texts(await read(session.attach("two"))) == ["two", TEXT]
+
+
 async def test_a_turn_that_is_detached_goes_on_when_its_reader_has_left() -> None:
     async with Runtime(sessions=Weather()) as runtime:
         session = hosted(runtime, Typing())
