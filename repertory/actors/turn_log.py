@@ -47,11 +47,15 @@ def followed_call(
 class LogChannel:
     """Where the events and the result of a followed call go."""
 
-    def __init__(self, name: str, position: Callable[[], int], within: ResponseChannel | None = None) -> None:
-        """`name`: the log's. `position` gives the last message in the journal. `within`: where they go besides, for a
-        call that was begun by somebody who does not follow it.
+    def __init__(
+        self, name: str, position: Callable[[], int], first: int | None, within: ResponseChannel | None = None
+    ) -> None:
+        """`name`: the log's. `position` gives the last message in the journal. `first`: the message that carries the
+        turn's token, if the journal has one. `within`: where they go besides, for a call that was begun by somebody who
+        does not follow it.
         """
         self._name = name
+        self.first = first
         self._position = position
         self._within = within
         self.log: TurnLog | None = None
@@ -144,7 +148,8 @@ class TurnFollowers:
         self, invocation: Invocation, prompt: UserMessages | InterruptResponses, time_up: RepertoryError
     ) -> Call:
         """The call of the stream that is being handled, which follows it. `time_up`: see `follow`."""
-        call = Call(invocation=invocation, prompt=prompt, channel=self._new_channel(), at=self._context.sent_at)
+        channel = self._new_channel(invocation.idempotency_token)
+        call = Call(invocation=invocation, prompt=prompt, channel=channel, at=self._context.sent_at)
         self.follow(call, invocation, time_up)
         return call
 
@@ -155,7 +160,7 @@ class TurnFollowers:
         following, begun = invocation.following or Following(), call.invocation is invocation
         channel = call.channel
         if not isinstance(channel, LogChannel):
-            channel = call.channel = self._new_channel(channel)
+            channel = call.channel = self._new_channel(invocation.idempotency_token, channel)
             if call.token is not None:  # It runs: a reader gets what was said until now from the journal.
                 channel.begin(self._journal.fold.last_message_seq)
         channel.detached = channel.detached or (following.detach and (begun or following.begins))
@@ -174,16 +179,17 @@ class TurnFollowers:
 
     def tell_ended(self, invocation: Invocation, result: AgentResult) -> None:
         """Tell the caller of the stream that is being handled of its turn, which is over."""
-        fold, channel = self._journal.fold, self._new_channel()
+        fold, channel = self._journal.fold, self._new_channel(invocation.idempotency_token)
         turn = fold.finished_turns.get(invocation.idempotency_token or "")
         log = channel.begin(fold.last_message_seq if turn is None else turn.answer_seq)
         log.add({"result": result}, log.base)
         log.end()
         self._context.job(self._bring, self._context.sink(), channel, invocation, name="reader")
 
-    def _new_channel(self, within: ResponseChannel | None = None) -> LogChannel:
-        name = f"{int(self._context.rng.uniform(0, _RUNS)):x}"
-        return LogChannel(name, lambda: self._journal.fold.last_message_seq, within)
+    def _new_channel(self, token: str | None, within: ResponseChannel | None = None) -> LogChannel:
+        name, fold = f"{int(self._context.rng.uniform(0, _RUNS)):x}", self._journal.fold
+        first = None if token is None else fold.first_of(token)
+        return LogChannel(name, lambda: self._journal.fold.last_message_seq, first, within)
 
     async def _bring_in_time(
         self,
@@ -204,7 +210,7 @@ class TurnFollowers:
         after, log = following.after, await channel.begun()
         void = after.piece > 0 and not log.has(after)
         if not after.over and not log.has(after):
-            for event in await self._told_before(invocation.idempotency_token or "", after, log.base):
+            for event in await self._told_before(channel.first, after, log.base):
                 void = False
                 await sink.send(event)
         number = log.number_after(after)
@@ -227,10 +233,9 @@ class TurnFollowers:
         else:
             sink.fail(channel.error)
 
-    async def _told_before(self, token: str, after: Offset, until: int) -> list[TurnEvent]:
+    async def _told_before(self, first: int | None, after: Offset, until: int) -> list[TurnEvent]:
         """The turn's messages after that offset and up to that record, from the journal."""
-        first = self._journal.fold.first_of(token)
-        if first is None or first > until or after.seq >= until:
+        if first is None or after.seq >= until:
             return []
         self._journal.hand_over()
         since = max(after.seq, first - _BEFORE_MAX)
