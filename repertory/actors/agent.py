@@ -285,7 +285,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         if self._followed is None:
             from repertory.actors.turn_log import TurnFollowers  # loaded when used
 
-            self._followed = TurnFollowers(self.context, self._journal, self._abandon)
+            waits = self._settings.durable and self._settings.durability != "relaxed"
+            self._followed = TurnFollowers(self.context, self._journal, self._abandon, waits=waits)
         return self._followed
 
     def _join_same(

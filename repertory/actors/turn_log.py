@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio
 from msgspec.structs import replace
 
 from repertory.actors.call import Call, Following
-from repertory.actors.persister import ReadSaid
+from repertory.actors.persister import Commit, ReadSaid
 from repertory.core.messages import copy_message
 from repertory.core.turn_log import START, Entry, Offset, TurnLog, begun_at, is_piece, read_offset
 from repertory.errors import RepertoryError
@@ -64,6 +65,8 @@ class LogChannel:
         self.readers = 0
         self.detached = False
         """Whether the turn goes on without readers."""
+        self.stored = 0
+        """Messages up to this one are known to be stored."""
         self._changed: anyio.Event | None = None
         self._from_here = within is None
         """Whether pieces are told: those of a message that somebody else has read the first of are not."""
@@ -135,10 +138,13 @@ class LogChannel:
 class TurnFollowers:
     """The readers of one agent's turns."""
 
-    __slots__ = ("_abandon", "_context", "_journal", "_persister")
+    __slots__ = ("_abandon", "_context", "_journal", "_persister", "_waits")
 
-    def __init__(self, context: Context, journal: ActorJournal, abandon: Callable[[Invocation], None]) -> None:
-        """`abandon` is told of a call whose last reader has gone."""
+    def __init__(
+        self, context: Context, journal: ActorJournal, abandon: Callable[[Invocation], None], *, waits: bool
+    ) -> None:
+        """`abandon` is told of a call whose last reader has gone. `waits`: a message is told when it is stored."""
+        self._waits = waits
         self._context = context
         self._journal = journal
         self._persister: ActorRef[PersisterMessage] = context.sibling("persister")
@@ -206,8 +212,10 @@ class TurnFollowers:
 
     async def _bring(self, sink: Sink[object], channel: LogChannel, invocation: Invocation) -> None:
         """Everything after the caller's offset, until the end or until the caller has gone."""
-        following = invocation.following or Following()
-        after, log = following.after, await channel.begun()
+        following, log = invocation.following or Following(), await channel.begun()
+        after = following.after
+        if channel.first is None and after.seq > max(log.seq, log.base + 1):
+            after = START  # It names nothing that is known here.
         void = after.piece > 0 and not log.has(after)
         if not after.over and not log.has(after):
             for event in await self._told_before(channel.first, after, log.base):
@@ -221,7 +229,10 @@ class TurnFollowers:
                 if is_piece(entries[0]):
                     await sink.send(_void(after))
             for entry in entries:
-                await _send(sink, entry)
+                if self._waits and entry.offset.seq > channel.stored:
+                    await self._stored(channel, log, entry)
+                if not sink.send_nowait(entry.event):
+                    await sink.send(entry.event)
             if entries:
                 number = entries[-1].number
             elif log.over:
@@ -233,6 +244,20 @@ class TurnFollowers:
         else:
             sink.fail(channel.error)
 
+    async def _stored(self, channel: LogChannel, log: TurnLog, entry: Entry) -> None:
+        """Return when the entry's message is stored: after a kill it must mean the same to a reader that has it. That
+        is not asked of the prompt, which the reader has given. The last message is stored when the result is there.
+        """
+        seq = entry.offset.seq
+        if seq > log.base + 1 and not entry.offset.over:
+            while not (following := log.after(entry.number)) and not log.over:
+                await channel.changed()
+            if following and not following[0].offset.over:
+                self._journal.hand_over()
+                with suppress(RepertoryError):  # The turn waits for its store, and tells its readers why it failed.
+                    await self._persister.ask(Commit(seq=seq), timeout_s=math.inf)
+        channel.stored = max(channel.stored, seq)
+
     async def _told_before(self, first: int | None, after: Offset, until: int) -> list[TurnEvent]:
         """The turn's messages after that offset and up to that record, from the journal."""
         if first is None or after.seq >= until:
@@ -243,11 +268,6 @@ class TurnFollowers:
         begun = begun_at([(one.seq, one.message) for one in said], first)
         found = [one for one in said if one.seq >= begun]
         return [{"message": copy_message(one.message), "offset": str(Offset(one.seq))} for one in found]
-
-
-async def _send(sink: Sink[object], entry: Entry) -> None:
-    if not sink.send_nowait(entry.event):
-        await sink.send(entry.event)
 
 
 def _void(after: Offset) -> TurnEvent:

@@ -80,7 +80,7 @@ class TurnLog:
     tool's result, which stands for them.
     """
 
-    __slots__ = ("_entries", "_last", "_message_at", "_pieces_before", "_streamed", "base", "over", "run")
+    __slots__ = ("_entries", "_last", "_message_at", "_pieces_before", "_streamed", "base", "over", "run", "seq")
 
     def __init__(self, run: str, base: int) -> None:
         """`run`: a name that no other log of this conversation has, of letters and digits. `base`: the last message in
@@ -88,6 +88,8 @@ class TurnLog:
         """
         self.run = run
         self.base = base
+        self.seq = base
+        """The last message in the journal when something was last told."""
         self.over = False
         self._entries: list[Entry] = []
         self._last = 0
@@ -101,6 +103,7 @@ class TurnLog:
     def add(self, event: TurnEvent, seq: int) -> None:
         """Add an event; `seq`: the last message in the journal now, which is the event's own if it is a message."""
         self._last += 1
+        self.seq = seq
         whole = "message" in event
         if "result" in event:
             offset = Offset(seq, over=True)
@@ -143,8 +146,8 @@ class TurnLog:
         """The number of the last entry that a reader who has got so far has; 0 for none."""
         if after.over:
             return self._last
-        if after.piece:
-            return after.piece if after.run == self.run else 0
+        if after.piece and after.run == self.run:
+            return after.piece
         if after.seq <= self.base:
             return 0
         have = 0

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from repertory import AgentSpec, Runtime, ScriptedModel, SQLiteSessions, tool
+from repertory import AgentSpec, Runtime, ScriptedModel, Sessions, SQLiteSessions, tool
 from repertory.app.host.runtime import HostedSession
 from repertory.errors import Invalid, ModelFailed, NotFound
 from tests.app.test_peers import Site
@@ -167,6 +167,39 @@ async def test_a_turn_with_tools_is_read_on_from_any_of_its_events() -> None:
             assert pieces(events) == "It is three."
             assert str(events[-1]["result"]).strip() == "It is three."
             assert sum("tool_finished" in event for event in events) == 1
+
+
+async def test_a_message_of_the_answer_is_told_when_it_is_stored() -> None:
+    @tool(effects=False)
+    async def look() -> str:
+        """Look."""
+        return "a hive"
+
+    weather = Weather()
+    replies = [{"toolUse": {"name": "look", "input": {}}}, TEXT]
+    async with Runtime(sessions=weather) as runtime:
+        session = hosted(runtime, Typing(*replies), tools=[look])
+        await session.invoke("Open it.")
+        weather.trouble = "slow"
+        async for event in session.stream("Look.", token="t"):
+            message = event.get("message")
+            if isinstance(message, dict) and message["content"] != [{"text": "Look."}]:
+                stored = (await Sessions(weather).show("s")).agents["default"].messages
+                assert int(str(event["offset"])) in [each.seq for each in stored]
+
+
+async def test_a_turn_that_was_lost_before_it_was_stored_is_said_again_and_read_on() -> None:
+    """What a client does that does not know: it says the same, with the offset that it has."""
+    async with Runtime(sessions=Weather()) as runtime:
+        session = hosted(runtime, ScriptedModel([TEXT], chunk=4, loop=True))
+        prompt = await read(session.stream("Count.", token="t", after="1"))
+        assert texts(prompt) == [TEXT]
+        assert pieces(prompt) == TEXT
+        void = await read(session.stream("Count.", token="u", after="3.abc.7"))
+        assert "model_retry" in void[0]
+        assert (texts(void), pieces(void)) == ([TEXT], TEXT)
+        wrong = await read(session.stream("Count.", token="v", after="99"))
+        assert texts(wrong) == ["Count.", TEXT]
 
 
 async def test_a_turn_begun_without_a_reader_is_read_from_its_next_message() -> None:

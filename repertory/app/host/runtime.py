@@ -506,22 +506,29 @@ class HostedSession:
             return await session.invoke(invocation)
 
     async def stream(
-        self, prompt: Prompt = None, *, token: str | None = None, detach: bool = False, **options: Unpack[CallOptions]
+        self,
+        prompt: Prompt = None,
+        *,
+        token: str | None = None,
+        detach: bool = False,
+        after: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> AsyncGenerator[TurnEvent]:
         """Run a turn and yield its events; see `Agent.stream_async`. Leaving it cancels the turn.
 
         `token` names the turn, as `idempotency_token` does, for a reader that may lose its connection: each event then
         has an `"offset"`, from which `attach` reads on, and a second call with the token reads the same turn from its
-        beginning. With `detach=True`, which needs a token, the turn goes on when its reader has left; a drain waits for
-        it as for any other. Errors: `Invalid` for a token that is no id.
+        beginning, or from the offset `after` on. A message of the answer is told when it is stored. With `detach=True`
+        the turn goes on when its reader has left; a drain waits for it as for any other. Both need a token. Errors:
+        `Invalid` for a token that is no id, and for what is no offset.
         """
         if token is not None:
             options["idempotency_token"] = token
         invocation = later.read_call(prompt, options, self._agent.structured_output_model)
-        if token is None and detach:
-            raise Invalid("a turn that is to go on without its reader needs a token, by which it is found again")
+        if token is None and (detach or after is not None):
+            raise Invalid("a turn that is to outlive its reader needs a token, by which it is found again")
         if token is not None:
-            invocation = later.followed_call(invocation, detach=detach)
+            invocation = later.followed_call(invocation, after=after, detach=detach)
         async with aclosing(self._events(invocation)) as events:
             async for event in events:
                 yield event
