@@ -200,6 +200,7 @@ if TYPE_CHECKING:
     from repertory.core.call_events import ModelStopReason as ModelStopReason
     from repertory.core.call_events import ToolResultEvent as ToolResultEvent
     from repertory.core.converse import StreamEvent as StreamEvent
+    from repertory.core.deferral import DeferredTool as DeferredTool
     from repertory.core.evaluation.results import ReplayedTurn as ReplayedTurn
     from repertory.core.evaluation.results import VariantSummary as VariantSummary
     from repertory.core.evaluation.turns import TokenPrice as TokenPrice
@@ -487,6 +488,7 @@ _HOMES = {
     "SystemContentBlock": "repertory.core.messages",
     "Telemetry": "repertory.app.host.telemetry",
     "Throttled": "repertory.errors",
+    "DeferredTool": "repertory.core.deferral",
     "Timer": "repertory.core.timers",
     "PendingTurn": "repertory.core.unfinished",
     "TokenPrice": "repertory.core.evaluation.turns",
@@ -565,6 +567,7 @@ __all__ = [
     "ContextOffloader",
     "ContextWindowOverflowException",
     "ConversationManager",
+    "DeferredTool",
     "Deny",
     "DockerSandbox",
     "DrainReport",

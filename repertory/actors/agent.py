@@ -28,6 +28,7 @@ from repertory.actors.call import (
     CallQueueActor,
     CancelTurn,
     ChangeTimers,
+    CompleteTool,
     Invocation,
     KeepProgress,
     LookAtSignal,
@@ -46,46 +47,44 @@ from repertory.actors.conversation import LoadView, Settle, Tidy
 from repertory.actors.journal import ActorJournal, NamedTurns, TurnProgress, is_answered
 from repertory.actors.memory.consumer import SaidByHand, SkipTo, TurnEnded
 from repertory.actors.timers import TimerAlarm, Unheard, invocation_of
-from repertory.actors.turn import TurnDriver
+from repertory.actors.turn import TurnDriver, TurnStarter
 from repertory.actors.writer import CommitBuffer
 from repertory.backends.ports import OutputSchema
 from repertory.core.budget import Budget
+from repertory.core.deferral import Telling
+from repertory.core.journal import deferrals
 from repertory.core.journal.editing import MessagesEdit, editing
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.image import Image
-from repertory.core.journal.records import CursorMoved, Interrupted, MessageAdded, Resumed, StateChanged
+from repertory.core.journal.records import CursorMoved, MessageAdded, StateChanged
 from repertory.core.messages import tool_uses, traceparent_of
 from repertory.core.owed import may_pass
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.fields import SnapshotFields, restoring
 from repertory.core.timers import NOBODY_WAKES
-from repertory.core.turn import CANCELLED, Began, StopReason
+from repertory.core.turn import CANCELLED, StopReason
 from repertory.core.turn_start import (
     DIRECT_WHILE_BUSY,
     AskPerson,
     InterruptResponses,
-    TurnStart,
     UnknownOutcome,
     UserMessages,
     direct_answers,
-    going_on_with,
     read_prompt,
     recorded,
-    start_turn,
 )
-from repertory.errors import AgentBusy, Failed, Invalid, NotFound, RepertoryError, TooLarge, Unavailable
+from repertory.errors import AgentBusy, Failed, Gone, Invalid, NotFound, RepertoryError, TooLarge, Unavailable
 from repertory.logs import DEBUG, IDS, note
 from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.message import Next, ReplySlot, carry_on, refuse, reply, traced
 
 if TYPE_CHECKING:
+    from repertory.actors.call import DueTurn
     from repertory.actors.conversation import ConversationMessage
     from repertory.actors.turn_log import TurnFollowers
     from repertory.backends.telemetry_ports import CallTelemetry, CallTrace
-    from repertory.core.journal.image import UnansweredTurn
-    from repertory.core.messages import ToolUse
+    from repertory.core.messages import Message
     from repertory.core.owed import OwedTimes
-    from repertory.core.timers import Timer
     from repertory.runtime.ref import ActorRef
 
 _log = logging.getLogger("repertory.turns")
@@ -162,9 +161,20 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         await self._stand_on_journal()
         if not self._journal.fold.last_seq:
             self._write_first_records()
-        if self._owes is not None:
-            self._timers = TimerAlarm(self.context, self._journal, self._owes, self._begin_timer)
-            self._timers.begin()
+        if self._owes is not None or self._waits_for_results:
+            self._alarm().begin()
+
+    @property
+    def _waits_for_results(self) -> bool:
+        """Whether results of tools may come later, or have come, and turns begin for them here."""
+        fold = self._journal.fold
+        return self._settings.hosted and bool(fold.deferred or fold.came)
+
+    def _alarm(self) -> TimerAlarm:
+        """What begins turns that nobody calls for."""
+        if self._timers is None:
+            self._timers = TimerAlarm(self.context, self._journal, self._owes, self._begin_due)
+        return self._timers
 
     async def _stand_on_journal(self) -> None:
         """Load the journal's state into this actor, the read model and the conversation manager. Call it only when no
@@ -223,6 +233,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
                 return carry_on()
             case TimersDue() | ServeTimers() | ChangeTimers():
                 return self._handle_timers(message)
+            case CompleteTool():
+                return self._complete_tool(message)
             case CancelTurn():
                 request = self._parts.stop_request.take()
                 if request is not None and self._driver is not None:
@@ -381,10 +393,47 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
                     timers.go_on()
                 return carry_on()
 
-    def _begin_timer(self, timer: Timer) -> None:
-        """Queue the turn of a timer that is due, whatever the agent does with calls while it is busy."""
-        prompt = UserMessages(messages=({"role": "user", "content": [{"text": timer.prompt}]},))
-        self._place(Call(invocation=invocation_of(timer), prompt=prompt, channel=Unheard()), "queue")
+    def _begin_due(self, due: DueTurn) -> None:
+        """Queue a turn that is due, whatever the agent does with calls while it is busy."""
+        messages: tuple[Message, ...] = ()
+        if not isinstance(due, Telling):
+            messages = ({"role": "user", "content": [{"text": due.prompt}]},)
+        prompt = UserMessages(messages=messages)
+        self._place(Call(invocation=invocation_of(due), prompt=prompt, channel=Unheard()), "queue")
+
+    # Results that come later.
+
+    def _complete_tool(self, message: CompleteTool) -> Next:
+        try:
+            new = self._journal.take_result(message.id, message.result, starts=message.starts)
+        except Gone as error:
+            return refuse(error)
+        self._journal.hand_over(soon=True)
+        self.context.job(self._store_result, self.context.defer(), message.id, new, name="late result")
+        if new and message.starts:
+            self._tell_running(message.id)
+            if self._settings.hosted:
+                self._alarm().go_on()
+        return carry_on()
+
+    def _tell_running(self, deferred: str) -> None:
+        """Add the result to the turn that runs, if the agent does so with what is said meanwhile."""
+        if self._driver is not None and self._calls.busy == "steer":
+            content = deferrals.content_of(self._journal.fold.came[deferred])
+            if self._driver.steer(tuple(content)):
+                self._driver.record.steered(deferred, content)
+
+    async def _store_result(self, slot: ReplySlot[bool], deferred: str, new: bool) -> None:
+        try:
+            await self._journal.commit()
+        except RepertoryError as error:
+            slot.fail(error)
+            return
+        fold = self._journal.fold
+        if deferred in fold.came or deferred in fold.settled:
+            slot.reply(new)
+        else:  # Another program has written meanwhile, and the session was opened again.
+            slot.fail(Unavailable("the conversation has gone on elsewhere: give the result again", id=deferred))
 
     def _finish(self, at_once: bool) -> Next:
         if at_once:
@@ -503,8 +552,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             slot.reply(None)
 
     async def _serve(self, call: Call) -> None:
-        timer = call.invocation.timer
-        if timer is not None and self._timers is not None and not call.shared and self._timers.is_over(timer):
+        due = call.invocation.due
+        if due is not None and self._timers is not None and not call.shared and self._timers.is_over(due):
             return
         read_model, clock = self._parts.read_model, self.context.clock
         self._running, read_model.turn = call, TurnProgress(began_at := clock(), self._waiting)
@@ -538,7 +587,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             self._waiting[:0] = call.set_back(driver.undelivered)
             if driver.record.wrote and isinstance(outcome, AgentResult):
                 self._named.remember(call.invocation.idempotency_token, outcome, self._journal.fold.last_message)
-        self._note_call_ended(timer, outcome)
+        self._note_call_ended(due, outcome)
         await call.end(outcome)
         if driver is not None:
             with suppress(Unavailable, Failed):  # The rows stay in the buffer; the next turn waits for them.
@@ -547,8 +596,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             self._tell_memory(turns_before, call.invocation.context.get(BUDGETS, ()))
         if self._owes is not None and self._owes.owes_summary:
             self._look_at_summary()
-        if self._timers is not None:
-            self._timers.note_call_ended()
+        if self._timers is not None or self._waits_for_results:
+            self._alarm().note_call_ended()
 
     def _note_turn(self, outcome: AgentResult | RepertoryError, turn: TurnProgress | None, duration_s: float) -> None:
         """The line at its end."""
@@ -558,16 +607,16 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         else:
             note(_log, DEBUG, "a turn has failed", outcome, **told, **self._ids)
 
-    def _note_call_ended(self, timer: Timer | None, outcome: AgentResult | RepertoryError) -> None:
-        """Its caller learns how it ended, so it is owed no more, unless it was cut short by a shutdown. `timer`: what
-        began it, if no caller did.
+    def _note_call_ended(self, due: DueTurn | None, outcome: AgentResult | RepertoryError) -> None:
+        """Its caller learns how it ended, so it is owed no more, unless it was cut short by a shutdown. `due`: what
+        it was begun for, if nobody called.
         """
         if self._leaves_owed:
             return
-        if timer is None or self._timers is None:
+        if due is None or self._timers is None:
             self._journal.call_ended()
         else:
-            self._timers.note_outcome(timer, outcome)
+            self._timers.note_outcome(due, outcome)
             self._journal.state_due()
 
     def _tell_memory(self, turns_before: int, budgets: tuple[Budget, ...]) -> None:
@@ -677,52 +726,3 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
     def _check_output_schema(self, form: OutputSchema | None) -> None:
         if form is not None and form.name in self._parts.tools:
             raise Invalid("structured output and a tool have the same name; rename one of them", name=form.name)
-
-
-class TurnStarter:
-    """Decides how each turn of one agent begins."""
-
-    __slots__ = ("_journal", "_parts", "_unknown_outcome")
-
-    def __init__(self, journal: ActorJournal, parts: AgentParts, unknown_outcome: UnknownOutcome) -> None:
-        self._journal = journal
-        self._parts = parts
-        self._unknown_outcome: UnknownOutcome = unknown_outcome
-
-    async def open(
-        self, prompt: UserMessages | InterruptResponses, invocation: Invocation, record: TurnRecord
-    ) -> TurnStart:
-        """How the turn begins. Errors: those of `start_turn` and of guards; nothing is recorded then."""
-        left = self._left_behind(invocation.idempotency_token, prompt)
-        if left is not None and isinstance(prompt, UserMessages):
-            shown = tuple(self._journal.fold.shown.recent)
-            prompt = UserMessages(messages=(going_on_with(left, shown, prompt.messages),))
-        opening = self._decide(prompt, drop=invocation.drop_interrupts)
-        if left is None or not left.unknown or not isinstance(opening, Began):
-            return opening
-        await record.state_again(opening.messages, left)
-        return self._decide(UserMessages(messages=()), drop=False)
-
-    def _left_behind(self, token: str | None, prompt: UserMessages | InterruptResponses) -> UnansweredTurn | None:
-        """The turn with this token, if it has no answer and another turn has begun after it."""
-        if token is None or isinstance(prompt, InterruptResponses) or not prompt.messages:
-            return None
-        return self._journal.fold.unanswered_turn(token)
-
-    def _decide(self, prompt: UserMessages | InterruptResponses, *, drop: bool) -> TurnStart:
-        now, pending = self._journal.wall(), self._journal.pending_tools
-        opening = start_turn(pending, prompt, self._policy, now=now, drop=drop)
-        new = pending.new_answers(prompt.responses) if isinstance(prompt, InterruptResponses) else {}
-        if new:
-            self._journal.add(Resumed(at=now, responses=new))
-            pending = pending.answered(new)
-        asked = pending.not_asked(opening.interrupts) if isinstance(opening, AskPerson) else ()
-        if asked:
-            self._journal.add(Interrupted(at=now, interrupts=asked))
-        return opening
-
-    def _policy(self, use: ToolUse) -> UnknownOutcome:
-        tool = self._parts.tools.get(use["name"])
-        if tool is not None and (tool.idempotent or not tool.effects):
-            return "retry"
-        return self._unknown_outcome

@@ -32,9 +32,10 @@ from msgspec import Struct, field
 
 from repertory.backends.ports import OutputSchema, settings_of
 from repertory.core.budget import Budget
+from repertory.core.deferral import Telling
 from repertory.core.journal.editing import MessagesEdit
 from repertory.core.limits import NO_LIMITS, TurnLimits
-from repertory.core.messages import ContentBlock, Json, Prompt, ToolUse
+from repertory.core.messages import ContentBlock, Json, Prompt, ToolResult, ToolUse
 from repertory.core.orchestration.results import MultiAgentResult
 from repertory.core.result import AgentResult, TurnEvent
 from repertory.core.snapshots.fields import SnapshotFields
@@ -71,6 +72,10 @@ class Following(Struct, frozen=True, kw_only=True):
     """Whether a turn that this call has begun goes on when the caller leaves."""
 
 
+DueTurn: TypeAlias = Timer | Telling
+"""What a session begins a turn for by itself: a timer that is due, or results that have come."""
+
+
 class Invocation(Struct, frozen=True, kw_only=True, eq=False):
     """What a caller wants of a turn. Compared by identity, because the object also identifies the call."""
 
@@ -101,8 +106,8 @@ class Invocation(Struct, frozen=True, kw_only=True, eq=False):
     """Go on without the answers to open interrupts."""
     direct: ToolUse | None = None
     """A tool call made by the program itself, recorded, instead of a turn."""
-    timer: Timer | None = None
-    """The timer that begins the turn; nobody waits for the result then."""
+    due: DueTurn | None = None
+    """What the session begins the turn for by itself; nobody waits for the result then."""
     following: Following | None = None
     """The events get offsets, and are kept until the answer is; such a call has a token and is streamed."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
@@ -310,11 +315,25 @@ class SummarySettled(Struct, frozen=True, kw_only=True):
 
 
 class TimersDue(Struct, frozen=True, kw_only=True):
-    """A timer may be due by now."""
+    """A timer may be due by now, or a tool has waited long enough for its result."""
 
 
 class ServeTimers(Struct, Ask[None], frozen=True, kw_only=True):
-    """Run the turns of the timers that are due; answered when they are over, or must wait."""
+    """Run the turns that are due: of timers, and of results that have come later; answered when they are over, or must
+    wait.
+    """
+
+
+class CompleteTool(Struct, Ask[bool], frozen=True, kw_only=True):
+    """The result of a tool that waits for it; answered when it is durable. False if it has one already. Errors: `Gone`
+    when nothing waits under this id; those of the store.
+    """
+
+    id: str
+    result: ToolResult
+    """Its tool use id does not count."""
+    starts: bool = True
+    """Whether a turn begins to tell it."""
 
 
 class ChangeTimers(Struct, Ask[bool], frozen=True, kw_only=True):
@@ -338,6 +357,7 @@ AgentMessage: TypeAlias = (
     | RecordSummary
     | SummarySettled
     | TimerMessage
+    | CompleteTool
 )
 
 

@@ -33,6 +33,7 @@ from repertory.core.messages import (
 )
 from repertory.core.result import StepMetrics, ToolMetrics, TurnMetrics
 from repertory.core.snapshots.trigger import EndedTurn
+from repertory.core.timers import Timer
 from repertory.core.turn import CANCELLED, StopReason
 from repertory.core.turn_start import asked_again
 from repertory.errors import RepertoryError
@@ -128,6 +129,10 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     """Whether each new message gets a `tracking_id`."""
     wakes: bool = False
     """True if the store is told when the session must be woken, because a `Runtime` can do that."""
+    hosted: bool = False
+    """True if a `Runtime` has the session, so that turns may begin though nobody calls."""
+    defers: bool = True
+    """False if the results of its tools cannot come later: nothing brings its conversation to life for them."""
     confirm_s: float = 1.0
     """If the last confirmation of the lease is older than this, the store is asked who owns the session before a model
     is called.
@@ -376,6 +381,10 @@ class TurnRecord:
         """True until the model is asked or a tool runs."""
         self._opened_again = False
         self._trace: CallTrace | None = trace_here() if turn.settings.durable else None
+        self.tells: Sequence[str] = ()
+        """The ids of the late results that the turn's first message of the user tells."""
+        self._steered: list[tuple[str, ContentBlock]] = []
+        """The ids of late results that were added to the turn, each with a block of it."""
         self._told: dict[int, tuple[Message, Message]] = {}
         """The turn's first messages, by identity, with the hooks' edits, so that hooks are told once even if the turn
         begins again.
@@ -393,6 +402,9 @@ class TurnRecord:
                     self._record(_withheld(message))
                 raise
         self._record(edited)
+        if self._steered:
+            content = message["content"]
+            self.journal.tell_results([each for each, block in self._steered if any(one is block for one in content)])
         if self._beginning:
             self._told[id(message)] = message, edited
         elif self._settings.durability == "strict":
@@ -421,6 +433,10 @@ class TurnRecord:
             for message in told:
                 await self._turn.publish({"message": copy_message(message)})
 
+    def steered(self, deferred: str, content: Sequence[ContentBlock]) -> None:
+        """This late result was added to the turn: the message that holds its first block tells it."""
+        self._steered.append((deferred, content[0]))
+
     @property
     def number(self) -> int:
         return self.journal.fold.turns + 1 if self._number is None else self._number
@@ -438,8 +454,11 @@ class TurnRecord:
             idempotency_token=None if closes else self._token,
         )
         self.journal.add(record)
-        if record.idempotency_token is not None and self._turn.invocation.timer is not None:
-            self.journal.fire(self._turn.invocation.timer)  # In the commit that has its prompt.
+        if record.idempotency_token is not None and isinstance(self._turn.invocation.due, Timer):
+            self.journal.fire(self._turn.invocation.due)  # In the commit that has its prompt.
+        if self.tells and not closes and message["role"] == "user":
+            self.journal.tell_results(self.tells)  # In the commit of the message that tells them.
+            self.tells = ()
         self.wrote = True
         if not closes:
             self._number, self._token = record.turn, None
@@ -481,6 +500,7 @@ class TurnRecord:
         """Start over: the session was opened again, and its conversation has gone on meanwhile."""
         self._token, self._number = self._turn.invocation.idempotency_token, None
         self.wrote = False
+        self.tells = ()
         self._opened_again = True
 
     # What the model is shown.

@@ -36,6 +36,13 @@ class InMemoryJournal(Struct):
     last: MessageAdded | None = None
     """The last record, if it is a message: a change of the view may become part of it."""
 
+    random: bytes = b""
+    """Random bytes, for `secret`; empty for a conversation to which no result can come later."""
+
+    def secret(self) -> bytes:
+        """What nobody knows who has read the conversation only; see `JournalAuthor.secret`."""
+        return self.random
+
     def add(self, record: Record) -> int:
         """Append a record; returns its sequence number. Errors: `Invalid` if the record is not allowed here."""
         seq = self.fold.last_seq + 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -20,6 +20,8 @@ from msgspec import Struct
 from repertory.actors.call import deadline
 from repertory.actors.persister import Begin, Commit, OpenJournal, PersisterMessage, Store, VerifyLease
 from repertory.actors.writer import CommitBuffer
+from repertory.core.deferral import DEFERRED_MAX, WHERE_NOT, deferred_id
+from repertory.core.journal import deferrals
 from repertory.core.journal.author import JournalAuthor
 from repertory.core.journal.fold import FINISHED_TURNS_MAX, Fold, is_answer
 from repertory.core.journal.pending_tools import PendingTools, TurnState, pending_tools_of
@@ -40,8 +42,9 @@ if TYPE_CHECKING:
     from repertory.actors.call import Invocation
     from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.core.answer import Assembler
+    from repertory.core.deferral import Deferral, DeferredTool
     from repertory.core.journal.image import Image
-    from repertory.core.messages import Json, Message, ToolResult
+    from repertory.core.messages import Json, Message, ToolResult, ToolUse
     from repertory.core.owed import DueTime, Owing
     from repertory.core.timers import Timer, TimerBook
     from repertory.runtime.message import Ask
@@ -183,7 +186,8 @@ class ActorJournal:
     def _read_state(self) -> ReadState:
         fold = self.fold
         shown = fold.shown
-        return ReadState(shown.at_present, TurnState.of(fold), self._ended, shown.manager_state, fold.turns)
+        turn = TurnState.of(fold)
+        return ReadState(shown.at_present, turn, self._ended, shown.manager_state, fold.turns, fold.deferred)
 
     def add_changes(self, state: AgentState) -> None:
         """Record what changed in the state, and of the timers, since the last call."""
@@ -209,6 +213,54 @@ class ActorJournal:
         self.add(TimersChanged(at=self.wall(), timers=tuple(timers.values())))
         if self.timers is not None:
             self.timers.note_recorded(self.fold.timers)
+
+    # Results that come later. `core/journal/deferrals.py` decides.
+
+    def new_deferred_id(self, idempotency_key: str) -> str:
+        """The id under which the result of a running tool may come. From any thread. Errors: `Invalid` while too many
+        wait, and where none can come.
+        """
+        secret = self._journal.secret()
+        if not secret:
+            raise Invalid(WHERE_NOT)
+        if len(self.fold.deferred) >= DEFERRED_MAX:
+            raise Invalid("that many tools of a session may wait for results at most", deferred_max=DEFERRED_MAX)
+        return deferred_id(idempotency_key, secret)
+
+    def defer(self, deferral: Deferral, use: ToolUse) -> None:
+        """A tool has returned, and its result comes later."""
+        self._add_any(deferrals.defer(self.fold, deferral, use, self.wall()))
+
+    def withdraw(self, idempotency_key: str) -> None:
+        """The tool was tried again, and has its result at once: nothing comes later."""
+        deferred = deferred_id(idempotency_key, self._journal.secret())
+        self._add_any(deferrals.withdraw(self.fold, deferred, self.wall()))
+
+    def take_result(self, deferred: str, result: ToolResult, *, starts: bool) -> bool:
+        """A result has come. False if there is one already. Errors: `Gone` if nothing waits for it."""
+        fold = self.fold
+        secret = self._journal.secret() if fold.open_tools or fold.parked else b""
+        record = deferrals.take(fold, deferred, result, self.wall(), starts=starts, secret=secret)
+        self._add_any(record)
+        return record is not None
+
+    def expire_deferred(self) -> None:
+        """Those tools that have waited long enough wait no longer."""
+        for record in deferrals.expired(self.fold, self.wall()):
+            self.add(record)
+
+    def tell_results(self, ids: Collection[str]) -> None:
+        """The last message tells these results."""
+        self._add_any(deferrals.tell(self.fold, ids, self.wall()))
+
+    def hold_results(self, ids: Collection[str]) -> None:
+        """No turn begins for these results."""
+        for record in tuple(deferrals.hold(self.fold, ids, self.wall())):
+            self.add(record)
+
+    def _add_any(self, record: Record | None) -> None:
+        if record is not None:
+            self.add(record)
 
     def take_unshown(self) -> tuple[NumberedMessage, ...]:
         """The messages added since the last call, for the conversation manager."""
@@ -381,6 +433,8 @@ class ReadState(NamedTuple):
     manager_state: Mapping[str, Json] = MappingProxyType({})
     turns: int = 0
     """Turns ever begun."""
+    deferred: Mapping[str, DeferredTool] = MappingProxyType({})
+    """The tools that wait for results which come later, by id."""
 
     def messages(self) -> list[Message]:
         """A new list of the shown messages, oldest first."""

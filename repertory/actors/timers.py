@@ -1,4 +1,4 @@
-"""Fires the timers of one active session: each begins a turn that nobody waits for.
+"""Begins the turns of one active session that nobody waits for: of its timers, and of results that came later.
 
 Not an actor: it belongs to the agent actor, in whose queue such a turn waits like any call. One stands there at a time.
 """
@@ -9,15 +9,20 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from repertory.actors.call import ChangeTimers, Invocation, TimersDue
+from repertory.core.deferral import Telling, next_expiry
+from repertory.core.journal.deferrals import telling
 from repertory.core.journal.fold import is_answer
 from repertory.core.owed import AGAIN_S
-from repertory.core.timers import NOBODY_WAKES, Timer
+from repertory.core.timers import NOBODY_WAKES
 from repertory.errors import Invalid, RepertoryError, Retryable, SessionException
 from repertory.logs import WARNING, note
 from repertory.runtime.message import Next, carry_on, refuse, reply
 
 if TYPE_CHECKING:
+    from repertory.actors.call import DueTurn
     from repertory.actors.journal import ActorJournal
     from repertory.core.owed import OwedTimes
     from repertory.runtime.actor import Context
@@ -42,11 +47,11 @@ class Unheard:
         """Does nothing."""
 
     def fail(self, error: RepertoryError) -> None:
-        """Does nothing: what becomes of the timer is decided where its turn ends."""
+        """Does nothing: what becomes of it is decided where its turn ends."""
 
 
 class TimerAlarm:
-    """Begins the turns of an agent's timers as they come due."""
+    """Begins an agent's turns that nobody calls for, as they come due."""
 
     __slots__ = (
         "_begun",
@@ -61,16 +66,18 @@ class TimerAlarm:
         "_servants",
     )
 
-    def __init__(self, context: Context, journal: ActorJournal, owes: OwedTimes, call: Callable[[Timer], None]) -> None:
-        """`call` queues the turn of a timer."""
+    def __init__(
+        self, context: Context, journal: ActorJournal, owes: OwedTimes | None, call: Callable[[DueTurn], None]
+    ) -> None:
+        """`call` queues a turn that is due. `owes`: None where nobody wakes the session."""
         self._context = context
         self._journal = journal
         self._owes = owes
         self._call = call
         self._queued = False
-        """Whether the turn of a timer is queued or runs."""
-        self._begun: Timer | None = None
-        """Of a turn that stopped early and is to go on: the timer, as it was."""
+        """Whether a turn that was due is queued or runs."""
+        self._begun: DueTurn | None = None
+        """What a turn was begun for that stopped early and is to go on."""
         self._rests_until = 0.0
         """After a failure that may pass, in epoch seconds."""
         self._closed = False
@@ -92,10 +99,10 @@ class TimerAlarm:
         """Queue the next turn that is due, or wait until one is."""
         if self._queued:
             return
-        timer = self._next_due()
-        if timer is not None:
+        due = self._next_due()
+        if due is not None:
             self._queued = True
-            self._call(timer)
+            self._call(due)
             return
         servants, self._servants = self._servants, ()
         for servant in servants:
@@ -120,36 +127,58 @@ class TimerAlarm:
         self._queued = self._queued and not at_once
         self.go_on()
 
-    def is_over(self, timer: Timer) -> bool:
-        """True if it was cancelled or replaced while its turn waited for others; then that turn is not to begin."""
-        over = timer != self._begun and self._journal.fold.timers.get(timer.id) != timer
+    def is_over(self, due: DueTurn) -> bool:
+        """True if there is no reason any more for a turn that waited for others: the timer was cancelled or replaced,
+        or another turn has told the results. Then it is not to begin.
+        """
+        over = due != self._begun and self._is_settled(due)
         if over:
             self._queued = False
             self.go_on()
         return over
 
-    def note_outcome(self, timer: Timer, outcome: object) -> None:
-        """The turn of a timer has ended; nobody else learns how."""
+    def _is_settled(self, due: DueTurn) -> bool:
+        """Whether the journal has what the turn was to begin with, or takes it back."""
+        fold = self._journal.fold
+        return due.id not in fold.came if isinstance(due, Telling) else fold.timers.get(due.id) != due
+
+    def note_outcome(self, due: DueTurn, outcome: object) -> None:
+        """A turn that was due has ended; nobody else learns how."""
         self._queued, self._begun = False, None
         if isinstance(outcome, Retryable | SessionException):
-            self._log(timer, outcome, "is tried again")
-            if self._journal.fold.timers.get(timer.id) != timer:  # Its prompt stands in the journal.
-                self._begun = timer
+            self._log(due, outcome, "is tried again")
+            if self._is_settled(due):  # Its prompt stands in the journal.
+                self._begun = due
             self._rests_until = self._journal.wall() + AGAIN_S
-            self._owes.try_again_at(self._rests_until)
+            if self._owes is not None:
+                self._owes.try_again_at(self._rests_until)
             return
         if isinstance(outcome, RepertoryError):
-            self._log(timer, outcome, "has failed")
+            self._log(due, outcome, "has failed")
         self._rests_until = 0.0
-        self._owes.call_ended()
-        self._journal.fire(timer)
+        if self._owes is not None:
+            self._owes.call_ended()
+        if isinstance(due, Telling):
+            self._journal.hold_results(due.ids)  # Those that it has not told.
+        else:
+            self._journal.fire(due)
         self._journal.hand_over(soon=True)
 
-    def _next_due(self) -> Timer | None:
+    def _next_due(self) -> DueTurn | None:
         if not self._may_fire or self.rests:
             return None
-        first = self._begun or self._journal.fold.next_timer
+        first = self._begun or self._telling() or self._journal.fold.next_timer
         return None if first is None or first.at > self._journal.wall() else first
+
+    def _telling(self) -> Telling | None:
+        """The turn that tells results that have come, or that none has come in time."""
+        fold = self._journal.fold
+        if not (fold.deferred or fold.came):
+            return None
+        self._journal.expire_deferred()
+        self._journal.hand_over(soon=True)
+        found = telling(fold)
+        return None if found is None else replace(found, at=min(found.at, self._journal.wall()))
 
     @property
     def _may_fire(self) -> bool:
@@ -157,15 +186,22 @@ class TimerAlarm:
         return self._ready and not self._closed and not self._journal.fold.interrupts
 
     def _set_alarm(self) -> None:
-        first = self._begun or self._journal.fold.next_timer
-        if first is None or not self._may_fire:
+        fold = self._journal.fold
+        times = [due.at for due in (self._begun, fold.next_timer) if due is not None]
+        expiry = next_expiry(fold.deferred) if fold.deferred else None
+        if expiry is not None:
+            times.append(expiry)
+        if any(came.starts for came in fold.came.values()):
+            times.append(0.0)
+        if not times or not self._may_fire:
             self._context.cancel_timer(_ALARM)
             return
-        left_s = max(first.at, self._rests_until) - self._journal.wall()
+        left_s = max(min(times), self._rests_until) - self._journal.wall()
         self._context.after(min(max(left_s, 0.0), _LOOK_S), TimersDue(), key=_ALARM)
 
-    def _log(self, timer: Timer, error: Exception, what: str) -> None:
-        note(self._context.logger, WARNING, f"the turn of a timer {what}", error, timer=timer.id, due=timer.at)
+    def _log(self, due: DueTurn, error: Exception, what: str) -> None:
+        kind = "of late results" if isinstance(due, Telling) else "of a timer"
+        note(self._context.logger, WARNING, f"the turn {kind} {what}", error, timer=due.id, due=due.at)
 
     # Changes that programs ask for.
 
@@ -197,13 +233,13 @@ class TimerAlarm:
             slot.reply(True)
 
 
-def invocation_of(timer: Timer) -> Invocation:
-    """The call that a timer makes."""
+def invocation_of(due: DueTurn) -> Invocation:
+    """The call that a session makes by itself."""
     return Invocation(
-        prompt=timer.prompt,
+        prompt=None if isinstance(due, Telling) else due.prompt,
         busy="queue",
         invocation_state={"request_state": {}},
-        idempotency_token=timer.token,
+        idempotency_token=due.token,
         deadline=math.inf,
-        timer=timer,
+        due=due,
     )

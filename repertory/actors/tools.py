@@ -48,6 +48,7 @@ from repertory.runtime.message import traced
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.middleware import Handlers
+    from repertory.core.deferral import Deferral
 
 AT_ONCE_MAX = 16
 """Tools that run at the same time at most."""
@@ -106,6 +107,8 @@ class _Call(Struct, frozen=True, kw_only=True):
     tool: Tool
     context: ToolContext
     raised: list[Exception] = []
+    deferrals: list[Deferral] = []
+    """What the tool has said of a result that comes later, as long as that is what it returned."""
 
     @property
     def use_id(self) -> str:
@@ -359,13 +362,14 @@ class ToolStep:
         """The call with the tool's context."""
         turn, record = self._turn, self._record
         turn.stop.heard()
-        settings, use_id, raised = turn.settings, use["toolUseId"], list[Exception]()
+        settings, use_id, raised, deferrals = turn.settings, use["toolUseId"], list[Exception](), list["Deferral"]()
         attempt, key = self._begun.starts.get(use_id) or (0, "")
         place = f"{settings.session_id}/{settings.agent_id}"
         if record is not None:
             place = f"{place}/{record.journal.fold.last_message_seq}"
         key = key or f"{place if record is None else f'{place}/{record.journal.fold.last_message_seq}'}/{use_id}"
         book = None if record is None else record.journal.timers
+        defers = tool.effects and settings.defers
         context = ToolContext(
             tool_use=copy_use(use),
             agent_id=settings.agent_id,
@@ -379,9 +383,11 @@ class ToolStep:
             questions=self._questions,
             signal=turn.stop.signal,
             timers=None if book is None else ToolTimers(book, key),
+            new_deferred_id=record.journal.new_deferred_id if defers and record is not None else None,
+            on_deferred=deferrals.append,
             result_bytes=turn.sizes.result_bytes,
         )
-        return _Call(use=use, tool=tool, context=context, raised=raised)
+        return _Call(use=use, tool=tool, context=context, raised=raised, deferrals=deferrals)
 
     async def _record_intents(self, calls: Sequence[_Call]) -> None:
         intended = [call for call in calls if call.tool.effects]
@@ -466,6 +472,7 @@ class ToolStep:
         if self._wraps is not None:
             return await self._run_through(self._wraps, call)
         result = await _bounded(call)
+        self._note_deferral(call, result)
         return result, call.raised[0] if call.raised else None
 
     async def _run_through(self, handlers: Handlers, call: _Call) -> tuple[ToolResult, Exception | None]:
@@ -484,6 +491,7 @@ class ToolStep:
                 await self._record_intents([started])
             starts += 1
             result = await _bounded(started)
+            self._note_deferral(started, result)
             return result, started.raised[0] if started.raised else None
 
         try:
@@ -492,6 +500,23 @@ class ToolStep:
         except RepertoryError as error:
             self.failed = self.failed or error
             return error_result(call.use_id, "No result: middleware failed."), error
+
+    def _note_deferral(self, call: _Call, result: ToolResult) -> None:
+        """Record at once that the result comes later, before hooks that may be cut short, and with it how the tool has
+        ended, so that no crash takes one for the other. A tool that was tried again may have its result after all.
+        """
+        journal = None if self._record is None else self._record.journal
+        if journal is None or not (call.deferrals or journal.fold.deferred):
+            return
+        later, deferrals = (call.deferrals[-1] if call.deferrals else None), call.deferrals
+        deferrals.clear()
+        if later is None or result["content"] != [{"text": later.text}]:
+            if call.tool.effects:
+                journal.withdraw(call.context.idempotency_key)
+            return
+        journal.defer(later, call.use)
+        journal.add(ToolFinished(at=journal.wall(), tool_use_id=call.use_id, result=result))
+        journal.hand_over(soon=True)
 
     def _on_partial(self, use: ToolUse) -> Callable[[object], Awaitable[None]] | None:
         publish = self._turn.publish

@@ -27,8 +27,11 @@ from repertory.actors.hooks.injections import InjectionContext, injected
 from repertory.actors.tools import run_tools
 from repertory.backends.ports import AgentMetadata, settings_of
 from repertory.core.answer import LIMITED, Answer, Assembler
+from repertory.core.deferral import Telling
 from repertory.core.injection import added_blocks
-from repertory.core.journal.records import Interrupted, ToolFinished
+from repertory.core.journal import deferrals
+from repertory.core.journal.fold import is_answer
+from repertory.core.journal.records import Interrupted, Resumed, ToolFinished
 from repertory.core.messages import ContentBlock, Message, copy_message, system_blocks, system_text, text_of, tool_uses
 from repertory.core.result import AgentResult, derived_event
 from repertory.core.tokens import INJECTED_TOKENS, estimate_tokens, projected_tokens
@@ -61,7 +64,14 @@ from repertory.core.turn import (
     TurnPhase,
     step,
 )
-from repertory.core.turn_start import spoken_answer
+from repertory.core.turn_start import (
+    AskPerson,
+    InterruptResponses,
+    UserMessages,
+    going_on_with,
+    spoken_answer,
+    start_turn,
+)
 from repertory.core.window.decision import with_noted_summary
 from repertory.core.window.gauge import Beside
 from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed, RepertoryError
@@ -70,15 +80,18 @@ from repertory.logs import ERROR, WARNING, note
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from repertory.actors.context import PublishTurnEvent
+    from repertory.actors.call import Invocation
+    from repertory.actors.context import AgentParts, PublishTurnEvent
     from repertory.actors.conversation import ModelView
     from repertory.actors.hooks.middleware import MiddlewareRegistry
+    from repertory.actors.journal import ActorJournal
     from repertory.backends.ports import Model, OutputSchema
     from repertory.core.converse import StreamEvent
     from repertory.core.interrupts import Interrupt
-    from repertory.core.messages import ToolSpec
+    from repertory.core.journal.image import UnansweredTurn
+    from repertory.core.messages import ToolSpec, ToolUse
     from repertory.core.retry import RetryStrategy
-    from repertory.core.turn_start import InterruptResponses, UserMessages
+    from repertory.core.turn_start import TurnStart, UnknownOutcome
 
 
 class TurnDriver:
@@ -311,6 +324,71 @@ def _without_holding(driver: TurnDriver) -> Callable[[StopReason], None]:
             driver.stop(reason, after_tools=True)
 
     return stop
+
+
+class TurnStarter:
+    """Decides how each turn of one agent begins."""
+
+    __slots__ = ("_journal", "_parts", "_unknown_outcome")
+
+    def __init__(self, journal: ActorJournal, parts: AgentParts, unknown_outcome: UnknownOutcome) -> None:
+        self._journal = journal
+        self._parts = parts
+        self._unknown_outcome: UnknownOutcome = unknown_outcome
+
+    async def open(
+        self, prompt: UserMessages | InterruptResponses, invocation: Invocation, record: TurnRecord
+    ) -> TurnStart:
+        """How the turn begins. Errors: those of `start_turn` and of guards; nothing is recorded then."""
+        left = self._left_behind(invocation.idempotency_token, prompt)
+        if left is not None and isinstance(prompt, UserMessages):
+            shown = tuple(self._journal.fold.shown.recent)
+            prompt = UserMessages(messages=(going_on_with(left, shown, prompt.messages),))
+        fold = self._journal.fold
+        if (fold.came or fold.deferred) and isinstance(prompt, UserMessages) and invocation.direct is None:
+            prompt = self._with_results(prompt, invocation, record)
+        opening = self._decide(prompt, drop=invocation.drop_interrupts)
+        if left is None or not left.unknown or not isinstance(opening, Began):
+            return opening
+        await record.state_again(opening.messages, left)
+        return self._decide(UserMessages(messages=()), drop=False)
+
+    def _left_behind(self, token: str | None, prompt: UserMessages | InterruptResponses) -> UnansweredTurn | None:
+        """The turn with this token, if it has no answer and another turn has begun after it."""
+        if token is None or isinstance(prompt, InterruptResponses) or not prompt.messages:
+            return None
+        return self._journal.fold.unanswered_turn(token)
+
+    def _with_results(self, prompt: UserMessages, invocation: Invocation, record: TurnRecord) -> UserMessages:
+        """The prompt with the results that have come meanwhile, if the turn can begin with them."""
+        self._journal.expire_deferred()
+        fold, due = self._journal.fold, invocation.due
+        alone = fold.last_message is None or is_answer(fold.last_message)
+        alone = alone or (isinstance(due, Telling) and due.id in fold.came)
+        ids = deferrals.next_told(fold)
+        messages = deferrals.with_results(prompt.messages, fold, ids, alone=alone) if ids else None
+        if messages is None:
+            return prompt
+        record.tells = ids
+        return UserMessages(messages=messages)
+
+    def _decide(self, prompt: UserMessages | InterruptResponses, *, drop: bool) -> TurnStart:
+        now, pending = self._journal.wall(), self._journal.pending_tools
+        opening = start_turn(pending, prompt, self._policy, now=now, drop=drop)
+        new = pending.new_answers(prompt.responses) if isinstance(prompt, InterruptResponses) else {}
+        if new:
+            self._journal.add(Resumed(at=now, responses=new))
+            pending = pending.answered(new)
+        asked = pending.not_asked(opening.interrupts) if isinstance(opening, AskPerson) else ()
+        if asked:
+            self._journal.add(Interrupted(at=now, interrupts=asked))
+        return opening
+
+    def _policy(self, use: ToolUse) -> UnknownOutcome:
+        tool = self._parts.tools.get(use["name"])
+        if tool is not None and (tool.idempotent or not tool.effects):
+            return "retry"
+        return self._unknown_outcome
 
 
 # Calls the model: for one step of a turn (`ModelCalls`), or beside turns (`call_until_answered`).

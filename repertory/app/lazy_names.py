@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from repertory.actors.agent import CallSettings as CallSettings
     from repertory.actors.call import ChangeTimers as ChangeTimers
+    from repertory.actors.call import CompleteTool as CompleteTool
     from repertory.actors.context import AgentParts as AgentParts
     from repertory.actors.context import AgentSettings as AgentSettings
     from repertory.actors.hooks.calls import fire_sync as fire_sync
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     from repertory.core.retry import check_retry as check_retry
     from repertory.core.state import agent_state as agent_state
     from repertory.core.timers import DueTimes as DueTimes
+    from repertory.core.tools import late_result as late_result
     from repertory.core.turn import StopReason as StopReason
     from repertory.core.turn_start import DIRECT_WHILE_BUSY as DIRECT_WHILE_BUSY
     from repertory.core.unfinished import pending_turn as pending_turn
@@ -114,6 +116,7 @@ HOMES = {
     "AgentTools": "repertory.app.agent.tools",
     "CallSettings": "repertory.actors.agent",
     "ChangeTimers": "repertory.actors.call",
+    "CompleteTool": "repertory.actors.call",
     "DIRECT_WHILE_BUSY": "repertory.core.turn_start",
     "DirectTools": "repertory.app.agent.tools",
     "DueTimes": "repertory.core.timers",
@@ -185,6 +188,7 @@ HOMES = {
     "together": "repertory.core.memory.progress",
     "answers_of": "repertory.app.host.live",
     "waits_for_store": "repertory.app.host.live",
+    "late_result": "repertory.core.tools",
     "pending_turn": "repertory.core.unfinished",
     "view_of": "repertory.app.host.live",
     "unwatch_host": "repertory.app.host.metrics",

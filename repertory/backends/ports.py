@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from repertory.backends.model_members import SdkModelMembers
 from repertory.backends.peers.ports import Shared
+from repertory.core.deferral import Deferral, MayDefer
 from repertory.core.interrupts import tool_scope
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.state import AgentState
@@ -126,7 +127,7 @@ class AgentMetadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolContext:
+class ToolContext(MayDefer):
     """What a running tool is told about its call. `ToolContext[X]` is the same type."""
 
     def __class_getitem__(cls, of: object) -> type[ToolContext]:
@@ -153,6 +154,8 @@ class ToolContext:
     """Gives `cancel_signal`."""
     timers: ToolTimers | None = None
     """For `wake_at`; None where nobody wakes the session."""
+    new_deferred_id: Callable[[str], str] | None = None
+    on_deferred: Callable[[Deferral], None] | None = None
     result_bytes: int = RESULT_BYTES
     """The largest result in bytes; see `Limits`. The model is not shown a larger one."""
 

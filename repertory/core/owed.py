@@ -14,14 +14,16 @@ from typing import Literal
 
 from msgspec import Struct
 
+from repertory.core.journal.deferrals import due_at
 from repertory.core.journal.fold import Fold, is_answer
 from repertory.core.journal.pending_tools import PendingTools
 from repertory.core.messages import Json
 from repertory.errors import NodeFailed, Retryable
 
-Why = Literal["turn", "expiry", "timer", "memory", "summary"]
+Why = Literal["turn", "expiry", "timer", "result", "memory", "summary"]
 """`turn`: a turn was begun and has no answer, or a run and is not over. `expiry`: nobody answered a question in time.
-`timer`: a timer is due. `memory`: memories are to be extracted or written. `summary`: one was begun ahead of need.
+`timer`: a timer is due. `result`: the result of a tool has come later, or none came in time. `memory`: memories are to
+be extracted or written. `summary`: one was begun ahead of need.
 """
 
 GRACE_S = 2.0
@@ -67,10 +69,10 @@ def next_due(at: float, claims: int) -> float:
 
 
 def claims_after(why: str, claims: int) -> int:
-    """How many claims count when an owner states this. A timer is stated between two turns only, so the owner has not
-    died with what was claimed before.
+    """How many claims count when an owner states this. A timer, or a late result, is stated between two turns only, so
+    the owner has not died with what was claimed before.
     """
-    return 0 if why == "timer" else claims
+    return 0 if why in ("timer", "result") else claims
 
 
 def may_claim(why: str, *, owned_here: bool) -> bool:
@@ -91,9 +93,9 @@ def due_of(
 ) -> DueTime:
     """What an agent owes. `turn_at`: when its running call began; None between calls. `memory_at`: when memories came
     due; None if none are. `summary_at`: when a summary was begun ahead of need; None if none is open. `timers_from`: no
-    timer is tried before this time.
+    timer, and no late result, is tried before this time.
 
-    Timers wait for the turn that is under way, and for a person's answer.
+    Timers and late results wait for the turn that is under way, and for a person's answer.
     """
     found: list[tuple[float, Why]] = []
     first = fold.next_timer
@@ -107,6 +109,10 @@ def due_of(
         return DueTime(agent_id=agent_id, at=at + GRACE_S, why="turn")  # Memories are looked after with it.
     if not questions and first is not None:
         found.append((max(first.at, timers_from), "timer"))
+    if not questions and (fold.came or fold.deferred):
+        result_at = due_at(fold, GRACE_S)
+        if result_at is not None:
+            found.append((max(result_at, timers_from), "result"))
     if memory_at is not None:
         found.append((memory_at + GRACE_S, "memory"))
     if summary_at is not None:

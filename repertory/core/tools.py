@@ -16,10 +16,11 @@ from math import isfinite
 from typing import cast
 from urllib.parse import urljoin
 
+from repertory.core.deferral import Deferral
 from repertory.core.limits import DEPTH_MAX, RESULT_BYTES, VALUE_BYTES, Scale, is_too_deep
 from repertory.core.messages import Json, ToolResult, ToolSpec, ToolStatus, error_result
 from repertory.core.state import plain_value
-from repertory.errors import Failed, TooLarge
+from repertory.errors import Failed, Invalid, TooLarge
 
 ERROR_TEXT_MAX = 2_000
 """The model is shown this many characters of an exception's message."""
@@ -38,14 +39,16 @@ def tool_result(tool_use_id: str, value: object, bytes_max: int = RESULT_BYTES) 
 
     Text, numbers, booleans and None become text; dictionaries, dataclasses and pydantic models become a `json` block;
     anything else becomes JSON text (`state.py` says how dates and the like are written), and an object that is not JSON
-    what its own `__str__` says. An `image` or `document` block is kept, and a dictionary with a `status` of "success"
-    or "error" and a list as `content` is a finished result. A returned exception becomes an error result, as if raised.
-    Lone surrogates become question marks. Errors: `Failed` with the type and place of any other value that is not JSON
-    (NaN, infinities and bytes included): fix the tool. `TooLarge` above `bytes_max` (`core/limits.py`), before the
-    value is converted.
+    what its own `__str__` says. A `Deferral` becomes its text. An `image` or `document` block is kept, and a dictionary
+    with a `status` of "success" or "error" and a list as `content` is a finished result. A returned exception becomes
+    an error result, as if raised. Lone surrogates become question marks. Errors: `Failed` with the type and place of
+    any other value that is not JSON (NaN, infinities and bytes included): fix the tool. `TooLarge` above `bytes_max`
+    (`core/limits.py`), before the value is converted.
     """
     if isinstance(value, BaseException):
         return error_result(tool_use_id, exception_text(value))
+    if isinstance(value, Deferral):
+        return {"toolUseId": tool_use_id, "status": "success", "content": [{"text": value.text}]}
     scale = Scale(bytes_max)
 
     def weighed(value: object) -> object:
@@ -64,6 +67,19 @@ def tool_result(tool_use_id: str, value: object, bytes_max: int = RESULT_BYTES) 
         return {"toolUseId": tool_use_id, "status": status, "content": blocks}
     block = _checked_block(fields, plain) if _is_media(fields) else _plain_block(value, plain)
     return {"toolUseId": tool_use_id, "status": "success", "content": [block]}
+
+
+def late_result(value: object, status: object, bytes_max: int) -> ToolResult:
+    """What somebody gives as the result of a tool that has deferred, as `tool_result` makes it; of no tool use yet.
+    `status`: how it went; a finished result that says `error` stays one. Errors: `Invalid`, `TooLarge`.
+    """
+    if status not in ("success", "error"):
+        raise Invalid("a result has the status 'success' or 'error'", got=status)
+    try:
+        result = tool_result("later", value, bytes_max)
+    except Failed as error:  # Here it is not the tool's mistake but the caller's.
+        raise Invalid(str(error)) from error
+    return result if status == "success" else {**result, "status": "error"}
 
 
 def check_result_size(result: ToolResult, bytes_max: int) -> ToolResult:

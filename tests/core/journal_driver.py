@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
+from repertory.core.deferral import SETTLED_MAX, Deferral, deferred_id
 from repertory.core.interrupts import Interrupt
+from repertory.core.journal import deferrals
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.history.redact import redact
 from repertory.core.journal.image import Image
@@ -30,12 +33,38 @@ from repertory.core.journal.view import SUMMARY_SEQ, VisibleMessages, message_wi
 from repertory.core.messages import Json, Message, ToolResult, tool_results, tool_uses
 from repertory.core.timers import Timer, after_firing, next_timer
 from repertory.core.window.decision import WindowPlan
+from repertory.errors import Gone
 
 COMMANDS = (
     "prompt", "answer", "answer", "ask", "start", "finish", "results", "results", "drop", "drop", "truncate",
     "summarise", "state", "state_full", "interrupt", "resume", "cursor", "node", "snapshot", "owner", "redact",
     "rewind", "idle", "last_word", "last_word", "again", "reopen", "timer", "fire",
+    "defer", "defer", "come", "come", "expire", "tell", "hold", "withdraw",
 )  # fmt: skip
+
+
+@dataclass
+class Late:
+    """What waits for results, and which have come, as plain dictionaries know it."""
+
+    waits: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
+    """Id to when it expires."""
+    came: dict[str, bool] = field(default_factory=dict[str, bool])
+    """Id of what is not told yet, and whether a turn begins for it."""
+    had: list[str] = field(default_factory=list[str])
+    expired: set[str] = field(default_factory=set[str])
+
+    @classmethod
+    def of(cls, fold: Fold) -> Late:
+        return cls(
+            {each.id: each.expires_at for each in fold.deferred.values()},
+            {each.id: each.starts for each in fold.came.values()},
+            list(fold.settled),
+            {each.id for each in fold.came.values() if each.expired},
+        )
+
+
+SECRET = b"secret of a test"
 
 
 class Driver:
@@ -51,6 +80,9 @@ class Driver:
         """See `rest`."""
         self.timers: dict[str, Timer] = {}
         """Those that are set, as a plain dictionary knows them."""
+        self.late = Late()
+        self._late_at: dict[int, Late] = {}
+        """What it was behind each command."""
 
     @classmethod
     def on(cls, rows: Sequence[Row]) -> Driver:
@@ -73,6 +105,7 @@ class Driver:
         for name, number in commands:
             getattr(self, f"do_{name}")(number)
             self.rows.extend(self.appender.restate(self.at()))
+            self._late_at[len(self.rows)] = copy.deepcopy(self.late)
 
     def at(self) -> float:
         return 1_700_000_000.5 + len(self.rows)
@@ -246,6 +279,89 @@ class Driver:
         left = after_firing(self.fold.timers, timer, timer.at + number)
         self.append(TimersChanged(at=self.at(), timers=tuple(left.values())))
 
+    def do_defer(self, number: int) -> None:
+        """A tool that runs says that its result comes later; it may have come already."""
+        for use_id, started in list(self.fold.open_tools.items())[:1]:
+            late_id = deferred_id(started.idempotency_key, SECRET)
+            expires_s = None if number % 3 == 0 else float(number)
+            on_expiry = "drop" if number % 2 else "tell"
+            deferral = Deferral(id=late_id, expires_s=expires_s, on_expiry=on_expiry)  # type: ignore[arg-type]
+            use = {"toolUseId": use_id, "name": "tool", "input": None}
+            at = self.at()
+            made = deferrals.defer(self.fold, deferral, use, at)  # type: ignore[arg-type]
+            assert (made is None) == (late_id in self.late.came or late_id in self.late.had)
+            if made is not None:
+                self.late.waits[late_id] = None if expires_s is None else at + expires_s
+                self.append(made)
+
+    def do_come(self, number: int) -> None:
+        """Results come: for a tool that waits, for one that still runs, twice, and for none."""
+        running = [deferred_id(each.idempotency_key, SECRET) for each in self.fold.open_tools.values()]
+        known = [*self.late.waits, *running, *self.late.came, *self.late.had, "later-none"]
+        late_id, late = known[number % len(known)], self.late
+        taken = (late_id in late.came and late_id not in late.expired) or late_id in late.had
+        until = late.waits.get(late_id)
+        waits = late_id in late.waits and (until is None or self.at() < until)
+        may = waits or (late_id in running and late_id not in late.waits)
+        may = may and late_id not in late.expired
+        try:
+            made = deferrals.take(
+                self.fold, late_id, result_of("", number), self.at(), starts=bool(number % 3), secret=SECRET
+            )
+        except Gone:
+            assert not taken
+            assert not may
+            return
+        assert taken == (made is None)
+        if made is not None:
+            assert may
+            late.waits.pop(late_id, None)
+            late.came[late_id] = bool(number % 3)
+            self.append(made)
+
+    def do_expire(self, number: int) -> None:
+        now = self.at() + number
+        over = [each for each in self.fold.deferred.values() if each.is_over(now)]
+        assert {each.id for each in over} == {
+            each for each, until in self.late.waits.items() if until is not None and until <= now
+        }
+        self.append(*deferrals.expired(self.fold, now))
+        for each in over:
+            del self.late.waits[each.id]
+            if each.on_expiry == "tell":
+                self.late.came[each.id] = True
+                self.late.expired.add(each.id)
+
+    def do_tell(self, number: int) -> None:
+        """A turn tells results that have come; it may be one of a person, whose prompt tells none."""
+        ids = deferrals.next_told(self.fold) if self.fold.came else ()
+        if self.waiting() or not ids:
+            return
+        messages = deferrals.with_results((), self.fold, ids, alone=True)
+        assert messages is not None
+        self.say(messages[0], new_turn=True)
+        made = deferrals.tell(self.fold, ids, self.at())
+        assert made is not None
+        late = self.late
+        late.had = [*late.had, *(each for each in ids if each not in late.expired)][-SETTLED_MAX:]
+        for each in ids:
+            del late.came[each]
+            late.expired.discard(each)
+        self.append(made)
+        assert deferrals.tell(self.fold, ids, self.at()) is None
+
+    def do_hold(self, number: int) -> None:
+        self.append(*deferrals.hold(self.fold, list(self.fold.came)[: 1 + number % 2], self.at()))
+        for each in list(self.late.came)[: 1 + number % 2]:
+            self.late.came[each] = False
+
+    def do_withdraw(self, number: int) -> None:
+        for late_id in list(self.late.waits)[:1]:
+            made = deferrals.withdraw(self.fold, late_id, self.at())
+            assert made is not None
+            del self.late.waits[late_id]
+            self.append(made)
+
     def do_node(self, number: int) -> None:
         run = self.fold.run + (number % 4 == 0 or not self.fold.run)
         node = f"node-{number % 3}"
@@ -290,7 +406,10 @@ class Driver:
             state=dict(earlier.state),
         )
         before = list(earlier.shown)
+        standing = list(deferrals.waiting_records(earlier, self.at()))
         self.rows.append(self.appender.rewind(record, messages_of(records_of(self.rows))))
+        self.append(*standing)
+        self.late = copy.deepcopy(self._late_at.get(position) or Late.of(self.fold))
         self.token = None
         assert list(self.fold.shown) == before
 

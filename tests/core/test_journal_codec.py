@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from repertory.core.deferral import DeferredTool
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.codec import (
     at_of,
@@ -28,6 +29,8 @@ from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import (
     Branched,
     CursorMoved,
+    DeferralsChanged,
+    DeferredResult,
     Interrupted,
     MessageAdded,
     NodeChanged,
@@ -79,6 +82,15 @@ statuses = st.sampled_from(["started", "completed", "failed", "interrupted"])
 results = st.fixed_dictionaries(
     {"toolUseId": text, "status": st.just("success"), "content": st.lists(mappings, max_size=2)}
 ).map(repair_result)
+late_tools = st.builds(
+    DeferredTool,
+    id=text,
+    tool=text,
+    tool_use_id=text,
+    since=ats,
+    expires_at=st.none() | ats,
+    on_expiry=st.sampled_from(("tell", "drop")),
+)
 timers = st.builds(Timer, id=text, at=ats, prompt=text, every_s=st.none() | st.floats(min_value=1, max_value=1e9))
 RECORDS: Mapping[RecordKind, st.SearchStrategy[Record]] = {
     RecordKind.MESSAGE: st.builds(
@@ -134,6 +146,16 @@ RECORDS: Mapping[RecordKind, st.SearchStrategy[Record]] = {
     ),
     RecordKind.OWNER: st.builds(OwnerChanged, at=ats, owner=text, generation=counts),
     RecordKind.TIMERS: st.builds(TimersChanged, at=ats, timers=st.lists(timers, max_size=3).map(tuple)),
+    RecordKind.DEFERRALS: st.builds(
+        DeferralsChanged,
+        at=ats,
+        deferrals=st.lists(late_tools, max_size=3).map(tuple),
+        settled=st.lists(text, max_size=3).map(tuple),
+        told=st.lists(text, max_size=3).map(tuple),
+    ),
+    RecordKind.DEFERRED_RESULT: st.builds(
+        DeferredResult, at=ats, id=text, name=text, result=results, starts=st.booleans(), expired=st.booleans()
+    ),
 }
 
 
@@ -229,7 +251,7 @@ def test_unknown_versions_are_refused_by_name(version: int) -> None:
         decode(RecordKind.OWNER, version, b"{}")
 
 
-@pytest.mark.parametrize("kind", [0, 15, 255])
+@pytest.mark.parametrize("kind", [0, 17, 255])
 def test_unknown_kinds_are_refused_by_name(kind: int) -> None:
     with pytest.raises(CorruptJournal, match=f"unknown kind of record kind={kind}"):
         decode(kind, VERSION, b"{}")

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from repertory.core.interrupts import Interrupt
+from repertory.core.journal.deferrals import telling
 from repertory.core.journal.fold import FINISHED_TURNS_MAX, Fold, is_answer
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import (
@@ -101,6 +102,33 @@ def test_timers_are_those_that_were_set_and_have_not_fired(commands: list[tuple[
         assert driver.fold.next_timer == next_timer(driver.timers)
         if driver.rows:
             assert restore(rows_from(driver.rows, driver.rows[-1].low)).fold.timers == driver.timers
+
+
+LATE = (
+    *("prompt", "answer", "ask", "ask", "start", "start", "finish", "results", "rewind", "idle", "reopen", "state"),
+    *("defer", "defer", "defer", "come", "come", "come", "expire", "tell", "tell", "hold", "withdraw"),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(LATE), st.integers(0, 1000)), max_size=60))
+@SETTINGS
+def test_what_waits_and_has_come_is_what_was_done_whatever_is_restarted_or_rewound(
+    commands: list[tuple[str, int]],
+) -> None:
+    driver = Driver()
+    for command in commands:
+        driver.run([command])
+        late = driver.late
+        folds = [driver.fold, restore(rows_from(driver.rows, driver.rows[-1].low)).fold] if driver.rows else []
+        for fold in folds:
+            assert {each.id: each.expires_at for each in fold.deferred.values()} == late.waits
+            assert {each.id: each.starts for each in fold.came.values()} == late.came
+            assert {each.id for each in fold.came.values() if each.expired} == late.expired
+            assert list(fold.settled) == late.had
+            assert not late.waits.keys() & late.came.keys()
+            wanted = telling(fold)
+            assert (wanted is not None) == any(late.came.values())
+            assert wanted is None or set(wanted.ids) <= late.came.keys()
 
 
 @given(commands)

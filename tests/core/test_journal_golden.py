@@ -55,12 +55,17 @@ def summary(image: Image) -> object:
     }
     if image.timers:
         said["timers"] = {timer.id: [timer.at, timer.prompt, timer.every_s] for timer in image.timers.values()}
+    if image.deferred or image.came or image.settled:
+        said["deferred"] = {tool.id: [tool.tool, tool.expires_at] for tool in image.deferred.values()}
+        said["came"] = {came.id: [came.result, came.starts, came.expired] for came in image.came.values()}
+        said["settled"] = list(image.settled)
     return json.loads(dump(said))
 
 
 def test_there_are_golden_files() -> None:
     assert [path.name for path in GOLDEN] == [
         "journal-v1-conversation.jsonl",
+        "journal-v1-deferrals.jsonl",
         "journal-v1-graph.jsonl",
         "journal-v1-rewound.jsonl",
         "journal-v1-timers.jsonl",

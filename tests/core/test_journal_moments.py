@@ -83,8 +83,8 @@ class Remembering(Driver):
 
 
 def test_what_is_told_of_a_position_is_what_it_was_before_anything_was_erased(rng: random.Random) -> None:
-    """Whichever way it is read. What tools, questions and timers left behind reads as if it had not been there: no fork
-    has them, and a rewind leaves timers as they are.
+    """Whichever way it is read. What tools, late ones too, questions and timers left behind reads as if it had not been
+    there: no fork has them, and a rewind leaves timers as they are.
     """
     told = refused = 0
     while told < 500 or refused < 50:
@@ -108,7 +108,7 @@ def test_what_is_told_of_a_position_is_what_it_was_before_anything_was_erased(rn
 
 def without_erased(image: Image) -> Image:
     tools = replace(image, open_tools={}, finished_tools={}, parked={}, questions=(), responses={}, anchors=Anchors())
-    return replace(tools, timers={})
+    return replace(tools, timers={}, deferred={}, came={}, settled=())
 
 
 def test_a_view_that_was_erased_does_not_matter_behind_a_patch_that_says_as_much() -> None:

@@ -26,6 +26,7 @@ from typing import cast
 CAMPAIGNS = {
     "kills": "tests.simulation.campaign_kills:kills",
     "clocks": "tests.simulation.campaign_kills:clocks",
+    "late-results": "tests.simulation.campaign_late_results:late_results",
     "disks": "tests.simulation.campaign_disks:disks",
     "bombs": "tests.simulation.campaign_bombs:bombs",
     "histories": "tests.simulation.campaign_histories:histories",

@@ -24,6 +24,7 @@ from repertory.actors.call import (
     CallQueueActor,
     CancelTurn,
     ChangeTimers,
+    CompleteTool,
     Invocation,
     KeepProgress,
     LookAtSignal,
@@ -179,6 +180,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
                 | TimersDue()
                 | ServeTimers()
                 | ChangeTimers()
+                | CompleteTool()
                 | (RecordSummary() | SummarySettled())
             ):
                 return refuse(Invalid("an orchestrator does not handle this message", message=type(message).__name__))

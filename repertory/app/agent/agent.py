@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
     from repertory.core.limits import Limits
     from repertory.core.memory.progress import StoreFlush
-    from repertory.core.messages import Message, Prompt, SystemPrompt, ToolResult
+    from repertory.core.messages import Message, Prompt, SystemPrompt, ToolResult, ToolStatus
     from repertory.core.result import AgentResult, TurnEvent
     from repertory.core.retry import RetryStrategy, StorePatience
     from repertory.core.snapshots.fields import Preset
@@ -389,6 +389,7 @@ class Agent(SdkAgentMembers):
             sandbox=self._sandbox,
         )
         copy._parts.middleware = self._parts.middleware
+        copy._memory = later.InMemoryJournal()
         return copy
 
     @property
@@ -399,9 +400,7 @@ class Agent(SdkAgentMembers):
 
     @property
     def kept_by(self) -> object:
-        """The session manager that follows this agent by hooks, and keeps the conversation itself; None for all others,
-        which are `session_manager`. See `docs/coming-from-strands.md`.
-        """
+        """The session manager that keeps the conversation itself, by hooks (`docs/coming-from-strands.md`), or None."""
         return self._kept.manager if self._kept is not None else None
 
     @property
@@ -447,9 +446,8 @@ class Agent(SdkAgentMembers):
     def _edit_messages(self, wanted: Sequence[Message], read: EditableMessages | None) -> Sequence[Message]:
         """Make `wanted` the shown messages, between two turns; returns them."""
         if self._read_model.in_a_turn or self._life.in_a_turn:
-            raise AgentBusy(
-                "a turn is running: edit agent.messages in one of its hooks, or when it is over", agent=self.agent_id
-            )
+            text = "a turn is running: edit agent.messages in one of its hooks, or when it is over"
+            raise AgentBusy(text, agent=self.agent_id)
         shown = self._read_model.messages()
         edit = later.edit_made(wanted, shown, read)
         if edit is None:
@@ -651,6 +649,14 @@ class Agent(SdkAgentMembers):
         async with self._session() as session:
             return await whole_history(session, self.blueprint())
 
+    async def complete_tool(self, id: str, result: object, *, status: ToolStatus = "success") -> bool:
+        """Give the result of a tool that has deferred; returns when it is stored. The next call tells it to the model,
+        also one without a prompt: no turn begins by itself. See `HostedSession.complete_tool`.
+        """
+        wanted = later.late_result(result, status, self._limits.sizes.result_bytes)
+        async with self._session() as session:
+            return await session.complete_tool(later.CompleteTool(id=id, result=wanted, starts=False))
+
     def cancel(self, message: str | None = None, *, after_current_tools: bool = False) -> None:
         """End the running turn early, from any thread. Its call returns with stop reason `cancelled`. While no call
         runs, the next one ends so before anything is done for it.
@@ -773,7 +779,7 @@ class Agent(SdkAgentMembers):
         """This agent's session spec, for its host. Built anew for each call, as attributes may change in between."""
         manager = self.session_manager
         if self._memory is None and (manager is None or manager.sessions is None):
-            self._memory = later.InMemoryJournal()
+            self._memory = later.InMemoryJournal(random=later.token_hex(16).encode())
         return later.AgentSessionSpec(
             agent=self._settings(),
             calls=later.CallSettings(busy=self._busy, unknown_outcome=self._unknown),

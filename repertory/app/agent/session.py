@@ -111,7 +111,8 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
         # Programs without leases may add messages to the sessions of some stores.
         others_add = isinstance(keeper, Durable) and keeper.store.capabilities.others_add
         wakes = self.wakes and isinstance(keeper, Durable) and keeper.store.capabilities.wakes
-        agent = replace(agent, others_add=others_add, wakes=wakes) if others_add or wakes else agent
+        if others_add or self.wakes:
+            agent = replace(agent, others_add=others_add, wakes=wakes, hosted=self.wakes)
         self.parts.timers = TimerBook(host.wall, agent.limits.sizes.prompt_bytes) if wakes else None
         settings = SessionSettings(persister=persister, agent=agent, calls=self.calls)
         summarize = Summarizer(self.parts, agent.agent_id).write

@@ -128,6 +128,8 @@ def _happened(each: TimelineEntry) -> str:
             return f"{each.node} {ended}: {each.text}" + (f" ({each.tokens} tokens)" if each.tokens else "")
         case "timer":
             return f"timer {each.text}"
+        case "tool":
+            return f"tool {each.text}"
         case _:
             assert_never(each.what)
 

@@ -20,17 +20,18 @@ from msgspec import Struct
 from msgspec.structs import asdict
 from msgspec.structs import replace as replace_fields
 
-from repertory.actors.call import ChangeTimers, Following, Invocation
+from repertory.actors.call import ChangeTimers, CompleteTool, Following, Invocation
 from repertory.actors.context import AgentSettings
 from repertory.app.host.edge import context_of, trace_headers
 from repertory.backends.peers.ports import BoxedCall, JsonLine
 from repertory.backends.ports import OutputSchema
+from repertory.core.deferral import DeferredTool
 from repertory.core.ids import check_id
 from repertory.core.interrupts import Interrupt
 from repertory.core.json_fields import json_object
 from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.message_tree.json_files import decoded, encoded
-from repertory.core.messages import Json, Prompt, ToolSpec
+from repertory.core.messages import Json, Prompt, ToolSpec, check_result
 from repertory.core.result import AgentResult, TurnEvent, interrupts_in
 from repertory.core.timers import DueTimes, Timer
 from repertory.core.turn_log import START, read_offset
@@ -309,14 +310,17 @@ class Told:
 
 # What is asked of a session besides a turn.
 
-_Name: TypeAlias = Literal["messages", "interrupts", "history", "timers", "pending", "cancel"]
-SessionQuestion: TypeAlias = "_Name | ChangeTimers"
+_Name: TypeAlias = Literal["messages", "interrupts", "history", "timers", "deferred", "pending", "cancel"]
+SessionQuestion: TypeAlias = "_Name | ChangeTimers | CompleteTool"
 
 
 def question_json(question: SessionQuestion, now: float) -> Json:
     """The question as JSON; `now`: epoch seconds. Errors: `Invalid` for due times that are none."""
     if isinstance(question, str):
         return {"what": question}
+    if isinstance(question, CompleteTool):
+        result = _plain(question.result, "a result")
+        return {"what": "complete tool", "id": question.id, "result": result, "starts": question.starts}
     due: Json = None
     if question.due is not None:
         at, every_s = question.due.read(now)
@@ -330,6 +334,9 @@ def read_question(body: Json) -> SessionQuestion:
     what = fields.get("what")
     if what in get_args(_Name):
         return cast("_Name", what)
+    if what == "complete tool":
+        result = check_result(_read(fields.get("result")))
+        return CompleteTool(id=str(fields.get("id")), result=result, starts=fields.get("starts") is not False)
     if what != "change timers":
         raise Invalid("nobody asks that of a session", what=str(what))
     due = fields.get("due")
@@ -342,7 +349,8 @@ def answer_json(found: object) -> Json:
     if isinstance(found, list):
         found = [_answer_fields(one) for one in cast("list[object]", found)]
     elif isinstance(found, PendingTurn):
-        found = {"why": found.why, "interrupts": [one.to_dict() for one in found.interrupts]}
+        tools = [msgspec.to_builtins(one) for one in found.tools]
+        found = {"why": found.why, "interrupts": [one.to_dict() for one in found.interrupts], "tools": tools}
     return cast("Json", encoded({"all": found}))
 
 
@@ -350,7 +358,7 @@ def _answer_fields(one: object) -> object:
     match one:
         case Interrupt():
             return one.to_dict()
-        case Timer():
+        case Timer() | DeferredTool():
             return msgspec.to_builtins(one)
         case _:
             return one
@@ -362,11 +370,14 @@ def read_answer(question: SessionQuestion, answer: Json) -> object:
     match question:
         case "timers":
             return msgspec.convert(found, list[Timer])
+        case "deferred":
+            return msgspec.convert(found, list[DeferredTool])
         case "interrupts":
             return interrupts_in({"interrupts": cast("Json", found)})
         case "pending" if found is not None:
             fields = json_object(found)
             why = cast("Any", fields["why"])
-            return PendingTurn(why=why, interrupts=interrupts_in(fields))
+            tools = msgspec.convert(fields.get("tools", ()), tuple[DeferredTool, ...])
+            return PendingTurn(why=why, interrupts=interrupts_in(fields), tools=tools)
         case _:
             return found

@@ -25,7 +25,7 @@ from repertory.app import lazy_names as later
 from repertory.app.agent.agent import Agent
 from repertory.app.host.edge import flush_exporters, short_errors
 from repertory.core.retry import DEFAULT_PATIENCE, DEFAULT_RETRY
-from repertory.errors import Gone, Invalid, SessionBusy
+from repertory.errors import Gone, Invalid, NotFound, SessionBusy
 from repertory.logs import INFO, WARNING, note
 
 if TYPE_CHECKING:
@@ -51,9 +51,10 @@ if TYPE_CHECKING:
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.peers.ports import BoxedCall
     from repertory.backends.ports import Model, OutputSchema
+    from repertory.core.deferral import DeferredTool
     from repertory.core.interrupts import Interrupt
     from repertory.core.limits import Limits
-    from repertory.core.messages import Message, Prompt, SystemPrompt
+    from repertory.core.messages import Message, Prompt, SystemPrompt, ToolStatus
     from repertory.core.orchestration.results import MultiAgentResult
     from repertory.core.owed import OwedWork
     from repertory.core.pictures.svg import Picture
@@ -279,6 +280,24 @@ class Runtime:
         due = later.DueTimes(at=at, in_s=in_s, every=every)
         await session.change_timers(later.ChangeTimers(timer_id=timer_id, prompt=prompt, due=due))
         return timer_id
+
+    async def complete_tool(
+        self,
+        agent: str,
+        session_id: str,
+        id: str,
+        result: object,
+        *,
+        status: ToolStatus = "success",
+        start_turn: bool = True,
+    ) -> bool:
+        """`HostedSession.complete_tool` of the agent of this name, for those who have names alone, such as a webhook.
+        Errors: `NotFound` if this runtime has no such agent; those of `HostedSession.complete_tool`.
+        """
+        session = self._session_for_peer(agent, session_id)
+        if session is None:
+            raise NotFound("this runtime has no such agent", agent=agent)
+        return await session.complete_tool(id, result, status=status, start_turn=start_turn)
 
     def on_shutdown(self, phase: str, hook: ShutdownHook) -> None:
         """Run `hook` (async, no arguments) in a phase of the drain: see `PHASES` in `app/host/host.py` for names."""
@@ -626,6 +645,26 @@ class HostedSession:
         """Set or cancel a timer. For the runtime."""
         return cast("bool", await self._ask(change))
 
+    async def deferred(self) -> list[DeferredTool]:
+        """The tools of the conversation that wait for results which come later; see `ToolContext.defer`."""
+        return cast("list[DeferredTool]", await self._ask("deferred"))
+
+    async def complete_tool(
+        self, id: str, result: object, *, status: ToolStatus = "success", start_turn: bool = True
+    ) -> bool:
+        """Give the result of a tool that has deferred; returns when it is stored. A turn then tells it to the model,
+        even if this process ends before; it waits for the turn that runs and for a person who is asked, or joins the
+        turn with `busy="steer"`.
+
+        `result`: as a tool returns it. `start_turn=False`: no turn begins, and the next one tells it. False if the tool
+        has a result already, which counts: also when an earlier try of this call has given it. Errors: `Gone` when
+        nothing waits under this id, or no longer; `Invalid`; `TooLarge` for more than `limits["result_bytes"]`; those
+        of opening the session and of its store. Cancelled, the result may be given.
+        """
+        limits = self.spec.agent.limits.sizes
+        wanted = later.late_result(result, status, limits.result_bytes)
+        return cast("bool", await self._ask(later.CompleteTool(id=id, result=wanted, starts=start_turn)))
+
     async def cancel(self) -> None:
         """Cut the running turn short, if one runs."""
         await self._ask("cancel")
@@ -661,7 +700,10 @@ class HostedSession:
                 case "pending":
                     read_model = session.read_model
                     behind = later.waits_for_store(self._host, spec.agent.session_id, spec.agent.agent_id)
-                    return later.pending_turn(read_model.pending_tools, runs=read_model.in_a_turn, behind=behind)
+                    pending, deferred = read_model.pending_tools, read_model.now.deferred
+                    return later.pending_turn(pending, deferred, runs=read_model.in_a_turn, behind=behind)
+                case "deferred":
+                    return list(session.read_model.now.deferred.values())
                 case "history":
                     from repertory.app.operations.reading import whole_history  # loaded when used
 
@@ -671,6 +713,8 @@ class HostedSession:
                 case "timers":
                     timers = (await session.image()).timers.values()
                     return sorted(timers, key=lambda timer: (timer.at, timer.id))
+                case later.CompleteTool():
+                    return await session.complete_tool(what)
                 case _:
                     return await session.change_timers(what)
 

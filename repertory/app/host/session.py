@@ -22,6 +22,7 @@ from repertory.actors.call import (
     AgentMessage,
     CancelTurn,
     ChangeTimers,
+    CompleteTool,
     FinishTurns,
     Invocation,
     Invoke,
@@ -367,6 +368,12 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
     async def change_timers(self, change: ChangeTimers) -> bool:
         """Set or cancel a timer; returns when that is durable. Errors: `Invalid`, `TooLarge`, those of the store."""
         return await self.agent.ask(change, timeout_s=math.inf)
+
+    async def complete_tool(self, wanted: CompleteTool) -> bool:
+        """Give a tool its result; returns when that is durable. False if it has one. Errors: `Gone`, those of the
+        store.
+        """
+        return await self.agent.ask(wanted, timeout_s=math.inf)
 
     async def flush_memory(self) -> Mapping[str, StoreFlush]:
         """Extract memories from all new messages, and write them; the outcome by store."""

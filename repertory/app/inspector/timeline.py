@@ -14,6 +14,8 @@ from repertory.core.journal.history.redact import texts_of
 from repertory.core.journal.records import (
     Branched,
     CursorMoved,
+    DeferralsChanged,
+    DeferredResult,
     Interrupted,
     MessageAdded,
     NodeChanged,
@@ -371,6 +373,12 @@ def _note(each: StoredRecord, record: Record, *, content: bool) -> NoteShown | N
         case TimersChanged(timers=timers):
             text = ", ".join(visible(timer.id) for timer in timers) or "No timer is set any more."
             made = _Line("timer", "Timers", text)
+        case DeferralsChanged(deferrals=tools):
+            waiting = ", ".join(f"{visible(tool.tool)} ({visible(tool.id)})" for tool in tools)
+            made = _Line("waits", "Results that come later", waiting or "No tool waits for one any more.")
+        case DeferredResult(name=name, id=deferred, expired=expired):
+            title = "No result in time" if expired else "A result has come"
+            made = _Line("resume", title, f"{visible(name)} ({visible(deferred)})")
         case OwnerChanged(owner=owner, generation=generation):
             made = _Line("owner", "New owner", f"{visible(owner)}, generation {generation}")
         case _:

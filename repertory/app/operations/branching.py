@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from repertory.backends.line_files import WriteChunk
     from repertory.backends.ports import SessionStore
+    from repertory.core.journal.fold import Fold
     from repertory.core.journal.rows import Row
 
 
@@ -105,10 +106,10 @@ async def rewind_session(
     agent_id = await agent_there(store, session_id, agent_id)
     async with owned(store, session_id, takeover=takeover) as lease:
         then, now = await moment_and_end_of(store, session_id, agent_id, to)
-        was = now.fold.last_seq
+        was, late = now.fold.last_seq, bool(now.fold.deferred or now.fold.came)
         rows = go_back(then, now, at=made.at, entropy=made.entropy)
-        # The fold has those rows. A question that timers have waited for may be gone.
-        dues = [due_at_rest(agent_id, now.fold, made.at)] if now.fold.timers else []
+        # The fold has those rows. A question that timers have waited for may be gone, and tools that have waited.
+        dues = [due_at_rest(agent_id, now.fold, made.at)] if _may_wake(now.fold) or late else []
         await commit_rows(store, lease, rows, dues=dues)
     return RewindReport(session_id=session_id, agent_id=agent_id, position=then.position, was=was)
 
@@ -193,6 +194,12 @@ async def _positions(
 
 
 _LINES_AT_ONCE = 256
+_WAKING = frozenset((RecordKind.TIMERS, RecordKind.DEFERRALS, RecordKind.DEFERRED_RESULT))
+"""The kinds of records for which a session may have to be woken."""
+
+
+def _may_wake(fold: Fold) -> bool:
+    return bool(fold.timers or fold.deferred or fold.came)
 
 
 # Copies of sessions: into a file and back, or from place to place. Rows are copied unchanged, with their links.
@@ -257,9 +264,9 @@ async def store_session(
     """Add a session, in one commit. Errors: `AlreadyExists`, `SessionBusy`, `LeaseLost`, those of the store."""
     check_id(session_id, "session id")
     missing = missing_rows(session_id, journals, await _there(store, session_id))
-    timed = [rows for rows in journals.values() if any(row.kind == RecordKind.TIMERS for row in rows)]
+    timed = [rows for rows in journals.values() if any(row.kind in _WAKING for row in rows)]
     folds = {rows[-1].agent_id: restore(rows[rows[-1].low - 1 :], session_id=session_id).fold for rows in timed}
-    dues = [due_at_rest(agent_id, fold, 0.0) for agent_id, fold in folds.items() if fold.timers]
+    dues = [due_at_rest(agent_id, fold, 0.0) for agent_id, fold in folds.items() if _may_wake(fold)]
     async with owned(store, session_id, takeover=takeover) as lease:
         await commit_rows(store, lease, missing, dues=dues)
     ends = {agent_id: rows[-1].seq for agent_id, rows in journals.items() if rows}

@@ -555,10 +555,12 @@ class AgentNode:
         own = self.agent.blueprint()
         if self._tool is not None:
             own = replace(own, parts=self._parts(own.parts, self._tool))
+        # Nobody brings a node to life for a result that comes later.
+        settings = replace(own.agent, defers=False)
         if place is None:
-            return own
+            return replace(own, agent=settings)
         settings = replace(
-            own.agent,
+            settings,
             session_id=place.session_id,
             agent_id=place.agent_id,
             durable=place.sessions is not None,

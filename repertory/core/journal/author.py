@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from repertory.core.journal.codec import with_view
 from repertory.core.journal.history.redact import Redaction, redact, repairs
 from repertory.core.journal.records import MessageAdded
-from repertory.core.journal.rows import Row
+from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.journal.view import message_with_view
 
 if TYPE_CHECKING:
@@ -68,11 +68,22 @@ class JournalAuthor:
             turns = self.fold.turns
             self._open = _Open(self.fold.last_seq + 1, record, *self._appender.fold_in(record)[1:])
             if record.turn != turns:
-                self._turn_rows = []
+                self._turn_rows = self._late_results() if self.fold.came else []
         else:
             self._keep(self._appender.append(record))
         self._last_at = record.at
         return self.fold.last_seq
+
+    def _late_results(self) -> list[Row]:
+        """The rows of results that came before the turn which tells them: a redaction of its message erases them."""
+        return [row for row in self._turn_rows if row.kind == RecordKind.DEFERRED_RESULT]
+
+    def secret(self) -> bytes:
+        """What nobody knows who has read the conversation only, and no restart changes while its last message is the
+        last one: the link of its row. Safe from any thread, once that row is made.
+        """
+        seq = self.fold.last_message_seq
+        return next(row.link for row in reversed(self._turn_rows) if row.seq == seq)
 
     def add_view(self, change: ViewChanged) -> None:
         """Append a view change: as part of the message right before it when that was not handed over and can hold it,

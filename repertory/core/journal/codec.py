@@ -19,10 +19,13 @@ from typing import NoReturn, TypeAlias, TypeVar, cast, get_args
 from msgspec import NODEFAULT, MsgspecError, Struct
 from msgspec.json import Decoder as JSONDecoder
 
+from repertory.core.deferral import DeferredTool, OnExpiry
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.records import (
     Branched,
     CursorMoved,
+    DeferralsChanged,
+    DeferredResult,
     Interrupted,
     MessageAdded,
     NodeChanged,
@@ -310,6 +313,27 @@ def _timer_spelled(timer: Timer) -> _Fields:
     return said
 
 
+def _spell_deferrals(record: object) -> _Fields:
+    changed = cast("DeferralsChanged", record)
+    said: _Fields = {"at": changed.at}
+    if changed.deferrals:
+        said["deferrals"] = [_deferral_spelled(one) for one in changed.deferrals]
+    if changed.settled:
+        said["settled"] = changed.settled
+    if changed.told:
+        said["told"] = changed.told
+    return said
+
+
+def _deferral_spelled(tool: DeferredTool) -> _Fields:
+    said: _Fields = {"id": tool.id, "tool": tool.tool, "tool_use_id": tool.tool_use_id, "since": tool.since}
+    if tool.expires_at is not None:
+        said["expires_at"] = tool.expires_at
+    if tool.on_expiry != "tell":
+        said["on_expiry"] = tool.on_expiry
+    return said
+
+
 def _read_view(said: _Fields) -> _Fields:
     return {**said, "view": _view_read(said.get("view", {}))}
 
@@ -384,6 +408,24 @@ def _timer_checked(said: object) -> _Fields:
     return timer
 
 
+def _read_deferrals(said: _Fields) -> _Fields:
+    tools = [_build(DeferredTool, _deferral_checked(one)) for one in cast("list[object]", said.get("deferrals", ()))]
+    settled, told = cast("list[str]", said.get("settled", ())), cast("list[str]", said.get("told", ()))
+    return {**said, "deferrals": tuple(tools), "settled": tuple(settled), "told": tuple(told)}
+
+
+def _deferral_checked(said: object) -> _Fields:
+    if not isinstance(said, dict):
+        raise TypeError("a deferral is a JSON object")
+    tool = cast("_Fields", said)
+    if not (all(_is_text(tool.get(name)) for name in ("id", "tool", "tool_use_id")) and _is_time(tool.get("since"))):
+        raise TypeError("a deferral has an id, a tool, a tool use and a time")
+    until = tool.get("expires_at")
+    if not ((until is None or _is_time(until)) and tool.get("on_expiry", "tell") in get_args(OnExpiry)):
+        raise TypeError("when a deferral expires is of the wrong type")
+    return tool
+
+
 def _read_state(said: _Fields) -> _Fields:
     return {**said, "delete": tuple(cast("list[str]", said.get("delete", ())))}
 
@@ -407,6 +449,8 @@ _CLASSES: Mapping[int, type[Record]] = {
     RecordKind.CURSOR: CursorMoved,
     RecordKind.OWNER: OwnerChanged,
     RecordKind.TIMERS: TimersChanged,
+    RecordKind.DEFERRALS: DeferralsChanged,
+    RecordKind.DEFERRED_RESULT: DeferredResult,
 }
 _MESSAGE = int(RecordKind.MESSAGE)
 _MESSAGE_SHAPES = frozenset(
@@ -425,6 +469,7 @@ _SPELL: Mapping[int, Callable[[object], _Fields]] = {
     RecordKind.BRANCH: _spell_view,
     RecordKind.INTERRUPT: _spell_interrupts,
     RecordKind.TIMERS: _spell_timers,
+    RecordKind.DEFERRALS: _spell_deferrals,
 }
 _READ: Mapping[int, Callable[[_Fields], _Fields]] = {
     RecordKind.MESSAGE: _read_message,
@@ -436,6 +481,8 @@ _READ: Mapping[int, Callable[[_Fields], _Fields]] = {
     RecordKind.STATE: _read_state,
     RecordKind.NODE: _read_node,
     RecordKind.TIMERS: _read_timers,
+    RecordKind.DEFERRALS: _read_deferrals,
+    RecordKind.DEFERRED_RESULT: _read_finished,
 }
 
 
@@ -495,17 +542,17 @@ _LOOKS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("turn", "turns", "index", "message_count", "attempt", "run", "generation"), _is_number),
     **dict.fromkeys(("first_shown", "target", "position", "last", "source_position"), _is_number),
     **dict.fromkeys(("idempotency_token", "repaired", "tool_use_id", "name", "idempotency_key", "manager"), _is_text),
-    **dict.fromkeys(("reason", "node", "label", "digest", "source", "source_link", "owner"), _is_text),
+    **dict.fromkeys(("id", "reason", "node", "label", "digest", "source", "source_link", "owner"), _is_text),
     **dict.fromkeys(("message", "view", "summary", "manager_state", "set", "full", "responses", "data"), _is_object),
     **dict.fromkeys(("metadata", "state", "kept"), _is_object),
     **dict.fromkeys(("pinned", "replaced"), _are(_pair(_is_number, _is_object))),
-    **dict.fromkeys(("delete", "parked", "frontier"), _are(_is_text)),
+    **dict.fromkeys(("delete", "parked", "frontier", "settled", "told"), _are(_is_text)),
     "hidden": _are(_pair(_is_number, _is_number)),
     "copied": _are(_is_number),
-    **dict.fromkeys(("interrupts", "timers"), _is_list),
+    **dict.fromkeys(("interrupts", "timers", "deferrals"), _is_list),
     "positions": _are_numbers_by_name,
     "status": lambda value: value in get_args(NodeStatus),
-    "patch": lambda value: type(value) is bool,
+    **dict.fromkeys(("patch", "starts", "expired"), lambda value: type(value) is bool),
     "result": lambda value: True,
 }
 """The check for each field, by name: a name means the same in every record."""

@@ -16,12 +16,15 @@ from typing import TypeVar, assert_never
 
 from msgspec.structs import force_setattr, replace
 
+from repertory.core.deferral import DeferredTool
 from repertory.core.interrupts import Interrupt, outcome_id
 from repertory.core.journal.image import Anchors, FinishedTurn, Image, UnansweredTurn, UnsettledTool
 from repertory.core.journal.records import (
     WHOLE,
     Branched,
     CursorMoved,
+    DeferralsChanged,
+    DeferredResult,
     Interrupted,
     MessageAdded,
     NodeChanged,
@@ -59,7 +62,9 @@ class Fold:
         "_partial",
         "_unchecked",
         "anchors",
+        "came",
         "cursors",
+        "deferred",
         "finished_tools",
         "frontier",
         "kept",
@@ -74,6 +79,7 @@ class Fold:
         "questions",
         "responses",
         "run",
+        "settled",
         "shown",
         "state",
         "timers",
@@ -97,6 +103,9 @@ class Fold:
     cursors: Mapping[str, int]
     kept: Mapping[str, Json]
     timers: Mapping[str, Timer]
+    deferred: Mapping[str, DeferredTool]
+    came: Mapping[str, DeferredResult]
+    settled: tuple[str, ...]
     anchors: Anchors
 
     def __init__(self, image: Image | None = None, *, partial: bool = False) -> None:
@@ -148,6 +157,8 @@ class Fold:
             at.waiting,
             at.run,
             at.timers,
+            at.deferrals,
+            at.came,
         ):
             if 0 < seq < first:
                 first = seq
@@ -201,6 +212,10 @@ class Fold:
                 self._on_cursor(seq, record)
             case TimersChanged():
                 self._on_timers(seq, record)
+            case DeferralsChanged():
+                self._on_deferrals(seq, record)
+            case DeferredResult():
+                self._on_deferred_result(seq, record)
             case SnapshotTaken() | OwnerChanged():
                 pass
             case Branched():
@@ -264,6 +279,7 @@ class Fold:
             timers=self.anchors.timers,
         )
         self._forget_turn()
+        self.deferred, self.came, self.settled = {}, {}, ()
         self.nodes, self.frontier = {}, ()
         self._named = TurnTokens(Image())
 
@@ -403,6 +419,19 @@ class Fold:
         self.timers = {timer.id: timer for timer in record.timers}
         self.next_timer = next_timer(self.timers)
         self.anchors.timers = seq if record.timers else 0
+
+    def _on_deferrals(self, seq: int, record: DeferralsChanged) -> None:
+        self.deferred = {tool.id: tool for tool in record.deferrals}
+        self.settled = record.settled
+        self.anchors.deferrals = seq if record.deferrals or record.settled else 0
+        if record.told:
+            self.came = _without(self.came, *record.told)
+            self.anchors.came = self.anchors.came if self.came else 0
+
+    def _on_deferred_result(self, seq: int, record: DeferredResult) -> None:
+        self.deferred = _without(self.deferred, record.id)
+        self.came = {**self.came, record.id: record}
+        self.anchors.came = self.anchors.came or seq
 
 
 _FIELDS = tuple(Fold.__annotations__)

@@ -8,8 +8,9 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from repertory.core.deferral import DeferredTool
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.records import NodeChanged, ToolStarted, View
+from repertory.core.journal.records import DeferredResult, NodeChanged, ToolStarted, View
 from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.messages import Json, Message, ToolResult, ToolUse
 from repertory.core.timers import Timer
@@ -68,6 +69,10 @@ class Anchors(Struct, kw_only=True):
     """The first record of the orchestrator's current run."""
     timers: int = 0
     """The last record of timers, if any are set."""
+    deferrals: int = 0
+    """The last record of deferrals, if any tool waits or has had its result."""
+    came: int = 0
+    """The first result of a tool that waited which is not told, or came before such a one."""
 
 
 class Image(Struct, frozen=True, kw_only=True):
@@ -109,6 +114,12 @@ class Image(Struct, frozen=True, kw_only=True):
     """Memory store name to its state in the last cursor record (`core/memory/progress.py`)."""
     timers: Mapping[str, Timer] = {}
     """The turns that the session begins by itself, by timer id."""
+    deferred: Mapping[str, DeferredTool] = {}
+    """The tools that wait for results which come later, by id."""
+    came: Mapping[str, DeferredResult] = {}
+    """The results that came later and are not told yet, by id, in the order in which they came."""
+    settled: tuple[str, ...] = ()
+    """The ids that have had their results told, at most `SETTLED_MAX`, the latest ones."""
     anchors: Anchors = field(default_factory=Anchors)
     view: View = field(default_factory=View)
     recent: tuple[tuple[int, Message], ...] = ()

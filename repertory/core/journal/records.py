@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from repertory.core.deferral import DeferredTool
 from repertory.core.interrupts import Interrupt
 from repertory.core.messages import Json, Message, ToolResult
 from repertory.core.timers import Timer
@@ -209,6 +210,31 @@ class TimersChanged(Struct, frozen=True, kw_only=True):
     timers: tuple[Timer, ...] = ()
 
 
+class DeferralsChanged(Struct, frozen=True, kw_only=True):
+    """The tools that wait for results which come later. A full value; a rewind goes back to that of its position."""
+
+    at: float
+    deferrals: tuple[DeferredTool, ...] = ()
+    settled: tuple[str, ...] = ()
+    """The ids that have had their results, the latest ones."""
+    told: tuple[str, ...] = ()
+    """The ids of the results that the message before shows: they wait no longer."""
+
+
+class DeferredResult(Struct, frozen=True, kw_only=True):
+    """The result of a tool came later; the model is told in a turn. The latest one of an id counts."""
+
+    at: float
+    id: str
+    name: str
+    """The tool's."""
+    result: ToolResult
+    starts: bool = True
+    """False if no turn begins for it: it is told in the next one."""
+    expired: bool = False
+    """True if none came in time, and this says so."""
+
+
 class OwnerChanged(Struct, frozen=True, kw_only=True):
     """A new owner took the session over. Kept for readers; the fold ignores it."""
 
@@ -232,4 +258,6 @@ Record: TypeAlias = (
     | CursorMoved
     | OwnerChanged
     | TimersChanged
+    | DeferralsChanged
+    | DeferredResult
 )

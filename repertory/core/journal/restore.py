@@ -13,6 +13,7 @@ from repertory.core.journal.image import Image
 from repertory.core.journal.records import (
     Branched,
     CursorMoved,
+    DeferralsChanged,
     MessageAdded,
     Record,
     Redacted,
@@ -253,8 +254,8 @@ class Appender:
 
 
 # Keeping the opening of a journal cheap. Opening reads every row from `low` on, and `low` cannot pass the last full
-# value of the state, the view, the cursors or the timers. So a full value that is more than `RESTATE_AFTER` records old
-# is written again, together with the next records.
+# value of the state, the view, the cursors, the timers or the deferrals. So a full value that is more than
+# `RESTATE_AFTER` records old is written again, together with the next records.
 
 RESTATE_AFTER = 64
 """How many records may follow a full value before it is restated."""
@@ -273,4 +274,6 @@ def restatements(fold: Fold, at: float) -> list[Record]:
         records.append(CursorMoved(at=at, positions=dict(fold.cursors), kept=dict(fold.kept)))
     if 0 < anchors.timers < bound:
         records.append(TimersChanged(at=at, timers=tuple(fold.timers.values())))
+    if 0 < anchors.deferrals < bound:
+        records.append(DeferralsChanged(at=at, deferrals=tuple(fold.deferred.values()), settled=fold.settled))
     return records

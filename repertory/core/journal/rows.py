@@ -48,6 +48,8 @@ class RecordKind(IntEnum):
     CURSOR = 12
     OWNER = 13
     TIMERS = 14
+    DEFERRALS = 15
+    DEFERRED_RESULT = 16
 
 
 class Row(NamedTuple):

@@ -35,9 +35,10 @@ from repertory.core.pictures.svg import (
     width_of,
 )
 
-PointKind = Literal[
-    "turn", "mark", "rewind", "view", "redaction", "fork", "run", "node", "timer", "interrupt", "answer", "position"
-]
+PointKind = (
+    Literal["turn", "mark", "rewind", "view", "redaction", "fork", "run", "node", "timer", "tool"]
+    | Literal["interrupt", "answer", "position"]
+)
 
 REWINDS_MAX: Final = 12
 """The rewinds that are shown; what is before them folds into one row."""

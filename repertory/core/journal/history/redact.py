@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, cast
 from msgspec import Struct
 
 from repertory.core.journal.codec import at_of, dump
+from repertory.core.journal.deferrals import waiting_records
 from repertory.core.journal.pending_tools import standing_records
 from repertory.core.journal.records import (
     Branched,
+    DeferralsChanged,
+    DeferredResult,
     Interrupted,
     MessageAdded,
     NodeChanged,
@@ -99,7 +102,7 @@ def redact(appender: Appender, rows: Sequence[Row], target: int, message: Messag
     appended = [appender.append(redacted)]
     if any(isinstance(record, Branched) for record in erased):
         history = {**messages_of(records), target: message}
-        standing = list(standing_records(appender.fold, at))
+        standing = [*standing_records(appender.fold, at), *waiting_records(appender.fold, at)]
         appended.append(appender.rewind(as_branch(appender, at), history))
         appended += appender.append_all(standing)
     else:
@@ -156,8 +159,11 @@ def _copies(records: Sequence[tuple[int, Record | None]], target: int) -> Iterat
     after = said[position + 1] if position + 1 < len(said) else target
     message = messages_of(records)[target]
     answers, asks = any(tool_results(message)), any(tool_uses(message))
+    told = _told_by(records, target)
     for seq, record in records:
         match record:
+            case DeferredResult():
+                copied = seq < target and record.id in told
             case MessageAdded():
                 copied = seq == target
             case ViewChanged() | Branched():
@@ -174,6 +180,16 @@ def _copies(records: Sequence[tuple[int, Record | None]], target: int) -> Iterat
                 copied = False
         if copied:
             yield seq, record
+
+
+def _told_by(records: Sequence[tuple[int, Record | None]], target: int) -> Collection[str]:
+    """The ids of the late results that a message tells."""
+    for seq, record in records:
+        if seq > target and isinstance(record, DeferralsChanged) and record.told:
+            return record.told
+        if seq > target and isinstance(record, MessageAdded):
+            break
+    return ()
 
 
 def _holds(view: View, target: int) -> bool:
@@ -193,9 +209,9 @@ class Copy:
 
     agent_id: str
     seq: int
-    """The row's number; 0 for the state, the summary or the timers in force."""
+    """The row's number; 0 for the state, the summary, the timers or the late results in force."""
     what: str
-    """The kind of the row, `summary`, `state` and the key, or `timer` and its id."""
+    """The kind of the row, `summary`, `state` and the key, or `timer` or `late result` and its id."""
 
 
 def only_in(original: Message, instead: Message) -> tuple[str, ...]:
@@ -235,7 +251,7 @@ def copies_in(rows: Sequence[Row], texts: Texts) -> Iterator[Copy]:
 
 
 def copies_in_force(agent_id: str, fold: Fold, texts: Texts) -> Iterator[Copy]:
-    """The keys of the state, the summary, and the timers that hold one of the texts now."""
+    """The keys of the state, the summary, the timers and the late results that hold one of the texts now."""
     for key in texts.in_state(fold.state):
         yield Copy(agent_id=agent_id, seq=0, what=f"state {key}")
     if texts.in_value(fold.shown.view.summary):
@@ -243,6 +259,9 @@ def copies_in_force(agent_id: str, fold: Fold, texts: Texts) -> Iterator[Copy]:
     for timer in fold.timers.values():
         if texts.in_value(timer.prompt):
             yield Copy(agent_id=agent_id, seq=0, what=f"timer {timer.id}")
+    for came in fold.came.values():
+        if texts.in_value(came.result["content"]):
+            yield Copy(agent_id=agent_id, seq=0, what=f"late result {came.id}")
 
 
 def settled_copies(
@@ -269,6 +288,8 @@ def settled_copies(
                 settled = not in_timers
             case ToolFinished() | Interrupted() | Resumed():
                 settled = seq < fold.last_message_seq
+            case DeferredResult():
+                settled = record.id not in fold.came
             case NodeChanged():
                 settled = record.run < fold.run
             case _:

@@ -1,7 +1,8 @@
 """Redact a text: replace it wherever a journal holds it.
 
 `redact.py` replaces one message. This replaces a text, word for word, in messages, agent state, summaries, tool
-results, interrupts and responses, runs of orchestrators, pending memory work, prompts of timers, and metadata of marks.
+results, late ones too, interrupts and responses, runs of orchestrators, pending memory work, prompts of timers, and
+metadata of marks.
 What is in force is stated anew with the replacement; then every row that holds the text is erased. Names (ids, tokens,
 tools, nodes) stay, and are reported in `Redaction.left`.
 """
@@ -15,11 +16,13 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from msgspec.structs import replace
 
 from repertory.core.interrupts import Interrupt
+from repertory.core.journal.deferrals import waiting_records
 from repertory.core.journal.history.redact import Redaction, Texts, as_branch, copies_in
 from repertory.core.journal.pending_tools import nodes_stated, standing_records
 from repertory.core.journal.records import (
     Branched,
     CursorMoved,
+    DeferredResult,
     Interrupted,
     MessageAdded,
     NodeChanged,
@@ -52,8 +55,8 @@ _BLOCK_NAMES = frozenset(("format", "type"))
 _RESULT_NAMES = frozenset(("type", "status", "stop_reason", "toolUseId", "name", "node_id", "agent_name"))
 """Keys of content blocks, and of node results, whose values are names."""
 _NODE_WORDS = ("task", "responses", "context", "reason", "left")
-_UNTOUCHABLE = frozenset((RecordKind.TOOL_STARTED, RecordKind.OWNER))
-"""Rows that hold only names. A tool that was started must stay started."""
+_UNTOUCHABLE = frozenset((RecordKind.TOOL_STARTED, RecordKind.DEFERRALS, RecordKind.OWNER))
+"""Rows that hold only names. A tool that was started, or waits, must stay so."""
 
 
 class Words:
@@ -171,7 +174,7 @@ def redact_text(appender: Appender, rows: Sequence[Row], words: Words, at: float
     appended += appender.append_all(_marks(records, erase, words))
     if Branched in kinds:
         history = messages_of(records) | {seq: redacted.message for seq, redacted in targets.items()}
-        standing = list(standing_records(fold, at))
+        standing = [*standing_records(fold, at), *waiting_records(fold, at)]
         appended.append(appender.rewind(as_branch(appender, at), history))
         appended += appender.append_all(standing)
     left = copies_in([*(row for row in rows if row.seq not in erase), *appended], texts)
@@ -252,6 +255,11 @@ def _timers(fold: Fold, words: Words, at: float) -> Iterator[Record]:
     yield TimersChanged(at=at, timers=tuple(timers))
 
 
+def _late_results(fold: Fold, words: Words, at: float) -> Iterator[Record]:
+    for came in fold.came.values():
+        yield replace(came, at=at, result=words.result(came.result))
+
+
 _STATED = (
     _Stated({StateChanged}, _state),
     _Stated({ViewChanged}, _view),
@@ -259,6 +267,7 @@ _STATED = (
     _Stated({Interrupted, Resumed}, _waiting),
     _Stated({CursorMoved}, _cursors),
     _Stated({TimersChanged}, _timers),
+    _Stated({DeferredResult}, _late_results),
 )
 
 

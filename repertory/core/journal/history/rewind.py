@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from repertory.core.journal.deferrals import waiting_records
 from repertory.core.journal.fold import view_hiding
 from repertory.core.journal.pending_tools import nodes_again, standing_records
 from repertory.core.journal.records import Branched, View, ViewChanged
@@ -48,7 +49,7 @@ def go_back(then: PointInTime, now: Restored, *, at: float, entropy: Entropy, na
     appender = Appender(then.agent_id, now.fold, now.link, entropy)
     history = {seq: added.message for seq, added in then.said.items()}
     rows = [appender.rewind(record, history)]
-    rows += appender.append_all(list(nodes_again(then.fold, record.run + 1, at)))
+    rows += appender.append_all([*nodes_again(then.fold, record.run + 1, at), *waiting_records(then.fold, at)])
     return [*rows, *appender.restate(at)]
 
 
@@ -76,7 +77,7 @@ def without_summary(journal: WholeJournal, *, at: float, entropy: Entropy) -> Se
         name="without its summary",
     )
     history = {seq: added.message for seq, added in journal.conversation(journal.last_seq).items()}
-    waiting = list(standing_records(now, at))
+    waiting = [*standing_records(now, at), *waiting_records(now, at)]
     appender = Appender(journal.agent_id, now, journal.rows[-1].link, entropy)
     return [appender.rewind(record, history), *appender.append_all(waiting), *appender.restate(at)]
 

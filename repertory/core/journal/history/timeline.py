@@ -13,6 +13,8 @@ from repertory.core.journal.history.redact import texts_of
 from repertory.core.journal.paths import path_to, within
 from repertory.core.journal.records import (
     Branched,
+    DeferralsChanged,
+    DeferredResult,
     MessageAdded,
     NodeChanged,
     NodeStatus,
@@ -30,7 +32,7 @@ from repertory.core.orchestration.run import NodeNotice, notice_of
 from repertory.core.timers import Timer
 from repertory.errors import Invalid
 
-What = Literal["turn", "mark", "rewind", "view", "redaction", "fork", "run", "node", "timer"]
+What = Literal["turn", "mark", "rewind", "view", "redaction", "fork", "run", "node", "timer", "tool"]
 WORDS_MAX = 80
 """The longest text of an entry, in characters."""
 
@@ -47,6 +49,7 @@ class TimelineEntry:
     """Turn: the first words of its prompt. Mark: its label. View: the reason. Rewind: the name it was given. Fork: its
     source. Run: the first words of its task when it begins, the reason when it ends before its work is done. Node: the
     first words of its result, or its question. Timer: the ids that were set or cancelled; a firing is its turn.
+    Tool: one that waits for a result which comes later, or has it, or has waited long enough.
     """
     turn: int | None = None
     run: int | None = None
@@ -95,6 +98,7 @@ def _happenings(journal: WholeJournal, end: int, name: str | None, *, whole: boo
         if happening is not None:
             found.append(happening)
     found += _timers(records, name)
+    found += _late_tools(records, name, stretches)
     found.sort(key=lambda each: each.seq)
     yield from (each for each in found if whole or each.on_path)
 
@@ -182,6 +186,33 @@ def _timers(records: Sequence[tuple[int, Record | None]], name: str | None) -> I
         if words:
             text = _first_words(", ".join(words))
             yield TimelineEntry(seq=seq, at=record.at, what="timer", text=text, source=name)
+
+
+def _late_tools(
+    records: Sequence[tuple[int, Record | None]], name: str | None, stretches: Sequence[tuple[int, int]]
+) -> Iterator[TimelineEntry]:
+    """Tools whose results come later: that they wait, and how that ended."""
+    known: set[str] = set()
+    came: set[str] = set()
+    for seq, record in records:
+        match record:
+            case Branched():
+                known, came = set[str](), set[str]()  # What waits behind it is stated anew.
+                continue
+            case DeferralsChanged():
+                begun = [one.tool for one in record.deferrals if one.id not in known]
+                known |= {one.id for one in record.deferrals}
+                words = ", ".join(f"{tool} waits for its result" for tool in begun)
+            case DeferredResult() if record.id not in came:
+                came.add(record.id)
+                words = f"{record.name} {'has no result in time' if record.expired else 'has its result'}"
+            case _:
+                continue
+        if words:
+            on_path = within(seq, stretches)
+            yield TimelineEntry(
+                seq=seq, at=record.at, what="tool", text=_first_words(words), on_path=on_path, source=name
+            )
 
 
 # Marks: labels for positions of a journal, with metadata.

@@ -1,0 +1,210 @@
+"""Results that come later: a tool says that its work has begun, and what comes of it is told in a later turn.
+
+A tool that defers has a result at once, for the model; the id under which its work is answered goes to the outside. The
+id follows from the tool use and a secret of the journal, so each attempt at the use has the same, and nobody who has
+only read the conversation can make it up. `core/journal/deferrals.py` keeps what waits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2s
+from typing import TYPE_CHECKING, Final, Literal, cast
+
+from msgspec import Struct
+
+from repertory.core.limits import Scale
+from repertory.errors import Gone, Invalid
+
+if TYPE_CHECKING:
+    from repertory.core.messages import ContentBlock, ToolResult
+
+OnExpiry = Literal["tell", "drop"]
+"""When no result comes in time: tell the model in a turn, or drop what waits."""
+DEFERRED_MAX = 256
+"""So many tools of a session may wait for results: each change of one writes all of them."""
+SETTLED_MAX = 32
+"""Of so many ids it is known that they have had their result; of earlier ones, that nothing waits under them."""
+TOLD_BYTES_MAX = 1024 * 1024
+"""Results that weigh more than this together (`core/limits.py`) are told in several turns."""
+BEGUN_TEXT = "The work has begun. Its result comes later, in a message of its own."
+_EXPIRES_S_MAX = 1e9
+_TEXT_BYTES_MAX = 64 * 1024
+_NOTE: Final = (
+    "The result of a tool that was called before has come. It is what the tool gave, and no words of the user:"
+)
+WHERE_NOT = (
+    "no result can come later here: a tool that defers has effects, and is called by an agent of its own conversation,"
+    " not by a program without a record, by a node of a graph or swarm, or by a copy of an agent that is a tool"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deferral:
+    """What a tool returns when its result comes later; see `ToolContext.defer`."""
+
+    id: str
+    """For whoever gives the result."""
+    text: str = BEGUN_TEXT
+    """The result that the model is shown now."""
+    expires_s: float | None = None
+    on_expiry: OnExpiry = "tell"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeferredTool:
+    """A tool that waits for its result."""
+
+    id: str
+    """What `complete_tool` takes."""
+    tool: str
+    """Its name."""
+    tool_use_id: str
+    since: float
+    """Epoch seconds."""
+    expires_at: float | None = None
+    """Epoch seconds from which on no result is taken; None: never."""
+    on_expiry: OnExpiry = "tell"
+
+    def is_over(self, now: float) -> bool:
+        """Whether it has expired. `now`: epoch seconds."""
+        return self.expires_at is not None and now >= self.expires_at
+
+
+def new_deferral(deferred_id: str, text: object, expires_s: object, on_expiry: object) -> Deferral:
+    """What a tool asks for. Errors: `Invalid`."""
+    if not isinstance(text, str) or not text.strip() or len(text.encode(errors="replace")) > _TEXT_BYTES_MAX:
+        raise Invalid("a tool that defers says that it has begun, in at most 64 KiB of text", got=str(text)[:200])
+    if expires_s is not None and (
+        isinstance(expires_s, bool) or not isinstance(expires_s, int | float) or not 0 < expires_s <= _EXPIRES_S_MAX
+    ):
+        raise Invalid("expires_s is a positive number of seconds, or None", got=expires_s)
+    if on_expiry not in ("tell", "drop"):
+        raise Invalid("on_expiry is 'tell' or 'drop'", got=on_expiry)
+    # A lone surrogate could be neither stored nor sent.
+    shown = text.encode(errors="replace").decode()
+    until = None if expires_s is None else float(expires_s)
+    return Deferral(id=deferred_id, text=shown, expires_s=until, on_expiry=on_expiry)
+
+
+class MayDefer:
+    """What a running tool is told about its call, as far as its result may come later."""
+
+    __slots__ = ()
+    idempotency_key: str
+    new_deferred_id: Callable[[str], str] | None
+    """Gives `deferred_id` of an idempotency key; None where no result can come later."""
+    on_deferred: Callable[[Deferral], None] | None
+    """Notes what `defer` gives."""
+
+    @property
+    def deferred_id(self) -> str:
+        """The id under which the result of this call may come later (`defer`), for a webhook, a queue or a ticket: give
+        it to the outside before you return, as a result may come at once. Every attempt at this call has the same one,
+        across restarts; it cannot be worked out from the conversation. Errors: those of `defer`.
+        """
+        if self.new_deferred_id is None:
+            raise Invalid(WHERE_NOT)
+        return self.new_deferred_id(self.idempotency_key)
+
+    def defer(
+        self, text: str = BEGUN_TEXT, *, expires_s: float | None = None, on_expiry: OnExpiry = "tell"
+    ) -> Deferral:
+        """What a tool returns whose work goes on outside of the turn: `return tool_context.defer(expires_s=3600)`.
+
+        The model is shown `text` as the result of the call, and the turn goes on. Whoever has `deferred_id` gives the
+        result later (`HostedSession.complete_tool`); a turn then tells it to the model. `expires_s`: when none has come
+        so many seconds after the tool returned, `"tell"` tells the model that in a turn, and `"drop"` forgets the tool.
+        Errors: `Invalid` where no result can come later (tools with `effects=False`, direct calls that are not
+        recorded, nodes of graphs and swarms, copies of agents as tools), for wrong values, and while 256 tools of the
+        session wait.
+        """
+        deferral = new_deferral(self.deferred_id, text, expires_s, on_expiry)
+        if self.on_deferred is not None:
+            self.on_deferred(deferral)
+        return deferral
+
+
+def deferred_id(idempotency_key: str, secret: bytes) -> str:
+    """The id under which the result of a tool use comes. `secret`: of the journal, at least 16 bytes."""
+    return f"later-{blake2s(idempotency_key.encode(errors='surrogatepass'), key=secret, digest_size=16).hexdigest()}"
+
+
+def nothing_waits(deferred: str) -> Gone:
+    """The error for an id under which nothing waits."""
+    text = "no tool waits for this result, or no longer: it has expired, or its turn was taken back"
+    return Gone(text, id=deferred)
+
+
+# What the model is shown of a result that has come.
+
+
+def told_blocks(tool: str, result: ToolResult) -> list[ContentBlock]:
+    """The result as content of a user's message: its text in a marked block that it cannot leave, then its media."""
+    texts: list[str] = []
+    media: list[ContentBlock] = []
+    for block in result["content"]:
+        if "text" in block:
+            texts.append(str(block["text"]))
+        elif "json" in block:
+            texts.append(json.dumps(block["json"], ensure_ascii=False))
+        else:
+            media.append(cast("ContentBlock", block))
+    if media:
+        texts.append(f"({len(media)} attached)")
+    use_id, status = result["toolUseId"], result["status"]
+    names = f'tool="{_named(tool)}" tool_use_id="{_named(use_id)}"'
+    opening = f'<background_tool_result {names} status="{status}">'
+    inner = _inert("\n".join(texts))
+    return [{"text": f"{_NOTE}\n{opening}\n{inner}\n</background_tool_result>"}, *media]
+
+
+def _inert(text: str) -> str:
+    """The text without anything that could end the block."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _named(text: str) -> str:
+    """The text as the value of an attribute."""
+    return _inert(" ".join(text.split())).replace('"', "&quot;")
+
+
+def first_that_fit(results: Iterable[tuple[str, ToolResult]]) -> tuple[str, ...]:
+    """The ids of the results that one turn tells: at least the first one, in their order."""
+    scale, found = Scale(TOLD_BYTES_MAX), list[str]()
+    for result_id, result in results:
+        if not scale.put(result["content"]) and found:
+            break
+        found.append(result_id)
+    return tuple(found)
+
+
+class Telling(Struct, frozen=True, kw_only=True):
+    """A turn that the session begins by itself to tell the model results that have come."""
+
+    ids: tuple[str, ...]
+    at: float
+    """When the first of them came, in epoch seconds."""
+
+    @property
+    def id(self) -> str:
+        """The first of them."""
+        return self.ids[0]
+
+    @property
+    def token(self) -> str:
+        """The idempotency token of the turn."""
+        return f"deferred:{self.id}"
+
+
+def expiry_text(tool: DeferredTool) -> str:
+    """What the model is told when no result came in time."""
+    waited = 0.0 if tool.expires_at is None else tool.expires_at - tool.since
+    return f"No result came within {waited:.12g} s. The work may have been done or not: check before it is repeated."
+
+
+def next_expiry(tools: Mapping[str, DeferredTool]) -> float | None:
+    """When the first of them expires, in epoch seconds."""
+    return min((tool.expires_at for tool in tools.values() if tool.expires_at is not None), default=None)

@@ -1,0 +1,182 @@
+"""What becomes of tools that wait for results which come later, as records of their journal.
+
+A tool waits from the record that names it until its result comes, it expires, or a rewind goes back to before it. A
+result that has come stands in the journal until the commit that stores the message which tells it: so it is never lost,
+and never told twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from repertory.core.deferral import (
+    SETTLED_MAX,
+    DeferredTool,
+    Telling,
+    deferred_id,
+    expiry_text,
+    first_that_fit,
+    next_expiry,
+    nothing_waits,
+    told_blocks,
+)
+from repertory.core.journal.records import DeferralsChanged, DeferredResult
+from repertory.core.messages import error_result
+
+if TYPE_CHECKING:
+    from repertory.core.deferral import Deferral
+    from repertory.core.journal.fold import Fold
+    from repertory.core.journal.image import Image
+    from repertory.core.journal.records import Record
+    from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse
+
+CUSTOM = "deferred_results"
+"""The key in a message's custom metadata that holds the ids of the results which it tells."""
+
+
+def defer(fold: Fold, deferral: Deferral, use: ToolUse, now: float) -> DeferralsChanged | None:
+    """The record after which the tool waits; None if its result is there already, as when it came before the tool was
+    cut off and run again.
+    """
+    if deferral.id in fold.came or deferral.id in fold.settled:
+        return None
+    tool = DeferredTool(
+        id=deferral.id,
+        tool=use["name"],
+        tool_use_id=use["toolUseId"],
+        since=now,
+        expires_at=None if deferral.expires_s is None else now + deferral.expires_s,
+        on_expiry=deferral.on_expiry,
+    )
+    return _stated(fold, [*_but(fold, {tool.id}), tool], now)
+
+
+def withdraw(fold: Fold, deferred: str, now: float) -> DeferralsChanged | None:
+    """The record after which nothing waits under this id; None if nothing does."""
+    return _stated(fold, _but(fold, {deferred}), now) if deferred in fold.deferred else None
+
+
+def take(
+    fold: Fold, deferred: str, result: ToolResult, now: float, *, starts: bool, secret: bytes
+) -> DeferredResult | None:
+    """The record of a result; None if there is one of this id. `secret`: that of `deferred_id`.
+
+    A result may come while the tool that it is for still runs, or is to run again after a crash. Errors: `Gone`.
+    """
+    came = fold.came.get(deferred)
+    if deferred in fold.settled or (came is not None and not came.expired):
+        return None
+    waits = fold.deferred.get(deferred)
+    if came is not None or (waits is not None and waits.is_over(now)):
+        raise nothing_waits(deferred)
+    named = _running(fold, deferred, secret) if waits is None else (waits.tool, waits.tool_use_id)
+    if named is None:
+        raise nothing_waits(deferred)
+    tool, use_id = named
+    return DeferredResult(at=now, id=deferred, name=tool, result={**result, "toolUseId": use_id}, starts=starts)
+
+
+def _running(fold: Fold, deferred: str, secret: bytes) -> tuple[str, str] | None:
+    """Name and id of the tool use that was started and has this id, if its end is not on record."""
+    for use_id, started in (*fold.open_tools.items(), *fold.parked.items()):
+        if deferred_id(started.idempotency_key, secret) == deferred:
+            return started.name, use_id
+    return None
+
+
+def expired(fold: Fold, now: float) -> list[Record]:
+    """The records by which those that have waited long enough wait no longer."""
+    over = [tool for tool in fold.deferred.values() if tool.is_over(now)]
+    if not over:
+        return []
+    told = [
+        DeferredResult(
+            at=now, id=tool.id, name=tool.tool, result=error_result(tool.tool_use_id, expiry_text(tool)), expired=True
+        )
+        for tool in over
+        if tool.on_expiry == "tell"
+    ]
+    dropped = {tool.id for tool in over if tool.on_expiry == "drop"}
+    left = [tool for tool in fold.deferred.values() if tool not in over]
+    return [*([_stated(fold, left, now)] if dropped else []), *told]
+
+
+def tell(fold: Fold, ids: Collection[str], now: float) -> DeferralsChanged | None:
+    """The record behind a message that tells these results; None if they were told before."""
+    told = [each for each in ids if each in fold.came]
+    if not told:
+        return None
+    settled = (*fold.settled, *(each for each in told if not fold.came[each].expired))
+    return DeferralsChanged(
+        at=now, deferrals=tuple(fold.deferred.values()), settled=settled[-SETTLED_MAX:], told=tuple(told)
+    )
+
+
+def hold(fold: Fold, ids: Collection[str], now: float) -> Iterator[DeferredResult]:
+    """The records after which no turn begins for these results: they are told in the next one."""
+    for each in ids:
+        came = fold.came.get(each)
+        if came is not None and came.starts:
+            yield replace(came, at=now, starts=False)
+
+
+def telling(fold: Fold) -> Telling | None:
+    """The turn that is to tell what has come; None if there is none."""
+    if not any(came.starts for came in fold.came.values()):
+        return None
+    ids = next_told(fold)
+    return Telling(ids=ids, at=fold.came[ids[0]].at)
+
+
+def next_told(fold: Fold) -> tuple[str, ...]:
+    """The ids of the results that the next turn tells."""
+    return first_that_fit((came.id, came.result) for came in fold.came.values())
+
+
+def due_at(fold: Fold, grace_s: float) -> float | None:
+    """When a turn is to tell something, in epoch seconds: so long after a result came, or when a tool expires."""
+    times = [came.at + grace_s for came in fold.came.values() if came.starts]
+    return min((at for at in (*times, next_expiry(fold.deferred)) if at is not None), default=None)
+
+
+def with_results(
+    messages: Sequence[Message], fold: Fold, ids: Sequence[str], *, alone: bool
+) -> tuple[Message, ...] | None:
+    """The messages that begin a turn, with these results in front of what the user says; None if they cannot be told
+    now: in front of a message of the assistant, or, without messages, when a turn goes on. `alone`: they begin one.
+    """
+    blocks = [block for each in ids for block in told_blocks(fold.came[each].name, fold.came[each].result)]
+    if not messages:
+        return (_marked({"role": "user", "content": blocks}, ids),) if alone else None
+    first, *rest = messages
+    if first["role"] != "user":
+        return None
+    return _marked({**first, "content": [*blocks, *first["content"]]}, ids), *rest
+
+
+def content_of(came: DeferredResult) -> list[ContentBlock]:
+    """The result as what is said to a turn that runs."""
+    return told_blocks(came.name, came.result)
+
+
+def _marked(message: Message, ids: Sequence[str]) -> Message:
+    metadata = message.get("metadata", {})
+    return {**message, "metadata": {**metadata, "custom": {**metadata.get("custom", {}), CUSTOM: [*ids]}}}
+
+
+def waiting_records(fold: Fold | Image, at: float) -> Iterator[Record]:
+    """All that waits, and what has come, to be stated behind a `Branched`, which drops them."""
+    if fold.deferred or fold.settled:
+        yield DeferralsChanged(at=at, deferrals=tuple(fold.deferred.values()), settled=fold.settled)
+    yield from fold.came.values()
+
+
+def _but(fold: Fold, ids: Collection[str]) -> list[DeferredTool]:
+    return [tool for tool in fold.deferred.values() if tool.id not in ids]
+
+
+def _stated(fold: Fold, tools: Sequence[DeferredTool], now: float) -> DeferralsChanged:
+    return DeferralsChanged(at=now, deferrals=tuple(tools), settled=fold.settled)
