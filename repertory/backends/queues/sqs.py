@@ -126,14 +126,15 @@ class SQSQueue:
         await self._ask("send_message", request)
 
     async def receive(self, limit: int, wait_s: float) -> Sequence[Delivery]:
-        """At most `limit` jobs, ten at most, after waiting for the first one for `wait_s`, 20 s at most.
+        """At most `limit` jobs, ten at most, after waiting for the first one for `wait_s`, 20 s at most. Of a FIFO
+        queue one, since a request for more may give several of one session.
 
         Cancelled, it ends when the request has ended, since what SQS gives to a request that was broken off is hidden
         for `lease_s`; nobody has what came.
         """
         await self._aside_place()
         request = {
-            "MaxNumberOfMessages": max(1, min(limit, BATCH_MAX)),
+            "MaxNumberOfMessages": 1 if self._fifo else max(1, min(limit, BATCH_MAX)),
             "WaitTimeSeconds": int(min(wait_s, POLL_MAX_S)),
             "VisibilityTimeout": round(self._lease_s),
             "AttributeNames": ["ApproximateReceiveCount"],
