@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -124,6 +125,8 @@ class FolderQueue:
         self._sessions: dict[str, str] = {}
         """The sessions of files, by name, as far as they have been read."""
         self._closed = False
+        self._turn = threading.Lock()
+        """Of the threads of this object, one at a time asks for the folder: others would only find it locked."""
         forget_in_children(self)
 
     def forget_parent(self) -> None:
@@ -133,7 +136,7 @@ class FolderQueue:
         for descriptor in self._held.values():
             with suppress(OSError):
                 os.close(descriptor)
-        self._held, self._sessions = {}, {}
+        self._held, self._sessions, self._turn = {}, {}, threading.Lock()
 
     def __repr__(self) -> str:
         return f"FolderQueue({str(self._folder)!r})"
@@ -249,7 +252,7 @@ class FolderQueue:
             raise Unavailable("the folder of the queue cannot be used now", **where) from error
 
     def _alone(self, work: Callable[[int], T]) -> T:
-        with unforked:  # A copy in a child would hold the lock for as long as the child lives.
+        with self._turn, unforked:  # A copy in a child would hold the lock for as long as the child lives.
             descriptor = self._open_lock()
             try:
                 if not _lock(descriptor):
