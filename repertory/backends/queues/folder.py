@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 
 class _File(Struct, frozen=True, order=True):
-    """The name of a job's file, and what it says. In the order in which jobs are given."""
+    """The name of a job's file, and what it says."""
 
     name: str
     number: int = 0
@@ -124,7 +124,7 @@ class FolderQueue:
         """Descriptors of the files of jobs that this object has, by the name of the file. Each holds a lock."""
         self._sessions: dict[str, str] = {}
         """The sessions of files, by name, as far as they have been read."""
-        self._closed = False
+        self._made = self._closed = False
         self._turn = threading.Lock()
         """Of the threads of this object, one at a time asks for the folder: others would only find it locked."""
         forget_in_children(self)
@@ -263,13 +263,11 @@ class FolderQueue:
                 os.close(descriptor)
 
     def _open_lock(self) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            return os.open(self._folder / ".queue", flags, 0o600)
-        except FileNotFoundError:
+        if not self._made:
             for part in (NEW, TAKEN, SET_ASIDE):
                 make_folders(self._folder / part)
-            return os.open(self._folder / ".queue", flags, 0o600)
+            self._made = True
+        return os.open(self._folder / ".queue", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def _next_number(self, now_ns: int) -> int:
         """A number that was never given before: the time, or one more than the last one."""
@@ -313,7 +311,7 @@ class FolderQueue:
     def _take(self, limit: int, taken: list[Delivery], now_ns: int) -> None:
         self._return_dead(now_ns)
         busy = {self._session_of(TAKEN, file.taken) for file in self._files(TAKEN)} - {None}
-        for file in sorted(self._files(NEW))[:LOOKED_MAX]:
+        for file in sorted(self._files(NEW), key=_place)[:LOOKED_MAX]:
             if len(taken) >= limit:
                 return
             session = self._session_of(NEW, file.waiting)
@@ -443,12 +441,14 @@ class FolderQueue:
     def _shown(self, file: _File) -> JobSetAside | None:
         path = self._folder / SET_ASIDE / file.waiting
         try:
-            with path.open("rb") as opened:
-                body = opened.read(JOB_BYTES_MAX + 1)
+            descriptor = os.open(path, _OPENED)
         except FileNotFoundError:
             return None
-        except OSError:  # A folder, or a file of another user: `why` says so.
+        except OSError:  # A link, or a file of another user: `why` says so.
             body = b""
+        else:
+            body = _content(descriptor) or b""
+            os.close(descriptor)
         why = path.with_name(f"{file.id}.why")
         reason = why.read_text(encoding="utf-8", errors="replace").strip() if why.exists() else ""
         return job_set_aside(file.id, body, reason)
@@ -481,6 +481,11 @@ class FolderQueue:
             self._let_go(claim)
 
 
+def _place(file: _File) -> tuple[str, bool, int]:
+    """Where a waiting job stands: before one of the same name that was put there later, and has no number yet."""
+    return file.name, not file.number, file.number
+
+
 class _FolderBusy(Unavailable):
     """Somebody else takes jobs at this moment."""
 
@@ -498,14 +503,20 @@ def _write_new(path: Path, body: bytes) -> None:
 
 
 def _read(descriptor: int, name: str) -> TurnJob | Malformed:
-    """The job in a file, of which no more is read than a job may have."""
+    """The job in a file."""
+    body = _content(descriptor)
+    return Malformed("not a file that can be read") if body is None else read_job(body, name)
+
+
+def _content(descriptor: int) -> bytes | None:
+    """What is in a file, of which no more is read than a job may have; None for a folder, a pipe and the like."""
     try:
         body = b""
         while len(body) <= JOB_BYTES_MAX and (piece := os.pread(descriptor, 1 << 16, len(body))):
             body += piece
-    except OSError as error:
-        return Malformed(f"not a file that can be read: {error.strerror}")
-    return read_job(body, name)
+    except OSError:
+        return None
+    return body
 
 
 def _is_free(path: Path) -> bool:
