@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from repertory.app.host.runtime import Runtime as Runtime
     from repertory.app.host.telemetry import Telemetry as Telemetry
     from repertory.app.host.valkey import Valkey as Valkey
+    from repertory.app.host.worker import Worker as Worker
     from repertory.app.inspector.inspector import Inspector as Inspector
     from repertory.app.memory.agentcore import AgentCoreMemoryStore as AgentCoreMemoryStore
     from repertory.app.memory.agentcore import RetrievalConfig as RetrievalConfig
@@ -193,6 +194,9 @@ if TYPE_CHECKING:
     from repertory.backends.ports import Model as Model
     from repertory.backends.ports import Tool as Tool
     from repertory.backends.ports import ToolContext as ToolContext
+    from repertory.backends.queues.folder import FolderQueue as FolderQueue
+    from repertory.backends.queues.sqlite import SQLiteQueue as SQLiteQueue
+    from repertory.backends.queues.sqs import SQSQueue as SQSQueue
     from repertory.backends.sessions.snapshots.port import SnapshotStorage as SnapshotStorage
     from repertory.backends.tools.decorator import tool as tool
     from repertory.core.budget import Budget as Budget
@@ -234,6 +238,7 @@ if TYPE_CHECKING:
     from repertory.core.orchestration.results import NodeResult as NodeResult
     from repertory.core.orchestration.results import Status as Status
     from repertory.core.pictures.svg import Picture as Picture
+    from repertory.core.queue_jobs import TurnJob as TurnJob
     from repertory.core.result import AgentResult as AgentResult
     from repertory.core.retry import ModelRetryStrategy as ModelRetryStrategy
     from repertory.core.retry import StorePatience as StorePatience
@@ -335,6 +340,7 @@ _HOMES = {
     "FileSessions": "repertory.app.sessions.documented",
     "FileStorage": "repertory.app.sessions.storages",
     "FlushReport": "repertory.core.memory.progress",
+    "FolderQueue": "repertory.backends.queues.folder",
     "GeminiModel": "repertory.backends.models.gemini",
     "GoalLoop": "repertory.app.plugins.goal",
     "Graph": "repertory.app.orchestration.graph",
@@ -441,8 +447,10 @@ _HOMES = {
     "S3Sessions": "repertory.app.sessions.documented",
     "S3Storage": "repertory.app.sessions.storages",
     "SQLiteMemoryStore": "repertory.app.memory.sqlite",
+    "SQLiteQueue": "repertory.backends.queues.sqlite",
     "SQLiteSessionManager": "repertory.app.sessions.sessions",
     "SQLiteSessions": "repertory.app.sessions.sessions",
+    "SQSQueue": "repertory.backends.queues.sqs",
     "SageMakerAIModel": "repertory.backends.models.sagemaker",
     "Sandbox": "repertory.app.toolbox.sandbox",
     "ScoredAnswer": "repertory.app.operations.replaying",
@@ -499,6 +507,7 @@ _HOMES = {
     "ToolSpec": "repertory.core.messages",
     "ToolUse": "repertory.core.messages",
     "Transform": "repertory.app.plugins.interventions",
+    "TurnJob": "repertory.core.queue_jobs",
     "TurnOutcome": "repertory.core.evaluation.turns",
     "Unavailable": "repertory.errors",
     "Usage": "repertory.core.messages",
@@ -507,6 +516,7 @@ _HOMES = {
     "VariantSummary": "repertory.core.evaluation.results",
     "WindowBudget": "repertory.core.window.decision",
     "WindowPlan": "repertory.core.window.decision",
+    "Worker": "repertory.app.host.worker",
     "WriterModel": "repertory.backends.models.compatible",
     "calculator": "repertory.app.toolbox.calculator",
     "current_time": "repertory.app.toolbox.clock",
@@ -589,6 +599,7 @@ __all__ = [
     "FileSessions",
     "FileStorage",
     "FlushReport",
+    "FolderQueue",
     "GeminiModel",
     "GoalLoop",
     "Graph",
@@ -696,8 +707,10 @@ __all__ = [
     "S3Sessions",
     "S3Storage",
     "SQLiteMemoryStore",
+    "SQLiteQueue",
     "SQLiteSessionManager",
     "SQLiteSessions",
+    "SQSQueue",
     "SageMakerAIModel",
     "Sandbox",
     "ScoredAnswer",
@@ -752,6 +765,7 @@ __all__ = [
     "ToolSpec",
     "ToolUse",
     "Transform",
+    "TurnJob",
     "TurnOutcome",
     "Unavailable",
     "Usage",
@@ -760,6 +774,7 @@ __all__ = [
     "VariantSummary",
     "WindowBudget",
     "WindowPlan",
+    "Worker",
     "WriterModel",
     "calculator",
     "current_time",

@@ -64,6 +64,7 @@ BROAD_EXCEPTS: dict[str, str] = {
     "repertory/app/agent/snapshots.py": "a conversation manager may be anybody's code, and may begin anew",
     "repertory/app/sessions/agentcore.py": "a metadata provider is anybody's code; what it raises is the cause",
     "repertory/app/memory/extraction.py": "an extractor may be anybody's code; what it raises is the cause",
+    "repertory/app/host/worker.py": "hooks and `on_done` may be anybody's code; what they raise is the cause",
     "repertory/app/orchestration/graph.py": "a condition is anybody's code; its error is the cause of `HookFailed`",
     "repertory/app/orchestration/hosted.py": "the function that makes graphs is anybody's code; its error is the cause",
     "repertory/app/orchestration/nodes.py": "a node may be anybody's code; what it raises is its outcome",

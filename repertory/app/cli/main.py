@@ -135,6 +135,34 @@ _COMMANDS: Mapping[str, _Entry] = {
   repertory cluster retry groceries --at agents.db
 """,
     ),
+    "work": _Entry(
+        "do the jobs of a queue with the agents of a program",
+        _late("cli.queue_commands", "add_work_options"),
+        _late("cli.queue_commands", "run_work"),
+        """
+  repertory work service:runtime --queue sqlite:jobs.db
+  repertory work service:runtime --queue folder:spool --at-once 4 --until-empty
+  repertory work service:make_runtime --queue sqs:https://sqs.eu-west-1.amazonaws.com/123456789012/jobs.fifo
+""",
+    ),
+    "send": _Entry(
+        "put a job into a queue",
+        _late("cli.queue_commands", "add_send_options"),
+        _late("cli.queue_commands", "run_send"),
+        """
+  repertory send sqlite:jobs.db --agent support --session user-123 "Hello!"
+  repertory send folder:spool --agent support --session user-123 --token order-7 "Ship it."
+""",
+    ),
+    "queue": _Entry(
+        "count the jobs of a queue, and put back what was set aside",
+        _late("cli.queue_commands", "add_queue_options"),
+        _late("cli.queue_commands", "run_queue"),
+        """
+  repertory queue sqlite:jobs.db
+  repertory queue sqlite:jobs.db --retry 17
+""",
+    ),
     "top": _Entry(
         "watch a running process, or the processes that share sessions",
         _late("cli.top", "add_top_options"),

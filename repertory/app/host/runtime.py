@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from repertory.app.agent.conversation_managers import ManagerChoice
     from repertory.app.agent.plugins import Plugin
     from repertory.app.agent.session import CallOptions
+    from repertory.app.host.doorman import Doorman
     from repertory.app.host.host import Host, SessionUse, ShutdownHook
     from repertory.app.host.live import LiveView
     from repertory.app.host.peer_calls import SessionQuestion
@@ -182,6 +183,21 @@ class Runtime:
         report = await self.drain()
         await self.__aexit__(None, None, None)
         return report
+
+    @property
+    def host(self) -> Host:
+        """Its actors and sessions, for workers."""
+        return self._host
+
+    @property
+    def served(self) -> Mapping[str, HostedAgent | HostedOrchestrator[Any]]:
+        """Its agents by name, and its graphs and swarms by the names of their journals, for workers."""
+        return self._served
+
+    @property
+    def doorman(self) -> Doorman | None:
+        """Who admits calls, in a runtime with peers, for workers."""
+        return None if self._cluster is None else self._cluster.doorman
 
     def _session_for_peer(self, agent: str, session_id: str) -> HostedSession | None:
         served = self._served.get(agent)

@@ -1,0 +1,400 @@
+"""A queue in Amazon SQS, or in any service with its protocol."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from email.utils import parsedate_to_datetime
+from hashlib import sha256
+from itertools import count
+from typing import Any, Self, cast
+
+import anyio
+import anyio.lowlevel
+
+from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
+from repertory.backends.aws_errors import (
+    EXPIRED,
+    UNKNOWN_KEY,
+    WRONG_SIGNATURE,
+    AwsErrors,
+    Refusal,
+    RetryPolicy,
+    aws_client_errors,
+    with_retries,
+)
+from repertory.backends.queues.ports import SHOWN, Delivery, JobSetAside, QueueCounts, job_set_aside
+from repertory.core.queue_jobs import Again, Aside, Done, JobVerdict, Malformed, TurnJob, job_text, read_job
+from repertory.errors import Gone, Invalid, RepertoryError, Throttled, TooLarge, Unavailable
+
+BATCH_MAX = 10
+"""What SQS gives or takes at most in one request."""
+POLL_MAX_S = 20
+_DELAY_MAX_S, _HIDE_MAX_S = 900, 43_200
+_SLACK_S = 10.0
+"""How much longer than it may wait a request may take."""
+_LOOKS = 20
+"""So many requests are made to look at what was set aside: each gives ten at most, and some again."""
+_WHY = "repertory-why"
+"""The attribute of a message that was set aside."""
+_GROUP = re.compile(r"[\w!\"#$%&'()*+,./:;<=>?@\[\]^`{|}~\\-]{1,128}", re.ASCII)
+_SERVICE = AwsService(name="sqs", wanted_by="SQSQueue", extra="sqs")
+
+
+class SQSQueue:
+    """A queue in SQS, standard or FIFO, which must exist. Building one connects to nothing.
+
+    A FIFO queue gives the jobs of a session one at a time and in the order in which they were sent, also after
+    failures, and takes the same session, agent and token once within five minutes; a standard one promises neither.
+    What is set aside goes to the queue of `aside_queue_url`, else to the dead letter queue of the redrive policy: a
+    worker needs one of the two. Messages that SQS itself moves there, by `maxReceiveCount`, are listed without a
+    reason.
+
+    `lease_s`: how long a worker has a job without saying that it lives, up to 12 hours. Receiving counts as a try, also
+    of a job that was given back untried. Credentials and region are looked up at the first call, as in every AWS tool.
+    It needs sqs:SendMessage, sqs:ReceiveMessage, sqs:DeleteMessage, sqs:ChangeMessageVisibility and
+    sqs:GetQueueAttributes on the queue, and the same and sqs:GetQueueUrl on the other one.
+
+    Errors of every call: `Throttled` and `Unavailable` (retries took 20 s), `Failed` (no such queue, not allowed),
+    `Invalid` (no credentials, no region, no place for what is set aside).
+    """
+
+    def __init__(
+        self,
+        queue_url: str,
+        *,
+        aside_queue_url: str | None = None,
+        region_name: str | None = None,
+        endpoint_url: str | None = None,
+        boto_session: Any = None,
+        boto_client_config: Any = None,
+        lease_s: float = 60.0,
+    ) -> None:
+        if "/" not in queue_url:
+            raise Invalid(
+                "queue_url is the URL of a queue: https://sqs.REGION.amazonaws.com/ACCOUNT/NAME", got=queue_url
+            )
+        if not 1 <= lease_s <= _HIDE_MAX_S:
+            raise Invalid("lease_s is a number of seconds from 1 to 43,200", got=lease_s)
+        aws = AwsSettings(
+            region_name=region_name or _region_in(queue_url),
+            endpoint_url=endpoint_url,
+            boto_session=boto_session,
+            boto_client_config=boto_client_config,
+            connect_timeout_s=5.0,
+            read_timeout_s=POLL_MAX_S + _SLACK_S,
+        )
+        self._url = queue_url
+        self._fifo = queue_url.endswith(".fifo")
+        self._lease_s = lease_s
+        self._aside_url = aside_queue_url
+        self._clients = aws_clients(_SERVICE, aws)
+        self._retry_policy = RetryPolicy()
+        self._numbers = count(1)
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"SQSQueue({self._url!r})"
+
+    @property
+    def name(self) -> str:
+        """Its URL."""
+        return f"sqs:{self._url}"
+
+    @property
+    def lease_s(self) -> float:
+        """How long a worker has a job without saying that it lives."""
+        return self._lease_s
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    async def send(self, job: TurnJob) -> None:
+        """Keep a job. `not_before` may be 15 minutes ahead in a standard queue, and nothing in a FIFO one; a worker
+        gives back what comes too early. Cancelled, it may be kept. Errors: see the class; `TooLarge`.
+        """
+        request: dict[str, Any] = {"MessageBody": job_text(job)}
+        if self._fifo:
+            request |= _fifo_fields(job, json.dumps([job.session_id, job.agent, job.token]))
+        elif job.not_before is not None:
+            request["DelaySeconds"] = await self._delay_s(job.not_before)
+        await self._ask("send_message", request)
+
+    async def receive(self, limit: int, wait_s: float) -> Sequence[Delivery]:
+        """At most `limit` jobs, ten at most, after waiting for the first one for `wait_s`, 20 s at most. Of a FIFO
+        queue one, since a request for more may give several of one session.
+
+        Cancelled, it ends when the request has ended, since what SQS gives to a request that was broken off is hidden
+        for `lease_s`; nobody has what came.
+        """
+        await self._aside_place()
+        request = {
+            "MaxNumberOfMessages": 1 if self._fifo else max(1, min(limit, BATCH_MAX)),
+            "WaitTimeSeconds": int(min(wait_s, POLL_MAX_S)),
+            "VisibilityTimeout": round(self._lease_s),
+            "AttributeNames": ["ApproximateReceiveCount"],
+        }
+        async with self._whole(POLL_MAX_S + 2 * _SLACK_S):
+            answer = await self._ask_once("receive_message", request)
+        taken = [_delivery(message) for message in answer.get("Messages", ())]
+        try:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        except anyio.get_cancelled_exc_class():
+            async with self._whole(_SLACK_S):
+                await self._hide(taken, 0)
+            raise
+        return taken
+
+    async def extend(self, deliveries: Sequence[Delivery]) -> None:
+        """Have these for `lease_s` from now on."""
+        await self._hide(deliveries, round(self._lease_s))
+
+    async def settle(self, delivery: Delivery, verdict: JobVerdict) -> bool:
+        """Forget the job, give it back, or set it aside. False if its receipt is not valid any more."""
+        receipt = {"ReceiptHandle": delivery.claim}
+        try:
+            match verdict:
+                case Done():
+                    await self._ask("delete_message", receipt)
+                case Again():
+                    hidden_s = min(round(verdict.after_s), _HIDE_MAX_S)
+                    await self._ask("change_message_visibility", {**receipt, "VisibilityTimeout": hidden_s})
+                case Aside():
+                    await self._move_aside(delivery, verdict.why)
+                    await self._ask("delete_message", receipt)
+        except _ReceiptGone:
+            return False
+        return True
+
+    async def counts(self) -> QueueCounts:
+        """About how many jobs there are."""
+        here = await self._numbers_of(self._url)
+        there = await self._numbers_of(await self._aside_place())
+        names = "ApproximateNumberOfMessages", "ApproximateNumberOfMessagesDelayed"
+        return QueueCounts(
+            waiting=sum(here[name] for name in names),
+            taken=here["ApproximateNumberOfMessagesNotVisible"],
+            set_aside=there["ApproximateNumberOfMessages"] + there["ApproximateNumberOfMessagesNotVisible"],
+        )
+
+    async def set_aside(self, limit: int) -> Sequence[JobSetAside]:
+        """At most so many jobs that were set aside, as far as twenty requests find them."""
+        found: dict[str, JobSetAside] = {}
+        async with aclosing(self._looked_at()) as messages:
+            async for message in messages:
+                found.setdefault(str(message["MessageId"]), _shown(message))
+                if len(found) >= limit:
+                    break
+        return list(found.values())[:limit]
+
+    async def retry(self, job_id: str) -> bool:
+        """Send a job that was set aside once more. False if twenty requests have not found it."""
+        async with aclosing(self._looked_at()) as messages:
+            async for message in messages:
+                if message["MessageId"] == job_id:
+                    await self._send_again(message)
+                    return True
+        return False
+
+    async def _send_again(self, message: Mapping[str, Any]) -> None:
+        body, job_id = str(message["Body"]), str(message["MessageId"])
+        request: dict[str, Any] = {"MessageBody": body}
+        if self._fifo:
+            request |= _fifo_fields(read_job(body.encode(errors="surrogatepass"), job_id), f"again {job_id}")
+        await self._ask("send_message", request)
+        receipt = {"ReceiptHandle": message["ReceiptHandle"]}
+        await self._ask("delete_message", receipt, url=await self._aside_place())
+
+    async def aclose(self) -> None:
+        """Close, and release the connections of the running event loop."""
+        self._closed = True
+        await self._clients.aclose()
+
+    async def _looked_at(self) -> AsyncGenerator[Mapping[str, Any]]:
+        """What was set aside, each hidden from others for the moment of looking alone."""
+        url = await self._aside_place()
+        request = {
+            "MaxNumberOfMessages": BATCH_MAX,
+            "WaitTimeSeconds": 0,
+            "VisibilityTimeout": 2,
+            "MessageAttributeNames": [_WHY],
+        }
+        for _ in range(_LOOKS):
+            messages = (await self._ask("receive_message", request, url=url)).get("Messages", ())
+            for message in messages:
+                yield message
+            if not messages:
+                return
+
+    async def _move_aside(self, delivery: Delivery, why: str) -> None:
+        """A copy in the other queue. If it is made twice, a FIFO queue keeps one."""
+        url = await self._aside_place()
+        assert isinstance(delivery, _Message)
+        reason = {"DataType": "String", "StringValue": why[:SHOWN] or "no reason"}
+        request: dict[str, Any] = {"MessageBody": delivery.body, "MessageAttributes": {_WHY: reason}}
+        if url.endswith(".fifo"):
+            request |= _fifo_fields(delivery.job, delivery.id)
+        await self._ask("send_message", request, url=url)
+
+    async def _aside_place(self) -> str:
+        """The URL of the queue for what is set aside. Errors: `Invalid` if there is none."""
+        if self._aside_url is None:
+            asked = {"AttributeNames": ["RedrivePolicy"]}
+            attributes = (await self._ask("get_queue_attributes", asked)).get("Attributes", {})
+            target = str(json.loads(attributes.get("RedrivePolicy", "{}")).get("deadLetterTargetArn", ""))
+            if not target:
+                text = "SQSQueue needs a place for what is set aside: a redrive policy, or aside_queue_url"
+                raise Invalid(text, queue=self._url)
+            *_, account, name = target.split(":")
+            wanted = {"QueueName": name, "QueueOwnerAWSAccountId": account}
+            self._aside_url = str((await self._ask("get_queue_url", wanted, url=None))["QueueUrl"])
+        return self._aside_url
+
+    async def _numbers_of(self, url: str) -> dict[str, int]:
+        attributes = (await self._ask("get_queue_attributes", {"AttributeNames": ["All"]}, url=url))["Attributes"]
+        names = "", "Delayed", "NotVisible"
+        return {full: int(attributes.get(full, 0)) for each in names if (full := f"ApproximateNumberOfMessages{each}")}
+
+    async def _delay_s(self, not_before: float) -> int:
+        """Seconds from now, by the clock of SQS, as the heads of its answers tell it."""
+        answer = await self._ask("get_queue_attributes", {"AttributeNames": ["CreatedTimestamp"]})
+        date = str(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+        return max(0, min(round(not_before - parsedate_to_datetime(date).timestamp()), _DELAY_MAX_S))
+
+    async def _hide(self, deliveries: Sequence[Delivery], seconds: int) -> None:
+        """Set for how long nobody is given these. What is not this holder's any more is left alone."""
+        for start in range(0, len(deliveries), BATCH_MAX):
+            entries = [
+                {"Id": str(number), "ReceiptHandle": each.claim, "VisibilityTimeout": seconds}
+                for number, each in enumerate(deliveries[start : start + BATCH_MAX])
+            ]
+            await self._ask("change_message_visibility_batch", {"Entries": entries})
+
+    @asynccontextmanager
+    async def _whole(self, within_s: float) -> AsyncGenerator[None]:
+        """A block that a cancellation waits for, within a time limit. Errors: `Unavailable` when that is over."""
+        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + within_s) as scope:
+            yield
+        if scope.cancelled_caught:
+            raise Unavailable("SQS gave no answer in time", queue=self._url)
+
+    async def _ask(self, operation: str, request: Mapping[str, Any], *, url: str | None = "") -> Mapping[str, Any]:
+        """Ask, again and again for 20 s. `url`: of another queue; None where the request names none."""
+        return await with_retries(lambda: self._ask_once(operation, request, url=url), self._retry_policy, self._jitter)
+
+    async def _ask_once(self, operation: str, request: Mapping[str, Any], *, url: str | None = "") -> Mapping[str, Any]:
+        if self._closed:
+            raise Invalid("this queue was closed before", name=self.name)
+        named = {} if url is None else {"QueueUrl": url or self._url}
+        with self._mapped(url or self._url):
+            client = await self._clients.get()
+            return cast("Mapping[str, Any]", await getattr(client, operation)(**named, **request))
+
+    @contextmanager
+    def _mapped(self, url: str) -> Generator[None]:
+        """Map botocore's errors to ours."""
+        try:
+            yield
+        except aws_client_errors() as error:
+            raise SQS_ERRORS.from_foreign(error, {"queue": url}) from error
+
+    def _jitter(self) -> float:
+        """The next number of this queue's own sequence."""
+        digest = sha256(f"{self._url} {next(self._numbers)}".encode()).digest()
+        return int.from_bytes(digest[:4]) / 2**32
+
+
+class _Message(Delivery, frozen=True, kw_only=True):
+    """A delivery with the message as it was sent, which is what is set aside."""
+
+    body: str
+
+
+def _delivery(message: Mapping[str, Any]) -> _Message:
+    body = str(message["Body"])
+    return _Message(
+        id=str(message["MessageId"]),
+        claim=str(message["ReceiptHandle"]),
+        job=read_job(body.encode(errors="surrogatepass"), str(message["MessageId"])),
+        tries=int(message.get("Attributes", {}).get("ApproximateReceiveCount", 1)),
+        body=body,
+    )
+
+
+def _shown(message: Mapping[str, Any]) -> JobSetAside:
+    body, given_id = str(message["Body"]), str(message["MessageId"])
+    why = str(message.get("MessageAttributes", {}).get(_WHY, {}).get("StringValue", ""))
+    return job_set_aside(given_id, body.encode(errors="surrogatepass"), why)
+
+
+def _fifo_fields(job: TurnJob | Malformed, key: str) -> dict[str, str]:
+    """What a FIFO queue wants besides: the group, which is the session where SQS takes its id, else a digest; and what
+    another message with the same key is known by for five minutes.
+    """
+    session = "malformed" if isinstance(job, Malformed) else job.session_id
+    group = session if _GROUP.fullmatch(session) else _digest(session)
+    return {"MessageGroupId": group, "MessageDeduplicationId": _digest(key)}
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _region_in(queue_url: str) -> str | None:
+    found = re.match(r"https://(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.amazonaws\.com", queue_url)
+    return None if found is None else found[1] or found[2]
+
+
+# Maps errors of SQS to ours; the common AWS errors are in `aws_errors.py`.
+#
+#     try again        throttled, too many messages in flight                Throttled, Unavailable
+#     nothing to do    the receipt is not valid any more                     _ReceiptGone
+#     fix the call     the message is too long, or has characters that SQS refuses   TooLarge, Invalid
+#     give up          no such queue, not allowed, all else                  Failed
+#
+# Source: Amazon SQS API reference, "Common errors" and those of each action.
+
+
+class _ReceiptGone(Gone):
+    """Somebody else has the message meanwhile, or it is gone."""
+
+
+_ACCESS = (
+    "the identity may not do this: allow sqs:SendMessage, sqs:ReceiveMessage, sqs:DeleteMessage,"
+    " sqs:ChangeMessageVisibility and sqs:GetQueueAttributes on the queue, and sqs:GetQueueUrl on that for what is set"
+    " aside"
+)
+_NO_QUEUE = "there is no such queue: create it, or name another"
+_HINTS = {
+    "accessdenied": _ACCESS,
+    "accessdeniedexception": _ACCESS,
+    "queuedoesnotexist": _NO_QUEUE,
+    "aws.simplequeueservice.nonexistentqueue": _NO_QUEUE,
+    "invalidaddress": "this is not the URL of a queue",
+    "invalidclienttokenid": UNKNOWN_KEY,
+    "signaturedoesnotmatch": WRONG_SIGNATURE,
+    "expiredtoken": EXPIRED,
+}
+
+
+def _particular(refusal: Refusal) -> RepertoryError | None:
+    name = refusal.name.removeprefix("aws.simplequeueservice.")
+    if name in ("receipthandleisinvalid", "messagenotinflight") or "receipt" in refusal.message.lower():
+        return _ReceiptGone("the receipt is not valid any more", **refusal.where)
+    if name in ("requestthrottled", "kms.throttled", "kmsthrottled"):
+        return Throttled("SQS asks for fewer requests", **refusal.fields)
+    if name == "overlimit":
+        return Unavailable("SQS has too many messages in flight", **refusal.fields)
+    if name == "invalidmessagecontents":
+        return Invalid("SQS takes no such characters", **refusal.fields)
+    if name == "messagetoolong" or "must be shorter than" in refusal.message:
+        return TooLarge("a job is too large for this queue", **refusal.fields)
+    return None
+
+
+SQS_ERRORS = AwsErrors(service="SQS", hints=_HINTS, particular=_particular)

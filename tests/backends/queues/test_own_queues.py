@@ -1,0 +1,216 @@
+"""What is particular to one queue: files that are no files, silent processes, forks, databases that are no queues."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+import pytest
+from moto_sqs import made_queue, moto_sqs
+
+from repertory import FolderQueue, SQLiteQueue, SQSQueue, TurnJob
+from repertory.core.queue_jobs import Again, Aside, Done, Malformed
+from repertory.errors import Failed, Invalid
+from tests.source_tree import ROOT
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
+
+HOLDER = """
+import sys, anyio
+from repertory import FolderQueue
+
+async def main():
+    (taken,) = await FolderQueue(sys.argv[1]).receive(1, 5)
+    print("taken", flush=True)
+    sys.stdin.read()
+
+anyio.run(main)
+"""
+
+
+def holding(folder: Path) -> subprocess.Popen[bytes]:
+    """A process that takes a job, and says so."""
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def job(number: int, session: str = "s") -> TurnJob:
+    return TurnJob("a", session, f"prompt {number}", token=f"t{number}")
+
+
+async def test_what_is_no_file_in_a_folder_keeps_nobody_waiting(tmp_path: Path) -> None:
+    async with FolderQueue(tmp_path / "spool") as queue:
+        await queue.send(job(1))
+        new = tmp_path / "spool/new"
+        (new / "a folder.json").mkdir()
+        (new / "a link.json").symlink_to("/nowhere")
+        os.mkfifo(new / "a pipe.json")
+        (new / "x~n01~t0.json").write_text("odd")
+        (new / ("long" * 60 + ".json")).write_text('{"agent": "a", "session_id": "long"}')
+        (new / "not ours.txt").write_text("odd")
+        found = await queue.receive(10, 0)
+        bad = [each for each in found if isinstance(each.job, Malformed)]
+        assert (len(found), len(bad)) == (6, 4)
+        for delivery in found:
+            verdict = Aside("odd") if isinstance(delivery.job, Malformed) else Done()
+            assert await queue.settle(delivery, verdict)
+        assert sorted(os.listdir(new)) == ["not ours.txt"]
+        assert len(await queue.set_aside(10)) == 4
+        assert os.listdir(tmp_path / "spool/taken") == []
+
+
+async def test_a_second_file_of_the_same_name_is_another_job(tmp_path: Path) -> None:
+    body = '{"agent": "a", "session_id": "s", "prompt": "the news"}'
+    async with FolderQueue(tmp_path) as queue:
+        await queue.receive(1, 0)
+        (tmp_path / "new/news.json").write_text(body)
+        (first,) = await queue.receive(1, 0)
+        (tmp_path / "new/news.json").write_text(body)
+        assert await queue.settle(first, Again(0.0, counts=False))
+        (again,) = await queue.receive(1, 0)
+        assert await queue.settle(again, Done())
+        (second,) = await queue.receive(1, 0)
+        jobs = [each.job for each in (first, again, second)]
+        assert jobs[0] == jobs[1] != jobs[2]
+        assert await queue.settle(second, Aside("once"))
+        (tmp_path / "new/news.json").write_text(body)
+        (third,) = await queue.receive(1, 0)
+        assert await queue.settle(third, Aside("twice"))
+        assert [each.why for each in await queue.set_aside(10)] == ["once", "twice"]
+
+
+async def test_the_job_of_a_killed_process_is_back_at_once_and_that_of_a_silent_one_after_its_lease(
+    tmp_path: Path,
+) -> None:
+    async with FolderQueue(tmp_path, lease_s=1.5) as queue:
+        await queue.send(job(1))
+        holder = holding(tmp_path)
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        try:
+            assert await anyio.to_thread.run_sync(holder.stdout.readline) == b"taken\n"
+            (silent,) = await queue.receive(1, 20)  # The holder lives, and says nothing.
+            assert silent.tries == 2
+            assert await queue.settle(silent, Done())
+        finally:
+            holder.kill()
+            holder.wait()
+            holder.stdin.close()
+            holder.stdout.close()
+    async with FolderQueue(tmp_path, lease_s=1000.0) as queue:
+        await queue.send(job(2))
+        holder = holding(tmp_path)
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        try:
+            assert await anyio.to_thread.run_sync(holder.stdout.readline) == b"taken\n"
+            assert await queue.receive(1, 0) == []
+        finally:
+            holder.kill()
+            holder.wait()
+            holder.stdin.close()
+            holder.stdout.close()
+        (dead,) = await queue.receive(1, 0)
+        assert (dead.job, dead.tries) == (job(2), 2)
+
+
+async def test_a_token_that_sqlite_has_is_kept_once_and_replaces_one_that_was_set_aside(tmp_path: Path) -> None:
+    async with SQLiteQueue(tmp_path / "jobs.db") as queue:
+        for _ in range(2):
+            await queue.send(job(1))
+        (delivery,) = await queue.receive(10, 0)
+        await queue.send(job(1))
+        assert await queue.settle(delivery, Aside("why"))
+        assert await queue.receive(10, 0) == []
+        await queue.send(job(1))
+        assert list(await queue.set_aside(10)) == []
+        assert len(await queue.receive(10, 0)) == 1
+
+
+async def test_a_job_with_a_time_takes_its_place_at_that_time(tmp_path: Path) -> None:
+    async with SQLiteQueue(tmp_path / "jobs.db") as queue:
+        await queue.send(TurnJob("a", "s", "later", token="later", not_before=4e9))
+        await queue.send(job(1))
+        await queue.send(job(2))
+        order: list[str] = []
+        while found := await queue.receive(10, 0):
+            assert len(found) == 1
+            assert isinstance(found[0].job, TurnJob)
+            order.append(found[0].job.token)
+            assert await queue.settle(found[0], Done())
+        assert order == ["t1", "t2"]
+
+
+async def test_a_file_that_is_no_queue_is_left_alone(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("CREATE TABLE things (x)")
+        other.commit()
+    before = (tmp_path / "other.db").read_bytes()
+    with pytest.raises(Invalid, match="no queue"):
+        await SQLiteQueue(tmp_path / "other.db").receive(1, 0)
+    assert (tmp_path / "other.db").read_bytes() == before
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Invalid, match="name a folder"):
+        await FolderQueue(tmp_path / "file").receive(1, 0)
+    for lease_s in (0, -1.0, float("nan")):
+        with pytest.raises(Invalid, match="lease_s"):
+            SQLiteQueue(tmp_path / "x", lease_s=lease_s)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "folder"])
+def test_a_forked_child_uses_the_queue_anew_and_has_none_of_its_parents_jobs(kind: str, tmp_path: Path) -> None:
+    program = f"""
+import os, sys, anyio
+from repertory import FolderQueue, SQLiteQueue, TurnJob
+from repertory.core.queue_jobs import Done
+
+queue = {"SQLiteQueue" if kind == "sqlite" else "FolderQueue"}(sys.argv[1])
+
+async def before():
+    for number in range(2):
+        await queue.send(TurnJob("a", f"s{{number}}", "hi", token=f"t{{number}}"))
+    return (await queue.receive(1, 0))[0]
+
+async def child():
+    found = await queue.receive(10, 0)
+    assert len(found) == 1, found
+    assert await queue.settle(found[0], Done())
+
+mine = anyio.run(before)
+pid = os.fork()
+if not pid:
+    try:
+        anyio.run(child)
+    except BaseException:
+        import traceback; traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+assert anyio.run(queue.settle, mine, Done())
+assert anyio.run(queue.counts).waiting == 0
+print("ok")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "q")], cwd=ROOT, capture_output=True, text=True, timeout=50
+    )
+    assert done.stdout == "ok\n", done.stderr
+
+
+async def test_sqs_without_a_place_for_what_is_set_aside_is_refused_before_a_job_is_taken(
+    tmp_path: Path, aws_keys: pytest.MonkeyPatch
+) -> None:
+    del aws_keys
+    with moto_sqs(tmp_path / "log") as url:
+        made = await anyio.to_thread.run_sync(lambda: made_queue(url, "bare", fifo=False, aside=False))
+        async with SQSQueue(made, endpoint_url=url) as queue:
+            await queue.send(job(1))
+            with pytest.raises(Invalid, match="redrive policy, or aside_queue_url"):
+                await queue.receive(1, 0)
+        async with SQSQueue(f"{made}-none", endpoint_url=url, aside_queue_url=made) as queue:
+            with pytest.raises(Failed, match="there is no such queue"):
+                await queue.receive(1, 0)
