@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.ports import SessionInfo
     from repertory.core.journal.rows import Row
+    from repertory.core.journal.sealing import Seal
     from repertory.core.owed import DueTime
 
 ROWS_AT_ONCE_MAX = 512
@@ -49,6 +50,12 @@ class RecordStamp:
 
     at: float
     entropy: Callable[[int], bytes]
+    seal: Seal | None = None
+    """Encrypts the rows of one session; see `for_session`."""
+
+    async def for_session(self, store: SessionStore, session_id: str) -> RecordStamp:
+        """The same, for rows of this session, which the caller owns. Errors: those of `SessionStore.seal`."""
+        return replace(self, seal=await store.seal(session_id))
 
 
 async def in_thread_when_many(work: Callable[[], T], rows: int) -> T:
