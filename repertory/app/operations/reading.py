@@ -18,6 +18,7 @@ from repertory.core.journal.history.fork import Lineage, before_fork, is_source,
 from repertory.core.journal.records import MessageAdded, SnapshotTaken
 from repertory.core.journal.restore import Restored, restore
 from repertory.core.journal.rows import RecordKind, verify, verify_whole
+from repertory.core.journal.sealing import LOCKED
 from repertory.core.journal.whole_journal import (
     PointInTime,
     WholeJournal,
@@ -253,7 +254,7 @@ async def _journal_at(store: SessionStore, name: str) -> WholeJournal | None:
     session_id, _, agent_id = name.partition("/")
     try:
         return await load_journal(store, session_id, agent_id)
-    except (Gone, Corrupt, Invalid):
+    except (Gone, Corrupt, Invalid, *LOCKED):
         return None
 
 

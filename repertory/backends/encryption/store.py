@@ -36,6 +36,7 @@ from repertory.backends.ports import (
     SessionStore,
     StoreCapabilities,
     UntilFree,
+    taken,
 )
 from repertory.core.journal.rows import Row
 from repertory.core.journal.sealing import LOCKED, Seal, SealedBody, head_of, is_sealed, sealed_journal
@@ -126,7 +127,10 @@ class SealedSessionStore(SessionStore):
 
     async def begin(self, session_id: str, rows: Sequence[Row]) -> None:
         """As `SessionStore.begin`; rows in plain text are sealed, which gives them other links."""
-        cipher = await self._cipher(session_id)
+        try:
+            cipher = await self._cipher(session_id)
+        except LOCKED as error:
+            raise taken(session_id) from error
         await self._store.begin(session_id, _bare(_sealed(rows, cipher)))
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
