@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -22,11 +23,14 @@ from repertory import (
     JournalSessionManager,
     JournalSessions,
     LocalKeys,
+    MemoryManager,
+    Peers,
     PostgresSessionManager,
     Runtime,
     S3SessionManager,
     ScriptedModel,
     Sessions,
+    SQLiteMemoryStore,
     SQLiteSessionManager,
     SQLiteSessions,
     ToolContext,
@@ -610,3 +614,56 @@ async def test_sessions_in_a_bucket_are_sealed_too(tmp_path: Path, bucket_url: s
     await Sessions(place).erase_key("s")
     with pytest.raises(KeyErased):
         await ask(place)
+
+
+async def test_a_posted_call_is_answered_and_never_readable(sqlite: SQLiteSessions, tmp_path: Path) -> None:
+    runtime = Runtime(sessions=sqlite, peers=Peers())
+    hosted = runtime.agent(AgentSpec(name="default", model=ScriptedModel([f"{CANARY} answer"], loop=True)))
+    async with runtime:
+        with anyio.fail_after(40):
+            await hosted.session("s").post(f"{CANARY} posted")
+            while len(await hosted.session("s").messages()) < 2:
+                assert not holding(sqlite, tmp_path)
+                await anyio.sleep(0.05)
+    assert not holding(sqlite, tmp_path)
+    assert [hit.seq for hit in (await Sessions(sqlite).search("posted")).hits] == [1]
+
+
+async def test_a_memory_of_its_own_learns_from_encrypted_sessions(sqlite: SQLiteSessions, tmp_path: Path) -> None:
+    memory = SQLiteMemoryStore(tmp_path / "memory.db")
+    agent = Agent(
+        ScriptedModel(["I see."], loop=True),
+        session_manager=session_in(sqlite),
+        memory_manager=MemoryManager([memory]),
+        callback_handler=None,
+    )
+    async with agent:
+        await agent.invoke_async("My parrot is called Mango.")
+    assert any("Mango" in entry.content for entry in await memory.search("parrot"))
+    await memory.aclose()
+    assert not holding(seen_with(sqlite, None), tmp_path / "sessions", "Mango")
+
+
+async def test_many_sessions_at_once_have_a_key_each(place: EncryptedPlace, tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        for number in range(12):
+            tasks.start_soon(partial(ask, place, session_id=f"s{number % 6}", agent_id=f"a{number // 6}"))
+    heads = {}
+    for number in range(6):
+        rows = [*await rows_in(place, "a0", f"s{number}"), *await rows_in(place, "a1", f"s{number}")]
+        (heads[number],) = {head_of(bytes(row.body)).key_id for row in rows}  # type: ignore[union-attr]
+    assert len(set(heads.values())) == 6
+    assert all(each.ok for each in (await Sessions(place).doctor()).sessions)
+
+
+async def test_a_place_of_keys_that_is_away_for_a_while_loses_nothing(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    place = SQLiteSessions(tmp_path / "s.db", encryption=LocalKeys(keys))
+    async with agent_in(place) as agent:
+        await agent.invoke_async("one")
+        keys.rename(tmp_path / "away")
+        await agent.invoke_async("two")  # The session is open, and has its key.
+        with pytest.raises(KeyMissing):
+            await Sessions(place).show("s")
+        (tmp_path / "away").rename(keys)
+    assert len(await ask(place)) == 6
