@@ -6,7 +6,6 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -630,24 +629,30 @@ async def test_a_posted_call_is_answered_and_never_readable(sqlite: SQLiteSessio
 
 
 async def test_a_memory_of_its_own_learns_from_encrypted_sessions(sqlite: SQLiteSessions, tmp_path: Path) -> None:
-    memory = SQLiteMemoryStore(tmp_path / "memory.db")
+    memory = SQLiteMemoryStore(tmp_path / "memory.db", extraction=True)
+    manager = MemoryManager([memory])
     agent = Agent(
         ScriptedModel(["I see."], loop=True),
         session_manager=session_in(sqlite),
-        memory_manager=MemoryManager([memory]),
+        memory_manager=manager,
         callback_handler=None,
     )
     async with agent:
-        await agent.invoke_async("My parrot is called Mango.")
+        for _ in range(5):
+            await agent.invoke_async("My parrot is called Mango.")
+        await manager.flush()
     assert any("Mango" in entry.content for entry in await memory.search("parrot"))
     await memory.aclose()
     assert not holding(seen_with(sqlite, None), tmp_path / "sessions", "Mango")
 
 
-async def test_many_sessions_at_once_have_a_key_each(place: EncryptedPlace, tmp_path: Path) -> None:
-    async with anyio.create_task_group() as tasks:
+async def test_many_sessions_at_once_have_a_key_each(place: EncryptedPlace) -> None:
+    runtime = Runtime(sessions=place)
+    model = ScriptedModel([f"{CANARY} answer"], loop=True)
+    hosted = [runtime.agent(AgentSpec(name=name, model=model)) for name in ("a0", "a1")]
+    async with runtime, anyio.create_task_group() as tasks:
         for number in range(12):
-            tasks.start_soon(partial(ask, place, session_id=f"s{number % 6}", agent_id=f"a{number // 6}"))
+            tasks.start_soon(hosted[number // 6].session(f"s{number % 6}").invoke, "hello")
     heads = {}
     for number in range(6):
         rows = [*await rows_in(place, "a0", f"s{number}"), *await rows_in(place, "a1", f"s{number}")]

@@ -109,7 +109,7 @@ def test_the_doctor_proves_chains_without_keys(run: Run, database: str) -> None:
 
 def test_a_copy_is_encrypted_with_keys_of_its_own(run: Run, database: str, tmp_path: Path) -> None:
     copied = run("copy", "one", "--at", database, "--keys", "keys", "--to", "b.db", "--to-keys", "other keys")
-    assert copied[0] == 0
+    assert copied[0] == 0, copied
     assert b"canary" not in (tmp_path / "b.db").read_bytes()
     assert "canary" in run("show", "one", "--at", "b.db", "--keys", "other keys")[1]
     assert run("copy", "one", "--at", database, "--keys", "keys", "--to", "plain.db")[0] == 0

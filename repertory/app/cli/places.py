@@ -31,31 +31,38 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keys",
         metavar="KEYS",
+        type=checked_argument(keys_named),
         help=f"where the keys of encrypted sessions are: {KEY_FORMS} (default: $REPERTORY_KEYS, if it is set)",
     )
 
 
 def chosen_place(options: argparse.Namespace) -> SessionPlace:
-    """The place that `--at` or `--database` names, or the default one, with the keys that `--keys` names."""
+    """The place that `--at` or `--database` names, or the default one, with the keys that `--keys` names, or else the
+    environment for a place that can be encrypted.
+    """
     if options.at is not None:
-        return with_keys(cast("SessionPlace", options.at), options.keys)
-    from repertory.app.sessions.sessions import SQLiteSessions  # each place is loaded when it is named
+        place = cast("SessionPlace", options.at)
+    else:
+        from repertory.app.sessions.sessions import SQLiteSessions  # each place is loaded when it is named
 
-    return with_keys(SQLiteSessions(options.database), options.keys)
+        place = SQLiteSessions(options.database)
+    named = os.environ.get("REPERTORY_KEYS")
+    if options.keys is None and named and hasattr(place, "encryption"):
+        return with_keys(place, keys_named(named))
+    return with_keys(place, options.keys)
 
 
 KEY_FORMS = "a folder, or kms:KEY,FOLDER"
 """The forms of a place of keys, for help texts."""
 
 
-def with_keys(place: SessionPlace, keys: str | None) -> SessionPlace:
-    """The same place, with its encryption. `keys`: a form of `KEY_FORMS`; None: that of the environment, if there is
-    one and the place can be encrypted. Errors: `Invalid`.
-    """
-    given = keys or os.environ.get("REPERTORY_KEYS")
-    if given and hasattr(place, "encryption"):
-        cast("_Encrypted", place).encryption = _keys_named(given)
-    elif keys:
+def with_keys(place: SessionPlace, keys: SessionKeysPlace | None) -> SessionPlace:
+    """The same place, with its encryption. Errors: `Invalid` for one that cannot be encrypted."""
+    if keys is None:
+        return place
+    if hasattr(place, "encryption"):
+        cast("_Encrypted", place).encryption = keys
+    else:
         text = "only SQLite, PostgreSQL and journals are encrypted: other programs read these sessions as plain text"
         raise Invalid(text, place=place.key)
     return place
@@ -65,7 +72,8 @@ class _Encrypted(Protocol):
     encryption: SessionKeysPlace | None
 
 
-def _keys_named(text: str) -> SessionKeysPlace:
+def keys_named(text: str) -> SessionKeysPlace:
+    """The place of keys of this name. Errors: `Invalid` listing the forms."""
     from repertory.app.sessions.keys import KmsKeys, LocalKeys  # loaded when used
 
     if text.startswith("kms:"):

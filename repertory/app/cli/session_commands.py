@@ -23,6 +23,7 @@ from repertory.app.cli.places import (
     add_place,
     checked_argument,
     chosen_place,
+    keys_named,
     place_named,
     with_examples,
     with_keys,
@@ -168,7 +169,8 @@ _EXAMPLES = {
 
 def _add_copy_options(imports: argparse.ArgumentParser, copy: argparse.ArgumentParser) -> None:
     copy.add_argument("--to", required=True, metavar="PLACE", type=checked_argument(place_named), help=FORMS)
-    copy.add_argument("--to-keys", metavar="KEYS", help=f"encrypt the copy with keys there: {KEY_FORMS}")
+    keys = f"encrypt the copy with keys there: {KEY_FORMS}"
+    copy.add_argument("--to-keys", metavar="KEYS", type=checked_argument(keys_named), help=keys)
     for command in (imports, copy):
         command.add_argument("--as", dest="new_id", metavar="ID", help="the new session id (default: the same)")
 

@@ -107,6 +107,9 @@ class SealedSessionStore(SessionStore):
         for agent_id, rows in found.rows.items() if found is not None else ():
             sealed = next((row for row in rows if is_sealed(row) and not row.erased), None)
             if sealed is not None:
+                keys = await self._keys.keys_of(session_id)
+                if keys is not None:  # Another agent of the session has got it meanwhile.
+                    return keys
                 head = head_of(sealed.body)
                 raise key_missing(session_id, None if head is None else head.key_id)
             if rows:
