@@ -330,7 +330,7 @@ def _bare_batch(batch: Batch) -> Batch:
 
 def _bare(rows: Sequence[Row]) -> list[Row]:
     """The rows without what is in them: the other store never holds a plain text."""
-    return [row if type(row[7]) is bytes else row._replace(body=bytes(row[7])) for row in rows]
+    return [row if type(row[7]) is bytes else Row(*row[:7], bytes(row[7])) for row in rows]
 
 
 def _sealed(rows: Sequence[Row], cipher: RowCipher) -> list[Row]:

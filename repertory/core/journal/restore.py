@@ -28,7 +28,6 @@ from repertory.core.journal.rows import (
     Row,
     first_link,
     header_of,
-    link_of,
     verify,
 )
 from repertory.core.journal.sealing import Seal
@@ -261,13 +260,13 @@ class Appender:
         """The row of the record that was folded in last."""
         low = self._fold.low
         salt = self._entropy(SALT_BYTES)
+        version = VERSION
         if self._seal is not None:
-            sealed = self._seal(Row(self._agent_id, seq, kind, VERSION, low, b"", salt, body))
-            self._link = link_of(self._link, sealed)
-            return sealed._replace(link=self._link)
+            sealed = self._seal(Row(self._agent_id, seq, kind, version, low, b"", salt, body))
+            version, body = sealed.version, sealed.body
         digest = sha256(salt + body).digest()
-        self._link = sha256(self._link + header_of(seq, kind, VERSION, low) + digest).digest()[:LINK_BYTES]
-        return Row(self._agent_id, seq, kind, VERSION, low, self._link, salt, body)
+        self._link = sha256(self._link + header_of(seq, kind, version, low) + digest).digest()[:LINK_BYTES]
+        return Row(self._agent_id, seq, kind, version, low, self._link, salt, body)
 
 
 # Keeping the opening of a journal cheap. Opening reads every row from `low` on, and `low` cannot pass the last full

@@ -49,9 +49,6 @@ class SealedHead(NamedTuple):
     key_id: bytes
     nonce: bytes
 
-    def packed(self) -> bytes:
-        return _HEAD.pack(MARK, self.at, self.key_id, self.nonce)
-
 
 class SealedBody(bytes):
     """The bytes that are stored, and the way to what is in them: it is opened when it is first looked at."""
@@ -111,6 +108,11 @@ def head_of(body: bytes) -> SealedHead | None:
     return SealedHead(*_HEAD.unpack_from(body)[1:])
 
 
+def head_bytes(at: float, key_id: bytes, nonce: bytes) -> bytes:
+    """The head of a sealed body; see `SealedHead`."""
+    return _HEAD.pack(MARK, at, key_id, nonce)
+
+
 def split(body: bytes) -> tuple[bytes, bytes]:
     """The head, and the ciphertext behind it."""
     return body[: _HEAD.size], body[_HEAD.size :]
@@ -127,10 +129,15 @@ def time_of(plain: bytes) -> float:
         return math.nan
 
 
-def row_place(session_id: str, row: Row) -> bytes:
-    """Where a row stands, as bytes that no other place has."""
-    session, agent = session_id.encode(), row[0].encode()
-    return b"".join((_LENGTHS.pack(len(session), len(agent)), session, agent, _PLACE.pack(*row[1:5])))
+def journal_place(session_id: str, agent_id: str) -> bytes:
+    """The beginning of the places of an agent's rows."""
+    session, agent = session_id.encode(), agent_id.encode()
+    return b"".join((_LENGTHS.pack(len(session), len(agent)), session, agent))
+
+
+def row_place(journal: bytes, seq: int, kind: int, version: int, low: int) -> bytes:
+    """Where a row stands, as bytes that no other place has. `journal`: its `journal_place`."""
+    return journal + _PLACE.pack(seq, kind, version, low)
 
 
 def sealed_journal(rows: Sequence[Row], seal: Seal) -> list[Row]:
