@@ -143,6 +143,8 @@ if TYPE_CHECKING:
     from repertory.app.sessions.documented import FileSessions as FileSessions
     from repertory.app.sessions.documented import S3SessionManager as S3SessionManager
     from repertory.app.sessions.documented import S3Sessions as S3Sessions
+    from repertory.app.sessions.keys import KmsKeys as KmsKeys
+    from repertory.app.sessions.keys import LocalKeys as LocalKeys
     from repertory.app.sessions.postgres import PostgresSessionManager as PostgresSessionManager
     from repertory.app.sessions.postgres import PostgresSessions as PostgresSessions
     from repertory.app.sessions.records import Session as Session
@@ -376,6 +378,7 @@ _HOMES = {
     "JournalSessionManager": "repertory.app.sessions.storages",
     "JournalSessions": "repertory.app.sessions.storages",
     "JudgeConfig": "repertory.app.plugins.goal",
+    "KmsKeys": "repertory.app.sessions.keys",
     "LLMClassifierConfig": "repertory.app.plugins.human_in_the_loop",
     "LLMSteeringHandler": "repertory.app.plugins.steering",
     "LedgerProvider": "repertory.app.plugins.steering",
@@ -383,6 +386,7 @@ _HOMES = {
     "LiteLLMModel": "repertory.backends.models.litellm",
     "LlamaAPIModel": "repertory.backends.models.compatible",
     "LlamaCppModel": "repertory.backends.models.compatible",
+    "LocalKeys": "repertory.app.sessions.keys",
     "MCPClient": "repertory.app.agent.mcp_client",
     "Mark": "repertory.core.journal.history.timeline",
     "MaxTokensReachedException": "repertory.errors",
@@ -635,6 +639,7 @@ __all__ = [
     "JournalSessionManager",
     "JournalSessions",
     "JudgeConfig",
+    "KmsKeys",
     "LLMClassifierConfig",
     "LLMSteeringHandler",
     "LedgerProvider",
@@ -642,6 +647,7 @@ __all__ = [
     "LiteLLMModel",
     "LlamaAPIModel",
     "LlamaCppModel",
+    "LocalKeys",
     "MCPClient",
     "Mark",
     "MaxTokensReachedException",

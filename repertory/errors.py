@@ -27,12 +27,14 @@
     |  |  `- PathNotFound (FileNotFoundError) a sandbox has no such file or folder
     |  |- InterruptExpired          no person answered in time: call again without an answer
     |  |- ActorDead                 the actor stopped before it answered
-    |  `- StreamClosed              the reader of a stream has left
+    |  |- StreamClosed              the reader of a stream has left
+    |  `- KeyErased *              the session's key was erased: nobody can read it any more
     |- Invalid (ValueError)         the caller's mistake: fix the call
     |  |- NotReady                  the agent has not been opened yet
     |  |  `- ClientNotOpen (Unavailable) a client of a tool server is used outside its block
     |  |- InterruptsWaiting (TypeError)   a person has to answer first
     |  |- InvalidKey *              a storage takes no such key: change it
+    |  |- EncryptionNeeded *        the session is encrypted: open its place with `encryption=`
     |  |- SnapshotException *       this snapshot cannot be loaded here: choose another one
     |  `- UnpairedTools             tool uses and tool results do not match
     |- Failed                       an actor, model, hook, node or store tried and failed; `__cause__` says why
@@ -50,7 +52,8 @@
     |  |  `- MiddlewareFailed       middleware around a model or tool call raised, or gave no result (RuntimeError)
     |  |- NodeFailed                a node of an orchestrator failed, and with it the run (RuntimeError)
     |  `- StoreFailed *             a session store refused the request: change rights, credentials or place
-    |     `- Unwritable *           a store cannot write these records, and would fail again
+    |     |- Unwritable *           a store cannot write these records, and would fail again
+    |     `- KeyMissing *           the key of an encrypted session is not where its keys are: bring it back
     |- Corrupt *                    stored data is damaged: a human must look
     |  `- CorruptJournal *
     |- LimitReached                 a bound that the caller or the provider has set
@@ -90,6 +93,7 @@ __all__ = [
     "Corrupt",
     "CorruptJournal",
     "Deadlock",
+    "EncryptionNeeded",
     "EventLoopException",
     "ExtractionFailed",
     "Failed",
@@ -102,6 +106,8 @@ __all__ = [
     "InterruptsWaiting",
     "Invalid",
     "InvalidKey",
+    "KeyErased",
+    "KeyMissing",
     "LeaseLost",
     "LimitReached",
     "MailboxFull",
@@ -298,6 +304,12 @@ class StreamClosed(Gone):
     """The reader of a stream has left; the producer may stop."""
 
 
+class KeyErased(Gone, SessionException):
+    """The key of the session was erased: its contents are gone for good. Delete what is left of it, or leave it as the
+    proof that it was there.
+    """
+
+
 class Invalid(RepertoryError, ValueError):
     """The caller's mistake. The message says which argument and what it should be."""
 
@@ -327,6 +339,10 @@ class SnapshotException(Invalid, SessionException):
 
 class InvalidKey(Invalid, SessionException):
     """A key of a storage is empty, or has a part that no storage takes. Change the key."""
+
+
+class EncryptionNeeded(Invalid, SessionException):
+    """The session is encrypted, and its place was opened without keys. Name them: `encryption=LocalKeys(...)`."""
 
 
 class UnpairedTools(Invalid):
@@ -405,6 +421,12 @@ class StoreFailed(Failed, SessionException):
 class Unwritable(StoreFailed):
     """The store cannot write these records, and would fail again: `__cause__` says why. Nothing is retried, and other
     sessions go on; call again without the value that `__cause__` names.
+    """
+
+
+class KeyMissing(StoreFailed):
+    """The session is encrypted with a key that is not where its keys are kept, or that nothing there can unwrap. Bring
+    back the keys, or the master key, that the fields name. Nothing is begun anew over it.
     """
 
 

@@ -27,6 +27,7 @@ import pytest
 
 BOTH_LOOPS = ("tests/runtime/", "tests/actors/")
 MANY = (
+    "tests/backends/encryption/test_sealed_store_contract.py",
     "tests/backends/models/test_sdk_aimock.py",
     "tests/backends/models/test_sdk_models.py",
     "tests/backends/objects/test_object_store_contract.py",

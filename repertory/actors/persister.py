@@ -307,12 +307,13 @@ class SessionPersister(Actor[PersisterMessage]):
             restoring = partial(restore, all_rows, session_id=session_id)
             large = size_of(all_rows) > OFF_LOOP_BYTES
             restored = await run_in_thread(restoring) if large else restoring()
+            seal = await keeper.store.seal(session_id) if keeper.store.capabilities.seals else None
         except BaseException:
             self._lease = None
             with suppress(RepertoryError):
                 await keeper.leases.release(lease)
             raise
-        appender = Appender(agent_id, restored.fold, restored.link, self._entropy)
+        appender = Appender(agent_id, restored.fold, restored.link, self._entropy, seal)
         self._journal = author = JournalAuthor(appender, all_rows)
         self._durable_seq = rows[-1].seq if rows else 0
         author.repair(restored.repaired)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 import anyio
 from msgspec import Struct
 
+from repertory.backends.encryption.ports import Sealing
 from repertory.backends.model_members import SdkModelMembers
 from repertory.backends.peers.ports import Shared
 from repertory.core.deferral import Deferral, MayDefer
@@ -261,9 +262,7 @@ class Lease(Struct, frozen=True, kw_only=True, weakref=True):
     owner: str
     generation: int
     taken_from: str | None = None
-    """The owner before, if it had not given the session up: it was ended, or silent for too long. A fact for those who
-    watch, and no part of what makes two leases the same: a store that takes one back may not know it.
-    """
+    """The owner before, if it ended, or was silent too long: for those who watch, and no part of what a lease is."""
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Lease) and self._title == other._title)
@@ -318,6 +317,8 @@ class SessionInfo:
     """The owner that holds the lease now; None when there is none."""
     damaged: bool = False
     """True if part of the session cannot be read; `agents` then lacks the damaged agents."""
+    erased: bool = False
+    """True if the session's key was erased: nobody can read it, and its rows still prove what was there."""
 
 
 class SessionEnds(NamedTuple):
@@ -385,12 +386,13 @@ class StoreCapabilities(Struct, frozen=True, kw_only=True):
     """True if all sessions share one file that may be damaged as a whole: `rebuild`."""
     wakes: bool = False
     """True if `claim_due` finds the sessions that must be woken."""
+    seals: bool = False
+    """True if contents are encrypted: whoever makes rows asks for the `seal` of their session."""
     forgets_the_oldest: bool = False
     """True if the oldest records expire by themselves: a journal that begins later than before is not damaged."""
 
 
-_RELEASES_MAX = 64
-"""How many sessions are released at the same time, where a store takes each by itself."""
+_RELEASES_MAX = 64  # How many sessions are released at the same time, where a store takes each by itself.
 
 UntilFree: TypeAlias = Callable[[str, float], Awaitable[None]]
 """`await until_free(owner, within_s)` returns when that owner may have given the session up, after `within_s` seconds
@@ -555,9 +557,7 @@ class Combined(Protocol):
         return [row for row in rows if first <= row.seq <= last]
 
     async def release_all(self: SessionStore, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
-        """`release` of each, in any order: why it failed, or None. Errors: as `release`, when the call failed as a
-        whole; any of them may then be released.
-        """
+        """`release` of each, in any order: why it failed, or None. Errors: as `release`, of the call as a whole."""
         return await release_each(self, leases)
 
     async def begin(self: SessionStore, session_id: str, rows: Sequence[Row]) -> None:
@@ -580,7 +580,7 @@ class Combined(Protocol):
                 await self.release(lease)
 
 
-class SessionStore(Maintained, Waking, Combined, Shared, Repairable, Protocol):
+class SessionStore(Maintained, Waking, Combined, Shared, Repairable, Sealing, Protocol):
     """Durable, append-only journals, one per agent in a session. `name` tells two stores apart in one process.
 
     Subclass it: methods that not every store supports have a default here, and `capabilities` says which ones work.
@@ -669,7 +669,7 @@ class Update(Struct, frozen=True):
 
 
 class Overwrite(Struct, frozen=True):
-    """Put unconditionally. It fences no writer: use it for objects with one writer, or where the last write may win."""
+    """Put unconditionally. It fences no writer: use it for objects with one writer, or where the last write wins."""
 
 
 Condition = Create | Update | Overwrite

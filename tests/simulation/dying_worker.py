@@ -4,7 +4,8 @@
 
 Prints one line per acknowledged turn. Its model asks for one tool with effects per turn, which appends its idempotency
 key to LEDGER, fsynced. With `where`, the process kills itself at that place of its first turn: `before` the tool has
-taken effect, or `after`; without, it waits to be killed. DATABASE is a SQLite file, or, without a suffix, a folder.
+taken effect, or `after`; without, it waits to be killed. DATABASE is a SQLite file, or, without a suffix, a folder. If
+there is a folder `keys` beside it, the session is encrypted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ from pathlib import Path
 
 import anyio
 
-from repertory import Agent, FileStorage, JournalSessionManager, ScriptedModel, SQLiteSessionManager, ToolContext, tool
+from repertory import (
+    Agent,
+    FileStorage,
+    JournalSessionManager,
+    LocalKeys,
+    ScriptedModel,
+    SQLiteSessionManager,
+    ToolContext,
+    tool,
+)
 from repertory.core.messages import Message, text_of
 
 
@@ -31,9 +41,11 @@ def note(path: str, line: str) -> None:
 
 def session_in(database: str) -> SQLiteSessionManager | JournalSessionManager:
     """The session that is worked on."""
+    keys = Path(database).with_name("keys")
+    encryption = LocalKeys(keys) if keys.is_dir() else None
     if Path(database).suffix:
-        return SQLiteSessionManager("s1", path=database)
-    return JournalSessionManager("s1", storage=FileStorage(database))
+        return SQLiteSessionManager("s1", path=database, encryption=encryption)
+    return JournalSessionManager("s1", storage=FileStorage(database), encryption=encryption)
 
 
 def main() -> None:

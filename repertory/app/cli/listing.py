@@ -201,6 +201,8 @@ def health_lines(report: DoctorReport) -> Iterator[str]:
             yield f"    moved to {harmless(session.repair.moved_to)}; records kept: {harmless(kept) or 'nothing'}"
         elif session.not_repaired is not None:
             yield f"    not repaired: {harmless(session.not_repaired)}"
+        if session.locked is not None:
+            yield f"{harmless(session.session_id)}: only its chain was examined: {harmless(session.locked)}"
     yield from (f"{harmless(stray)}: belongs to no session" for stray in report.strays)
     sound = sum(not session.problems for session in report.sessions)
     yield f"{sound} of {len(report.sessions)} sessions are sound."
@@ -216,7 +218,7 @@ def _cells(info: SessionInfo) -> tuple[str, ...]:
     return (
         harmless(info.session_id),
         harmless(agents) or "-",
-        "damaged" if info.damaged else str(sum(info.agents.values())),
+        "damaged" if info.damaged else "erased" if info.erased else str(sum(info.agents.values())),
         local_time(info.updated_at),
         harmless(info.owner or "-"),
     )

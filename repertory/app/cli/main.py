@@ -58,7 +58,9 @@ def _add_chat_options(parser: argparse.ArgumentParser) -> None:
         help="show tokens and seconds after each answer (default: in a terminal)",
     )
     parser.add_argument(
-        "--no-history", action="store_true", help="do not keep what is typed for the next time (ever so with --at)"
+        "--no-history",
+        action="store_true",
+        help="do not keep what is typed for the next time (ever so with --at, --keys)",
     )
     add_place(parser)
 
@@ -66,7 +68,8 @@ def _add_chat_options(parser: argparse.ArgumentParser) -> None:
 def _run_chat(options: argparse.Namespace) -> int:
     from repertory.app.cli.chat import ChatSettings, run_chat  # loaded when used
 
-    place = None if options.at is None and options.database is None else chosen_place(options)
+    chosen = (options.at, options.database, options.keys, os.environ.get("REPERTORY_KEYS"))
+    place = chosen_place(options) if any(chosen) else None
     settings = ChatSettings(
         session_id=options.session,
         source=options.source,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar, cast
 
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
+    from repertory.app.sessions.encryption import SessionKeysPlace
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.app.sessions.storages import Storage
 
@@ -26,15 +28,66 @@ def add_place(parser: argparse.ArgumentParser) -> None:
         help=f"where sessions are kept: {FORMS} (default: ~/.repertory/sessions.db)",
     )
     where.add_argument("--database", metavar="FILE", help="short for --at FILE")
+    parser.add_argument(
+        "--keys",
+        metavar="KEYS",
+        type=checked_argument(keys_named),
+        help=f"where the keys of encrypted sessions are: {KEY_FORMS} (default: $REPERTORY_KEYS, if it is set)",
+    )
 
 
 def chosen_place(options: argparse.Namespace) -> SessionPlace:
-    """The place that `--at` or `--database` names, or the default one."""
+    """The place that `--at` or `--database` names, or the default one, with the keys that `--keys` names, or else the
+    environment for a place that can be encrypted.
+    """
     if options.at is not None:
-        return cast("SessionPlace", options.at)
-    from repertory.app.sessions.sessions import SQLiteSessions  # each place is loaded when it is named
+        place = cast("SessionPlace", options.at)
+    else:
+        from repertory.app.sessions.sessions import SQLiteSessions  # each place is loaded when it is named
 
-    return SQLiteSessions(options.database)
+        place = SQLiteSessions(options.database)
+    named = os.environ.get("REPERTORY_KEYS")
+    if options.keys is None and named and hasattr(place, "encryption"):
+        return with_keys(place, keys_named(named))
+    return with_keys(place, options.keys)
+
+
+KEY_FORMS = "a folder, or kms:KEY,FOLDER"
+"""The forms of a place of keys, for help texts."""
+
+
+def with_keys(place: SessionPlace, keys: SessionKeysPlace | None) -> SessionPlace:
+    """The same place, with its encryption. Errors: `Invalid` for one that cannot be encrypted."""
+    if keys is None:
+        return place
+    if hasattr(place, "encryption"):
+        cast("_Encrypted", place).encryption = keys
+    else:
+        text = "only SQLite, PostgreSQL and journals are encrypted: other programs read these sessions as plain text"
+        raise Invalid(text, place=place.key)
+    return place
+
+
+class _Encrypted(Protocol):
+    encryption: SessionKeysPlace | None
+
+
+def keys_named(text: str) -> SessionKeysPlace:
+    """The place of keys of this name. Errors: `Invalid` listing the forms."""
+    from repertory.app.sessions.keys import KmsKeys, LocalKeys  # loaded when used
+
+    if text.startswith("kms:"):
+        key_id, _, folder = text.removeprefix("kms:").rpartition(",")
+        if not key_id or not folder:
+            raise Invalid(f"a place of keys is {KEY_FORMS}", got=text)
+        return KmsKeys(key_id, folder)
+    master = os.environ.get("REPERTORY_MASTER_KEY")
+    try:
+        return LocalKeys(text, master_key=bytes.fromhex(master) if master else None)
+    except ValueError as error:
+        if isinstance(error, Invalid):
+            raise
+        raise Invalid("REPERTORY_MASTER_KEY is 32 bytes in hexadecimal") from error
 
 
 class ParserTexts(TypedDict):

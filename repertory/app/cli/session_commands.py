@@ -17,7 +17,17 @@ import anyio.to_thread
 
 from repertory.app.cli import listing
 from repertory.app.cli.listing import harmless
-from repertory.app.cli.places import FORMS, add_place, checked_argument, chosen_place, place_named, with_examples
+from repertory.app.cli.places import (
+    FORMS,
+    KEY_FORMS,
+    add_place,
+    checked_argument,
+    chosen_place,
+    keys_named,
+    place_named,
+    with_examples,
+    with_keys,
+)
 from repertory.app.cli.progress_bar import shown_progress
 from repertory.app.memory.sqlite import SQLiteMemoryStore
 from repertory.app.operations.sessions import Sessions
@@ -100,15 +110,15 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     )
     delete = add("delete", _delete, "erase a session", writes=True, asks=True)
     named = (show, history, graph, export, copy, fork, diff, rewind, unsummarize, mark, prune, redact, retext, delete)
-    for command in named:
+    rotate = add("rotate-key", _rotate_key, "give an encrypted session another key", writes=True)
+    shred = add("erase-key", _erase_key, "erase an encrypted session by its key", writes=True, asks=True)
+    for command in (*named, rotate, shred):
         command.add_argument("session", metavar="ID")
     for command in (show, history, graph, fork, diff, rewind, unsummarize, mark, prune, redact, retext):
         command.add_argument("--agent", metavar="ID", help="the agent (default: the only one, or `default`)")
     export.add_argument("file", metavar="FILE")
     export.add_argument("--force", action="store_true", help="replace FILE if it exists")
-    copy.add_argument("--to", required=True, metavar="PLACE", type=checked_argument(place_named), help=FORMS)
-    for command in (imports, copy):
-        command.add_argument("--as", dest="new_id", metavar="ID", help="the new session id (default: the same)")
+    _add_copy_options(imports, copy)
     fork.add_argument("new_id", metavar="NEW")
     diff.add_argument("other", metavar="OTHER")
     position = "a number from `history` or `show`, or the label of a mark (default: the end)"
@@ -150,9 +160,19 @@ _EXAMPLES = {
     "redact": "redact groceries 3\nredact groceries 3 '[a phone number]' --memory memory.db",
     "redact-text": "redact-text groceries '+44 20 7946 0000'\nredact-text groceries - --yes < secret.txt",
     "delete": "delete groceries",
+    "rotate-key": "rotate-key groceries --keys keys",
+    "erase-key": "erase-key groceries --keys keys",
     "expire": "expire 30d --dry-run\nexpire 8w --yes",
     "doctor": "doctor\ndoctor --at journal:agents --repair",
 }
+
+
+def _add_copy_options(imports: argparse.ArgumentParser, copy: argparse.ArgumentParser) -> None:
+    copy.add_argument("--to", required=True, metavar="PLACE", type=checked_argument(place_named), help=FORMS)
+    keys = f"encrypt the copy with keys there: {KEY_FORMS}"
+    copy.add_argument("--to-keys", metavar="KEYS", type=checked_argument(keys_named), help=keys)
+    for command in (imports, copy):
+        command.add_argument("--as", dest="new_id", metavar="ID", help="the new session id (default: the same)")
 
 
 def _add_prune_options(prune: argparse.ArgumentParser) -> None:
@@ -291,7 +311,11 @@ async def _import(options: argparse.Namespace, sessions: Sessions) -> CommandOut
 async def _copy(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
     with shown_progress(options) as progress:
         done = await sessions.copy(
-            options.session, options.to, new_id=options.new_id, takeover=options.takeover, progress=progress
+            options.session,
+            with_keys(options.to, options.to_keys),
+            new_id=options.new_id,
+            takeover=options.takeover,
+            progress=progress,
         )
     return CommandOutput(done, iter([f"{_copied(done, 'copied')}."]))
 
@@ -358,6 +382,20 @@ async def _delete(options: argparse.Namespace, sessions: Sessions) -> CommandOut
     await _ask(options, f"Delete {harmless(options.session)}? This cannot be undone.")
     proof = await sessions.delete(options.session, takeover=options.takeover)
     return CommandOutput(proof, _proof_lines([proof]))
+
+
+async def _rotate_key(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
+    done = await sessions.rotate_key(options.session, takeover=options.takeover)
+    text = f"{harmless(done.session_id)}: sealed with key {done.key_id} from now on; its keys before are kept."
+    return CommandOutput(done, iter([text]))
+
+
+async def _erase_key(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:
+    name = harmless(options.session)
+    await _ask(options, f"Erase the key of {name}, and with it every copy that there is? This cannot be undone.")
+    done = await sessions.erase_key(options.session, takeover=options.takeover)
+    text = f"{name}: the key is erased, and nobody can read it; `delete` removes what is left."
+    return CommandOutput(done, iter([text]))
 
 
 async def _expire(options: argparse.Namespace, sessions: Sessions) -> CommandOutput:

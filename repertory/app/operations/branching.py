@@ -47,6 +47,7 @@ from repertory.core.journal.history.fork import fork as fork_journal
 from repertory.core.journal.history.rewind import go_back, without_summary
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import RecordKind
+from repertory.core.journal.sealing import plain_journal, sealed_journal
 from repertory.core.owed import due_at_rest
 from repertory.errors import NotFound
 
@@ -107,7 +108,8 @@ async def rewind_session(
     async with owned(store, session_id, takeover=takeover) as lease:
         then, now = await moment_and_end_of(store, session_id, agent_id, to)
         was, late = now.fold.last_seq, bool(now.fold.deferred or now.fold.came)
-        rows = go_back(then, now, at=made.at, entropy=made.entropy)
+        seal = await store.seal(session_id)
+        rows = go_back(then, now, at=made.at, entropy=made.entropy, seal=seal)
         # The fold has those rows. A question that timers have waited for may be gone, and tools that have waited.
         dues = [due_at_rest(agent_id, now.fold, made.at)] if _may_wake(now.fold) or late else []
         await commit_rows(store, lease, rows, dues=dues)
@@ -122,7 +124,9 @@ async def drop_summary(
     async with owned(store, session_id, takeover=takeover) as lease:
         journal = await load_journal(store, session_id, agent_id)
         size = len(journal.rows)
-        rows = await in_thread_when_many(partial(without_summary, journal, at=made.at, entropy=made.entropy), size)
+        seal = await store.seal(session_id)
+        work = partial(without_summary, journal, at=made.at, entropy=made.entropy, seal=seal)
+        rows = await in_thread_when_many(work, size)
         await commit_rows(store, lease, rows)
     return RewindReport(session_id=session_id, agent_id=agent_id, position=journal.last_seq, was=journal.last_seq)
 
@@ -202,7 +206,8 @@ def _may_wake(fold: Fold) -> bool:
     return bool(fold.timers or fold.deferred or fold.came)
 
 
-# Copies of sessions: into a file and back, or from place to place. Rows are copied unchanged, with their links.
+# Copies of sessions: into a file and back, or from place to place. Rows are copied unchanged, with their links; those
+# of an encrypted session are opened, and sealed again where the copy goes to an encrypted place.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +232,7 @@ async def export(
     ends: dict[str, End] = {}
     done, total = 0, sum(info.agents.values())
     for agent_id in sorted(info.agents):
-        rows = await rows_of(store, session_id, agent_id)
+        rows = await _plain_rows_of(store, session_id, agent_id)
         for start in range(0, len(rows), _LINES_AT_ONCE):
             lines = [f"{row_line(row)}\n" for row in rows[start : start + _LINES_AT_ONCE]]
             await write("".join(lines).encode())
@@ -263,6 +268,8 @@ async def store_session(
 ) -> CopyReport:
     """Add a session, in one commit. Errors: `AlreadyExists`, `SessionBusy`, `LeaseLost`, those of the store."""
     check_id(session_id, "session id")
+    if (seal := await store.seal(session_id)) is not None:
+        journals = {agent_id: sealed_journal(rows, seal) for agent_id, rows in journals.items()}
     missing = missing_rows(session_id, journals, await _there(store, session_id))
     timed = [rows for rows in journals.values() if any(row.kind in _WAKING for row in rows)]
     folds = {rows[-1].agent_id: restore(rows[rows[-1].low - 1 :], session_id=session_id).fold for rows in timed}
@@ -280,13 +287,19 @@ async def read_session(
     info = await sound_info_of(store, session_id)
     journals: dict[str, Sequence[Row]] = {}
     for agent_id in sorted(info.agents):
-        rows = await rows_of(store, session_id, agent_id)
+        rows = await _plain_rows_of(store, session_id, agent_id)
         await in_thread_when_many(partial(restore, rows, session_id=session_id), len(rows))
         journals[agent_id] = rows
         if progress is not None:
             done = sum(map(len, journals.values()))
             progress(OperationProgress(done, max(done, sum(info.agents.values())), "records"))
     return journals
+
+
+async def _plain_rows_of(store: SessionStore, session_id: str, agent_id: str) -> Sequence[Row]:
+    """Every row of an agent, verified; of an encrypted session opened, with the links that follow from that."""
+    rows = await rows_of(store, session_id, agent_id)
+    return await in_thread_when_many(partial(plain_journal, rows), len(rows))
 
 
 async def _there(store: SessionStore, session_id: str) -> Mapping[str, Sequence[Row]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from repertory.backends.ports import Corruption, SalvagedRows
 from repertory.core.journal.examination import Examined, examine, repaired
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import verify
+from repertory.core.journal.sealing import LOCKED, plain_of
 from repertory.errors import Corrupt, Invalid, RepertoryError
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ class SessionHealth:
     repair: Repair | None = None
     not_repaired: str | None = None
     """Why the repair failed, if it did."""
+    locked: str | None = None
+    """Why nobody could look into it, if it is encrypted: then its rows were proved by their chain alone."""
 
     @property
     def ok(self) -> bool:
@@ -97,7 +101,7 @@ async def examine_place(
             problems = await _problems(store, info)
         if rebuilt_from is None and info.session_id in inspection.sick and not problems:
             problems = [inspection.sick[info.session_id]]
-        health = SessionHealth(session_id=info.session_id, problems=problems)
+        health = SessionHealth(session_id=info.session_id, problems=problems, locked=await _locked(store, info))
         sessions.append(await _repaired(store, health, made) if repair and problems else health)
         if progress is not None:
             progress(OperationProgress(number, len(infos), "sessions"))
@@ -151,6 +155,20 @@ async def _problems(store: SessionStore, info: SessionInfo) -> list[str]:
     return problems or (["some of it cannot be read"] if info.damaged else [])
 
 
+async def _locked(store: SessionStore, info: SessionInfo) -> str | None:
+    """Why nobody can look into a session, if it is encrypted; None if somebody can."""
+    for agent_id in info.agents:
+        try:
+            rows = await store.load(info.session_id, agent_id)
+            for row in rows[-1:]:
+                _ = row.erased or plain_of(row.version, row.body)
+        except LOCKED as error:
+            return str(error)
+        except (Corrupt, Invalid):  # `_problems` says so.
+            continue
+    return None
+
+
 def _problem(agent_id: str, rows: Sequence[Row], opened: Sequence[Row], last_seq: int) -> str | None:
     """The problem of a readable journal, if any."""
     found = examine(agent_id, rows)
@@ -158,6 +176,8 @@ def _problem(agent_id: str, rows: Sequence[Row], opened: Sequence[Row], last_seq
         return f"agent {agent_id}: {found.fault}"
     if found.last_seq < last_seq:
         return f"agent {agent_id}: the listing says {last_seq} rows, there are {found.last_seq}"
+    if found.locked is not None:
+        return None
     try:
         amounts_to = restore(opened).fold.image()
     except Corrupt as error:
@@ -172,7 +192,8 @@ def _problem_of_the_rest(agent_id: str, rows: Sequence[Row], opened: Sequence[Ro
     """`_problem` for a journal whose beginning has expired."""
     try:
         verify(rows)
-        restore(opened)
+        with suppress(*LOCKED):
+            restore(opened)
     except Corrupt as error:
         return f"agent {agent_id}: it cannot be opened: {error}"
     if rows[-1].seq < last_seq:
@@ -196,6 +217,8 @@ async def _repaired(store: SessionStore, health: SessionHealth, made: RecordStam
 
 async def _set_aside(store: SessionStore, health: SessionHealth, made: RecordStamp) -> SessionHealth:
     salvage = await store.salvage(health.session_id)
+    if health.locked is None:
+        made = await made.for_session(store, health.session_id)
     examined, keep = await in_thread_when_many(partial(_examined, salvage, health.problems[0], made), len(salvage.rows))
     moved_to = await store.set_aside(health.session_id, keep)
     kept = {each.agent_id: each.usable[-1].seq for each in examined if each.usable}
@@ -219,4 +242,5 @@ def _examined(salvage: SalvagedRows, why: str | None, made: RecordStamp) -> tupl
     for row in salvage.rows:
         by_agent.setdefault(row.agent_id, []).append(row)
     examined = [examine(agent_id, rows) for agent_id, rows in by_agent.items()]
-    return examined, [row for each in examined for row in repaired(each, why, at=made.at, entropy=made.entropy)]
+    goes_on = partial(repaired, at=made.at, entropy=made.entropy, seal=made.seal)
+    return examined, [row for each in examined for row in goes_on(each, why)]

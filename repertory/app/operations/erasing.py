@@ -128,6 +128,28 @@ class DeletionProof:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRotation:
+    """A session with a new key."""
+
+    session_id: str
+    key_id: str
+    """Names the key that is used from now on."""
+    at: float
+    """Epoch seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyErasure:
+    """A session without its keys: its contents are gone, in every copy."""
+
+    session_id: str
+    agents: Mapping[str, DeletedAgent]
+    """What is left of each agent, and proves what was there."""
+    erased_at: float
+    """Epoch seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
     """A session that is old enough and was not deleted."""
 
@@ -170,6 +192,7 @@ async def redact_message(
         with suppress(Invalid):  # A store that cannot list sessions does not know their other agents.
             elsewhere = await _elsewhere(store, session_id, agent_id, Texts(only_in(original, instead)))
             quarantined = await store.quarantined(session_id)
+        made = await made.for_session(store, session_id)
         done = await in_thread_when_many(partial(_redaction, journal, seq, instead, made), len(journal.rows))
         # Memory first: a caller who is interrupted between the two calls again and finds the message still there.
         forgotten = await _forget(session_id, {agent_id: (seq,)}, _readers(journal, (seq,)), memories)
@@ -205,6 +228,7 @@ async def redact_session_text(
     erase: list[tuple[str, int]] = []
     readers: set[str] = set()
     async with owned(store, session_id, takeover=takeover) as lease:
+        made = await made.for_session(store, session_id)
         names = [agent_id] if agent_id is not None else sorted((await info_of(store, session_id)).agents)
         for name in names:
             journal = await load_journal(store, session_id, await agent_there(store, session_id, name))
@@ -280,15 +304,23 @@ async def _expire(store: SessionStore, session_id: str, older_than: float, at: f
         return await _delete(store, session_id, info, at)
 
 
+async def rotate_key(store: SessionStore, session_id: str, at: float, *, takeover: bool) -> KeyRotation:
+    """Owned meanwhile, so whoever opens the session next, in any process, uses the new key."""
+    await info_of(store, session_id)
+    async with owned(store, session_id, takeover=takeover):
+        return KeyRotation(session_id=session_id, key_id=await store.rotate_key(session_id), at=at)
+
+
+async def erase_key(store: SessionStore, session_id: str, at: float, *, takeover: bool) -> KeyErasure:
+    info = await info_of(store, session_id)
+    async with owned(store, session_id, takeover=takeover):
+        agents = await _left(store, session_id, info)
+        await store.erase_key(session_id)
+    return KeyErasure(session_id=session_id, agents=agents, erased_at=at)
+
+
 async def _delete(store: SessionStore, session_id: str, info: SessionInfo | None, at: float) -> DeletionProof:
-    agents: dict[str, DeletedAgent] = {}
-    for agent_id in sorted(info.agents) if info is not None else ():
-        try:
-            rows = await store.load(session_id, agent_id)
-        except Corrupt:
-            rows = ()
-        link = rows[-1].link.hex() if rows else ""
-        agents[agent_id] = DeletedAgent(rows=rows[-1].seq if rows else 0, link=link)
+    agents = {} if info is None else await _left(store, session_id, info)
     await store.delete(session_id)
     looked_for = ["its line in the listing"]
     left = [each.session_id for each in await store.sessions(session_id)]
@@ -307,6 +339,18 @@ async def _delete(store: SessionStore, session_id: str, info: SessionInfo | None
         looked_for=looked_for,
         corrupt_files=await store.corrupt_files(),
     )
+
+
+async def _left(store: SessionStore, session_id: str, info: SessionInfo) -> dict[str, DeletedAgent]:
+    agents: dict[str, DeletedAgent] = {}
+    for agent_id in sorted(info.agents):
+        try:
+            rows = await store.load(session_id, agent_id)
+        except Corrupt:
+            rows = ()
+        link = rows[-1].link.hex() if rows else ""
+        agents[agent_id] = DeletedAgent(rows=rows[-1].seq if rows else 0, link=link)
+    return agents
 
 
 def _redaction(journal: WholeJournal, seq: int, instead: Message, made: RecordStamp) -> Redaction:
@@ -336,7 +380,7 @@ def _with_memories(
 
 def _appender(journal: WholeJournal, made: RecordStamp) -> Appender:
     link = journal.rows[-1].link if journal.rows else None
-    return Appender(journal.agent_id, journal.fold_at(journal.last_seq), link, made.entropy)
+    return Appender(journal.agent_id, journal.fold_at(journal.last_seq), link, made.entropy, made.seal)
 
 
 def _readers(journal: WholeJournal, seqs: Collection[int]) -> set[str]:

@@ -90,7 +90,9 @@ async def mark(
             link = (await moment_at(store, session_id, agent_id, position)).link
             assert link is not None
             links[position] = link
-        rows = mark_rows(Appender(agent_id, now.fold, now.link, made.entropy), wanted, links, made.at)
+        made = await made.for_session(store, session_id)
+        appender = Appender(agent_id, now.fold, now.link, made.entropy, made.seal)
+        rows = mark_rows(appender, wanted, links, made.at)
         links[last] = now.link or b""
         if rows:
             await commit_rows(store, lease, rows)
@@ -146,6 +148,7 @@ async def prune_session(
             journal = await load_journal(store, session_id, agent_id)
             found = await _found(journal, policy, made)
             if found.erase:
+                made = await made.for_session(store, session_id)
                 rows = await in_thread_when_many(partial(_rows, journal, found, made), len(journal.rows))
                 await commit_rows(store, lease, rows, [(agent_id, seq) for seq in found.erase])
     return PruneReport(
@@ -164,7 +167,8 @@ async def _found(journal: WholeJournal, policy: PrunePolicy, made: RecordStamp) 
 
 
 def _rows(journal: WholeJournal, found: Pruning, made: RecordStamp) -> Sequence[Row]:
-    appender = Appender(journal.agent_id, journal.fold_at(journal.last_seq), journal.rows[-1].link, made.entropy)
+    fold, link = journal.fold_at(journal.last_seq), journal.rows[-1].link
+    appender = Appender(journal.agent_id, fold, link, made.entropy, made.seal)
     return [*appender.append_all(found.redactions), *appender.restate(made.at)]
 
 
@@ -227,7 +231,8 @@ async def replay_dead_letters(
             spelled = {name: progress_json(progress) for name, progress in again.items()}
             kept = {name: state for name, state in spelled.items() if state is not None}
             record = CursorMoved(at=made.at, positions=dict(now.fold.cursors), kept=kept)
-            appender = Appender(agent_id, now.fold, now.link, made.entropy)
+            made = await made.for_session(store, session_id)
+            appender = Appender(agent_id, now.fold, now.link, made.entropy, made.seal)
             await commit_rows(store, lease, [appender.append(record), *appender.restate(made.at)])
     return ReplayReport(session_id=session_id, agent_id=agent_id, dead_letters=dead_letters)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,6 +18,7 @@ from repertory.core.journal.history.fork import Lineage, before_fork, is_source,
 from repertory.core.journal.records import MessageAdded, SnapshotTaken
 from repertory.core.journal.restore import Restored, restore
 from repertory.core.journal.rows import RecordKind, verify, verify_whole
+from repertory.core.journal.sealing import LOCKED
 from repertory.core.journal.whole_journal import (
     PointInTime,
     WholeJournal,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.ports import SessionInfo
     from repertory.core.journal.rows import Row
+    from repertory.core.journal.sealing import Seal
     from repertory.core.owed import DueTime
 
 ROWS_AT_ONCE_MAX = 512
@@ -49,6 +51,12 @@ class RecordStamp:
 
     at: float
     entropy: Callable[[int], bytes]
+    seal: Seal | None = None
+    """Encrypts the rows of one session; see `for_session`."""
+
+    async def for_session(self, store: SessionStore, session_id: str) -> RecordStamp:
+        """The same, for rows of this session, which the caller owns. Errors: those of `SessionStore.seal`."""
+        return replace(self, seal=await store.seal(session_id))
 
 
 async def in_thread_when_many(work: Callable[[], T], rows: int) -> T:
@@ -246,7 +254,7 @@ async def _journal_at(store: SessionStore, name: str) -> WholeJournal | None:
     session_id, _, agent_id = name.partition("/")
     try:
         return await load_journal(store, session_id, agent_id)
-    except (Gone, Corrupt, Invalid):
+    except (Gone, Corrupt, Invalid, *LOCKED):
         return None
 
 

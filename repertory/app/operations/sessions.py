@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     from repertory.app.operations.branching import CopyReport, ForkReport, RewindReport
     from repertory.app.operations.cluster import ClusterReport, PostedCall
     from repertory.app.operations.doctor import DoctorReport
-    from repertory.app.operations.erasing import DeletionProof, ExpiryReport, RedactionReport, TextRedactionReport
+    from repertory.app.operations.erasing import (
+        DeletionProof,
+        ExpiryReport,
+        KeyErasure,
+        KeyRotation,
+        RedactionReport,
+        TextRedactionReport,
+    )
     from repertory.app.operations.marking import PruneReport, ReplayReport, StoredDeadLetter, StoredMark
     from repertory.app.operations.paging import ShownAt, StoredPage
     from repertory.app.operations.progress import OnProgress
@@ -229,8 +236,8 @@ class Sessions:
     ) -> CopyReport:
         """Write a session into a file of lines, one per row, with the hash links that prove it.
 
-        The file (mode 0600) appears complete or not at all. Memory holds one agent's journal. Errors: `AlreadyExists`
-        unless `overwrite`; those of the file.
+        An encrypted session is written in plain text, with links of its own. The file (mode 0600) appears complete or
+        not at all. Memory holds one agent's journal. Errors: `AlreadyExists` unless `overwrite`; those of the file.
         """
         async with new_file(Path(path), overwrite=overwrite) as write:
             return await self.write_export(session_id, write, progress=progress)
@@ -384,10 +391,31 @@ class Sessions:
     async def delete(self, session_id: str, *, takeover: bool = False) -> DeletionProof:
         """Erase a session, with its quarantined files, and verify that it is gone.
 
-        Also a damaged one. Exports, copies and forks are not reached. Errors: `Failed` when a part of it still exists.
+        Also a damaged one. Of an encrypted session, the keys go first. Exports, copies and forks are not reached.
+        Errors: `Failed` when a part of it still exists.
         """
         check_id(session_id, "session id")
         return await self._on(lambda store: erasing.delete(store, session_id, self._wall(), takeover=takeover))
+
+    async def rotate_key(self, session_id: str, *, takeover: bool = False) -> KeyRotation:
+        """Give an encrypted session another key: whatever is written from now on is sealed with it, at once and in
+        every process. What was written before stays sealed with the keys before, which are kept with it.
+
+        A session from before its place was encrypted gets its first key. Errors: `Invalid` for a place without
+        encryption; `KeyErased`; `KeyMissing`.
+        """
+        made = self._made()
+        return await self._on(lambda store: erasing.rotate_key(store, session_id, made.at, takeover=takeover))
+
+    async def erase_key(self, session_id: str, *, takeover: bool = False) -> KeyErasure:
+        """Erase every key of an encrypted session: nobody can read it any more, here or in any copy of its place that
+        was ever made. Its rows stay, and their chain still proves when what was there; `delete` removes them as well.
+
+        Exports and forks are not reached: they have texts and keys of their own. Again changes nothing. Errors:
+        `Invalid` for a place without encryption, and for a session that has rows in plain text from before.
+        """
+        made = self._made()
+        return await self._on(lambda store: erasing.erase_key(store, session_id, made.at, takeover=takeover))
 
     async def expire(
         self, ttl: float | timedelta, *, dry_run: bool = False, progress: OnProgress = None

@@ -29,6 +29,7 @@ from repertory.core.journal.history.fork import (
 from repertory.core.journal.history.redact import texts_of
 from repertory.core.journal.history.timeline import TimelineEntry, timeline
 from repertory.core.journal.records import MessageAdded
+from repertory.core.journal.sealing import LOCKED
 from repertory.core.journal.whole_journal import position_named
 from repertory.core.messages import Json, Message
 from repertory.core.orchestration.document import document_of
@@ -266,7 +267,7 @@ async def search(
         for agent_id in sorted(info.agents):
             try:
                 journal = await load_journal(store, info.session_id, agent_id)
-            except (Corrupt, Invalid) as error:  # damage may leave an invalid name
+            except (Corrupt, Invalid, *LOCKED) as error:  # damage may leave an invalid name
                 unreadable[info.session_id] = str(error)
                 continue
             except Gone:  # deleted meanwhile

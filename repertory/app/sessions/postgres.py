@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from repertory.app.sessions.encryption import check_encryption, encrypted_key, encrypted_store
 from repertory.app.sessions.sessions import Remember, check_remember, listed, new_owner, remembered_id, rule_of
 from repertory.core.ids import check_id
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
+    from repertory.app.sessions.encryption import SessionKeysPlace
     from repertory.backends.ports import SessionInfo, SessionStore
 
 
@@ -35,6 +37,9 @@ class PostgresSessions:
     event loop when the session gets an owner; when it raises or returns a bad scope, the session is not opened
     (`Invalid`). A redacted or deleted message is forgotten in the same commit, whatever `remember` says.
 
+    `encryption`: where the keys are with which the contents are encrypted, such as `LocalKeys("keys")`
+    (`docs/encryption.md`); it excludes `remember`.
+
     Errors: `Invalid` for what is no connection string or schema name, and for any other `remember`; `ImportError`
     without the extra `postgres`.
     """
@@ -50,8 +55,10 @@ class PostgresSessions:
         pooled: bool = False,
         connections: int = 8,
         remember: Remember = False,
+        encryption: SessionKeysPlace | None = None,
     ) -> None:
         check_remember(remember)
+        self.encryption = None if encryption is None else check_encryption(encryption, remember)
         from repertory.backends.postgres.address import postgres_address  # loaded when used: libpq is an extra
 
         self._address = postgres_address(dsn)
@@ -70,11 +77,12 @@ class PostgresSessions:
 
     @property
     def key(self) -> str:
-        """The address without a password, the schema, and what is remembered: equal for all objects that name the same
-        place and remember the same.
+        """The address without a password, the schema, what is remembered, and the keys: equal for all objects that name
+        the same place and remember the same.
         """
         place = f"{self._address.name}#{self.schema}"
-        return place if self.remember is False else f"{place}, remembering {remembered_id(self.remember)}"
+        key = place if self.remember is False else f"{place}, remembering {remembered_id(self.remember)}"
+        return key if self.encryption is None else encrypted_key(key, self.encryption)
 
     def open_store(self) -> SessionStore:
         """A store on this database. The caller closes it."""
@@ -88,7 +96,8 @@ class PostgresSessions:
             schema=self.schema, direct=self._direct, pooled=self.pooled, connections=self.connections
         )
         alongside = RememberedSessions(self.schema, rule_of(self.remember))
-        return PostgresSessionStore(self._address, owner=new_owner(), settings=settings, alongside=alongside)
+        store = PostgresSessionStore(self._address, owner=new_owner(), settings=settings, alongside=alongside)
+        return store if self.encryption is None else encrypted_store(store, self.encryption)
 
     async def list(self) -> Sequence[SessionInfo]:
         """Every session, the most recently changed first; empty when there are no tables yet."""
@@ -115,6 +124,8 @@ class PostgresSessionManager:
     """Write every message to the memory in the same schema, in the commit that stores it: True in the scope of a memory
     store without one, a name in that scope.
     """
+    encryption: SessionKeysPlace | None = None
+    """Where the keys are with which the contents are encrypted."""
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")
@@ -130,4 +141,5 @@ class PostgresSessionManager:
             direct_dsn=self.direct_dsn,
             pooled=self.pooled,
             remember=self.remember,
+            encryption=self.encryption,
         )

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checka
 
 from msgspec import Struct
 
+from repertory.app.sessions.encryption import check_encryption, encrypted_key, encrypted_store
 from repertory.core.ids import check_id, owner_name
 from repertory.core.notebook import without_login
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
+    from repertory.app.sessions.encryption import SessionKeysPlace
     from repertory.backends.aws_clients import AwsSettings
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.backends.sessions.sqlite.file import CommitHook
@@ -148,12 +150,22 @@ class SQLiteSessions:
     session gets an owner, on a thread of the store; when it raises or returns a bad scope, the session is not opened
     (`Invalid`). A redacted or deleted message is forgotten in the same commit, whatever `remember` says. Errors:
     `Invalid` for anything else.
+
+    `encryption`: where the keys are with which the contents are encrypted, such as `LocalKeys("keys")`
+    (`docs/encryption.md`); it excludes `remember`.
     """
 
     wakes = True
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, remember: Remember = False) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        remember: Remember = False,
+        encryption: SessionKeysPlace | None = None,
+    ) -> None:
         check_remember(remember)
+        self.encryption = None if encryption is None else check_encryption(encryption, remember)
         self.path = Path(path).expanduser().absolute() if path is not None else sessions_database().absolute()
         self.remember: Remember = remember
 
@@ -163,15 +175,17 @@ class SQLiteSessions:
 
     @property
     def key(self) -> str:
-        """Equal for all objects with the same database and the same `remember`."""
-        return str(self.path) if self.remember is False else f"{self.path}, remembering {remembered_id(self.remember)}"
+        """Equal for all objects with the same database, the same `remember` and the same keys."""
+        key = str(self.path) if self.remember is False else f"{self.path}, remembering {remembered_id(self.remember)}"
+        return key if self.encryption is None else encrypted_key(key, self.encryption)
 
     def open_store(self) -> SessionStore:
         """A store on this database. The caller closes it."""
         from repertory.backends.sessions.sqlite.store import SQLiteSessionStore  # loaded when used
 
         alongside = partial(_memory_beside, rule_of(self.remember))
-        return SQLiteSessionStore(self.path, owner=new_owner(), alongside=alongside)
+        store = SQLiteSessionStore(self.path, owner=new_owner(), alongside=alongside)
+        return store if self.encryption is None else encrypted_store(store, self.encryption)
 
     async def list(self) -> Sequence[SessionInfo]:
         """Every session, the most recently changed first; empty when there is no database yet."""
@@ -194,15 +208,19 @@ class SQLiteSessionManager:
     """Write every message to the memory in the same file, in the commit that stores it: True in the scope of a memory
     store without one, a name in that scope.
     """
+    encryption: SessionKeysPlace | None = None
+    """Where the keys are with which the contents are encrypted."""
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")
         check_remember(self.remember, single=True)
+        if self.encryption is not None:
+            check_encryption(self.encryption, self.remember)
 
     @property
     def sessions(self) -> SQLiteSessions:
         """The sessions of the database."""
-        return SQLiteSessions(self.path, remember=self.remember)
+        return SQLiteSessions(self.path, remember=self.remember, encryption=self.encryption)
 
 
 def _memory_beside(rule: Rule | None, path: Path) -> CommitHook:

@@ -12,6 +12,7 @@ from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
+from repertory.app.sessions.encryption import check_encryption, encrypted_key, encrypted_store
 from repertory.app.sessions.sessions import listed, new_owner, sessions_folder
 from repertory.app.sessions.stored_bytes import KeywordSearchStrategy, SearchStrategy, StoredBytes, below, scoped
 from repertory.core.ids import check_id, check_key, check_kms_key
@@ -19,6 +20,7 @@ from repertory.core.notebook import without_login
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
+    from repertory.app.sessions.encryption import SessionKeysPlace
     from repertory.backends.aws_clients import AwsSettings, ThreadedClient
     from repertory.backends.objects.in_memory import ObjectShelf
     from repertory.backends.ports import ObjectStore, SessionInfo, SessionStore
@@ -275,11 +277,21 @@ class JournalSessions:
     `lease_s`: how long the sessions of a process that died on another machine stay with it. An owner renews every
     quarter of that time each session that is active and idle. In a folder neither is needed. A `Runtime` looks once a
     second for work that is owed, which is one list request; `Runtime(wakes_max=0)` leaves that to others.
+
+    `encryption`: where the keys are with which the contents are encrypted, such as `LocalKeys("keys")`
+    (`docs/encryption.md`).
     """
 
     wakes = True
 
-    def __init__(self, storage: Storage | None = None, *, lease_s: float = LEASE_S) -> None:
+    def __init__(
+        self,
+        storage: Storage | None = None,
+        *,
+        lease_s: float = LEASE_S,
+        encryption: SessionKeysPlace | None = None,
+    ) -> None:
+        self.encryption = None if encryption is None else check_encryption(encryption)
         if not lease_s >= 1.0:
             raise Invalid("a lease lasts for a second at least", lease_s=lease_s)
         self.storage = storage if storage is not None else FileStorage()
@@ -292,7 +304,8 @@ class JournalSessions:
     @property
     def key(self) -> str:
         """Equal for all objects that name the same sessions."""
-        return f"journals:{self.storage.key}"
+        key = f"journals:{self.storage.key}"
+        return key if self.encryption is None else encrypted_key(key, self.encryption)
 
     def open_store(self) -> SessionStore:
         """A store on this storage. The caller closes it. Errors: `ImportError` naming what to install."""
@@ -300,7 +313,8 @@ class JournalSessions:
 
         owner = new_owner()
         objects = self.storage.open_objects(owner)
-        return ObjectSessionStore(objects, owner=owner, life=self.storage.owners(owner, self._lease_s))
+        store = ObjectSessionStore(objects, owner=owner, life=self.storage.owners(owner, self._lease_s))
+        return store if self.encryption is None else encrypted_store(store, self.encryption)
 
     async def list(self) -> Sequence[SessionInfo]:
         """Every session, the most recently changed first; empty when there is nothing yet."""
@@ -320,11 +334,15 @@ class JournalSessionManager:
     """`FileStorage()` when None."""
     takeover: bool = False
     """Fence a live owner in another process instead of being refused."""
+    encryption: SessionKeysPlace | None = None
+    """Where the keys are with which the contents are encrypted."""
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")
+        if self.encryption is not None:
+            check_encryption(self.encryption)
 
     @property
     def sessions(self) -> JournalSessions:
         """All sessions of the storage."""
-        return JournalSessions(self.storage)
+        return JournalSessions(self.storage, encryption=self.encryption)

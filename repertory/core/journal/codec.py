@@ -43,6 +43,7 @@ from repertory.core.journal.records import (
     ViewChanged,
 )
 from repertory.core.journal.rows import VERSION, RecordKind, Row
+from repertory.core.journal.sealing import MARK, SEALED, head_of, plain_bodies, plain_of
 from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep
 from repertory.core.messages import Json, Message, is_plainly_sound, read_result, repair_stored_message
 from repertory.core.timers import Timer
@@ -80,8 +81,11 @@ def with_view(body: bytes, view: View) -> bytes:
 def decode(kind: int, version: int, body: bytes) -> Record:
     """The record in a body.
 
-    Errors: `CorruptJournal` when this release does not know the kind or version, or the body does not fit its kind.
+    Errors: `CorruptJournal` when this release does not know the kind or version, or the body does not fit its kind;
+    those of `plain_of`.
     """
+    if version >= SEALED or type(body) is not bytes:
+        version, body = plain_of(version, body)
     made = _class_of(kind, version)
     try:
         value = load(body)
@@ -94,31 +98,35 @@ def decode(kind: int, version: int, body: bytes) -> Record:
 
 def decode_all(rows: Sequence[Row]) -> list[Record] | None:
     """The records of verified rows, none erased, in one pass; None when one cannot be read: use `decode` then."""
-    values = load_all([row[7] for row in rows])
+    bodies = [row[7] for row in rows]
+    if not all(type(body) is bytes for body in bodies):
+        bodies = plain_bodies(rows)
+    values = load_all(bodies)
     if values is None:
         return None
     records: list[Record] = []
     plain = cast("Callable[..., Record]", MessageAdded)
     try:
-        for row, value in zip(rows, values, strict=True):
+        for row, body, value in zip(rows, bodies, values, strict=True):
+            version = row[3] & ~SEALED
             # Nearly every row of a long journal is a message of one of these shapes.
-            if row[2] == _MESSAGE and row[3] == VERSION and type(value) is dict and tuple(value) in _MESSAGE_SHAPES:
+            if row[2] == _MESSAGE and version == VERSION and type(value) is dict and tuple(value) in _MESSAGE_SHAPES:
                 said = cast("_Fields", value)
                 if _is_plain_message(said):
                     view = said.get("view")
                     if view is not None:
                         said["view"] = _build(View, cast("_Fields", view))
-                elif _may_be_deep(row):
+                elif _may_be_deep(body):
                     return None
                 else:
                     said = _checked_message(said)
                     if "view" in said:
                         said["view"] = _view_read(said["view"])
                 records.append(plain(**said))
-            elif _may_be_deep(row):
+            elif _may_be_deep(body):
                 return None
             else:
-                records.append(_record(row.kind, _class_of(row.kind, row.version), value))
+                records.append(_record(row.kind, _class_of(row.kind, version), value))
     except (TypeError, ValueError, KeyError, CorruptJournal):
         return None
     return records
@@ -128,12 +136,15 @@ def decode_messages(rows: Sequence[Row]) -> list[Message] | None:
     """The messages in rows of messages, in one pass and without their records. None when a row is erased or unusual:
     decode the records then.
     """
-    values = load_all([row.body for row in rows]) if all(row[2] == _MESSAGE and row.salt for row in rows) else None
+    if not all(row[2] == _MESSAGE and row.salt for row in rows):
+        return None
+    bodies = [row[7] for row in rows]
+    values = load_all(bodies if all(type(body) is bytes for body in bodies) else plain_bodies(rows))
     if values is None:
         return None
     messages: list[Message] = []
     for row, value in zip(rows, values, strict=True):
-        if row[3] != VERSION or type(value) is not dict or tuple(value) not in _MESSAGE_SHAPES:
+        if row[3] & ~SEALED != VERSION or type(value) is not dict or tuple(value) not in _MESSAGE_SHAPES:
             return None
         said: object = value["message"]
         try:
@@ -145,7 +156,9 @@ def decode_messages(rows: Sequence[Row]) -> list[Message] | None:
 
 
 def at_of(body: bytes) -> float | None:
-    """The time of a record of any kind or version; None when the body has none."""
+    """The time of a record of any kind or version, sealed or not; None when the body has none."""
+    if body[:1] == MARK and (head := head_of(body)) is not None:
+        return head.at if _is_time(head.at) else None
     try:
         said = load(body)
     except ValueError:
@@ -157,8 +170,8 @@ def at_of(body: bytes) -> float | None:
         return None
 
 
-def _may_be_deep(row: Row) -> bool:
-    return len(row[7]) > RECORD_DEPTH_MAX and _has_many_containers(row[7])
+def _may_be_deep(body: bytes) -> bool:
+    return len(body) > RECORD_DEPTH_MAX and _has_many_containers(body)
 
 
 def _has_many_containers(body: bytes) -> bool:

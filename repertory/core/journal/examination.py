@@ -9,6 +9,7 @@ from msgspec import Struct
 from repertory.core.journal.records import SnapshotTaken
 from repertory.core.journal.restore import Appender, Entropy, restore
 from repertory.core.journal.rows import Row, fault, first_link
+from repertory.core.journal.sealing import LOCKED, Seal
 from repertory.errors import CorruptJournal
 
 REPAIRED_LABEL = "repaired"
@@ -25,6 +26,8 @@ class Examined(Struct, frozen=True, kw_only=True):
     """The highest sequence number among the rows found."""
     fault: str | None
     """Why `usable` ends where it does; None when no row follows it."""
+    locked: str | None = None
+    """Why nobody could look into the rows, if they are encrypted: then `usable` is what the chain alone proves."""
 
 
 def examine(agent_id: str, found: Iterable[Row]) -> Examined:
@@ -33,20 +36,29 @@ def examine(agent_id: str, found: Iterable[Row]) -> Examined:
     for row in found:
         by_seq.setdefault(row.seq, []).append(row)
     proved, wrong = _proved(agent_id, by_seq)
-    usable, misfit = _replayed(proved)
-    return Examined(agent_id=agent_id, usable=usable, last_seq=max(by_seq, default=0), fault=misfit or wrong)
+    try:
+        usable, misfit = _replayed(proved)
+        locked = None
+    except LOCKED as error:
+        usable, misfit, locked = proved, None, str(error)
+    return Examined(
+        agent_id=agent_id, usable=usable, last_seq=max(by_seq, default=0), fault=misfit or wrong, locked=locked
+    )
 
 
-def repaired(examined: Examined, why: str | None, *, at: float, entropy: Entropy) -> list[Row]:
+def repaired(
+    examined: Examined, why: str | None, *, at: float, entropy: Entropy, seal: Seal | None = None
+) -> list[Row]:
     """The rows to go on with: the usable ones, then a snapshot that says why and how many rows were set aside.
-    Empty when no row is usable; the usable rows alone when there is neither a fault nor a `why`.
+    Empty when no row is usable; the usable rows alone when there is neither a fault nor a `why`, or nobody can look
+    into them.
     """
     rows = list(examined.usable)
     why = examined.fault or why
-    if not rows or why is None:
+    if not rows or why is None or examined.locked is not None:
         return rows
     restored = restore(rows)
-    appender = Appender(examined.agent_id, restored.fold, restored.link, entropy)
+    appender = Appender(examined.agent_id, restored.fold, restored.link, entropy, seal)
     kept = rows[-1].seq
     said = SnapshotTaken(
         at=at,

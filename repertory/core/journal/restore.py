@@ -21,7 +21,17 @@ from repertory.core.journal.records import (
     TimersChanged,
     ViewChanged,
 )
-from repertory.core.journal.rows import LINK_BYTES, SALT_BYTES, VERSION, RecordKind, Row, first_link, header_of, verify
+from repertory.core.journal.rows import (
+    LINK_BYTES,
+    SALT_BYTES,
+    VERSION,
+    RecordKind,
+    Row,
+    first_link,
+    header_of,
+    verify,
+)
+from repertory.core.journal.sealing import Seal
 from repertory.core.journal.view import shown_messages
 from repertory.core.messages import Message
 from repertory.errors import CorruptJournal, Invalid
@@ -188,14 +198,17 @@ class Appender:
     appender is ahead of the store: restore a new one from the store.
     """
 
-    __slots__ = ("_agent_id", "_entropy", "_fold", "_link")
+    __slots__ = ("_agent_id", "_entropy", "_fold", "_link", "_seal")
 
-    def __init__(self, agent_id: str, fold: Fold, link: bytes | None, entropy: Entropy) -> None:
-        """`link` is that of the last row folded in; None for an empty journal."""
+    def __init__(
+        self, agent_id: str, fold: Fold, link: bytes | None, entropy: Entropy, seal: Seal | None = None
+    ) -> None:
+        """`link` is that of the last row folded in; None for an empty journal. `seal`: encrypts the bodies."""
         self._agent_id = agent_id
         self._fold = fold
         self._link = link if link is not None else first_link(agent_id)
         self._entropy = entropy
+        self._seal = seal
 
     @property
     def agent_id(self) -> str:
@@ -248,9 +261,13 @@ class Appender:
         """The row of the record that was folded in last."""
         low = self._fold.low
         salt = self._entropy(SALT_BYTES)
+        version = VERSION
+        if self._seal is not None:
+            sealed = self._seal(Row(self._agent_id, seq, kind, version, low, b"", salt, body))
+            version, body = sealed.version, sealed.body
         digest = sha256(salt + body).digest()
-        self._link = sha256(self._link + header_of(seq, kind, VERSION, low) + digest).digest()[:LINK_BYTES]
-        return Row(self._agent_id, seq, kind, VERSION, low, self._link, salt, body)
+        self._link = sha256(self._link + header_of(seq, kind, version, low) + digest).digest()[:LINK_BYTES]
+        return Row(self._agent_id, seq, kind, version, low, self._link, salt, body)
 
 
 # Keeping the opening of a journal cheap. Opening reads every row from `low` on, and `low` cannot pass the last full

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row, first_link, link_of
+from repertory.core.journal.sealing import SEALED
 from repertory.errors import CorruptJournal
 
 CHAIN = (
@@ -417,7 +418,7 @@ def unpack_rows(rows: list[Row]) -> list[Row]:
 
 
 def _packed(row: Row) -> Row:
-    if len(row.body) < PACKED_FROM_BYTES or row.erased:
+    if len(row.body) < PACKED_FROM_BYTES or row.erased or row.version >= SEALED:  # Ciphertext packs to nothing less.
         return row
     stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=_DICTIONARY)
     body = b"".join((_MARK, stream.compress(row.body), stream.flush()))

@@ -36,6 +36,7 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.restore import messages_of, records_of
 from repertory.core.journal.rows import RecordKind, Row
+from repertory.core.journal.sealing import plain_of
 from repertory.core.messages import ContentBlock, Json, Message, tool_results, tool_uses
 from repertory.errors import Invalid, NotFound
 
@@ -231,7 +232,10 @@ class Texts:
 
     def in_row(self, row: Row) -> bool:
         """True if the row holds one of the texts."""
-        return not row.erased and any(spelled in row.body for spelled in self._spellings)
+        if row.erased:
+            return False
+        _, body = plain_of(row.version, row.body)
+        return any(spelled in body for spelled in self._spellings)
 
     def in_value(self, value: object) -> bool:
         """True if a text in the value does."""

@@ -15,6 +15,7 @@ from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.core.journal.rows import Row
+    from repertory.core.journal.sealing import Seal
     from repertory.core.journal.whole_journal import PointInTime, WholeJournal
 
 
@@ -25,7 +26,9 @@ def rewind(journal: WholeJournal, position: int, *, at: float, entropy: Entropy,
     return go_back(journal.moment(position), now, at=at, entropy=entropy, name=name)
 
 
-def go_back(then: PointInTime, now: Restored, *, at: float, entropy: Entropy, name: str = "") -> Sequence[Row]:
+def go_back(
+    then: PointInTime, now: Restored, *, at: float, entropy: Entropy, name: str = "", seal: Seal | None = None
+) -> Sequence[Row]:
     """The rows that go back to `then`, to follow the journal's last row; `now` is the journal's end, and is used up.
     Going back to before these rows undoes them.
 
@@ -46,7 +49,7 @@ def go_back(then: PointInTime, now: Restored, *, at: float, entropy: Entropy, na
         state=dict(then.fold.state),
         name=name,
     )
-    appender = Appender(then.agent_id, now.fold, now.link, entropy)
+    appender = Appender(then.agent_id, now.fold, now.link, entropy, seal)
     history = {seq: added.message for seq, added in then.said.items()}
     rows = [appender.rewind(record, history)]
     rows += appender.append_all([*nodes_again(then.fold, record.run + 1, at), *waiting_records(then.fold, at)])
@@ -56,7 +59,7 @@ def go_back(then: PointInTime, now: Restored, *, at: float, entropy: Entropy, na
 # Undoing a summary: it stays in the journal and is no longer shown.
 
 
-def without_summary(journal: WholeJournal, *, at: float, entropy: Entropy) -> Sequence[Row]:
+def without_summary(journal: WholeJournal, *, at: float, entropy: Entropy, seal: Seal | None = None) -> Sequence[Row]:
     """The rows after which the model is shown what it was shown before the summary, and every message since.
 
     Earlier summaries that went into it are not shown either. Rewinding to before these rows undoes it. Errors:
@@ -78,7 +81,7 @@ def without_summary(journal: WholeJournal, *, at: float, entropy: Entropy) -> Se
     )
     history = {seq: added.message for seq, added in journal.conversation(journal.last_seq).items()}
     waiting = [*standing_records(now, at), *waiting_records(now, at)]
-    appender = Appender(journal.agent_id, now, journal.rows[-1].link, entropy)
+    appender = Appender(journal.agent_id, now, journal.rows[-1].link, entropy, seal)
     return [appender.rewind(record, history), *appender.append_all(waiting), *appender.restate(at)]
 
 

@@ -1,0 +1,169 @@
+"""Where the keys of encrypted sessions are: in a folder of this machine, or wrapped by AWS KMS."""
+
+from __future__ import annotations
+
+import os
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repertory.app.sessions.sessions import aws_settings, new_owner
+from repertory.app.sessions.storages import FileStorage
+from repertory.core.ids import check_kms_key
+from repertory.core.notebook import without_login
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from repertory.app.sessions.storages import Storage
+    from repertory.backends.encryption.keys import StoredKeys
+    from repertory.backends.encryption.ports import KeyProvider
+    from repertory.backends.encryption.wrapping import KeyWrap
+
+MASTER_KEY_BYTES = 32
+
+
+class LocalKeys:
+    """One key per session, in a folder of its own (0700, files 0600), away from the sessions and from their backups.
+
+    Erasing a key is removing it here: no copy of the sessions can be read afterwards. So the folder must not be part of
+    the backups of the sessions; losing it loses every session.
+
+    `path`: the folder, or any storage (`S3Storage`, `InMemoryStorage`), whose bucket must keep no old versions.
+    `master_key`: 32 bytes that wrap every key in it; without one, the rights on the folder protect the keys.
+    `former_master_keys`: those that have wrapped keys before; see `rewrap`. Keys that nothing has wrapped are read as
+    well. Errors: `Invalid` for a master key of another length; `ImportError` without the extra `encryption`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Storage,
+        *,
+        master_key: bytes | None = None,
+        former_master_keys: Sequence[bytes] = (),
+    ) -> None:
+        _check_library("LocalKeys", "cryptography", "encryption")
+        self.storage = _storage(path)
+        for each in former_master_keys if master_key is None else (master_key, *former_master_keys):
+            _check_master_key(each)
+        if former_master_keys and master_key is None:
+            raise Invalid("former_master_keys come with the master_key that wraps from now on")
+        self._master, self._former = master_key, tuple(former_master_keys)
+
+    def __repr__(self) -> str:
+        """The place, without any key."""
+        return f"{type(self).__name__}({without_login(self.storage.key)!r})"
+
+    @property
+    def key(self) -> str:
+        """Equal for all objects that name the same folder."""
+        return self.storage.key
+
+    def open_keys(self) -> KeyProvider:
+        """The keys there. The caller closes them."""
+        return self._open()
+
+    def _open(self) -> StoredKeys:
+        from repertory.backends.encryption.wrapping import MasterKeys, NoWrap  # loaded when used: an extra
+
+        wrap = NoWrap() if self._master is None else MasterKeys(self._master, self._former, os.urandom)
+        return _stored(self.storage, wrap)
+
+    async def rewrap(self) -> int:
+        """Wrap every key that another master key has wrapped, or none, with `master_key`. Returns the number of
+        sessions that this has changed. No session is touched, and sessions may be in use. Cut off, call it again.
+        Errors: `Invalid` without a master key; `KeyMissing` for a key that none of the master keys unwraps.
+        """
+        if self._master is None:
+            raise Invalid("rewrap needs a master_key to wrap with")
+        return await _rewrapped(self._open())
+
+
+class KmsKeys:
+    """One key per session, each wrapped by one key of AWS KMS with the session's id as encryption context.
+
+    KMS holds the wrapping key alone, so a session costs one request when it is first opened, and none per turn.
+    `key_id`: the id, ARN or alias of a symmetric key; it needs kms:Encrypt and kms:Decrypt. `path`: the folder or the
+    storage of the wrapped keys, as in `LocalKeys`: erasing a session's key is removing it there. `region_name`,
+    `endpoint_url`, `boto_session`, `boto_client_config`: as in every AWS tool. Errors: `Invalid` for a bad key id;
+    `ImportError` without the extra `kms`.
+    """
+
+    def __init__(
+        self,
+        key_id: str,
+        path: str | os.PathLike[str] | Storage,
+        *,
+        region_name: str | None = None,
+        endpoint_url: str | None = None,
+        boto_session: Any = None,
+        boto_client_config: Any = None,
+    ) -> None:
+        for module in ("cryptography", "aiobotocore", "httpx2"):
+            _check_library("KmsKeys", module, "kms")
+        check_kms_key(key_id)
+        self.key_id = key_id
+        self.storage = _storage(path)
+        self.region_name = region_name
+        self.endpoint_url = endpoint_url
+        self.boto_session = boto_session
+        self.boto_client_config = boto_client_config
+
+    def __repr__(self) -> str:
+        """The place, on one line."""
+        return f"{type(self).__name__}({self.key_id!r}, {without_login(self.storage.key)!r})"
+
+    @property
+    def key(self) -> str:
+        """Equal for all objects that name the same place of wrapped keys."""
+        return self.storage.key
+
+    def open_keys(self) -> KeyProvider:
+        """The keys there. The caller closes them."""
+        return self._open()
+
+    def _open(self) -> StoredKeys:
+        from repertory.backends.aws_clients import AwsService, aws_clients  # loaded when used
+        from repertory.backends.encryption.wrapping import KmsWrap
+
+        clients = aws_clients(AwsService(name="kms", wanted_by="KmsKeys", extra="kms"), aws_settings(self))
+        return _stored(self.storage, KmsWrap(self.key_id, clients))
+
+    async def rewrap(self) -> int:
+        """Wrap every key that another KMS key has wrapped with this one. Returns the number of sessions that this has
+        changed; the identity needs kms:Decrypt on the other key. No session is touched. Cut off, call it again.
+        """
+        return await _rewrapped(self._open())
+
+
+def _storage(path: str | os.PathLike[str] | Storage) -> Storage:
+    if isinstance(path, str | os.PathLike):
+        return FileStorage(Path(path).expanduser().absolute())
+    if not hasattr(path, "open_objects"):
+        raise Invalid("keys are kept in a folder, or in a storage such as S3Storage(...)", got=type(path).__name__)
+    return path
+
+
+def _check_master_key(key: object) -> None:
+    if not isinstance(key, bytes) or len(key) != MASTER_KEY_BYTES:
+        raise Invalid("a master key is 32 random bytes: os.urandom(32)", got=type(key).__name__)
+
+
+def _check_library(wanted_by: str, module: str, extra: str) -> None:
+    if find_spec(module) is None:
+        raise ImportError(f"{wanted_by} needs {module}: pip install 'repertory[{extra}]'")
+
+
+def _stored(storage: Storage, wrap: KeyWrap) -> StoredKeys:
+    from repertory.backends.encryption.keys import StoredKeys  # loaded when used: an extra
+
+    return StoredKeys(storage.open_objects(new_owner()), wrap, wall=time.time, entropy=os.urandom)
+
+
+async def _rewrapped(keys: StoredKeys) -> int:
+    try:
+        return await keys.rewrap()
+    finally:
+        await keys.aclose()

@@ -1,0 +1,91 @@
+"""Posted calls that are sealed: prompt and options, and why a call was not done. Readable stay session, agent, token,
+times and tries.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import cast
+
+import anyio
+from msgspec.structs import replace
+
+from repertory.backends.encryption.row_cipher import RowCipher
+from repertory.backends.peers.ports import BoxedCall, CallBox
+from repertory.core.boxed_calls import call_text
+from repertory.core.journal.sealing import LOCKED
+from repertory.core.messages import Json
+from repertory.core.owed import AGAIN_S
+from repertory.errors import Corrupt, RepertoryError
+
+_SEALED = "sealed"
+_PREFIX = "sealed:"
+
+
+class SealedCallBox(CallBox):
+    """A `CallBox` whose calls are sealed with the keys of their sessions."""
+
+    def __init__(self, box: CallBox, cipher_of: Callable[[str], Awaitable[RowCipher]]) -> None:
+        self._box = box
+        self._cipher_of = cipher_of
+
+    async def put(self, call: BoxedCall) -> bool:
+        """As `CallBox.put`. Errors: also `KeyErased`, `KeyMissing`."""
+        if is_sealed_call(call):  # It could not be opened, and is put again as it is.
+            return await self._box.put(call)
+        text = call_text(call.call)
+        cipher = await self._cipher_of(call.session_id)
+        return await self._box.put(replace(call, call={_SEALED: cipher.seal_text(_name(call), text)}))
+
+    async def take(self, limit: int, agents: Collection[str]) -> Sequence[BoxedCall]:
+        """As `CallBox.take`. What cannot be opened is parked, with the reason."""
+        taken: list[BoxedCall] = []
+        calls = await self._box.take(limit, agents)
+        with anyio.CancelScope(shield=True):  # They are this owner's by now.
+            for call in calls:
+                try:
+                    taken.append(await self._opened(call))
+                except (Corrupt, *LOCKED) as error:
+                    await self._box.again(call, 0.0, str(error), park=True)
+                except RepertoryError as error:
+                    await self._box.again(call, AGAIN_S, str(error))
+        return taken
+
+    async def done(self, calls: Sequence[BoxedCall]) -> None:
+        await self._box.done(calls)
+
+    async def again(self, call: BoxedCall, after_s: float, error: str, *, park: bool = False) -> None:
+        if error:
+            cipher = await self._cipher_of(call.session_id)
+            error = f"{_PREFIX}{cipher.seal_text(f'error {_name(call)}', error)}"
+        await self._box.again(call, after_s, error, park=park)
+
+    async def calls(self, session_id: str | None = None) -> Sequence[BoxedCall]:
+        """As `CallBox.calls`. What cannot be opened is given as it is kept."""
+        found: list[BoxedCall] = []
+        for call in await self._box.calls(session_id):
+            try:
+                found.append(await self._opened(call))
+            except (Corrupt, *LOCKED):
+                found.append(call)
+        return found
+
+    async def _opened(self, call: BoxedCall) -> BoxedCall:
+        if is_sealed_call(call):
+            cipher = await self._cipher_of(call.session_id)
+            plain = cipher.open_text(_name(call), cast("str", call.call[_SEALED]))
+            call = replace(call, call=cast("Mapping[str, Json]", json.loads(plain)))
+        if call.error.startswith(_PREFIX):
+            cipher = await self._cipher_of(call.session_id)
+            plain = cipher.open_text(f"error {_name(call)}", call.error.removeprefix(_PREFIX))
+            call = replace(call, error=plain)
+        return call
+
+
+def is_sealed_call(call: BoxedCall) -> bool:
+    return set(call.call) == {_SEALED} and isinstance(call.call[_SEALED], str)
+
+
+def _name(call: BoxedCall) -> str:
+    return "\0".join((call.session_id, call.agent_id, call.token))
