@@ -230,7 +230,7 @@ class TurnFollowers:
     async def _told_before(self, token: str, after: Offset, until: int) -> list[TurnEvent]:
         """The turn's messages after that offset and up to that record, from the journal."""
         first = self._journal.fold.first_of(token)
-        if first is None or after.seq >= until:
+        if first is None or first > until or after.seq >= until:
             return []
         self._journal.hand_over()
         since = max(after.seq, first - _BEFORE_MAX)
