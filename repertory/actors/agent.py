@@ -8,7 +8,6 @@ once. Supervised by the session, as its last child but the memory.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 from collections.abc import Awaitable, Callable
@@ -21,6 +20,7 @@ from msgspec.structs import replace
 
 from repertory.actors.call import (
     BUDGETS,
+    NO_SUCH_TURN,
     AgentMessage,
     Busy,
     Call,
@@ -43,7 +43,7 @@ from repertory.actors.call import (
 )
 from repertory.actors.context import AgentParts, AgentSettings, PublishTurnEvent, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView, Settle, Tidy
-from repertory.actors.journal import ActorJournal, TurnProgress
+from repertory.actors.journal import ActorJournal, NamedTurns, TurnProgress, is_answered
 from repertory.actors.memory.consumer import SaidByHand, SkipTo, TurnEnded
 from repertory.actors.timers import TimerAlarm, Unheard, invocation_of
 from repertory.actors.turn import TurnDriver
@@ -51,15 +51,15 @@ from repertory.actors.writer import CommitBuffer
 from repertory.backends.ports import OutputSchema
 from repertory.core.budget import Budget
 from repertory.core.journal.editing import MessagesEdit, editing
-from repertory.core.journal.fold import FINISHED_TURNS_MAX, is_answer
+from repertory.core.journal.fold import is_answer
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import CursorMoved, Interrupted, MessageAdded, Resumed, StateChanged
-from repertory.core.messages import text_of, tool_uses, traceparent_of
+from repertory.core.messages import tool_uses, traceparent_of
 from repertory.core.owed import may_pass
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.fields import SnapshotFields, restoring
 from repertory.core.timers import NOBODY_WAKES
-from repertory.core.turn import CANCELLED, Began, StopReason, is_whole
+from repertory.core.turn import CANCELLED, Began, StopReason
 from repertory.core.turn_start import (
     DIRECT_WHILE_BUSY,
     AskPerson,
@@ -73,16 +73,17 @@ from repertory.core.turn_start import (
     recorded,
     start_turn,
 )
-from repertory.errors import AgentBusy, Failed, Invalid, RepertoryError, TooLarge, Unavailable
+from repertory.errors import AgentBusy, Failed, Invalid, NotFound, RepertoryError, TooLarge, Unavailable
 from repertory.logs import DEBUG, IDS, note
 from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.message import Next, ReplySlot, carry_on, refuse, reply, traced
 
 if TYPE_CHECKING:
     from repertory.actors.conversation import ConversationMessage
+    from repertory.actors.turn_log import TurnFollowers
     from repertory.backends.telemetry_ports import CallTelemetry, CallTrace
     from repertory.core.journal.image import UnansweredTurn
-    from repertory.core.messages import Message, ToolUse
+    from repertory.core.messages import ToolUse
     from repertory.core.owed import OwedTimes
     from repertory.core.timers import Timer
     from repertory.runtime.ref import ActorRef
@@ -140,6 +141,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         self._left_trace: str | None = None
         """That of the last call here, if it left its turn without an answer."""
         self._named = NamedTurns(Image())
+        self._followed: TurnFollowers | None = None
         self._ids = {"session": settings.session_id, "agent": settings.agent_id}
 
     def summary(self) -> object:
@@ -241,11 +243,14 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             return refuse(error)
         known = self._named.answered_before(invocation)
         if known is not None and not self._journal.behind:
-            return self._answer_again(known, channel)
+            return self._answer_again(known, invocation, channel)
         if self._would_wait_for_itself(invocation):
             return refuse(AgentBusy(_WAITS_FOR_ITSELF, agent=self._settings.agent_id))
         if self._join_same(invocation, prompt, channel):
             return carry_on()
+        following, token = invocation.following, invocation.idempotency_token
+        if following is not None and not following.begins and not self._named.is_open(token):
+            return refuse(NotFound(NO_SUCH_TURN, agent=self._settings.agent_id, token=token))
         busy = invocation.busy or self._calls.busy
         if invocation.direct is not None and self._queue.busy:
             return refuse(AgentBusy(DIRECT_WHILE_BUSY, agent=self._settings.agent_id))
@@ -262,13 +267,26 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         waits = invocation.direct is None and (invocation.busy or self._calls.busy) in ("queue", "steer")
         return waits and self._comes_from_running(invocation)
 
-    def _answer_again(self, result: AgentResult, channel: type[ReplyChannel] | type[StreamChannel]) -> Next:
+    def _answer_again(
+        self, result: AgentResult, invocation: Invocation, channel: type[ReplyChannel] | type[StreamChannel]
+    ) -> Next:
         """Give a known result to one more caller, as a reply or as a stream."""
+        if invocation.following is not None:
+            self._followers.tell_ended(invocation, result)
+            return carry_on()
         if channel is ReplyChannel:
             return reply(result)
         sink = StreamChannel(self.context)
         self.context.job(sink.succeed, result, name="replay")
         return carry_on()
+
+    @property
+    def _followers(self) -> TurnFollowers:
+        if self._followed is None:
+            from repertory.actors.turn_log import TurnFollowers  # loaded when used
+
+            self._followed = TurnFollowers(self.context, self._journal, self._abandon)
+        return self._followed
 
     def _join_same(
         self,
@@ -279,13 +297,28 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         """Let the call share a running or queued turn of the same idempotency token. True if there is one."""
         token = invocation.idempotency_token
         others = [*self._waiting] if self._running is None else [self._running, *self._waiting]
-        same = [call for call in others if token is not None and call.invocation.idempotency_token == token]
-        if not same:
+        same = [call for call in others if token in (call.invocation.idempotency_token, call.token)]
+        if token is None or not same:
             return False
+        if invocation.following is not None:
+            followed = self._followers.follow(same[0], invocation, self._no_time())
+            if self._driver is not None and same[0] is self._running:
+                self._driver.publish_to(followed.publish)
+            return True
         call = Call(invocation=invocation, prompt=prompt, channel=channel(self.context))
         same[0].shared.append(call)
         self._watch_time(invocation)
         return True
+
+    def _new_call(
+        self,
+        invocation: Invocation,
+        prompt: UserMessages | InterruptResponses,
+        channel: type[ReplyChannel] | type[StreamChannel],
+    ) -> Call:
+        if invocation.following is not None:
+            return self._followers.new_call(invocation, prompt, self._no_time())
+        return super()._new_call(invocation, prompt, channel)
 
     def _place(self, call: Call, busy: Busy) -> None:
         if busy == "steer" and self._steer(call):
@@ -563,7 +596,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         with telemetry.begin(begun) as trace, traced(trace):
             self._trace, self._left_trace = trace, trace.traceparent
             result = await self._drive(call)
-            if _is_answered(self._journal.fold.last_message):
+            if is_answered(self._journal.fold.last_message):
                 self._left_trace = None
             trace.ended(result)
             return result
@@ -577,6 +610,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             return known
         token = self._named.token_of(call.invocation.idempotency_token, call.prompt)
         invocation = replace(call.invocation, idempotency_token=token)
+        call.token = token
         prompt = self._named.going_on(token, call.prompt, self._journal.fold.last_message)
         before: TurnDriver | None = None
         while True:
@@ -691,83 +725,3 @@ class TurnStarter:
         if tool is not None and (tool.idempotent or not tool.effects):
             return "retry"
         return self._unknown_outcome
-
-
-class NamedTurns:
-    """The latest turns of one agent by idempotency token."""
-
-    __slots__ = ("_open", "_results")
-
-    def __init__(self, image: Image) -> None:
-        self._open = image.token[0] if image.token is not None and not _is_answered(image.last_message) else None
-        """The token of the turn that the journal ends in the middle of."""
-        self._results = {
-            token: AgentResult(stop_reason="end_turn", message=turn.answer)
-            for token, turn in image.finished_turns.items()
-            if is_whole(turn.answer) and token != self._open
-        }
-        """By token, the newest last."""
-
-    @property
-    def known(self) -> bool:
-        """Whether the result of any turn is known by its token."""
-        return bool(self._results)
-
-    def answered_before(self, invocation: Invocation) -> AgentResult | None:
-        """The result of the turn with the same token, if it is known."""
-        token = invocation.idempotency_token
-        if token is None:
-            return None
-        result = self._results.get(token)
-        if result is None:
-            return None
-        if result.structured_output is None and invocation.output_schema is not None and result.message is not None:
-            with suppress(Invalid):  # The turn ended before a restart, or its caller gave no output schema.
-                filled, _ = invocation.output_schema.read(text_of(result.message))
-                result = dataclasses.replace(result, structured_output=filled)
-        return dataclasses.replace(result, replayed=True)
-
-    def token_of(self, token: str | None, prompt: UserMessages | InterruptResponses) -> str | None:
-        """The token of the turn that a call continues: an interrupt response or an empty prompt continues the open
-        turn.
-        """
-        goes_on = isinstance(prompt, InterruptResponses) or not prompt.messages
-        return self._open if token is None and goes_on else token
-
-    def going_on(
-        self, token: str | None, prompt: UserMessages | InterruptResponses, last: Message | None
-    ) -> UserMessages | InterruptResponses:
-        """The prompt to run with. If a crash cut the call's turn short, its prompt is stored already, so the result is
-        an empty prompt. `last` is the last message of the conversation.
-        """
-        if (
-            self._open is None
-            or token != self._open
-            or last is None
-            or is_answer(last)
-            or isinstance(prompt, InterruptResponses)
-        ):
-            return prompt
-        return UserMessages(messages=())
-
-    def note_end(self, token: str | None, last: Message | None) -> None:
-        """Note that a turn has ended. Without its answer in the journal the turn stays open. With it the turn is
-        answered, even if its caller got an error, for example because the answer could not be stored in time.
-        """
-        self._open = None if _is_answered(last) else token
-        if token is not None:
-            self._results.pop(token, None)
-            if last is not None:
-                self.remember(token, AgentResult(stop_reason="end_turn", message=last), last)
-
-    def remember(self, token: str | None, result: AgentResult, last: Message | None) -> None:
-        """Keep a token's result. As in the journal, only the latest `FINISHED_TURNS_MAX` are kept."""
-        if token is None or token == self._open or not _is_answered(last):
-            return
-        self._results[token] = result
-        if len(self._results) > FINISHED_TURNS_MAX:
-            del self._results[next(iter(self._results))]
-
-
-def _is_answered(last: Message | None) -> bool:
-    return last is not None and is_answer(last) and is_whole(last)

@@ -40,6 +40,7 @@ from repertory.core.result import AgentResult, TurnEvent
 from repertory.core.snapshots.fields import SnapshotFields
 from repertory.core.timers import DueTimes, Timer
 from repertory.core.turn import StopReason
+from repertory.core.turn_log import START, Offset
 from repertory.core.turn_start import InterruptResponses, UserMessages
 from repertory.errors import LimitReached, RepertoryError, StreamClosed
 from repertory.runtime.actor import Actor, Context
@@ -55,8 +56,19 @@ if TYPE_CHECKING:
     from repertory.runtime.message import ReplySlot
     from repertory.runtime.ref import ActorRef
 
+NO_SUCH_TURN = "no turn of this token runs, is answered, or was cut short last: say its prompt again with the token"
 Busy = Literal["queue", "reject", "interrupt", "steer"]
 """What a call does while a turn runs: wait, be refused, cancel that turn, or add to it."""
+
+
+class Following(Struct, frozen=True, kw_only=True):
+    """The caller reads the turn of its token from an offset on, begun now or before, here or in an earlier process."""
+
+    after: Offset = START
+    begins: bool = True
+    """Whether the turn is begun if there is none of that token. Otherwise one that was cut short goes on."""
+    detach: bool = False
+    """Whether a turn that this call has begun goes on when the caller leaves."""
 
 
 class Invocation(Struct, frozen=True, kw_only=True, eq=False):
@@ -91,6 +103,8 @@ class Invocation(Struct, frozen=True, kw_only=True, eq=False):
     """A tool call made by the program itself, recorded, instead of a turn."""
     timer: Timer | None = None
     """The timer that begins the turn; nobody waits for the result then."""
+    following: Following | None = None
+    """The events get offsets, and are kept until the answer is; such a call has a token and is streamed."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """The caller's context variables; hooks, tools and the model see them."""
 
@@ -113,6 +127,11 @@ class ResponseChannel(Protocol):
         """Sends one event of the running turn; None if no caller reads events."""
         ...
 
+    @property
+    def followed(self) -> bool:
+        """Whether others read it too, or the call goes on though its caller has gone."""
+        ...
+
     def on_left(self, callback: Callable[[], None]) -> None:
         """Call `callback` when the caller has gone."""
         ...
@@ -126,6 +145,7 @@ class ReplyChannel:
     """The caller asked and waits for one reply."""
 
     publish = None
+    followed = False
 
     def __init__(self, context: Context) -> None:
         self._slot = context.defer()
@@ -143,6 +163,8 @@ class ReplyChannel:
 
 class StreamChannel:
     """The caller reads a stream."""
+
+    followed = False
 
     def __init__(self, context: Context) -> None:
         self._sink = context.sink()
@@ -174,6 +196,8 @@ class Call(Struct, kw_only=True, eq=False):
     channel: ResponseChannel
     at: float = -math.inf
     """When it was sent, on the event loop's clock; minus infinity if nobody waits for it."""
+    token: str | None = None
+    """That of its turn, once it runs: a call without one may go on with a turn that has one."""
     shared: list[Call] = []
 
     def set_back(self, undelivered: Sequence[ContentBlock]) -> list[Call]:
@@ -530,7 +554,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         running = self._running
         if running is None or running.invocation is not invocation:
             self._withdraw(invocation)
-        elif not running.shared:
+        elif not running.shared and not running.channel.followed:
             self._cancel()
 
     def _next(self) -> Awaitable[None] | None:

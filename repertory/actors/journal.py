@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
@@ -21,21 +21,26 @@ from repertory.actors.call import deadline
 from repertory.actors.persister import Begin, Commit, OpenJournal, PersisterMessage, Store, VerifyLease
 from repertory.actors.writer import CommitBuffer
 from repertory.core.journal.author import JournalAuthor
-from repertory.core.journal.fold import Fold
+from repertory.core.journal.fold import FINISHED_TURNS_MAX, Fold, is_answer
 from repertory.core.journal.pending_tools import PendingTools, TurnState, pending_tools_of
 from repertory.core.journal.records import MessageAdded, Record, StateChanged, TimersChanged, ViewChanged
 from repertory.core.journal.view import ShownMessages
-from repertory.core.messages import check_messages, copy_message
+from repertory.core.messages import check_messages, copy_message, text_of
+from repertory.core.result import AgentResult
 from repertory.core.state import AgentState
 from repertory.core.timers import after_firing
+from repertory.core.turn import is_whole
+from repertory.core.turn_start import InterruptResponses, UserMessages
 from repertory.core.window.edits import edit_of
 from repertory.errors import Invalid, MailboxFull, SessionException, UnpairedTools
 from repertory.logs import WARNING, note
 from repertory.runtime.ref import ActorRef
 
 if TYPE_CHECKING:
+    from repertory.actors.call import Invocation
     from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.core.answer import Assembler
+    from repertory.core.journal.image import Image
     from repertory.core.messages import Json, Message, ToolResult
     from repertory.core.owed import DueTime, Owing
     from repertory.core.timers import Timer, TimerBook
@@ -601,3 +606,88 @@ class ReadModel:
         """The callbacks' edits since the last call; None without any."""
         draft, self._draft = self._draft, None
         return draft if draft is not None and draft.edited else None
+
+
+class NamedTurns:
+    """The latest turns of one agent by idempotency token."""
+
+    __slots__ = ("_open", "_results")
+
+    def __init__(self, image: Image) -> None:
+        self._open = image.token[0] if image.token is not None and not is_answered(image.last_message) else None
+        """The token of the turn that the journal ends in the middle of."""
+        self._results = {
+            token: AgentResult(stop_reason="end_turn", message=turn.answer)
+            for token, turn in image.finished_turns.items()
+            if is_whole(turn.answer) and token != self._open
+        }
+        """By token, the newest last."""
+
+    @property
+    def known(self) -> bool:
+        """Whether the result of any turn is known by its token."""
+        return bool(self._results)
+
+    def answered_before(self, invocation: Invocation) -> AgentResult | None:
+        """The result of the turn with the same token, if it is known."""
+        token = invocation.idempotency_token
+        if token is None:
+            return None
+        result = self._results.get(token)
+        if result is None:
+            return None
+        if result.structured_output is None and invocation.output_schema is not None and result.message is not None:
+            with suppress(Invalid):  # The turn ended before a restart, or its caller gave no output schema.
+                filled, _ = invocation.output_schema.read(text_of(result.message))
+                result = replace(result, structured_output=filled)
+        return replace(result, replayed=True)
+
+    def token_of(self, token: str | None, prompt: UserMessages | InterruptResponses) -> str | None:
+        """The token of the turn that a call continues: an interrupt response or an empty prompt continues the open
+        turn.
+        """
+        goes_on = isinstance(prompt, InterruptResponses) or not prompt.messages
+        return self._open if token is None and goes_on else token
+
+    def is_open(self, token: str | None) -> bool:
+        """Whether the journal ends in the middle of the turn with this token."""
+        return token is not None and token == self._open
+
+    def going_on(
+        self, token: str | None, prompt: UserMessages | InterruptResponses, last: Message | None
+    ) -> UserMessages | InterruptResponses:
+        """The prompt to run with. If a crash cut the call's turn short, its prompt is stored already, so the result is
+        an empty prompt. `last` is the last message of the conversation.
+        """
+        if (
+            self._open is None
+            or token != self._open
+            or last is None
+            or is_answer(last)
+            or isinstance(prompt, InterruptResponses)
+        ):
+            return prompt
+        return UserMessages(messages=())
+
+    def note_end(self, token: str | None, last: Message | None) -> None:
+        """Note that a turn has ended. Without its answer in the journal the turn stays open. With it the turn is
+        answered, even if its caller got an error, for example because the answer could not be stored in time.
+        """
+        self._open = None if is_answered(last) else token
+        if token is not None:
+            self._results.pop(token, None)
+            if last is not None:
+                self.remember(token, AgentResult(stop_reason="end_turn", message=last), last)
+
+    def remember(self, token: str | None, result: AgentResult, last: Message | None) -> None:
+        """Keep a token's result. As in the journal, only the latest `FINISHED_TURNS_MAX` are kept."""
+        if token is None or token == self._open or not is_answered(last):
+            return
+        self._results[token] = result
+        if len(self._results) > FINISHED_TURNS_MAX:
+            del self._results[next(iter(self._results))]
+
+
+def is_answered(last: Message | None) -> bool:
+    """Whether the last message of a conversation is the whole answer of a turn."""
+    return last is not None and is_answer(last) and is_whole(last)

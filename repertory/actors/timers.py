@@ -32,6 +32,7 @@ class Unheard:
     """The channel of a call that nobody waits for."""
 
     publish = None
+    followed = False
 
     def on_left(self, callback: Callable[[], None]) -> None:
         """Does nothing: nobody can leave."""

@@ -70,6 +70,7 @@ from repertory.logs import ERROR, WARNING, note
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from repertory.actors.context import PublishTurnEvent
     from repertory.actors.conversation import ModelView
     from repertory.actors.hooks.middleware import MiddlewareRegistry
     from repertory.backends.ports import Model, OutputSchema
@@ -126,6 +127,10 @@ class TurnDriver:
             text = CANCELLED_TEXT if why.text is None and why.reason == CANCELLED.reason else why.text
             return await self.conclude(why.reason, message=None if text is None else spoken_answer(text).message)
         return outcome
+
+    def publish_to(self, publish: PublishTurnEvent) -> None:
+        """From now on, send the turn's events there."""
+        self._turn.publish = publish
 
     def answer_with(self, answers: list[Answer]) -> None:
         """Use these answers instead of asking the model. Hooks are not told of the call."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from repertory.actors.journal import ReadModel as ReadModel
     from repertory.actors.tool_registry import ToolRegistry as ToolRegistry
     from repertory.actors.tools import call_unrecorded as call_unrecorded
+    from repertory.actors.turn_log import followed_call as followed_call
     from repertory.app.agent.context_plugins import managed_context as managed_context
     from repertory.app.agent.conversation_managers import another_manager as another_manager
     from repertory.app.agent.conversation_managers import chosen_manager as chosen_manager
@@ -173,6 +174,7 @@ HOMES = {
     "managed_context": "repertory.app.agent.context_plugins",
     "one_of": "repertory.app.agent.session",
     "output_schema_of": "repertory.app.agent.session",
+    "followed_call": "repertory.actors.turn_log",
     "read_call": "repertory.app.agent.session",
     "refuse_other_ways": "repertory.app.agent.session",
     "read_config": "repertory.app.agent.session",

@@ -18,8 +18,9 @@ import anyio
 import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
+from msgspec.structs import replace as replace_fields
 
-from repertory.actors.call import ChangeTimers, Invocation
+from repertory.actors.call import ChangeTimers, Following, Invocation
 from repertory.actors.context import AgentSettings
 from repertory.app.host.edge import context_of, trace_headers
 from repertory.backends.peers.ports import BoxedCall, JsonLine
@@ -32,6 +33,7 @@ from repertory.core.message_tree.json_files import decoded, encoded
 from repertory.core.messages import Json, Prompt, ToolSpec
 from repertory.core.result import AgentResult, TurnEvent, interrupts_in
 from repertory.core.timers import DueTimes, Timer
+from repertory.core.turn_log import START, read_offset
 from repertory.core.unfinished import PendingTurn
 from repertory.errors import Invalid, RepertoryError, StructuredOutputException
 
@@ -56,12 +58,22 @@ class PeerCall(Struct, frozen=True, kw_only=True):
     after: int = 0
     trace: Mapping[str, str] = {}
     """The caller's trace as W3C headers, if it has one."""
+    follow: Mapping[str, Any] = {}
+    """How it follows the turn, if it does: the offset `after`, `begins` and `detach`."""
+    reader: str = ""
+    """Names a caller that follows the turn among those that do."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Names what is answered, so that a caller who comes back finds it."""
+        return self.agent, self.session, f"{self.token} {self.reader}" if self.reader else self.token
 
     def as_json(self) -> dict[str, Json]:
         """The body of the request."""
         body = cast("dict[str, Json]", msgspec.to_builtins(self))
-        if not self.trace:  # Said only by who traces.
-            del body["trace"]
+        for name in ("trace", "follow", "reader"):  # Said only by who has it.
+            if not body[name]:
+                del body[name]
         return body
 
 
@@ -115,6 +127,7 @@ def invocation_for(call: PeerCall, default: OutputSchema | None) -> Invocation:
         state = msgspec.convert(_read(options.get("invocation_state", {})), dict[str, Any])
         busy = msgspec.convert(options.get("busy"), str | None)
         output_prompt = msgspec.convert(options.get("output_prompt"), str | None)
+        following = _following(call)
     except msgspec.ValidationError as error:
         raise Invalid("these are no options of a call", cause=str(error)) from None
     if busy is not None and busy not in _BUSY:
@@ -132,8 +145,25 @@ def invocation_for(call: PeerCall, default: OutputSchema | None) -> Invocation:
         output_schema=schema,
         output_prompt=output_prompt,
         cancel_signal=threading.Event(),
+        following=following,
         context=context_of(call.trace),
     )
+
+
+def _following(call: PeerCall) -> Following | None:
+    """Errors: `Invalid` for what is no offset."""
+    if not call.follow:
+        return None
+    after = call.follow.get("after")
+    begins, detach = call.follow.get("begins") is not False, call.follow.get("detach") is True
+    return Following(after=START if after is None else read_offset(after), begins=begins, detach=detach)
+
+
+def follow_json(following: Following | None) -> dict[str, Json]:
+    """How a call follows its turn, for `PeerCall.follow`."""
+    if following is None:
+        return {}
+    return {"after": str(following.after), "begins": following.begins, "detach": following.detach}
 
 
 def boxed_call(invocation: Invocation, default: OutputSchema | None, agent: AgentSettings) -> BoxedCall:
@@ -219,7 +249,9 @@ def _read(value: Json) -> object:
 class Told:
     """What the caller of one call has been told, over all peers that have worked on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, following: Following | None = None) -> None:
+        """`following`: of a call whose events have offsets."""
+        self._following = following
         self._peer = ""
         self._run: str | None = None
         self._after = 0
@@ -250,8 +282,19 @@ class Told:
         """What follows comes from another try."""
         self._error, self._goes_on = error, False
 
+    @property
+    def following(self) -> Following | None:
+        """How the next try follows the turn: from the last event on that was told."""
+        return self._following
+
     def next(self, event: TurnEvent) -> list[TurnEvent]:
-        """The event, after one that says that the message begins anew, where pieces of it were told already."""
+        """The event, after one that says that the message begins anew, where pieces of it were told already. A turn
+        that is followed says so itself.
+        """
+        if self._following is not None:
+            if isinstance(event.get("offset"), str):
+                self._following = replace_fields(self._following, after=read_offset(event["offset"]))
+            return [event]
         told: list[TurnEvent] = [event]
         if self._error is not None and self._pieces and not self._goes_on and "result" not in event:
             self._breaks += 1

@@ -22,8 +22,8 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.actors.agent import NamedTurns
 from repertory.actors.call import Invocation
+from repertory.actors.journal import NamedTurns
 from repertory.app.host.doorman import Doorman, Insistence, NoRoom
 from repertory.app.host.edge import telemetry, trace_headers
 from repertory.app.host.peer_actor import LOOK_S, LookAround, PeerActor, PeerSession, RunTurn, WatchSignal
@@ -32,6 +32,7 @@ from repertory.app.host.peer_calls import (
     SessionQuestion,
     Told,
     answer_json,
+    follow_json,
     invocation_for,
     portable,
     question_json,
@@ -245,12 +246,15 @@ class Cluster:
         sent = PeerCall(
             agent=spec.agent_id, session=spec.session_id, token=token, prompt=prompt, options=options, events=events
         )
+        if invocation.following is not None:
+            sent = replace(sent, reader=token_hex(8))
         way = Way(token, anyio.current_time(), self._settings.patience_s)
-        told = Told()
+        told = Told(invocation.following)
         while True:
             target = await self._target(session, way)
             if target.peer is None:
-                turn = self._here(session, replace(invocation), events=events, waits=target.waits)
+                mine = replace(invocation, following=told.following)
+                turn = self._here(session, mine, events=events, waits=target.waits)
             elif target.boxed:
                 turn = self._by_box(target.peer, sent, invocation, way)
             else:
@@ -295,7 +299,8 @@ class Cluster:
     ) -> AsyncGenerator[TurnEvent]:
         """Have a peer run the turn. Errors: as `_here`, and those of the wire."""
         left_s = invocation.deadline - anyio.current_time()
-        call = replace(call, deadline_s=None if left_s == math.inf else max(left_s, 0.0), **told.read(peer.name))
+        deadline_s, follow = None if left_s == math.inf else max(left_s, 0.0), follow_json(told.following)
+        call = replace(call, deadline_s=deadline_s, follow=follow, **told.read(peer.name))
         self._peers[peer.name] = replace(peer, busy=peer.busy + 1)
         ended, found = False, telemetry()
         remote = None if found is None else invocation.context.run(found.remote, call.agent, call.session, peer.name)
@@ -317,7 +322,8 @@ class Cluster:
                     elif "result" in line:
                         ended = True
                         event = event_from_json({"result": line["result"]})
-                        yield {"result": received(cast("AgentResult", event["result"]), invocation)}
+                        offset = {"offset": line["offset"]} if "offset" in line else {}
+                        yield {"result": received(cast("AgentResult", event["result"]), invocation), **offset}
                         return
                     else:
                         raise_from(line)
@@ -377,7 +383,8 @@ class Cluster:
 
     async def _cancel(self, peer: Peer, call: PeerCall, *, at_once: bool) -> None:
         """Best effort: a turn that goes on is done in vain, and harms nobody. `at_once`: nobody wants the result."""
-        names: dict[str, Json] = {"agent": call.agent, "session": call.session, "token": call.token}
+        agent, session, token = call.key
+        names: dict[str, Json] = {"agent": agent, "session": session, "token": token}
         body: JsonLine = {**names, "at_once": at_once}
         with anyio.move_on_after(_CANCEL_S, shield=True):
             try:
@@ -526,8 +533,7 @@ class Cluster:
             call = read_peer_call(body)
         except Invalid as error:
             raise PeerRefused(400, {"error": error_to_json(error)}) from None
-        key = (call.agent, call.session, call.token)
-        running = self._running.get(key)
+        running = self._running.get(call.key)
         if running is None:
             session = self._session_of(call.agent, call.session)
             if session is None:
@@ -543,7 +549,7 @@ class Cluster:
                 raise PeerRefused(503, {"draining": True}) from None
             except Invalid as error:
                 raise PeerRefused(400, {"error": error_to_json(error)}) from None
-            running = self._running.begin(key, invocation.cancel_signal)
+            running = self._running.begin(call.key, invocation.cancel_signal)
             self._start(RunTurn(call=running, session=session, invocation=invocation, events=call.events))
         async with aclosing(running.lines(call.run, call.after)) as lines:
             yield lines

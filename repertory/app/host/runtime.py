@@ -45,11 +45,12 @@ if TYPE_CHECKING:
     from repertory.app.host.peers import Cluster, Peers
     from repertory.app.host.reports import DrainReport, RuntimeStats
     from repertory.app.memory.memory_manager import MemoryManager
+    from repertory.app.operations.cluster import PostedCall
     from repertory.app.orchestration.hosted import HostedOrchestrator
     from repertory.app.orchestration.orchestrator import Orchestrator
     from repertory.app.plugins.interventions import InterventionHandler
     from repertory.app.sessions.sessions import SessionPlace
-    from repertory.backends.peers.ports import BoxedCall
+    from repertory.backends.peers.ports import BoxedCall, CallBox
     from repertory.backends.ports import Model, OutputSchema
     from repertory.core.interrupts import Interrupt
     from repertory.core.limits import Limits
@@ -319,6 +320,16 @@ class Runtime:
         return self._host.system.drained
 
     @property
+    def started(self) -> bool:
+        """Whether its block was entered, or `start` was called; also when it has ended since."""
+        return self._task.begun
+
+    @property
+    def agents(self) -> Mapping[str, HostedAgent]:
+        """The agents that were made of it so far, by name."""
+        return {name: served for name, served in self._served.items() if isinstance(served, HostedAgent)}
+
+    @property
     def sessions(self) -> SessionPlace | None:
         """Where sessions are stored; None where they live in memory."""
         return self._sessions
@@ -450,6 +461,11 @@ class HostedAgent:
     def __repr__(self) -> str:
         return repr(self._spec).replace("AgentSpec", "HostedAgent", 1)
 
+    @property
+    def spec(self) -> AgentSpec:
+        """What its agents are made of."""
+        return self._spec
+
     def session(self, session_id: str, *, takeover: bool = False) -> HostedSession:
         """One conversation with this agent. The same id is the same conversation, also after a restart."""
         agent = self._agents.get(session_id)
@@ -505,9 +521,45 @@ class HostedSession:
         async with self._use(invocation) as session:
             return await session.invoke(invocation)
 
-    async def stream(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AsyncGenerator[TurnEvent]:
-        """Run a turn and yield its events; see `Agent.stream_async`."""
+    async def stream(
+        self, prompt: Prompt = None, *, token: str | None = None, detach: bool = False, **options: Unpack[CallOptions]
+    ) -> AsyncGenerator[TurnEvent]:
+        """Run a turn and yield its events; see `Agent.stream_async`. Leaving it cancels the turn.
+
+        `token` names the turn, as `idempotency_token` does, for a reader that may lose its connection: each event then
+        has an `"offset"`, from which `attach` reads on, and a second call with the token reads the same turn from its
+        beginning. With `detach=True`, which needs a token, the turn goes on when its reader has left; a drain waits for
+        it as for any other. Errors: `Invalid` for a token that is no id.
+        """
+        if token is not None:
+            options["idempotency_token"] = token
         invocation = later.read_call(prompt, options, self._agent.structured_output_model)
+        if token is None and detach:
+            raise Invalid("a turn that is to go on without its reader needs a token, by which it is found again")
+        if token is not None:
+            invocation = later.followed_call(invocation, detach=detach)
+        async with aclosing(self._events(invocation)) as events:
+            async for event in events:
+                yield event
+
+    async def attach(self, token: str, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:
+        """Read a turn that was begun with this token, here or in another process, also before a restart: its events
+        after the offset `after`, of an event that the reader has; None for all. Leaving it does not cancel the turn.
+
+        While the turn runs, the pieces of the answer come as they are told. Once a message is stored it stands for its
+        pieces, so a reader gets the message alone where it has missed both. A turn that was cut short goes on. A
+        `model_retry` says that the pieces since the last message are void: they were told by a process that was killed.
+        The last event is the result. Errors: `NotFound` when no turn of this token is known, or another one has begun
+        after it was cut short (say its prompt again with the token: `stream(prompt, token=...)`); `Invalid` for what is
+        no offset; those of the turn.
+        """
+        invocation = later.read_call(None, {"idempotency_token": token}, self._agent.structured_output_model)
+        invocation = later.followed_call(invocation, after=after, begins=False, detach=True)
+        async with aclosing(self._events(invocation)) as events:
+            async for event in events:
+                yield event
+
+    async def _events(self, invocation: Invocation) -> AsyncGenerator[TurnEvent]:
         if self._cluster is not None:
             async with aclosing(self._cluster.stream(self, invocation)) as events:
                 async for event in events:
@@ -529,14 +581,32 @@ class HostedSession:
             options["idempotency_token"] = token
         invocation = later.read_call(prompt, options, self._agent.structured_output_model)
         boxed = later.boxed_call(invocation, self.schema, self.spec.agent)
-        place = self.spec.sessions
-        box = None if place is None else (await self._host.store_of(place)).call_box()
+        box = await self._box()
         if box is None:
             raise Invalid("only sessions in SQLite, in PostgreSQL or with Valkey keep calls until they are made")
         await box.put(boxed)
         if self._host.dispatcher is not None:
             self._host.dispatcher.tell(later.LookForDue())
         return boxed.token
+
+    async def posted(self, token: str) -> PostedCall | None:
+        """The posted call of this token, while it is not done; None if there is none, or not any more. Errors: those of
+        the store.
+        """
+        from repertory.app.operations.cluster import posted_call  # loaded when used
+
+        box, spec = await self._box(), self.spec.agent
+        calls = () if box is None else await box.calls(spec.session_id)
+        found = [call for call in calls if (call.agent_id, call.token) == (spec.agent_id, token)]
+        return posted_call(found[0]) if found else None
+
+    async def keeps_calls(self) -> bool:
+        """Whether `post` takes calls: of sessions in SQLite, in PostgreSQL, or with Valkey."""
+        return await self._box() is not None
+
+    async def _box(self) -> CallBox | None:
+        place = self.spec.sessions
+        return None if place is None else (await self._host.store_of(place)).call_box()
 
     async def make(self, posted: BoxedCall) -> None:
         """Run the turn of a posted call. For the runtime. Errors: those of the turn."""
@@ -559,6 +629,10 @@ class HostedSession:
             return
         finally:
             await self._host.let_go(spec)
+
+    async def let_go(self) -> None:
+        """Have this process give the session up, if nobody uses it, so that an operation on what is stored owns it."""
+        await self._host.let_go(self.spec)
 
     def _use(self, invocation: Invocation) -> SessionUse:
         reject = (invocation.busy or self.spec.calls.busy) == "reject"

@@ -129,6 +129,10 @@ class Fold:
         """The turn with this token, if it has no whole answer and does not go on by itself at the end; else None."""
         return self._named.left_behind(token, self.last_message)
 
+    def first_of(self, token: str) -> int | None:
+        """The message that carried this token; None for a turn that is not known, or not any more."""
+        return self._named.first_of(token)
+
     @property
     def needed(self) -> int:
         """The first record that folding needs to get here; `last_seq` when none matters."""
@@ -459,6 +463,13 @@ class TurnTokens:
         if self.current is not None and self.current[0] == token and last is not None and is_answer(last):
             return None if is_whole(last) else UnansweredTurn(token=token, seq=self.current[1])
         return self.unanswered.get(token)
+
+    def first_of(self, token: str) -> int | None:
+        """See `Fold.first_of`."""
+        if self.current is not None and self.current[0] == token:
+            return self.current[1]
+        turn = self.finished.get(token) or self.unanswered.get(token)
+        return None if turn is None else turn.seq
 
     def needed(self, last_seq: int, first: int, *, running: bool) -> int:
         """The first record that folding needs; `first`: the one needed by all but tokens. An unanswered turn keeps its

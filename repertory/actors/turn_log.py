@@ -1,0 +1,250 @@
+"""Reading a turn that does not belong to its caller: a log keeps its events, and any number of readers follow it.
+
+Not an actor: it belongs to the agent actor, whose jobs bring the events to readers. A reader that is slow, or gone,
+does not hold the turn up. What it has missed comes from the log, and from the journal where the log does not reach.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import anyio
+from msgspec.structs import replace
+
+from repertory.actors.call import Call, Following
+from repertory.actors.persister import ReadSaid
+from repertory.core.messages import copy_message
+from repertory.core.turn_log import START, Entry, Offset, TurnLog, begun_at, is_piece, read_offset
+from repertory.errors import RepertoryError
+
+if TYPE_CHECKING:
+    from repertory.actors.call import CallResult, Invocation, ResponseChannel
+    from repertory.actors.journal import ActorJournal
+    from repertory.actors.persister import PersisterMessage
+    from repertory.core.result import AgentResult, TurnEvent
+    from repertory.core.turn_start import InterruptResponses, UserMessages
+    from repertory.runtime.actor import Context
+    from repertory.runtime.channel import Sink
+    from repertory.runtime.ref import ActorRef
+
+_RUNS = 16**10
+_BEFORE_MAX = 1024
+"""So many records before the message that carries the token are looked at, for the prompt of a turn that goes on."""
+
+
+def followed_call(
+    invocation: Invocation, *, after: str | None = None, begins: bool = True, detach: bool = False
+) -> Invocation:
+    """The same call, which reads its turn from the offset `after` on; see `Following`. Errors: `Invalid` for what is no
+    offset.
+    """
+    start = START if after is None else read_offset(after)
+    return replace(invocation, following=Following(after=start, begins=begins, detach=detach))
+
+
+class LogChannel:
+    """Where the events and the result of a followed call go."""
+
+    def __init__(self, name: str, position: Callable[[], int], within: ResponseChannel | None = None) -> None:
+        """`name`: the log's. `position` gives the last message in the journal. `within`: where they go besides, for a
+        call that was begun by somebody who does not follow it.
+        """
+        self._name = name
+        self._position = position
+        self._within = within
+        self.log: TurnLog | None = None
+        """None until the turn begins, or its first event is told."""
+        self.error: RepertoryError | None = None
+        self.readers = 0
+        self.detached = False
+        """Whether the turn goes on without readers."""
+        self._changed: anyio.Event | None = None
+        self._from_here = within is None
+        """Whether pieces are told: those of a message that somebody else has read the first of are not."""
+
+    @property
+    def followed(self) -> bool:
+        return self.detached or self.readers > 0 or (self._within is not None and self._within.followed)
+
+    def on_left(self, callback: Callable[[], None]) -> None:
+        """Does nothing: readers come and go, and the last one says so itself."""
+
+    def begin(self, base: int) -> TurnLog:
+        """The turn is told from here on; `base`: the last message in the journal before."""
+        log = self.log = TurnLog(self._name, base)
+        self._change()
+        return log
+
+    async def publish(self, event: TurnEvent) -> None:
+        """Keep the event. It waits for the call's first reader alone, if that one does not follow it."""
+        self._from_here = self._from_here or "message" in event
+        if self._from_here:
+            self._add(event)
+        if self._within is not None and self._within.publish is not None:
+            await self._within.publish(event)
+
+    async def succeed(self, result: CallResult) -> None:
+        self._add({"result": result}).end()
+        self._change()
+        if self._within is not None:
+            await self._within.succeed(result)
+
+    def fail(self, error: RepertoryError) -> None:
+        self.error = error
+        (self.log or self.begin(self._position())).end()
+        self._change()
+        if self._within is not None:
+            self._within.fail(error)
+
+    async def begun(self) -> TurnLog:
+        """The log, when there is one."""
+        while self.log is None:
+            await self.changed()
+        return self.log
+
+    async def changed(self) -> None:
+        """Return when there is something new."""
+        if self._changed is None:
+            self._changed = anyio.Event()
+        await self._changed.wait()
+
+    def _add(self, event: TurnEvent) -> TurnLog:
+        position = self._position()
+        log = self.log or self.begin(position - 1 if "message" in event else position)
+        log.add(event, position)
+        self._change()
+        return log
+
+    def _change(self) -> None:
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set()
+
+    def reader_left(self) -> None:
+        """A reader has gone."""
+        self.readers -= 1
+        self._change()
+
+
+class TurnFollowers:
+    """The readers of one agent's turns."""
+
+    __slots__ = ("_abandon", "_context", "_journal", "_persister")
+
+    def __init__(self, context: Context, journal: ActorJournal, abandon: Callable[[Invocation], None]) -> None:
+        """`abandon` is told of a call whose last reader has gone."""
+        self._context = context
+        self._journal = journal
+        self._persister: ActorRef[PersisterMessage] = context.sibling("persister")
+        self._abandon = abandon
+
+    def new_call(
+        self, invocation: Invocation, prompt: UserMessages | InterruptResponses, time_up: RepertoryError
+    ) -> Call:
+        """The call of the stream that is being handled, which follows it. `time_up`: see `follow`."""
+        call = Call(invocation=invocation, prompt=prompt, channel=self._new_channel(), at=self._context.sent_at)
+        self.follow(call, invocation, time_up)
+        return call
+
+    def follow(self, call: Call, invocation: Invocation, time_up: RepertoryError) -> LogChannel:
+        """Bring the call's events to the caller of the stream that is being handled. `invocation` is that caller's;
+        `time_up`: what it gets when its deadline passes.
+        """
+        following, begun = invocation.following or Following(), call.invocation is invocation
+        channel = call.channel
+        if not isinstance(channel, LogChannel):
+            channel = call.channel = self._new_channel(channel)
+            if call.token is not None:  # It runs: a reader gets what was said until now from the journal.
+                channel.begin(self._journal.fold.last_message_seq)
+        channel.detached = channel.detached or (following.detach and (begun or following.begins))
+        channel.readers += 1
+        sink = self._context.sink()
+
+        def left() -> None:
+            channel.reader_left()
+            if not channel.followed:
+                self._abandon(call.invocation)
+
+        sink.on_closed = left
+        deadline = math.inf if begun else invocation.deadline
+        self._context.job(self._bring_in_time, sink, channel, invocation, (deadline, time_up), name="reader")
+        return channel
+
+    def tell_ended(self, invocation: Invocation, result: AgentResult) -> None:
+        """Tell the caller of the stream that is being handled of its turn, which is over."""
+        fold, channel = self._journal.fold, self._new_channel()
+        turn = fold.finished_turns.get(invocation.idempotency_token or "")
+        log = channel.begin(fold.last_message_seq if turn is None else turn.answer_seq)
+        log.add({"result": result}, log.base)
+        log.end()
+        self._context.job(self._bring, self._context.sink(), channel, invocation, name="reader")
+
+    def _new_channel(self, within: ResponseChannel | None = None) -> LogChannel:
+        name = f"{int(self._context.rng.uniform(0, _RUNS)):x}"
+        return LogChannel(name, lambda: self._journal.fold.last_message_seq, within)
+
+    async def _bring_in_time(
+        self,
+        sink: Sink[object],
+        channel: LogChannel,
+        invocation: Invocation,
+        until: tuple[float, RepertoryError],
+    ) -> None:
+        deadline, error = until
+        with anyio.CancelScope(deadline=deadline) as scope:
+            await self._bring(sink, channel, invocation)
+        if scope.cancelled_caught:
+            sink.fail(error)
+
+    async def _bring(self, sink: Sink[object], channel: LogChannel, invocation: Invocation) -> None:
+        """Everything after the caller's offset, until the end or until the caller has gone."""
+        following = invocation.following or Following()
+        after, log = following.after, await channel.begun()
+        void = after.piece > 0 and not log.has(after)
+        if not after.over and not log.has(after):
+            for event in await self._told_before(invocation.idempotency_token or "", after, log.base):
+                void = False
+                await sink.send(event)
+        number = log.number_after(after)
+        while not sink.closed:
+            entries = log.after(number)
+            if void and entries:
+                void = False
+                if is_piece(entries[0]):
+                    await sink.send(_void(after))
+            for entry in entries:
+                await _send(sink, entry)
+            if entries:
+                number = entries[-1].number
+            elif log.over:
+                break
+            else:
+                await channel.changed()
+        if channel.error is None:
+            sink.end()
+        else:
+            sink.fail(channel.error)
+
+    async def _told_before(self, token: str, after: Offset, until: int) -> list[TurnEvent]:
+        """The turn's messages after that offset and up to that record, from the journal."""
+        first = self._journal.fold.first_of(token)
+        if first is None or first > until or after.seq >= until:
+            return []
+        self._journal.hand_over()
+        since = max(after.seq, first - _BEFORE_MAX)
+        said = await self._persister.ask(ReadSaid(after=since, until=until), timeout_s=math.inf)
+        begun = begun_at([(one.seq, one.message) for one in said], first)
+        found = [one for one in said if one.seq >= begun]
+        return [{"message": copy_message(one.message), "offset": str(Offset(one.seq))} for one in found]
+
+
+async def _send(sink: Sink[object], entry: Entry) -> None:
+    if not sink.send_nowait(entry.event):
+        await sink.send(entry.event)
+
+
+def _void(after: Offset) -> TurnEvent:
+    """What the reader has of an answer was told by a process that has ended before the answer was stored."""
+    return {"model_retry": {"attempt": 1, "delay_s": 0.0, "error": None}, "offset": str(Offset(after.seq))}

@@ -1,0 +1,178 @@
+"""The events of a turn in their order, each with its offset, so that a reader who comes back reads on where it was.
+
+An offset names a place in the conversation, not in a connection: `17` is the message that the journal has as record 17,
+`17.b3e9.42` a piece that was told after it, `17.end` the end. A piece is known to the log alone that told it, which its
+second part names; in the process that goes on after a kill, the model is asked again, and such a piece is void.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+from repertory.core.messages import tool_results
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from repertory.core.messages import Message
+    from repertory.core.result import TurnEvent
+
+KEPT_MAX = 4096
+"""Pieces of whole messages that are kept, beside those of the message that is being told."""
+_OFFSET = re.compile(
+    r"(?P<seq>0|[1-9]\d{0,17})(?:\.(?:(?P<end>end)|(?P<run>[0-9a-f]{1,12})\.(?P<piece>[1-9]\d{0,17})))?"
+)
+
+
+class Offset(NamedTuple):
+    """How far a reader has got in a turn."""
+
+    seq: int
+    """The last message that it has, by its sequence number in the journal; 0 for none."""
+    run: str = ""
+    """The log that told the pieces after that message; empty without pieces."""
+    piece: int = 0
+    """The last of those, by its number in that log; 0 for none."""
+    over: bool = False
+    """Whether it has the end."""
+
+    def __str__(self) -> str:
+        if self.over:
+            return f"{self.seq}.end"
+        return f"{self.seq}.{self.run}.{self.piece}" if self.piece else str(self.seq)
+
+
+START = Offset(0)
+"""Before everything."""
+
+
+def read_offset(text: object) -> Offset:
+    """The offset that an event had. Errors: `Invalid` for anything else."""
+    found = _OFFSET.fullmatch(text) if isinstance(text, str) and text.isascii() else None
+    if found is None:
+        raise Invalid("after is the offset of an event", got=text if isinstance(text, str) else type(text).__name__)
+    run, piece = found["run"], found["piece"]
+    return Offset(int(found["seq"]), run or "", int(piece or 0), found["end"] is not None)
+
+
+class Entry(NamedTuple):
+    """One event of a log."""
+
+    number: int
+    """Its place in the log, from 1."""
+    offset: Offset
+    event: TurnEvent
+
+
+def is_piece(entry: Entry) -> bool:
+    """Whether a message will stand for it."""
+    return entry.offset.piece > 0
+
+
+class TurnLog:
+    """The events of one turn that runs in this process. Readers ask for what comes after the number that they have.
+
+    It keeps every message, and the pieces of the message that is being told. Of the pieces before that it keeps the
+    last `KEPT_MAX`, and so many of what running tools stream: a reader that is further behind gets the message, or the
+    tool's result, which stands for them.
+    """
+
+    __slots__ = ("_entries", "_last", "_message_at", "_pieces_before", "_streamed", "base", "over", "run")
+
+    def __init__(self, run: str, base: int) -> None:
+        """`run`: a name that no other log of this conversation has, of letters and digits. `base`: the last message in
+        the journal; those up to it are not told here.
+        """
+        self.run = run
+        self.base = base
+        self.over = False
+        self._entries: list[Entry] = []
+        self._last = 0
+        self._message_at = 0
+        """The number of the last message that was told."""
+        self._pieces_before = 0
+        """How many pieces are kept that stand before it."""
+        self._streamed = 0
+        """How many pieces are kept that tools have streamed since then."""
+
+    def add(self, event: TurnEvent, seq: int) -> None:
+        """Add an event; `seq`: the last message in the journal now, which is the event's own if it is a message."""
+        self._last += 1
+        whole = "message" in event
+        if "result" in event:
+            offset = Offset(seq, over=True)
+        else:
+            offset = Offset(seq) if whole else Offset(seq, self.run, self._last)
+        self._entries.append(Entry(self._last, offset, {**event, "offset": str(offset)}))
+        if whole:
+            self._pieces_before += self._last - self._message_at - 1
+            self._message_at, self._streamed = self._last, 0
+            if self._pieces_before > KEPT_MAX:
+                self._pieces_before = self._drop(is_piece)
+        elif "tool_stream_event" in event:
+            self._streamed += 1
+            if self._streamed > KEPT_MAX:
+                self._streamed = self._drop(lambda entry: "tool_stream_event" in entry.event)
+
+    def _drop(self, what: Callable[[Entry], bool]) -> int:
+        """Drop the oldest such entries until half of `KEPT_MAX` is left, so that it is not done each time. Returns how
+        many are left.
+        """
+        held = sum(map(what, self._entries))
+        drop, kept = held - KEPT_MAX // 2, list[Entry]()
+        for entry in self._entries:
+            if drop > 0 and what(entry):
+                drop -= 1
+            else:
+                kept.append(entry)
+        self._entries = kept
+        return min(held, KEPT_MAX // 2)
+
+    def end(self) -> None:
+        """Nothing follows."""
+        self.over = True
+
+    def has(self, after: Offset) -> bool:
+        """Whether a reader that has got so far reads on here, without anything of the journal in between."""
+        return after.run == self.run if after.piece else after.seq >= self.base
+
+    def number_after(self, after: Offset) -> int:
+        """The number of the last entry that a reader who has got so far has; 0 for none."""
+        if after.over:
+            return self._last
+        if after.piece:
+            return after.piece if after.run == self.run else 0
+        if after.seq <= self.base:
+            return 0
+        have = 0
+        for entry in self._entries:
+            if entry.offset.seq > after.seq:
+                break
+            if not is_piece(entry) and not entry.offset.over:
+                have = entry.number
+        return have
+
+    def after(self, number: int) -> list[Entry]:
+        """What comes after that number, as far as it was told and is kept."""
+        if number >= self._last:
+            return []
+        return self._entries[bisect_right(self._entries, number, key=_number_of) :]
+
+
+def _number_of(entry: Entry) -> int:
+    return entry.number
+
+
+def begun_at(said: Sequence[tuple[int, Message]], first: int) -> int:
+    """Where a turn begins whose token the message `first` carries: there, or at the prompt before it. The latter after
+    the turn was cut short: then the first message of what was said later carries the token. `said`: by sequence number.
+    """
+    begun = first
+    for seq, message in reversed([one for one in said if one[0] <= first]):
+        begun = seq
+        if message["role"] == "user" and not any(tool_results(message)):
+            break
+    return begun

@@ -1,0 +1,290 @@
+"""A turn that outlives its client: `stream(token=...)`, `attach`, and what a reader that comes back is given."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import pytest
+
+from repertory import AgentSpec, Runtime, ScriptedModel, tool
+from repertory.app.host.runtime import HostedSession
+from repertory.errors import Invalid, ModelFailed, NotFound
+from tests.app.test_peers import Site
+from tests.app.test_store_outages import Weather
+
+pytestmark = pytest.mark.anyio
+
+TEXT = "one two three four five six seven eight nine ten"
+
+
+class Typing(ScriptedModel):
+    """Takes a second for each piece of its answer."""
+
+    def __init__(self, *replies: Any, pause_s: float = 1.0) -> None:
+        super().__init__([*(replies or (TEXT,))], loop=True, chunk=4)
+        self.pause_s = pause_s
+
+    async def stream(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        async with aclosing(super().stream(*args, **options)) as events:
+            async for event in events:
+                await anyio.sleep(self.pause_s)
+                yield event
+
+
+def hosted(runtime: Runtime, model: ScriptedModel, **options: Any) -> HostedSession:
+    return runtime.agent(AgentSpec(model=model, **options)).session("s")
+
+
+async def read(events: Any, most: int = 10**6) -> list[dict[str, Any]]:
+    """The first events, after which the reader is gone."""
+    found: list[dict[str, Any]] = []
+    async with aclosing(events) as told:
+        async for event in told:
+            found.append(event)
+            if len(found) >= most:
+                break
+    return found
+
+
+def pieces(events: list[dict[str, Any]]) -> str:
+    return "".join(str(event["data"]) for event in events if "data" in event)
+
+
+def texts(events: list[dict[str, Any]]) -> list[str]:
+    return [event["message"]["content"][0]["text"] for event in events if "message" in event]
+
+
+async def test_every_event_of_a_turn_with_a_token_has_an_offset_of_its_own() -> None:
+    async with Runtime(sessions=Weather()) as runtime:
+        session = hosted(runtime, ScriptedModel([TEXT], loop=True))
+        events = await read(session.stream("Count.", token="t"))
+        offsets = [event["offset"] for event in events]
+        assert len(set(offsets)) == len(offsets) > 5
+        assert offsets[0] == "1"
+        assert offsets[-1].endswith(".end")
+        assert not any("offset" in event for event in await read(session.stream("Again.")))
+
+
+async def test_a_turn_that_is_detached_goes_on_when_its_reader_has_left() -> None:
+    async with Runtime(sessions=Weather()) as runtime:
+        session = hosted(runtime, Typing())
+        first = await read(session.stream("Count.", token="t", detach=True), most=9)
+        assert 0 < len(pieces(first)) < len(TEXT)
+        rest = await read(session.attach("t", after=first[-1]["offset"]))
+        assert pieces(first) + pieces(rest) == TEXT
+        assert str(rest[-1]["result"]).strip() == TEXT
+        assert not {event["offset"] for event in first} & {event["offset"] for event in rest}
+
+
+async def test_a_turn_that_is_not_detached_ends_with_its_last_reader() -> None:
+    async with Runtime(sessions=Weather()) as runtime:
+        session = hosted(runtime, Typing())
+        await read(session.stream("Count.", token="t"), most=5)
+        assert str(await session.invoke("Go on.")).strip() == TEXT
+        assert len([message for message in await session.history() if message["role"] == "user"]) == 2
+
+        async with aclosing(session.stream("Again.", token="u")) as begun:
+            await anext(begun)
+            other = session.attach("u")
+            await anext(other)
+        rest = await read(other)
+        assert pieces(rest) == TEXT
+        assert rest[-1]["result"].stop_reason == "end_turn"
+
+
+async def test_readers_of_one_turn_get_the_same_events_wherever_they_begin() -> None:
+    async with Runtime(sessions=Weather()) as runtime:
+        session = hosted(runtime, Typing())
+        whole: list[dict[str, Any]] = []
+        late: list[dict[str, Any]] = []
+
+        async def come_late(after_s: float) -> None:
+            await anyio.sleep(after_s)
+            late.extend(await read(session.attach("t")))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(come_late, 5.5)
+            whole.extend(await read(session.stream("Count.", token="t")))
+        assert late == whole
+        same = await read(session.stream("Count.", token="t"))
+        assert (texts(same), pieces(same)) == (texts(whole), "")
+
+
+async def test_the_answer_stands_for_its_pieces_once_the_turn_is_over() -> None:
+    weather = Weather()
+    async with Runtime(sessions=weather) as runtime:
+        session = hosted(runtime, Typing())
+        first = await read(session.stream("Count.", token="t", detach=True), most=9)
+        await session.invoke("And then?")
+        rest = await read(session.attach("t", after=first[-1]["offset"]))
+        assert texts(rest) == [TEXT]
+        assert pieces(rest) == ""
+    async with Runtime(sessions=weather) as runtime:
+        session = hosted(runtime, Typing())
+        assert await read(session.attach("t", after=rest[-1]["offset"])) == []
+        again = await read(session.attach("t"))
+        assert texts(again) == ["Count.", TEXT]
+        assert [event["offset"] for event in again] == [
+            "1",
+            first[-1]["offset"].split(".")[0].replace("1", "2"),
+            "2.end",
+        ]
+        assert str(again[-1]["result"]).strip() == TEXT
+
+
+async def test_a_turn_with_tools_is_read_on_from_any_of_its_events() -> None:
+    @tool
+    async def add(a: int, b: int) -> str:
+        """Add."""
+        await anyio.sleep(1)
+        return str(a + b)
+
+    replies = [{"toolUse": {"name": "add", "input": {"a": 1, "b": 2}}}, "It is three."]
+    for most in range(1, 40):
+        async with Runtime(sessions=Weather()) as runtime:
+            session = hosted(runtime, Typing(*replies, pause_s=0.1), tools=[add])
+            first = await read(session.stream("Add.", token="t", detach=True), most=most)
+            rest = [] if "result" in first[-1] else await read(session.attach("t", after=first[-1]["offset"]))
+            events = [*first, *rest]
+            assert [next(iter(event)) for event in events if "message" in event] == ["message"] * 4
+            assert len({event["offset"] for event in events}) == len(events)
+            assert pieces(events) == "It is three."
+            assert str(events[-1]["result"]).strip() == "It is three."
+            assert sum("tool_finished" in event for event in events) == 1
+
+
+async def test_a_turn_begun_without_a_reader_is_read_from_its_next_message() -> None:
+    async with Runtime(sessions=Weather()) as runtime, anyio.create_task_group() as group:
+        session = hosted(runtime, Typing())
+        group.start_soon(lambda: session.invoke("Count.", idempotency_token="t"))
+        await anyio.sleep(6)
+        events = await read(session.attach("t"))
+        assert texts(events) == ["Count.", TEXT]
+        assert pieces(events) == ""
+        assert "result" in events[-1]
+
+
+async def test_a_turn_that_failed_goes_on_for_who_attaches() -> None:
+    weather = Weather()
+    async with Runtime(sessions=weather) as runtime:
+        session = hosted(runtime, ScriptedModel([ModelFailed("no"), TEXT], chunk=4), retry_strategy=None)
+        with pytest.raises(ModelFailed):
+            await read(session.stream("Count.", token="t", detach=True))
+        events = await read(session.attach("t"))
+        assert texts(events) == ["Count.", TEXT]
+        assert pieces(events) == TEXT
+
+
+async def test_pieces_of_an_answer_that_was_cut_off_are_void_in_the_next_process() -> None:
+    weather = Weather()
+    first: list[dict[str, Any]] = []
+    with anyio.CancelScope() as scope:
+        async with Runtime(sessions=weather, drain_timeout_s=0.5) as runtime:
+            session = hosted(runtime, Typing())
+            first = await read(session.stream("Count.", token="t", detach=True), most=11)
+            scope.cancel()
+    async with Runtime(sessions=weather, wakes_max=0) as runtime:
+        session = hosted(runtime, Typing())
+        rest = await read(session.attach("t", after=first[-1]["offset"]))
+        shown = [next(iter(event)) for event in rest]
+        if "message" not in shown[0]:
+            assert shown[0] == "model_retry"
+        assert texts(rest)[-1] == TEXT
+        assert pieces(rest) == TEXT
+
+
+async def test_unknown_tokens_and_offsets_are_refused_by_type() -> None:
+    async with Runtime(sessions=Weather()) as runtime:
+        session = hosted(runtime, ScriptedModel([TEXT], loop=True))
+        with pytest.raises(NotFound, match="token"):
+            await read(session.attach("nobody"))
+        with pytest.raises(Invalid, match="token"):
+            await read(session.stream("Hi", detach=True))
+        for bad in ("", "x", "-1", "1.", "1.a", "1.a.0", "1.A.1", "01", "1.end.2", "1" * 30, "\u0661"):
+            with pytest.raises(Invalid, match="offset"):
+                await read(session.attach("t", after=bad))
+        with pytest.raises(Invalid):
+            await read(session.attach("../t"))
+
+
+async def test_a_turn_in_another_process_is_followed_and_read_on_there() -> None:
+    site = Site()
+    async with (
+        site.process("a", model=Typing()) as a,
+        site.process("b") as b,
+        site.process("gate", room=0) as gate,
+    ):
+        await anyio.sleep(3)
+        assert str(await a.agent.session("s").invoke("Hello")).strip() == TEXT
+        first = await read(gate.agent.session("s").stream("Count.", token="t", detach=True), most=9)
+        second = await read(b.agent.session("s").attach("t", after=first[-1]["offset"]), most=6)
+        third = await read(gate.agent.session("s").attach("t", after=second[-1]["offset"]))
+        assert pieces([*first, *second, *third]) == TEXT
+        assert str(third[-1]["result"]).strip() == TEXT
+        assert third[-1]["offset"].endswith(".end")
+        with pytest.raises(NotFound):
+            await read(b.agent.session("s").attach("nobody"))
+
+
+async def test_a_followed_turn_has_no_piece_twice_over_broken_connections() -> None:
+    site = Site()
+    async with site.process("a", [TEXT]) as a, site.process("gate", room=0) as gate:
+        del a
+        await anyio.sleep(3)
+        await gate.agent.session("s").invoke("open it")
+        for cut in range(1, 24):
+            site.network.cut_after("a", cut)
+            events = await read(gate.agent.session("s").stream("again", token=f"t{cut}", detach=True))
+            assert pieces(events) == TEXT
+            assert len({event["offset"] for event in events}) == len(events)
+
+
+async def test_readers_that_come_and_go_at_random_miss_nothing(rng: random.Random) -> None:
+    """Whatever they do, the pieces that a reader has of a message are a part of it without gaps, and nothing is told
+    twice.
+    """
+
+    @tool
+    async def look(n: int) -> str:
+        """Look."""
+        await anyio.sleep(rng.uniform(0, 1))
+        return str(n)
+
+    replies = ["Hello there, everybody.", {"toolUse": {"name": "look", "input": {"n": 1}}}, TEXT]
+    for _ in range(12):
+        async with Runtime(sessions=Weather()) as runtime:
+            session = hosted(runtime, Typing(*replies, pause_s=0.05), tools=[look])
+
+            async def one(token: str, session: HostedSession = session) -> None:
+                events: list[dict[str, Any]] = []
+                begun = False
+                while not (events and "result" in events[-1]):
+                    most = rng.randint(1, 12)
+                    if not begun or rng.random() < 0.1:
+                        events = await read(session.stream("Go.", token=token, detach=True), most)
+                        begun = True
+                    else:
+                        events += await read(session.attach(token, after=events[-1]["offset"]), most)
+                    await anyio.sleep(rng.choice([0, 0.1, 0.7, 3]))
+                check(events)
+
+            async with anyio.create_task_group() as group:
+                for token in ("t", "t", "u"):
+                    group.start_soon(one, token)
+
+
+def check(events: list[dict[str, Any]]) -> None:
+    assert len({event["offset"] for event in events}) == len(events)
+    told = ""
+    for event in events:
+        if "data" in event:
+            told += event["data"]
+        elif "message" in event:
+            text = "".join(block.get("text", "") for block in event["message"]["content"])
+            assert text.startswith(told)
+            told = ""
+    assert [event["message"]["role"] for event in events if "message" in event][-1] == "assistant"
