@@ -112,6 +112,7 @@ class Runtime:
         if type(cast("object", wakes_max)) is not int or wakes_max < 0:
             raise Invalid("wakes_max is a number of sessions, or 0", got=wakes_max)
         self._wakes_max = wakes_max
+        self._drain_timeout_s = drain_timeout_s
         self._served: dict[str, HostedAgent | HostedOrchestrator[Any]] = {}
         """By the name under which they owe: what may be woken."""
         self._sessions = later.check_place(sessions, "sessions")
@@ -323,6 +324,16 @@ class Runtime:
     def started(self) -> bool:
         """Whether its block was entered, or `start` was called; also when it has ended since."""
         return self._task.begun
+
+    @property
+    def drain_timeout_s(self) -> float:
+        """How long shutting down may take in all."""
+        return self._drain_timeout_s
+
+    @property
+    def shares_sessions(self) -> bool:
+        """Whether other runtimes may answer for its sessions too: it was made with `peers`."""
+        return self._peers is not None
 
     @property
     def agents(self) -> Mapping[str, HostedAgent]:

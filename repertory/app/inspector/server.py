@@ -11,7 +11,8 @@ import anyio
 
 from repertory.app.inspector.guard import is_loopback
 from repertory.app.inspector.inspector import Inspector
-from repertory.app.serving.web_server import listen_at, serve_web, split_address, url_of
+from repertory.app.serving.listening import listen_at, split_address, url_of
+from repertory.app.serving.web_server import serve_web
 from repertory.backends.worker_threads import run_in_thread
 from repertory.errors import Invalid
 

@@ -20,6 +20,7 @@ from typing import Protocol, TypeAlias, cast
 
 import msgspec.inspect as kinds
 from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.core.configuration.checks import faults_between_keys
 from repertory.core.configuration.tables import Configuration
@@ -66,6 +67,13 @@ class ConfigurationFile(Struct, frozen=True, kw_only=True):
     """What its faults are told by: the path, as it was given."""
     values: Configuration
     positions: TomlPositions
+
+    def with_workers(self, workers: int) -> ConfigurationFile:
+        """The same with another number of workers. Errors: `WrongConfiguration` for what does not fit to that."""
+        values = replace(self.values, service=replace(self.values.service, workers=workers))
+        if faults := [self.fault(path, text) for path, text in faults_between_keys(values)]:
+            raise WrongConfiguration(faults)
+        return replace(self, values=values)
 
     def fault(self, path: KeyPath, text: str) -> ConfigurationFault:
         """What was found wrong with a key when its value was used."""

@@ -105,7 +105,8 @@ class Fleet:
         """When workers are to be started that have failed before, or that wait for the first one."""
         self._renewing: tuple[int, ...] = ()
         """Workers that are still to be replaced, in order."""
-        self._ever_ready = False
+        self._were_ready: frozenset[int] = frozenset()
+        """Whoever has answered requests since the fleet began, of those that may still be there."""
         self._stops = 0
         self._code = 0
         self._left = False
@@ -119,6 +120,10 @@ class Fleet:
     def ready(self) -> Sequence[int]:
         """The workers that answer."""
         return [each.number for each in self.workers.values() if each.state == "ready"]
+
+    def allow_to_end(self, end_s: float) -> None:
+        """How long a worker may take to end is known now."""
+        self._settings = replace(self._settings, end_s=end_s)
 
     def next_deadline(self) -> float:
         """When `tick` has something to do; infinite if only an event can bring that."""
@@ -147,7 +152,8 @@ class Fleet:
         worker = self.workers.get(number)
         if worker is None or worker.state != "starting":
             return []
-        first, self._ever_ready = not self._ever_ready, True
+        first = not self._were_ready
+        self._were_ready |= {number}
         self.workers[number] = replace(worker, state="ready", deadline=_NEVER, replaces=None)
         commands: list[FleetCommand] = []
         if first:
@@ -167,6 +173,7 @@ class Fleet:
         if worker is None:
             return []
         if self.is_stopping:
+            self._code = self._code or (1 if code and number in self._were_ready else 0)
             return self._leave_if_empty()
         if worker.state == "ending":
             return self._renew_next(now)
@@ -189,7 +196,7 @@ class Fleet:
 
     def renew(self, now: float) -> Sequence[FleetCommand]:
         """Replace every worker, one after the other, without a moment in which nobody answers."""
-        if self.is_stopping or not self._ever_ready:
+        if self.is_stopping or not self._were_ready:
             return []
         under_way = any(each.replaces is not None for each in self.workers.values())
         self._renewing = tuple(self.ready)
@@ -216,7 +223,7 @@ class Fleet:
 
     def _after_failure(self, worker: FleetWorker, code: int, now: float) -> Sequence[FleetCommand]:
         told = Remark("a worker has ended by itself", worker.number, code, is_bad=True)
-        if code == WRONG_USAGE and not self._ever_ready:
+        if code == WRONG_USAGE and not self._were_ready:
             return self._give_up(code, now)
         since = now - self._settings.period_s
         self._failures = (*(at for at in self._failures if at > since), now)
