@@ -74,7 +74,7 @@ def run_serve(options: argparse.Namespace) -> int:
     try:
         settings = settings_from(options)
         environ, secret = _with_secret(settings, os.environ)
-    except (WrongConfiguration, Invalid) as error:
+    except (Invalid, NotFound) as error:
         sys.stderr.write(told_error(error))
         return 2
 
@@ -156,7 +156,7 @@ def _run_here(
 
     try:
         prepared = prepare(settings, load_target, environ)
-    except (Invalid, ImportError) as error:
+    except (Invalid, NotFound, ImportError) as error:
         sys.stderr.write(told_error(error))
         return 2
     return run_process(prepared, settings, listening, started=lambda: say(prepared.report()))

@@ -74,7 +74,7 @@ def _imported(name: str) -> object:
         raise Invalid(f"the module `{name}` cannot be imported: it needs `{error.name}`") from error
     except Exception as error:
         told = f": {error}" if isinstance(error, RepertoryError | ImportError) else ""
-        what = f"{type(error).__name__}{told} (at {_raised_at(error)})"
+        what = f"{type(error).__name__}{told} (at {raised_at(error)})"
         raise Invalid(f"the module `{name}` cannot be imported: {what}") from error
 
 
@@ -82,10 +82,11 @@ def _called(make: Callable[[], T]) -> T:
     try:
         return make()
     except Exception as error:
-        raise Invalid(f"it cannot be made: {type(error).__name__} (at {_raised_at(error)})") from error
+        raise Invalid(f"it cannot be made: {type(error).__name__} (at {raised_at(error)})") from error
 
 
-def _raised_at(error: Exception) -> str:
+def raised_at(error: Exception) -> str:
+    """The file and the line at which it was raised."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}"
     trace = error.__traceback__

@@ -7,6 +7,7 @@ more, and drains when what it has been asked is answered.
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -18,14 +19,15 @@ from msgspec.structs import asdict
 from repertory.app.asgi.app import asgi_app
 from repertory.app.asgi.service import Authenticate, Caller, bearer_tokens
 from repertory.app.configuration.building import runtime_from, tokens_from
-from repertory.app.configuration.sources import Sources, find_modules_in, load_configuration
+from repertory.app.configuration.sources import Sources, find_modules_in, load_configuration, raised_at
 from repertory.app.host.edge import shortened_error
 from repertory.app.serving.logging_setup import log_to_stderr, set_telemetry_up
 from repertory.app.serving.settings import TOKEN, ServedReport, ServeSettings
 from repertory.app.serving.web_server import serve_web
 from repertory.core.configuration.tables import LogsTable
 from repertory.core.serving.admission import ServiceLimits
-from repertory.errors import Invalid
+from repertory.errors import Invalid, RepertoryError
+from repertory.logs import INFO, note
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from repertory.app.host.reports import DrainReport
     from repertory.app.host.runtime import Runtime
 
+_LOG = logging.getLogger("repertory.app")
 LAST_ANSWERS_S = 2.0
 """How long requests may take after the drain, which has ended their turns."""
 
@@ -62,10 +65,20 @@ def prepare(
     if settings.configuration is not None:
         prepared = _of_configuration(settings, Path(settings.configuration), environ)
     else:
-        prepared = _of_target(settings, load_target(settings.target or ""), environ)
+        prepared = _of_target(settings, _loaded(settings.target or "", load_target), environ)
     if settings.workers > 1 and not prepared.runtime.shares_sessions:
         raise Invalid("several workers share sessions by peers: write Runtime(sessions=..., peers=Peers())")
     return prepared
+
+
+def _loaded(target: str, load_target: Callable[[str], Runtime]) -> Runtime:
+    try:
+        return load_target(target)
+    except (RepertoryError, ImportError):
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__} (at {raised_at(error)})"
+        raise Invalid(f"the program `{target}` cannot be loaded: {what}") from error
 
 
 def _of_target(settings: ServeSettings, runtime: Runtime, environ: Mapping[str, str]) -> PreparedService:
@@ -158,6 +171,10 @@ async def serve_prepared(
     token = anyio.lowlevel.current_token()
     orders(lambda: anyio.from_thread.run_sync(retired.set, token=token))
 
+    def end() -> None:
+        note(_LOG, INFO, "no more requests are taken, and those in flight are answered", in_flight=service.in_progress)
+        service.leave()
+
     async def until_it_ends() -> None:
         async with anyio.create_task_group() as either:
 
@@ -175,10 +192,11 @@ async def serve_prepared(
             listening,
             until=until_it_ends,
             started=started,
-            ending=service.leave,
+            ending=end,
             grace_s=runtime.drain_timeout_s + LAST_ANSWERS_S,
         )
-    return await runtime.drain()  # the report of the drain that has ended the block
+        await runtime.drain()
+    return await runtime.drain()  # which is over: this gives its report
 
 
 class LastAnswers:

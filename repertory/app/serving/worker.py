@@ -17,7 +17,7 @@ import msgspec
 
 from repertory.app.serving.settings import ServeSettings
 from repertory.core.serving.fleet import WRONG_USAGE
-from repertory.errors import Invalid, RepertoryError
+from repertory.errors import Invalid, NotFound, RepertoryError
 
 RETIRE = b"r"
 
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
 
     try:
         prepared = prepare(settings, load_target, os.environ)
-    except (Invalid, ImportError) as error:
+    except (Invalid, NotFound, ImportError) as error:
         sys.stderr.write(told_error(error))
         return WRONG_USAGE
 

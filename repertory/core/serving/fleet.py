@@ -177,6 +177,8 @@ class Fleet:
             return self._leave_if_empty()
         if worker.state == "ending":
             return self._renew_next(now)
+        if any(each.replaces == number for each in self.workers.values()):
+            return [Remark("a worker has ended before its successor answered", number, code, is_bad=True)]
         if worker.replaces is not None and worker.replaces in self.workers:
             self._renewing = ()
             return [Remark("a new worker has failed: the old ones stay", number, code, is_bad=True)]
@@ -198,9 +200,8 @@ class Fleet:
         """Replace every worker, one after the other, without a moment in which nobody answers."""
         if self.is_stopping or not self._were_ready:
             return []
-        under_way = any(each.replaces is not None for each in self.workers.values())
         self._renewing = tuple(self.ready)
-        return [] if under_way else self._renew_next(now)
+        return self._renew_next(now)
 
     def _launch(self, now: float, replaces: int | None = None) -> Iterator[FleetCommand]:
         number, self._next = self._next, self._next + 1
@@ -213,8 +214,11 @@ class Fleet:
             self.workers[worker.number] = replace(worker, state="ending", deadline=now + self._settings.end_s)
 
     def _renew_next(self, now: float) -> Sequence[FleetCommand]:
-        """Start the successor of the next worker that still is there; nothing when all are replaced."""
-        while self._renewing:
+        """Start the successor of the next worker that still is there. Nothing while another one is being replaced, or
+        when all are.
+        """
+        under_way = any(each.replaces is not None or each.state == "ending" for each in self.workers.values())
+        while self._renewing and not under_way:
             number, *rest = self._renewing
             self._renewing = tuple(rest)
             if number in self.workers and self.workers[number].state == "ready":
