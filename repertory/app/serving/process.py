@@ -7,6 +7,7 @@ more, and drains when what it has been asked is answered.
 
 from __future__ import annotations
 
+import gc
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -133,7 +134,8 @@ def run_process(
     started: Callable[[], object],
     orders: Callable[[Callable[[], object]], object] = lambda retire: None,
 ) -> int:
-    """Serve until a signal, on an event loop of its own. Returns the exit code: 0, or 1 when something was not stored.
+    """Serve until a signal, on an event loop of its own, in a process that ends then. Returns the exit code: 0, or 1
+    when something was not stored.
 
     `started` is called when requests are taken. `orders` is given a function, to be called from any thread, that has
     this process retire.
@@ -147,6 +149,7 @@ def run_process(
         report = anyio.run(main, backend=settings.loop, backend_options=options)
     except ExceptionGroup as error:
         raise shortened_error(error) from None
+    gc.freeze()  # The interpreter would look through every object once more at its exit: 70 ms of 80.
     return 1 if report.not_stored else 0
 
 

@@ -330,8 +330,7 @@ class AgentTable(Struct, frozen=True, kw_only=True):
     model: Annotated[
         Text | ModelTable,
         Meta(
-            description="`provider`, `provider:id` (anthropic, bedrock, offline, openai), the id of a Bedrock model,"
-            " or a table.",
+            description="`provider`, `provider:id`, the id of a Bedrock model, or a table.",
             examples=["anthropic:claude-sonnet-4-5"],
         ),
     ]
@@ -470,7 +469,7 @@ class PeersTable(Struct, frozen=True, kw_only=True):
 
 
 class QueueTable(Struct, frozen=True, kw_only=True):
-    """Where `repertory work` takes its jobs."""
+    """Where a worker takes its jobs."""
 
     url: Annotated[TextOrSecret, Meta(description="The queue, as `--queue` takes it.")]
     concurrency: Annotated[Count | None, Meta(description="Jobs at the same time; else the worker's default.")] = None
@@ -486,7 +485,7 @@ class Configuration(Struct, frozen=True, kw_only=True):
     mcp: Annotated[dict[str, McpTable], Meta(description="Tool servers, by name.")] = {}
     service: Annotated[ServiceTable, Meta(description="What is served, and to whom.")] = ServiceTable()
     peers: Annotated[PeersTable | None, Meta(description="How processes share the sessions.")] = None
-    queue: Annotated[QueueTable | None, Meta(description="Where `repertory work` takes its jobs.")] = None
+    queue: Annotated[QueueTable | None, Meta(description="Where a worker takes its jobs.")] = None
     logs: Annotated[LogsTable, Meta(description="What is written to standard error.")] = LogsTable()
     telemetry: Annotated[TelemetryTable | None, Meta(description="Spans and metrics; without it none.")] = None
 
