@@ -116,6 +116,7 @@ KEYWORDS_FOR_LATER: dict[str, str] = {
     "repertory/app/host/telemetry.py": "the options of an exporter pass through",
     "repertory/app/strands/shapes.py": "the documented methods may be given more by a later version",
     "repertory/app/agent/tools.py": "calling a tool by name passes the tool's own arguments",
+    "repertory/app/serving/web_server.py": "the server's logger is called as the server calls it",
     "repertory/app/inspector/inspector.py": "the values of a template are given by name",
     "repertory/app/inspector/pages.py": "the values of a template are given by name",
     "repertory/app/agent/printer.py": "a callback handler is given the fields of an event as keywords",
