@@ -11,6 +11,7 @@ from contextlib import aclosing
 from itertools import chain, repeat
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
 
 import anyio
 import msgspec
@@ -22,6 +23,7 @@ from repertory.app.asgi.bodies import AnswerInterrupts, BeginTurn, TurnAnswer, T
 from repertory.app.asgi.problems import Problem
 from repertory.app.asgi.sse import MEDIA_TYPE, EventStream, turn_events
 from repertory.core.message_tree.json_files import decoded
+from repertory.core.turn_log import read_offset
 from repertory.core.wire import event_to_json
 from repertory.errors import NotFound
 
@@ -80,6 +82,8 @@ class Turns:
         session, token = self._session(request, caller), self._token(request)
         raw = flag_in(request, "raw")
         after = request.headers.get(LAST_EVENT_ID) or request.query_params.get("after") or None
+        if after is not None and read_offset(after).over:  # A browser comes back even then; a turn cut short stays so.
+            return Response(status_code=204)
         return self._stream(request, token, _follow(session, token, after), raw=raw)
 
     async def cancel(self, request: Request, caller: Caller) -> Response:
@@ -129,7 +133,8 @@ class Turns:
 
     def _at(self, request: Request, token: str) -> dict[str, str]:
         """Where the turn is found from now on."""
-        path = request.app.url_path_for("turn", **{**request.path_params, "token": token})
+        named = {**request.path_params, "token": token}
+        path = request.app.url_path_for("turn", **{name: quote(value, safe="") for name, value in named.items()})
         return {"location": f"{request.scope.get('root_path', '')}{path}"}
 
 

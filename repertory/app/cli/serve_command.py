@@ -152,10 +152,10 @@ def _run_here(
     settings: ServeSettings, listening: socket, environ: Mapping[str, str], say: Callable[[ServedReport], object]
 ) -> int:
     from repertory.app.cli.targets import load_target  # loaded when used: they need an extra
-    from repertory.app.serving.process import prepare, run_process
+    from repertory.app.serving.process import prepare_service, run_process
 
     try:
-        prepared = prepare(settings, load_target, environ)
+        prepared = prepare_service(settings, load_target, environ)
     except (Invalid, NotFound, ImportError) as error:
         sys.stderr.write(told_error(error))
         return 2

@@ -57,7 +57,7 @@ class PreparedService(NamedTuple):
         )
 
 
-def prepare(
+def prepare_service(
     settings: ServeSettings, load_target: Callable[[str], Runtime], environ: Mapping[str, str]
 ) -> PreparedService:
     """Make what is served. Errors: `WrongConfiguration`; `Invalid` for a target that is none, and for workers that do

@@ -22,16 +22,16 @@ from repertory.errors import Invalid, NotFound, RepertoryError
 RETIRE = b"r"
 
 
-def main(arguments: list[str]) -> int:
+def run_worker(arguments: list[str]) -> int:
     """Serve as the parent says. Returns the exit code."""
     settings = msgspec.json.decode(arguments[0], type=ServeSettings)
     listening, orders, reports = (_own(int(each)) for each in arguments[1:])
     from repertory.app.cli.serve_command import told_error  # what is wrong is told as by the command itself
     from repertory.app.cli.targets import load_target
-    from repertory.app.serving.process import prepare, run_process
+    from repertory.app.serving.process import prepare_service, run_process
 
     try:
-        prepared = prepare(settings, load_target, os.environ)
+        prepared = prepare_service(settings, load_target, os.environ)
     except (Invalid, NotFound, ImportError) as error:
         sys.stderr.write(told_error(error))
         return WRONG_USAGE
@@ -64,4 +64,4 @@ def _obey(orders: int, retire: Callable[[], object]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_worker(sys.argv[1:]))

@@ -14,8 +14,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
-Count: TypeAlias = Annotated[int, Meta(ge=1)]
+PositiveSeconds: TypeAlias = Annotated[float, Meta(gt=0)]
+PositiveCount: TypeAlias = Annotated[int, Meta(ge=1)]
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 PythonName: TypeAlias = Annotated[
     str, Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", examples=["mytools:lookup"], title="module:name")
@@ -45,9 +45,13 @@ TextOrSecret: TypeAlias = str | SecretSource
 class PatienceTable(Struct, frozen=True, kw_only=True):
     """What a session does while its store is down, slow or full."""
 
-    wait_s: Annotated[Seconds, Meta(description="Seconds that a call waits for its records to be stored.")] = 30.0
-    records_max: Annotated[Count, Meta(description="Records of one conversation that may wait in memory.")] = 1000
-    bytes_max: Annotated[Count, Meta(description="The same in bytes.")] = 16 * 1024 * 1024
+    wait_s: Annotated[PositiveSeconds, Meta(description="Seconds that a call waits for its records to be stored.")] = (
+        30.0
+    )
+    records_max: Annotated[PositiveCount, Meta(description="Records of one conversation that may wait in memory.")] = (
+        1000
+    )
+    bytes_max: Annotated[PositiveCount, Meta(description="The same in bytes.")] = 16 * 1024 * 1024
     busy_s: Annotated[
         float, Meta(ge=0, description="Seconds that a call waits for another process to release its session.")
     ] = 30.0
@@ -56,7 +60,7 @@ class PatienceTable(Struct, frozen=True, kw_only=True):
 class RuntimeTable(Struct, frozen=True, kw_only=True):
     """How the process hosts sessions, and how it ends."""
 
-    drain_timeout_s: Annotated[Seconds, Meta(description="Seconds that ending may take in all.")] = 25.0
+    drain_timeout_s: Annotated[PositiveSeconds, Meta(description="Seconds that ending may take in all.")] = 25.0
     idle_timeout_s: Annotated[
         float, Meta(ge=0, description="Seconds that a session without a message stays in memory.")
     ] = 120.0
@@ -119,7 +123,7 @@ class PostgresSessionsTable(Struct, frozen=True, kw_only=True, tag_field="kind",
     pooled: Annotated[
         bool, Meta(description="Whether `url` leads to a pooler that gives each transaction another connection.")
     ] = False
-    connections: Annotated[Count, Meta(description="The most connections.")] = 8
+    connections: Annotated[PositiveCount, Meta(description="The most connections.")] = 8
     remember: Annotated[
         bool, Meta(description="Whether every message is a memory too, for a `postgres` memory of the same schema.")
     ] = False
@@ -188,7 +192,9 @@ SessionsTable: TypeAlias = (
 
 class _Memory(Struct, frozen=True, kw_only=True):
     description: Annotated[Text | None, Meta(description="What the model is told that this memory holds.")] = None
-    max_search_results: Annotated[Count | None, Meta(description="The most entries that a search finds.")] = None
+    max_search_results: Annotated[PositiveCount | None, Meta(description="The most entries that a search finds.")] = (
+        None
+    )
     scope: Annotated[Text | None, Meta(description="Whose memories they are, where stores share a place.")] = None
 
 
@@ -213,7 +219,7 @@ class PostgresMemoryTable(_Memory, frozen=True, kw_only=True, tag_field="kind", 
     pooled: Annotated[
         bool, Meta(description="Whether `url` leads to a pooler that gives each transaction another connection.")
     ] = False
-    connections: Annotated[Count, Meta(description="The most connections.")] = 4
+    connections: Annotated[PositiveCount, Meta(description="The most connections.")] = 4
     writable: Annotated[bool, Meta(description="Whether agents may add to it.")] = True
     extraction: Annotated[bool, Meta(description="Whether memories are made of what is said, behind the answers.")] = (
         False
@@ -269,9 +275,9 @@ class ModelTable(Struct, frozen=True, kw_only=True):
     api_key: Annotated[SecretSource | None, Meta(description="The key; else that of the environment.")] = None
     base_url: Annotated[Text | None, Meta(description="Another address of the service.")] = None
     region: Annotated[Text | None, Meta(description="Of Amazon Bedrock; else that of the environment.")] = None
-    read_timeout_s: Annotated[Seconds | None, Meta(description="Seconds between two pieces of an answer, at most.")] = (
-        None
-    )
+    read_timeout_s: Annotated[
+        PositiveSeconds | None, Meta(description="Seconds between two pieces of an answer, at most.")
+    ] = None
     settings: Annotated[
         FreeTable, Meta(description="The provider's settings, such as `max_tokens`, `temperature`, `params`.")
     ] = {}
@@ -282,7 +288,7 @@ class SlidingTable(Struct, frozen=True, kw_only=True, tag_field="kind", tag="sli
 
     window_size: Annotated[int, Meta(ge=0, description="Messages, not pairs.")] = 40
     truncate_results: Annotated[bool, Meta(description="Whether long tool results are shortened first.")] = True
-    pin_first: Annotated[Count | None, Meta(description="Messages at the start that stay shown.")] = None
+    pin_first: Annotated[PositiveCount | None, Meta(description="Messages at the start that stay shown.")] = None
 
 
 class SummarizingTable(Struct, frozen=True, kw_only=True, tag_field="kind", tag="summarizing"):
@@ -293,7 +299,7 @@ class SummarizingTable(Struct, frozen=True, kw_only=True, tag_field="kind", tag=
     ] = 0.3
     preserve_recent_messages: Annotated[int, Meta(ge=0, description="Messages that stay as they are.")] = 10
     system_prompt: Annotated[Text | None, Meta(description="What the model is told to do.")] = None
-    pin_first: Annotated[Count | None, Meta(description="Messages at the start that stay shown.")] = None
+    pin_first: Annotated[PositiveCount | None, Meta(description="Messages at the start that stay shown.")] = None
 
 
 class WholeTable(Struct, frozen=True, kw_only=True, tag_field="kind", tag="null"):
@@ -306,21 +312,21 @@ ConversationTable: TypeAlias = SlidingTable | SummarizingTable | WholeTable
 class LimitsTable(Struct, frozen=True, kw_only=True):
     """Limits of one call."""
 
-    turns: Annotated[Count | None, Meta(description="Model calls.")] = None
-    total_tokens: Annotated[Count | None, Meta(description="Tokens of all model calls.")] = None
-    output_tokens: Annotated[Count | None, Meta(description="Output tokens of all model calls.")] = None
-    result_bytes: Annotated[Count | None, Meta(description="Bytes of one tool result (10 MiB).")] = None
-    answer_bytes: Annotated[Count | None, Meta(description="Bytes of one answer (16 MiB).")] = None
-    prompt_bytes: Annotated[Count | None, Meta(description="Bytes of the prompt (32 MiB).")] = None
+    turns: Annotated[PositiveCount | None, Meta(description="Model calls.")] = None
+    total_tokens: Annotated[PositiveCount | None, Meta(description="Tokens of all model calls.")] = None
+    output_tokens: Annotated[PositiveCount | None, Meta(description="Output tokens of all model calls.")] = None
+    result_bytes: Annotated[PositiveCount | None, Meta(description="Bytes of one tool result (10 MiB).")] = None
+    answer_bytes: Annotated[PositiveCount | None, Meta(description="Bytes of one answer (16 MiB).")] = None
+    prompt_bytes: Annotated[PositiveCount | None, Meta(description="Bytes of the prompt (32 MiB).")] = None
 
 
 class RetryTable(Struct, frozen=True, kw_only=True):
     """How model calls that failed are made again."""
 
-    max_attempts: Annotated[Count, Meta(description="Attempts of a throttled call.")] = 6
+    max_attempts: Annotated[PositiveCount, Meta(description="Attempts of a throttled call.")] = 6
     initial_delay_s: Annotated[float, Meta(ge=0, description="Seconds before the second attempt.")] = 4.0
     max_delay_s: Annotated[float, Meta(ge=0, description="The longest wait in seconds.")] = 240.0
-    transient_attempts: Annotated[Count, Meta(description="Attempts after other failures that may pass.")] = 3
+    transient_attempts: Annotated[PositiveCount, Meta(description="Attempts after other failures that may pass.")] = 3
     transient_delay_s: Annotated[float, Meta(ge=0, description="Seconds before the second of them.")] = 0.5
 
 
@@ -388,8 +394,8 @@ class McpTable(Struct, frozen=True, kw_only=True):
     prefix: Annotated[Text | None, Meta(description="Put before the names of its tools.")] = None
     allowed: Annotated[tuple[Text, ...], Meta(description="The tools that are used; else all.")] = ()
     rejected: Annotated[tuple[Text, ...], Meta(description="The tools that are not used.")] = ()
-    startup_timeout_s: Annotated[Seconds, Meta(description="Seconds to connect and list tools.")] = 30.0
-    call_timeout_s: Annotated[Seconds, Meta(description="Seconds of one call.")] = 60.0
+    startup_timeout_s: Annotated[PositiveSeconds, Meta(description="Seconds to connect and list tools.")] = 30.0
+    call_timeout_s: Annotated[PositiveSeconds, Meta(description="Seconds of one call.")] = 60.0
     continue_on_error: Annotated[
         bool, Meta(description="Whether agents go on without it when it cannot be reached.")
     ] = False
@@ -401,11 +407,11 @@ class McpTable(Struct, frozen=True, kw_only=True):
 class ServiceLimitsTable(Struct, frozen=True, kw_only=True):
     """What the service takes at most."""
 
-    body_bytes: Annotated[Count, Meta(description="Bytes of one request.")] = 8 * 1024 * 1024
-    concurrent: Annotated[Count, Meta(description="Requests of one tenant at the same time.")] = 64
-    concurrent_in_all: Annotated[Count, Meta(description="Requests of all tenants at the same time.")] = 1024
-    rate_per_s: Annotated[Seconds, Meta(description="Requests of one tenant a second, over time.")] = 50.0
-    burst: Annotated[Count, Meta(description="Requests that one tenant may make at once.")] = 100
+    body_bytes: Annotated[PositiveCount, Meta(description="Bytes of one request.")] = 8 * 1024 * 1024
+    concurrent: Annotated[PositiveCount, Meta(description="Requests of one tenant at the same time.")] = 64
+    concurrent_in_all: Annotated[PositiveCount, Meta(description="Requests of all tenants at the same time.")] = 1024
+    rate_per_s: Annotated[PositiveSeconds, Meta(description="Requests of one tenant a second, over time.")] = 50.0
+    burst: Annotated[PositiveCount, Meta(description="Requests that one tenant may make at once.")] = 100
 
 
 class ServiceTable(Struct, frozen=True, kw_only=True):
@@ -462,7 +468,7 @@ class PeersTable(Struct, frozen=True, kw_only=True):
     tls: Annotated[PeerTlsTable | None, Meta(description="Certificates of both sides.")] = None
     version: Annotated[str, Meta(description="New sessions go to the highest one.")] = ""
     zone: Annotated[str, Meta(description="Peers of the same one are preferred.")] = ""
-    patience_s: Annotated[Seconds, Meta(description="Seconds that a call goes on without an answer.")] = 30.0
+    patience_s: Annotated[PositiveSeconds, Meta(description="Seconds that a call goes on without an answer.")] = 30.0
     valkey_url: Annotated[
         SecretSource | Text | None, Meta(description="Where peers find each other, for sessions in a storage.")
     ] = None
@@ -472,7 +478,9 @@ class QueueTable(Struct, frozen=True, kw_only=True):
     """Where a worker takes its jobs."""
 
     url: Annotated[TextOrSecret, Meta(description="The queue, as `--queue` takes it.")]
-    concurrency: Annotated[Count | None, Meta(description="Jobs at the same time; else the worker's default.")] = None
+    concurrency: Annotated[
+        PositiveCount | None, Meta(description="Jobs at the same time; else the worker's default.")
+    ] = None
 
 
 class Configuration(Struct, frozen=True, kw_only=True):

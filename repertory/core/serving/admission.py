@@ -5,6 +5,7 @@ Pure: `now` comes in, in seconds of any clock that does not go back.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 from msgspec import Struct
@@ -37,7 +38,7 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
             raise Invalid("rate_per_s is a positive number; float('inf') is no bound", got=self.rate_per_s)
 
 
-class Refusal(Struct, frozen=True):
+class NotAdmitted(Struct, frozen=True):
     """Why a request is not taken, and when to come again."""
 
     what: str
@@ -61,15 +62,15 @@ class Admission:
         self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
         """The one whose request was longest ago comes first."""
 
-    def enter(self, tenant: str, now: float) -> Refusal | None:
+    def enter(self, tenant: str, now: float) -> NotAdmitted | None:
         """Take a request, to be followed by `leave`; or refuse it, and count nothing."""
         limits, known = self.limits, self._filled(tenant, now)
         if self.in_progress >= limits.concurrent_in_all:
-            return Refusal("service concurrency", 1.0)
+            return NotAdmitted("service concurrency", 1.0)
         if known.in_progress >= limits.concurrent:
-            return Refusal("tenant concurrency", 1.0)
+            return NotAdmitted("tenant concurrency", 1.0)
         if known.room < 1:
-            return Refusal("tenant rate", (1 - known.room) / limits.rate_per_s)
+            return NotAdmitted("tenant rate", (1 - known.room) / limits.rate_per_s)
         known.room -= 1
         known.in_progress += 1
         self.in_progress += 1
@@ -91,8 +92,9 @@ class Admission:
             self._forget()
             known = self._tenants[tenant] = _Tenant(room=float(self.limits.burst), at=now)
         self._tenants.move_to_end(tenant)
-        gained = max(now - known.at, 0.0) * self.limits.rate_per_s
-        known.room, known.at = min(known.room + gained, float(self.limits.burst)), max(now, known.at)
+        rate, burst, passed_s = self.limits.rate_per_s, float(self.limits.burst), max(now - known.at, 0.0)
+        known.room = burst if rate == math.inf else min(known.room + passed_s * rate, burst)
+        known.at += passed_s
         return known
 
     def _forget(self) -> None:
