@@ -27,8 +27,9 @@ from repertory import (
 )
 from repertory.app.inspector.guard import Guard, Visit, host_name, is_loopback
 from repertory.app.inspector.live import FRESH_S, STREAMS_MAX
-from repertory.app.inspector.server import check_reach, split_address
+from repertory.app.inspector.server import check_reach
 from repertory.app.inspector.wording import ago, duration, rich_text, visible
+from repertory.app.serving.listening import split_address
 from repertory.errors import Invalid
 from tests.app.inspected import HOSTILE, HOSTILE_ID, Visitor, fill
 

@@ -186,6 +186,33 @@ _COMMANDS: Mapping[str, _Entry] = {
   repertory inspect --at agents.db --allow-changes
 """,
     ),
+    "serve": _Entry(
+        "serve agents over HTTP, from a program or from repertory.toml",
+        _late("cli.serve_command", "add_serve_options"),
+        _late("cli.serve_command", "run_serve"),
+        """
+  repertory serve                            # the agents of repertory.toml, at http://127.0.0.1:8000
+  repertory serve shop:runtime               # the agents of a Runtime in shop.py
+  repertory serve shop:runtime --workers 4   # four processes that share the sessions
+""",
+    ),
+    "check": _Entry(
+        "say what is wrong in repertory.toml, or what it would serve",
+        _late("cli.serve_command", "add_check_options"),
+        _late("cli.serve_command", "run_check"),
+        """
+  repertory check
+  repertory check shop/repertory.toml
+""",
+    ),
+    "config-schema": _Entry(
+        "print the JSON schema of repertory.toml, for editors",
+        _late("cli.serve_command", "add_schema_options"),
+        _late("cli.serve_command", "run_schema"),
+        """
+  repertory config-schema > repertory.schema.json
+""",
+    ),
     "init": _Entry(
         "make a first project that runs at once",
         _late("cli.first_project", "add_init_options"),

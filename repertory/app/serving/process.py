@@ -1,0 +1,219 @@
+"""One process of a service: a runtime, its application, and a socket.
+
+A signal begins the drain: the process says that it is not ready, takes no connection any more, refuses new turns, ends
+those that run, and answers them. Retiring comes before that for a worker that is replaced: it takes no connection any
+more, and drains when what it has been asked is answered.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+from msgspec.structs import asdict
+
+from repertory.app.asgi.app import asgi_app
+from repertory.app.asgi.service import Authenticate, Caller, bearer_tokens
+from repertory.app.configuration.building import runtime_from, tokens_from
+from repertory.app.configuration.sources import Sources, find_modules_in, load_configuration, raised_at
+from repertory.app.host.edge import shortened_error
+from repertory.app.serving.logging_setup import log_to_stderr, set_telemetry_up
+from repertory.app.serving.settings import TOKEN, ServedReport, ServeSettings
+from repertory.app.serving.web_server import serve_web
+from repertory.core.configuration.tables import LogsTable
+from repertory.core.serving.admission import ServiceLimits
+from repertory.errors import Invalid, RepertoryError
+from repertory.logs import INFO, note
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from repertory.app.host.reports import DrainReport
+    from repertory.app.host.runtime import Runtime
+
+_LOG = logging.getLogger("repertory.app")
+LAST_ANSWERS_S = 2.0
+"""How long requests may take after the drain, which has ended their turns."""
+
+
+class PreparedService(NamedTuple):
+    """What a process serves. Nothing is opened yet."""
+
+    runtime: Runtime
+    app: Starlette
+
+    def report(self) -> ServedReport:
+        runtime = self.runtime
+        return ServedReport(
+            agents=tuple(self.app.state.service.agents),
+            sessions="in memory" if runtime.sessions is None else repr(runtime.sessions),
+            drain_timeout_s=runtime.drain_timeout_s,
+        )
+
+
+def prepare_service(
+    settings: ServeSettings, load_target: Callable[[str], Runtime], environ: Mapping[str, str]
+) -> PreparedService:
+    """Make what is served. Errors: `WrongConfiguration`; `Invalid` for a target that is none, and for workers that do
+    not share sessions; `ImportError` naming what to install.
+    """
+    if settings.configuration is not None:
+        prepared = _of_configuration(settings, Path(settings.configuration), environ)
+    else:
+        prepared = _of_target(settings, _loaded(settings.target or "", load_target), environ)
+    if settings.workers > 1 and not prepared.runtime.shares_sessions:
+        raise Invalid("several workers share sessions by peers: write Runtime(sessions=..., peers=Peers())")
+    return prepared
+
+
+def _loaded(target: str, load_target: Callable[[str], Runtime]) -> Runtime:
+    try:
+        return load_target(target)
+    except (RepertoryError, ImportError):
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__} (at {raised_at(error)})"
+        raise Invalid(f"the program `{target}` cannot be loaded: {what}") from error
+
+
+def _of_target(settings: ServeSettings, runtime: Runtime, environ: Mapping[str, str]) -> PreparedService:
+    log_to_stderr(LogsTable(), many=settings.workers > 1)
+    app = asgi_app(
+        runtime, authenticate=_one_secret(settings, environ), hosts=settings.names, cors=list(settings.origins)
+    )
+    return PreparedService(runtime, app)
+
+
+def _of_configuration(settings: ServeSettings, path: Path, environ: Mapping[str, str]) -> PreparedService:
+    file = load_configuration(path).with_workers(settings.workers)
+    values = file.values
+    log_to_stderr(values.logs, many=settings.workers > 1)
+    find_modules_in(path.parent.absolute())
+    sources = Sources(file, path.parent.absolute(), environ)
+    tokens = tokens_from(sources)
+    configured = runtime_from(sources, several=settings.workers > 1)
+    set_telemetry_up(values.telemetry)
+    chosen: dict[str, Any] = {}
+    if values.service.agents:
+        chosen["agents"] = {name: configured.agents[name] for name in values.service.agents}
+    if values.service.protocols is not None:
+        chosen["protocols"] = values.service.protocols
+    callers = {secret: Caller(tenant, tenant) for tenant, secret in tokens.items()}
+    app = asgi_app(
+        configured.runtime,
+        authenticate=bearer_tokens(callers) if callers else _one_secret(settings, environ),
+        limits=ServiceLimits(**asdict(values.service.limits)),
+        hosts=(*values.service.hosts, *settings.names),
+        cors=[*values.service.cors, *settings.origins],
+        **chosen,
+    )
+    return PreparedService(configured.runtime, app)
+
+
+def _one_secret(settings: ServeSettings, environ: Mapping[str, str]) -> Authenticate | None:
+    """Knows callers by the one secret, if there is one. Errors: `Invalid` where one is needed, and there is none."""
+    secret = environ.get(TOKEN)
+    if secret:
+        return bearer_tokens({secret: Caller()})
+    if settings.is_reached_by_others:
+        raise Invalid(f"other machines reach this address: give the service tokens, or set {TOKEN}")
+    return None
+
+
+def run_process(
+    prepared: PreparedService,
+    settings: ServeSettings,
+    listening: socket.socket,
+    *,
+    started: Callable[[], object],
+    orders: Callable[[Callable[[], object]], object] = lambda retire: None,
+) -> int:
+    """Serve until a signal, on an event loop of its own, in a process that ends then. Returns the exit code: 0, or 1
+    when something was not stored.
+
+    `started` is called when requests are taken. `orders` is given a function, to be called from any thread, that has
+    this process retire.
+    """
+
+    async def main() -> DrainReport:
+        return await serve_prepared(prepared, listening, started=started, orders=orders)
+
+    options = {"use_uvloop": True} if settings.loop == "asyncio" and _has_uvloop() else {}
+    try:
+        report = anyio.run(main, backend=settings.loop, backend_options=options)
+    except ExceptionGroup as error:
+        raise shortened_error(error) from None
+    gc.freeze()  # The interpreter would look through every object once more at its exit: 70 ms of 80.
+    return 1 if report.not_stored else 0
+
+
+def _has_uvloop() -> bool:
+    try:
+        import uvloop as uvloop
+    except ImportError:
+        return False
+    return True
+
+
+async def serve_prepared(
+    prepared: PreparedService,
+    listening: socket.socket,
+    *,
+    started: Callable[[], object],
+    orders: Callable[[Callable[[], object]], object],
+) -> DrainReport:
+    """Serve until the runtime drains, by a signal or because it was told to retire, and report."""
+    runtime, service = prepared.runtime, prepared.app.state.service
+    retired = anyio.Event()
+    token = anyio.lowlevel.current_token()
+    orders(lambda: anyio.from_thread.run_sync(retired.set, token=token))
+
+    def end() -> None:
+        note(_LOG, INFO, "no more requests are taken, and those in flight are answered", in_flight=service.in_progress)
+        service.leave()
+
+    async def until_it_ends() -> None:
+        async with anyio.create_task_group() as either:
+
+            async def first(wait: Callable[[], Awaitable[object]]) -> None:
+                await wait()
+                either.cancel_scope.cancel()
+
+            either.start_soon(first, runtime.draining.wait)
+            either.start_soon(first, retired.wait)
+
+    async with runtime, anyio.create_task_group() as group:
+        await group.start(runtime.serve_signals)
+        await serve_web(
+            LastAnswers(prepared.app),
+            listening,
+            until=until_it_ends,
+            started=started,
+            ending=end,
+            grace_s=runtime.drain_timeout_s + LAST_ANSWERS_S,
+        )
+        await runtime.drain()
+    return await runtime.drain()  # which is over: this gives its report
+
+
+class LastAnswers:
+    """An application whose answers, once it is leaving, tell clients to ask elsewhere the next time."""
+
+    def __init__(self, app: Starlette) -> None:
+        self._app: ASGIApp = app
+        self._service = app.state.service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def closing(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._service.leaving:
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+            await send(message)
+
+        asks_for_http_1 = scope["type"] == "http" and str(scope["http_version"]).startswith("1")
+        await self._app(scope, receive, closing if asks_for_http_1 else send)

@@ -1,0 +1,248 @@
+"""Processes that share one socket: when one is started, replaced, told to end, and killed.
+
+    ended by itself -> started again, later each time, and given up when that happens too often
+    to be stopped   -> every worker ends its turns; a second order cuts that short, a third kills
+    to be renewed   -> worker by worker: a new one is started, and when it answers, the old one is retired
+
+`Fleet` takes events and gives commands. It knows no process and no clock: `now` comes in, in seconds of a clock that
+does not go back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+WRONG_USAGE = 2
+"""The exit code of a worker that would fail again: its configuration or its target is wrong."""
+
+
+class FleetSettings(Struct, frozen=True, kw_only=True):
+    """How a fleet is kept."""
+
+    workers: int
+    failures_max: int = 5
+    """So many failures of all workers within `period_s` are healed; one more ends the fleet."""
+    period_s: float = 60.0
+    backoff_s: float = 0.1
+    """Before a worker is started again after a failure, doubled with every failure in the period."""
+    backoff_max_s: float = 10.0
+    ready_s: float = 60.0
+    """So long a worker may take until it answers, then it is killed."""
+    end_s: float = 40.0
+    """So long a worker may take to end after it was told, then it is killed."""
+
+
+class Launch(Struct, frozen=True):
+    """Start a worker of this number."""
+
+    number: int
+
+
+class Retire(Struct, frozen=True):
+    """Have a worker take no more requests, answer those that it has, and end."""
+
+    number: int
+
+
+class Terminate(Struct, frozen=True):
+    """Have a worker end, as by SIGTERM. Sent again, it cuts the end short."""
+
+    number: int
+
+
+class KillWorker(Struct, frozen=True):
+    """End a worker at once."""
+
+    number: int
+
+
+class Leave(Struct, frozen=True):
+    """Nothing is left to do: end with this code."""
+
+    code: int
+
+
+class Remark(Struct, frozen=True):
+    """What the operator is told."""
+
+    text: str
+    number: int | None = None
+    code: int | None = None
+    is_bad: bool = False
+
+
+FleetCommand: TypeAlias = Launch | Retire | Terminate | KillWorker | Leave | Remark
+WorkerState: TypeAlias = Literal["starting", "ready", "ending"]
+
+
+class FleetWorker(Struct, frozen=True, kw_only=True):
+    """One process."""
+
+    number: int
+    state: WorkerState
+    deadline: float
+    """When it is killed, if it has not become ready, or has not ended, by then; infinite while it is ready."""
+    replaces: int | None = None
+    """The worker that is retired when this one is ready."""
+
+
+_NEVER = float("inf")
+
+
+class Fleet:
+    """The workers, and what is to become of them. Each method returns commands, to be carried out in order."""
+
+    def __init__(self, settings: FleetSettings) -> None:
+        self._settings = settings
+        self.workers: dict[int, FleetWorker] = {}
+        self._next = 1
+        self._failures: tuple[float, ...] = ()
+        self._launch_at: tuple[float, ...] = ()
+        """When workers are to be started that have failed before, or that wait for the first one."""
+        self._renewing: tuple[int, ...] = ()
+        """Workers that are still to be replaced, in order."""
+        self._were_ready: frozenset[int] = frozenset()
+        """Whoever has answered requests since the fleet began, of those that may still be there."""
+        self._stops = 0
+        self._code = 0
+        self._left = False
+
+    @property
+    def is_stopping(self) -> bool:
+        """True from the first order to stop on, and when the fleet gives up."""
+        return self._stops > 0
+
+    @property
+    def ready(self) -> Sequence[int]:
+        """The workers that answer."""
+        return [each.number for each in self.workers.values() if each.state == "ready"]
+
+    def allow_to_end(self, end_s: float) -> None:
+        """How long a worker may take to end is known now."""
+        self._settings = replace(self._settings, end_s=end_s)
+
+    def next_deadline(self) -> float:
+        """When `tick` has something to do; infinite if only an event can bring that."""
+        return min((*self._launch_at, *(each.deadline for each in self.workers.values())), default=_NEVER)
+
+    def begin(self, now: float) -> Sequence[FleetCommand]:
+        """Start the first worker. The others follow when it answers: what is wrong for all is then told once."""
+        return list(self._launch(now))
+
+    def tick(self, now: float) -> Sequence[FleetCommand]:
+        """Start what is due, and kill what is late."""
+        commands: list[FleetCommand] = []
+        due = sum(at <= now for at in self._launch_at)
+        self._launch_at = tuple(at for at in self._launch_at if at > now)
+        for _ in range(due):
+            commands += self._launch(now)
+        for worker in list(self.workers.values()):
+            if worker.deadline <= now:
+                late = "is not ready in time" if worker.state == "starting" else "does not end in time"
+                commands += [Remark(f"a worker {late}", worker.number, is_bad=True), KillWorker(worker.number)]
+                self.workers[worker.number] = replace(worker, deadline=_NEVER)
+        return commands
+
+    def worker_is_ready(self, number: int, now: float) -> Sequence[FleetCommand]:
+        """It answers requests."""
+        worker = self.workers.get(number)
+        if worker is None or worker.state != "starting":
+            return []
+        first = not self._were_ready
+        self._were_ready |= {number}
+        self.workers[number] = replace(worker, state="ready", deadline=_NEVER, replaces=None)
+        commands: list[FleetCommand] = []
+        if first:
+            for _ in range(self._settings.workers - 1):
+                commands += self._launch(now)
+        old = None if worker.replaces is None else self.workers.get(worker.replaces)
+        if old is not None and old.state == "ready":
+            self._end(old, now)
+            commands.append(Retire(old.number))
+        elif worker.replaces is not None:
+            commands += self._renew_next(now)
+        return commands
+
+    def worker_is_gone(self, number: int, code: int, now: float) -> Sequence[FleetCommand]:
+        """Its process has ended."""
+        worker = self.workers.pop(number, None)
+        if worker is None:
+            return []
+        if self.is_stopping:
+            self._code = self._code or (1 if code and number in self._were_ready else 0)
+            return self._leave_if_empty()
+        if worker.state == "ending":
+            return self._renew_next(now)
+        if any(each.replaces == number for each in self.workers.values()):
+            return [Remark("a worker has ended before its successor answered", number, code, is_bad=True)]
+        if worker.replaces is not None and worker.replaces in self.workers:
+            self._renewing = ()
+            return [Remark("a new worker has failed: the old ones stay", number, code, is_bad=True)]
+        return self._after_failure(worker, code, now)
+
+    def stop(self, now: float) -> Sequence[FleetCommand]:
+        """End: the first time with all turns, the second time soon, the third time at once."""
+        self._stops += 1
+        self._launch_at, self._renewing = (), ()
+        if not self.workers:
+            return self._leave_if_empty()
+        if self._stops > 2:
+            return [KillWorker(number) for number in self.workers]
+        for worker in self.workers.values():
+            self._end(worker, now)
+        return [Terminate(number) for number in self.workers]
+
+    def renew(self, now: float) -> Sequence[FleetCommand]:
+        """Replace every worker, one after the other, without a moment in which nobody answers."""
+        if self.is_stopping or not self._were_ready:
+            return []
+        self._renewing = tuple(self.ready)
+        return self._renew_next(now)
+
+    def _launch(self, now: float, replaces: int | None = None) -> Iterator[FleetCommand]:
+        number, self._next = self._next, self._next + 1
+        deadline = now + self._settings.ready_s
+        self.workers[number] = FleetWorker(number=number, state="starting", deadline=deadline, replaces=replaces)
+        yield Launch(number)
+
+    def _end(self, worker: FleetWorker, now: float) -> None:
+        if worker.state != "ending":
+            self.workers[worker.number] = replace(worker, state="ending", deadline=now + self._settings.end_s)
+
+    def _renew_next(self, now: float) -> Sequence[FleetCommand]:
+        """Start the successor of the next worker that still is there. Nothing while another one is being replaced, or
+        when all are.
+        """
+        under_way = any(each.replaces is not None or each.state == "ending" for each in self.workers.values())
+        while self._renewing and not under_way:
+            number, *rest = self._renewing
+            self._renewing = tuple(rest)
+            if number in self.workers and self.workers[number].state == "ready":
+                return list(self._launch(now, replaces=number))
+        return []
+
+    def _after_failure(self, worker: FleetWorker, code: int, now: float) -> Sequence[FleetCommand]:
+        told = Remark("a worker has ended by itself", worker.number, code, is_bad=True)
+        if code == WRONG_USAGE and not self._were_ready:
+            return self._give_up(code, now)
+        since = now - self._settings.period_s
+        self._failures = (*(at for at in self._failures if at > since), now)
+        if len(self._failures) > self._settings.failures_max:
+            return [told, Remark("workers end again and again: giving up", is_bad=True), *self._give_up(1, now)]
+        wait_s = min(self._settings.backoff_s * 2 ** (len(self._failures) - 1), self._settings.backoff_max_s)
+        self._launch_at = (*self._launch_at, now + wait_s)
+        return [told, *(self._renew_next(now) if worker.replaces is not None else ())]
+
+    def _give_up(self, code: int, now: float) -> Sequence[FleetCommand]:
+        self._code = code
+        return self.stop(now)
+
+    def _leave_if_empty(self) -> Sequence[FleetCommand]:
+        if self.workers or self._left:
+            return []
+        self._left = True
+        return [Leave(self._code)]
