@@ -45,11 +45,12 @@ if TYPE_CHECKING:
     from repertory.app.host.peers import Cluster, Peers
     from repertory.app.host.reports import DrainReport, RuntimeStats
     from repertory.app.memory.memory_manager import MemoryManager
+    from repertory.app.operations.cluster import PostedCall
     from repertory.app.orchestration.hosted import HostedOrchestrator
     from repertory.app.orchestration.orchestrator import Orchestrator
     from repertory.app.plugins.interventions import InterventionHandler
     from repertory.app.sessions.sessions import SessionPlace
-    from repertory.backends.peers.ports import BoxedCall
+    from repertory.backends.peers.ports import BoxedCall, CallBox
     from repertory.backends.ports import Model, OutputSchema
     from repertory.core.interrupts import Interrupt
     from repertory.core.limits import Limits
@@ -319,6 +320,16 @@ class Runtime:
         return self._host.system.drained
 
     @property
+    def started(self) -> bool:
+        """Whether its block was entered, or `start` was called; also when it has ended since."""
+        return self._task.begun
+
+    @property
+    def agents(self) -> Mapping[str, HostedAgent]:
+        """The agents that were made of it so far, by name."""
+        return {name: served for name, served in self._served.items() if isinstance(served, HostedAgent)}
+
+    @property
     def sessions(self) -> SessionPlace | None:
         """Where sessions are stored; None where they live in memory."""
         return self._sessions
@@ -450,6 +461,11 @@ class HostedAgent:
     def __repr__(self) -> str:
         return repr(self._spec).replace("AgentSpec", "HostedAgent", 1)
 
+    @property
+    def spec(self) -> AgentSpec:
+        """What its agents are made of."""
+        return self._spec
+
     def session(self, session_id: str, *, takeover: bool = False) -> HostedSession:
         """One conversation with this agent. The same id is the same conversation, also after a restart."""
         agent = self._agents.get(session_id)
@@ -572,14 +588,32 @@ class HostedSession:
             options["idempotency_token"] = token
         invocation = later.read_call(prompt, options, self._agent.structured_output_model)
         boxed = later.boxed_call(invocation, self.schema, self.spec.agent)
-        place = self.spec.sessions
-        box = None if place is None else (await self._host.store_of(place)).call_box()
+        box = await self._box()
         if box is None:
             raise Invalid("only sessions in SQLite, in PostgreSQL or with Valkey keep calls until they are made")
         await box.put(boxed)
         if self._host.dispatcher is not None:
             self._host.dispatcher.tell(later.LookForDue())
         return boxed.token
+
+    async def posted(self, token: str) -> PostedCall | None:
+        """The posted call of this token, while it is not done; None if there is none, or not any more. Errors: those of
+        the store.
+        """
+        from repertory.app.operations.cluster import posted_call  # loaded when used
+
+        box, spec = await self._box(), self.spec.agent
+        calls = () if box is None else await box.calls(spec.session_id)
+        found = [call for call in calls if (call.agent_id, call.token) == (spec.agent_id, token)]
+        return posted_call(found[0]) if found else None
+
+    async def keeps_calls(self) -> bool:
+        """Whether `post` takes calls: of sessions in SQLite, in PostgreSQL, or with Valkey."""
+        return await self._box() is not None
+
+    async def _box(self) -> CallBox | None:
+        place = self.spec.sessions
+        return None if place is None else (await self._host.store_of(place)).call_box()
 
     async def make(self, posted: BoxedCall) -> None:
         """Run the turn of a posted call. For the runtime. Errors: those of the turn."""
@@ -602,6 +636,10 @@ class HostedSession:
             return
         finally:
             await self._host.let_go(spec)
+
+    async def let_go(self) -> None:
+        """Have this process give the session up, if nobody uses it, so that an operation on what is stored owns it."""
+        await self._host.let_go(self.spec)
 
     def _use(self, invocation: Invocation) -> SessionUse:
         reject = (invocation.busy or self.spec.calls.busy) == "reject"

@@ -77,7 +77,7 @@ async def cluster(store: SessionStore) -> ClusterReport:
         )
         for peer in await directory.peers()
     ]
-    calls = [] if box is None else [_posted(call) for call in await box.calls()]
+    calls = [] if box is None else [posted_call(call) for call in await box.calls()]
     return ClusterReport(peers=peers, owed=await store.owed(), calls=calls)
 
 
@@ -92,14 +92,14 @@ async def retry(store: SessionStore, session_id: str, token: str | None) -> Sequ
         raise NotFound("the session has no parked call of this name", session=session_id, token=token)
     for call in parked:
         await box.put(call)
-    return [_posted(call) for call in parked]
+    return [posted_call(call) for call in parked]
 
 
 async def _parked(box: CallBox, session_id: str, token: str | None) -> Sequence[BoxedCall]:
     return [call for call in await box.calls(session_id) if call.parked and token in (None, call.token)]
 
 
-def _posted(call: BoxedCall) -> PostedCall:
+def posted_call(call: BoxedCall) -> PostedCall:
     return PostedCall(
         session_id=call.session_id,
         agent_id=call.agent_id,

@@ -1,0 +1,122 @@
+"""`asgi_app`: the application that a server runs, or that another application mounts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from repertory import __version__
+from repertory.app.asgi import http_api
+from repertory.app.asgi.problems import Problem, problem_response
+from repertory.app.asgi.requests import EachRequest
+from repertory.app.asgi.service import Authenticate, Caller, Service
+from repertory.core.serving.admission import ServiceLimits
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+
+    from repertory.app.asgi.stored import Memory
+    from repertory.app.host.runtime import HostedAgent, Runtime
+    from repertory.app.memory.memory_manager import MemoryManager
+
+PROTOCOLS: Mapping[str, str] = {}
+"""The module of each protocol beside our own, which has `routes(service)`; such as
+`"openai": "repertory.app.asgi.openai"`.
+"""
+
+
+def asgi_app(
+    runtime: Runtime,
+    *,
+    agents: Mapping[str, HostedAgent] | None = None,
+    authenticate: Authenticate | None = None,
+    limits: ServiceLimits | None = None,
+    protocols: Collection[str] = tuple(PROTOCOLS),
+    cors: Sequence[str] = (),
+    hosts: Collection[str] = (),
+    memory: MemoryManager | Callable[[Caller], MemoryManager] | None = None,
+    details: bool = False,
+) -> Starlette:
+    """An ASGI application over a runtime, for uvicorn, for Hypercorn on asyncio and trio, and to be mounted.
+
+    `agents`: those that are served; without it, all that the runtime has when a request comes. `authenticate`: tells
+    who calls, see `Authenticate`; without it there is one tenant, and only requests that name this machine are
+    answered, or one of `hosts` (`*` for any). `limits`: see `ServiceLimits`. `protocols`: what is spoken besides our
+    own API. `cors`: the origins of web pages that may call, such as `https://app.example.com`; none unless you name
+    them. `memory`: what `/v1/memory/search` searches; with `authenticate`, a function of the caller. `details`: tell
+    callers also what errors say of this machine and of the services behind it, for development.
+
+    The lifespan of the application enters the runtime and drains it, unless it was started before. An application that
+    mounts this one enters the runtime itself: `FastAPI(lifespan=runtime.lifespan)`. `app.state.service` is the
+    `Service`. Errors: `Invalid` for an unknown protocol, and for one memory of all tenants; `ImportError` naming the
+    extra that a protocol needs.
+    """
+    unknown = sorted(set(protocols) - PROTOCOLS.keys())
+    if unknown:
+        raise Invalid(f"protocols are {', '.join(PROTOCOLS)}", unknown=unknown)
+    service = Service(
+        runtime,
+        agents=agents,
+        authenticate=authenticate,
+        limits=limits,
+        hosts=hosts,
+        origins=cors,
+        details=details,
+    )
+    routes: list[BaseRoute] = http_api.routes(service, memory=_memory_of(memory, authenticate), version=__version__)
+    for name in protocols:
+        routes += import_module(PROTOCOLS[name]).routes(service)
+    handlers: dict[Any, Any] = {HTTPException: _refused}
+    app = Starlette(routes=routes, middleware=_middleware(cors), exception_handlers=handlers, lifespan=_lifespan)
+    app.state.service = service
+    return app
+
+
+def _memory_of(memory: object, authenticate: Authenticate | None) -> Memory | None:
+    if memory is None or callable(memory):
+        return cast("Memory | None", memory)
+    if authenticate is not None:
+        raise Invalid("tenants would search the memory of others: memory= is a function of the caller")
+    return lambda caller: cast("MemoryManager", memory)
+
+
+@asynccontextmanager
+async def _lifespan(app: Starlette) -> AsyncGenerator[dict[str, object]]:
+    runtime: Runtime = app.state.service.runtime
+    if runtime.started:
+        yield {"runtime": runtime}
+        return
+    async with runtime:
+        yield {"runtime": runtime}
+
+
+def _middleware(cors: Sequence[str]) -> list[Middleware]:
+    made = [Middleware(EachRequest)]
+    if cors:
+        methods, exposed = ["GET", "POST", "DELETE"], ["location", "retry-after", "x-request-id"]
+        made.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=cors,
+                allow_methods=methods,
+                allow_headers=["*"],
+                expose_headers=exposed,
+            )
+        )
+    return made
+
+
+async def _refused(request: Request, error: HTTPException) -> Response:
+    """What the routing refuses: no such path, or no such method."""
+    told = "" if error.status_code in (404, 405) else str(error.detail)
+    return problem_response(Problem(error.status_code, told, headers=error.headers), request.url.path)

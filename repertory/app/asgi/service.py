@@ -1,0 +1,306 @@
+"""What the protocols of a service share: who calls, which sessions are theirs, how much is taken, and how it ends.
+
+A protocol is a module with `routes(service) -> list[BaseRoute]`, whose handlers are functions of a request and its
+caller, wrapped by `Service.endpoint`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import inspect
+import logging
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import urlsplit
+
+import anyio
+import msgspec
+from msgspec import Struct
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.responses import Response
+
+from repertory.app.asgi.problems import Problem, problem_of, problem_response
+from repertory.app.inspector.guard import LOOPBACK_NAMES, bearer_of, host_name
+from repertory.core.ids import check_id
+from repertory.core.limits import JsonScale, is_too_deep
+from repertory.core.serving.admission import Admission, ServiceLimits
+from repertory.core.serving.tenants import own_id, stored_id
+from repertory.errors import Invalid
+from repertory.logs import ERROR, note
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+    from repertory.app.host.runtime import HostedAgent, HostedSession, Runtime
+
+_LOG = logging.getLogger("repertory.app")
+_WEIGHT = 4
+"""How much more than its bytes a JSON body may weigh."""
+_LAST_WORD_S = 1.0
+"""How long the answer to a request that the server cuts short may take."""
+
+
+class Caller(Struct, frozen=True):
+    """Who calls. Every caller of a tenant reaches the tenant's sessions, and no others."""
+
+    tenant: str = ""
+    """Empty: the sessions that have no tenant, such as those of a program on this machine."""
+    name: str = ""
+    """The person or program, for logs."""
+
+
+Authenticate: TypeAlias = "Callable[[HTTPConnection], Awaitable[Caller | None] | Caller | None]"
+"""Tells who calls, or None for nobody who is known. It may be async, and may raise a `Problem` of its own."""
+Handler: TypeAlias = "Callable[[Request, Caller], Awaitable[Response]]"
+
+
+def bearer_tokens(tokens: Mapping[str, Caller]) -> Authenticate:
+    """Knows callers by the secret of their header `Authorization: Bearer ...`; `tokens`: secret to caller."""
+    known = [(secret.encode(), caller) for secret, caller in tokens.items()]
+    if any(len(secret) < 16 for secret, _ in known):
+        raise Invalid("a token has at least 16 characters")
+
+    def authenticate(request: HTTPConnection) -> Caller | None:
+        given = bearer_of(request.headers).encode()
+        found = [caller for secret, caller in known if hmac.compare_digest(secret, given)]  # All are compared.
+        return found[0] if found else None
+
+    return authenticate
+
+
+class Service:
+    """One service over a runtime."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        agents: Mapping[str, HostedAgent] | None = None,
+        authenticate: Authenticate | None = None,
+        limits: ServiceLimits | None = None,
+        hosts: Collection[str] = (),
+        origins: Collection[str] = (),
+        details: bool = False,
+    ) -> None:
+        """See `asgi_app`. `origins`: the web pages that may call, as their scheme, host and port; `*` for all."""
+        self.runtime = runtime
+        self.limits = ServiceLimits() if limits is None else limits
+        self.origins = frozenset(origins)
+        self.details = details
+        self.leaving = False
+        """Whether it says that it is not ready, while it still answers: see `leave`."""
+        self._agents = agents
+        self._authenticate = authenticate
+        self._hosts = frozenset(hosts)
+        self._admission = Admission(self.limits)
+
+    @property
+    def agents(self) -> Mapping[str, HostedAgent]:
+        """The agents that are served, by name; without `agents=`, all those of the runtime now."""
+        return self.runtime.agents if self._agents is None else self._agents
+
+    @property
+    def knows_callers(self) -> bool:
+        """Whether callers say who they are."""
+        return self._authenticate is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether a load balancer may send requests here."""
+        return self.runtime.healthy and self.runtime.started and not self.leaving
+
+    @property
+    def in_progress(self) -> int:
+        """The requests that are being answered, health checks apart."""
+        return self._admission.in_progress
+
+    def leave(self) -> None:
+        """Say from now on that it is not ready, and still take requests: to be called a few seconds before the server
+        stops, so that load balancers have turned to others by then.
+        """
+        self.leaving = True
+
+    async def caller(self, request: HTTPConnection) -> Caller:
+        """Who makes the request. Errors: `Problem` 401 for nobody who is known; 403 or 421 where nobody is asked who
+        they are, and the request may come from a web page of others.
+        """
+        if self._authenticate is None:
+            self._check_local(request)
+            return Caller()
+        given = self._authenticate(request)
+        caller = await given if inspect.isawaitable(given) else given
+        if caller is None:
+            raise Problem(401, "say who you are", headers={"www-authenticate": "Bearer"})
+        return caller
+
+    def _check_local(self, request: HTTPConnection) -> None:
+        """A browser sends requests that its user did not ask for, also to this machine: other pages make it, and names
+        that lead here. Where nobody is asked who they are, these must be told apart.
+        """
+        host = request.headers.get("host", "")
+        name = host_name(host)
+        if "*" not in self._hosts and name not in LOOPBACK_NAMES and name not in self._hosts:
+            raise Problem(421, "this service is not known by that name: serve it with authenticate= or hosts=")
+        origin = request.headers.get("origin")
+        if origin is None or urlsplit(origin).netloc.lower() == host.lower():
+            return
+        if not self.origins & {"*", origin}:
+            raise Problem(403, "pages of that origin may not call this service")
+
+    def agent(self, name: str) -> HostedAgent:
+        """Errors: `Problem` 404 for one that is not served."""
+        found = self.agents.get(name)
+        if found is None:
+            raise Problem(404, "no such agent is served here", agent=name)
+        return found
+
+    def session(self, caller: Caller, agent: str, session_id: str) -> HostedSession:
+        """The caller's session of this id. Errors: `Problem` 404 for an unknown agent; `Invalid` for what is no id."""
+        return self.agent(agent).session(self.stored_id(caller, session_id))
+
+    def stored_id(self, caller: Caller, session_id: str) -> str:
+        """The id under which the caller's session is stored. Errors: `Invalid` for what is no id."""
+        return stored_id(caller.tenant, session_id)
+
+    def own_id(self, caller: Caller, stored: str) -> str | None:
+        """The id that the caller knows a stored session by; None for a session of others."""
+        return own_id(caller.tenant, stored)
+
+    def token(self, given: object) -> str:
+        """A token that names a turn, as it was sent. Errors: `Invalid` for what is no id."""
+        return check_id(given, "token")
+
+    @asynccontextmanager
+    async def admitted(self, caller: Caller) -> AsyncGenerator[None]:
+        """Count a request while the block runs, its answer included. Errors: `Problem` 429 with `Retry-After` beyond
+        the tenant's limits; 503 beyond those of the service, and when the runtime takes no calls.
+        """
+        if not self.runtime.healthy:
+            raise Problem(503, "this service is ending: another one will answer", headers={"retry-after": "1"})
+        refusal = self._admission.enter(caller.tenant, anyio.current_time())
+        if refusal is not None:
+            status = 503 if refusal.what == "service concurrency" else 429
+            headers = {"retry-after": str(math.ceil(refusal.retry_after_s))}
+            raise Problem(status, "too many requests at the moment", headers=headers, limit=refusal.what)
+        try:
+            yield
+        finally:
+            self._admission.leave(caller.tenant)
+
+    async def body(self, request: Request, *, bytes_max: int | None = None) -> bytes:
+        """The body. Errors: `Problem` 413 for one above `bytes_max`, which is that of the limits unless it is given."""
+        most = self.limits.body_bytes if bytes_max is None else bytes_max
+        told = request.headers.get("content-length", "")
+        if told.isascii() and told.isdecimal() and int(told[:20]) > most:
+            raise _too_large(most)
+        pieces, size = list[bytes](), 0
+        try:
+            async for piece in request.stream():
+                size += len(piece)
+                if size > most:
+                    raise _too_large(most)
+                pieces.append(piece)
+        except ClientDisconnect:
+            raise Problem(400, "the body broke off") from None
+        return b"".join(pieces)
+
+    async def json(self, request: Request, *, bytes_max: int | None = None) -> object:
+        """The body as JSON. Errors: `Problem` 415 for another content type, 400 for what is no JSON or is nested too
+        deep, 413 for too much.
+        """
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if not (kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))):
+            raise Problem(415, "the body is JSON: send Content-Type: application/json", headers={"accept": _JSON})
+        body = await self.body(request, bytes_max=bytes_max)
+        most = self.limits.body_bytes if bytes_max is None else bytes_max
+        scale = JsonScale()
+        scale.put(body)
+        if scale.weight > most * _WEIGHT:
+            raise _too_large(most)
+        try:
+            value: object = msgspec.json.decode(body)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise Problem(400, f"the body is no JSON: {_first_line(error)}") from None
+        if is_too_deep(value):
+            raise Problem(400, "the body is nested too deep")
+        return value
+
+    def endpoint(
+        self, handler: Handler, *, render: Callable[[Problem, str], Response] = problem_response, admit: bool = True
+    ) -> Endpoint:
+        """An ASGI application that tells who calls, counts the request, and sends what the handler returns.
+
+        `render`: makes an answer of a problem and the request's path. `admit`: whether it counts towards the limits,
+        and needs a caller. Pass it to `Route(path, endpoint=..., methods=[...])`.
+        """
+        return Endpoint(self, handler, render, admit=admit)
+
+    def problem_of(self, error: BaseException, request: Request | None = None) -> Problem:
+        """The problem that an error is, told as much of as this service tells. What is not the caller's doing gets a
+        line in the log.
+        """
+        problem = problem_of(error, details=self.details)
+        if problem.status >= 500 and not isinstance(error, Problem):
+            method = None if request is None else request.method
+            request_id = None if request is None else request.scope.get("repertory.request_id")
+            note(_LOG, ERROR, "a request failed", error, method=method, status=problem.status, request_id=request_id)
+        return problem
+
+
+_JSON = "application/json"
+
+
+class Endpoint:
+    """One operation as an ASGI application; see `Service.endpoint`."""
+
+    def __init__(
+        self, service: Service, handler: Handler, render: Callable[[Problem, str], Response], *, admit: bool
+    ) -> None:
+        self._service = service
+        self._handler = handler
+        self._render = render
+        self._admit = admit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        started = False
+
+        async def noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        async def refuse(problem: Problem) -> None:
+            await self._render(problem, request.url.path)(scope, receive, noting)
+
+        try:
+            await self._answer(request, noting)
+        except anyio.get_cancelled_exc_class():
+            if not started:  # The server ends, and would say nothing, or 500.
+                with anyio.move_on_after(_LAST_WORD_S, shield=True):
+                    await refuse(Problem(503, "the request was cut short; what was stored is kept", headers=_SOON))
+            raise
+        except Exception as error:  # Whatever happens, the client gets an answer.
+            problem = self._service.problem_of(error, request)
+            if started:
+                raise
+            await refuse(problem)
+
+    async def _answer(self, request: Request, send: Send) -> None:
+        caller = await self._service.caller(request) if self._admit else Caller()
+        async with self._service.admitted(caller) if self._admit else nullcontext():
+            response = await self._handler(request, caller)
+            await response(request.scope, request.receive, send)
+
+
+_SOON = {"retry-after": "1"}
+
+
+def _too_large(bytes_max: int) -> Problem:
+    return Problem(413, "the body is too large", bytes_max=bytes_max)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [""])[0][:200]

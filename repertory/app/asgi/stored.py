@@ -1,0 +1,295 @@
+"""Sessions over HTTP, besides their turns: what is stored of them, what they wait for, and what is done with them.
+
+What can be read from the store is read there, so that it disturbs no turn and no other process. Every id of a request
+is an id of the caller's tenant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from repertory.app.asgi import bodies
+from repertory.app.asgi.bodies import as_json, number_in, read_body
+from repertory.app.asgi.problems import Problem
+from repertory.app.operations.sessions import Sessions
+from repertory.core.memory.options import MemorySearchOptions
+from repertory.core.message_tree.json_files import encoded
+from repertory.errors import NotFound, SessionBusy, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from repertory.app.asgi.service import Caller, Service
+    from repertory.app.host.runtime import HostedSession
+    from repertory.app.memory.memory_manager import MemoryManager
+    from repertory.app.operations.showing import StoredAgent
+    from repertory.core.interrupts import Interrupt
+
+T = TypeVar("T")
+PAGE, PAGE_MAX = 100, 1000
+_WAITS_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""How long an operation waits, again and again, for a process that has the session open and does not use it."""
+
+Memory = Callable[["Caller"], "MemoryManager"]
+
+
+class StoredSessions:
+    """The operations on the sessions of tenants."""
+
+    def __init__(self, service: Service, memory: Memory | None) -> None:
+        """`memory`: gives what a caller may search."""
+        self._service = service
+        self._memory = memory
+        self._open: Sessions | None = None
+        self._lock = anyio.Lock()
+        service.runtime.on_shutdown("close", self._close)
+
+    # ------------------------------------------------------------------------------------------------- reading
+
+    async def agents(self, request: Request, caller: Caller) -> Response:
+        """The agents that are served."""
+        found = sorted(self._service.agents.items())
+        lines = [bodies.AgentLine(name=name, description=agent.spec.description) for name, agent in found]
+        return _answer(bodies.AgentsShown(agents=lines))
+
+    async def sessions(self, request: Request, caller: Caller) -> Response:
+        """The caller's sessions with an agent, by their ids."""
+        agent = request.path_params["agent"]
+        self._service.agent(agent)
+        after, limit = request.query_params.get("after", ""), number_in(request, "limit", PAGE, PAGE_MAX)
+        lines: list[bodies.SessionLine] = []
+        for info in await (await self._stored()).list():
+            own = self._service.own_id(caller, info.session_id)
+            if own is not None and own > after and agent in info.agents:
+                lines.append(
+                    bodies.SessionLine(
+                        session=own,
+                        position=info.agents[agent],
+                        created_at=info.created_at,
+                        updated_at=info.updated_at,
+                        owned=info.owner is not None,
+                    )
+                )
+        lines.sort(key=lambda line: line.session)
+        more = len(lines) > limit
+        return _answer(bodies.SessionPage(sessions=lines[:limit], next=lines[limit - 1].session if more else None))
+
+    async def messages(self, request: Request, caller: Caller) -> Response:
+        """All messages of the conversation, oldest first, page by page."""
+        limit, after = number_in(request, "limit", PAGE, PAGE_MAX), request.query_params.get("after", "0")
+        if not (after.isascii() and after.isdecimal() and len(after) < 16):
+            raise Problem(422, "after is the cursor of an earlier page")
+        begin = int(after)
+        found = await self._said(request, caller)
+        page = found[begin : begin + limit]
+        more = begin + limit < len(found)
+        return _answer(bodies.MessagePage(messages=page, next=str(begin + limit) if more else None))
+
+    async def _said(self, request: Request, caller: Caller) -> list[bodies.MessageShown]:
+        if self._service.runtime.sessions is None:
+            history = await self._session(request, caller).history()
+            if not history:
+                raise NotFound("nothing was said in this session yet")
+            return [bodies.MessageShown(message=_json(message)) for message in history]
+        agent = await self._agent(request, caller)
+        return [
+            bodies.MessageShown(
+                message=_json(one.message),
+                seq=one.seq,
+                at=one.at,
+                turn=one.turn,
+                shown=one.shown,
+                left_behind=one.left_behind,
+            )
+            for one in agent.messages
+        ]
+
+    async def _agent(self, request: Request, caller: Caller) -> StoredAgent:
+        stored, agent = self._ids(request, caller)
+        found = (await (await self._stored()).show(stored, agent=agent)).agents.get(agent)
+        if found is None:
+            raise NotFound("nothing was said in this session yet")
+        return found
+
+    async def state(self, request: Request, caller: Caller) -> Response:
+        """The agent's state in this session."""
+        stored, agent = self._ids(request, caller)
+        found = await (await self._stored()).shown_at(stored, agent=agent)
+        return _answer(bodies.StateShown(state=_json(found.state), position=found.position))
+
+    async def pending(self, request: Request, caller: Caller) -> Response:
+        """What the conversation has left unfinished, and why."""
+        await self._check_there(request, caller)
+        found = await self._session(request, caller).pending()
+        if found is None:
+            return _answer(bodies.PendingShown(why=None, interrupts=[]))
+        return _answer(bodies.PendingShown(why=found.why, interrupts=_questions(found.interrupts)))
+
+    async def interrupts(self, request: Request, caller: Caller) -> Response:
+        """The questions to a person that have no answer."""
+        await self._check_there(request, caller)
+        found = await self._session(request, caller).interrupts()
+        return _answer(bodies.InterruptsShown(interrupts=_questions(found)))
+
+    async def timers(self, request: Request, caller: Caller) -> Response:
+        """The turns that this session will begin by itself."""
+        await self._check_there(request, caller)
+        found = await self._session(request, caller).timers()
+        lines = [
+            bodies.TimerShown(id=timer.id, at=timer.at, prompt=timer.prompt, every_s=timer.every_s) for timer in found
+        ]
+        return _answer(bodies.TimersShown(timers=lines))
+
+    async def snapshots(self, request: Request, caller: Caller) -> Response:
+        """The positions that have labels."""
+        stored, agent = self._ids(request, caller)
+        found = await (await self._stored()).marks(stored, agent=agent)
+        lines = [
+            bodies.SnapshotLine(label=one.label, position=one.position, at=one.at, metadata=_json(one.metadata))
+            for one in found
+        ]
+        return _answer(bodies.SnapshotsShown(snapshots=lines))
+
+    async def snapshot(self, request: Request, caller: Caller) -> Response:
+        """What the model was shown at a label, with the agent's state there."""
+        stored, agent = self._ids(request, caller)
+        label = request.path_params["label"]
+        found = await (await self._stored()).shown_at(stored, agent=agent, at=label)
+        messages = [_json(message) for _, message in found.messages]
+        return _answer(bodies.SnapshotShown(position=found.position, messages=messages, state=_json(found.state)))
+
+    async def search(self, request: Request, caller: Caller) -> Response:
+        """What is remembered across sessions."""
+        wanted = read_body(await self._service.json(request), bodies.SearchMemory)
+        if self._memory is None:
+            raise Problem(404, "this service has no memory to search: make it with memory=")
+        options = MemorySearchOptions(max_search_results=wanted.max_results, stores=wanted.stores)
+        found = await self._memory(caller).search(wanted.query, options)
+        entries = [
+            bodies.MemoryFound(content=one.content, store=one.store_name or "", metadata=_json(one.metadata or {}))
+            for one in found
+        ]
+        return _answer(bodies.MemoriesFound(entries=entries))
+
+    # ------------------------------------------------------------------------------------------------- changing
+
+    async def set_timer(self, request: Request, caller: Caller) -> Response:
+        """Have the session begin a turn by itself."""
+        wanted = read_body(await self._service.json(request), bodies.SetTimer)
+        session = self._session(request, caller)
+        given = {"at": wanted.at, "in_s": wanted.in_s, "every": wanted.every_s, "id": wanted.id}
+        told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return _answer(bodies.TimerSet(id=await self._service.runtime.schedule(session, wanted.prompt, **told)), 201)
+
+    async def cancel_timer(self, request: Request, caller: Caller) -> Response:
+        """Cancel a timer."""
+        await self._check_there(request, caller)
+        if not await self._session(request, caller).cancel_timer(request.path_params["timer"]):
+            raise NotFound("there is no timer of that id: it may have begun its turn")
+        return Response(status_code=204)
+
+    async def take_snapshot(self, request: Request, caller: Caller) -> Response:
+        """Give a position a label."""
+        wanted = read_body(await self._service.json(request), bodies.TakeSnapshot)
+        stored, agent = self._ids(request, caller)
+        sessions = await self._stored()
+        one = await self._owning(
+            request, caller, lambda: sessions.mark(stored, wanted.label, wanted.metadata, at=wanted.at, agent=agent)
+        )
+        line = bodies.SnapshotLine(label=one.label, position=one.position, at=one.at, metadata=_json(one.metadata))
+        return _answer(line, 201)
+
+    async def fork(self, request: Request, caller: Caller) -> Response:
+        """Make a new session that goes on from a position of this one."""
+        wanted = read_body(await self._service.json(request), bodies.ForkSession)
+        stored, agent = self._ids(request, caller)
+        new = self._service.stored_id(caller, wanted.session)
+        made = await (await self._stored()).fork(stored, new, at=wanted.at, agent=agent)
+        return _answer(
+            bodies.ForkMade(session=wanted.session, position=made.positions[agent], messages=made.messages), 201
+        )
+
+    async def rewind(self, request: Request, caller: Caller) -> Response:
+        """Go back to a position; nothing is destroyed."""
+        wanted = read_body(await self._service.json(request), bodies.RewindSession)
+        stored, agent = self._ids(request, caller)
+        sessions = await self._stored()
+        done = await self._owning(request, caller, lambda: sessions.rewind(stored, wanted.to, agent=agent))
+        return _answer(bodies.Rewound(position=done.position, was=done.was))
+
+    async def erase(self, request: Request, caller: Caller) -> Response:
+        """Erase a session for good, with what all agents have in it."""
+        stored, _ = self._ids(request, caller)
+        await self._check_there(request, caller)
+        sessions = await self._stored()
+        proof = await self._owning(request, caller, lambda: sessions.delete(stored))
+        agents = {name: one.rows for name, one in proof.agents.items()}
+        own = request.path_params["session"]
+        return _answer(bodies.Erased(session=own, deleted_at=proof.deleted_at, agents=agents))
+
+    # -------------------------------------------------------------------------------------------------- shared
+
+    def _session(self, request: Request, caller: Caller) -> HostedSession:
+        return self._service.session(caller, request.path_params["agent"], request.path_params["session"])
+
+    def _ids(self, request: Request, caller: Caller) -> tuple[str, str]:
+        """The stored id, and the agent."""
+        agent = request.path_params["agent"]
+        self._service.agent(agent)
+        return self._service.stored_id(caller, request.path_params["session"]), agent
+
+    async def _check_there(self, request: Request, caller: Caller) -> None:
+        """Errors: `NotFound` for a session in which nothing was said: asking it would begin one."""
+        stored, agent = self._ids(request, caller)
+        if self._service.runtime.sessions is not None:
+            await (await self._stored()).page(stored, agent=agent, records_max=1)
+
+    async def _owning(self, request: Request, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of work that owns the session. Errors: `SessionBusy` while a turn runs, or elsewhere."""
+        session = self._session(request, caller)
+        for wait_s in _WAITS_S:
+            await anyio.sleep(wait_s)
+            await session.let_go()
+            try:
+                return await work()
+            except SessionBusy:
+                if wait_s == _WAITS_S[-1]:
+                    raise
+        raise AssertionError
+
+    async def _stored(self) -> Sessions:
+        place = self._service.runtime.sessions
+        if place is None:
+            raise Problem(501, "this service keeps its sessions in memory: nothing is stored")
+        async with self._lock:
+            if not self._service.runtime.healthy:
+                raise Unavailable("this service is ending")
+            if self._open is None:
+                opening = Sessions(place)
+                await opening.__aenter__()
+                self._open = opening
+            return self._open
+
+    async def _close(self) -> None:
+        async with self._lock:
+            sessions, self._open = self._open, None
+            if sessions is not None:
+                await sessions.__aexit__(None, None, None)
+
+
+def _questions(asked: Sequence[Interrupt]) -> list[dict[str, Any]]:
+    return [cast("dict[str, Any]", encoded(one.to_dict())) for one in asked]
+
+
+def _json(value: Mapping[str, object]) -> dict[str, Any]:
+    """With bytes as base64."""
+    return encoded(dict(value))
+
+
+def _answer(value: object, status: int = 200) -> Response:
+    return Response(as_json(value), status, media_type="application/json")

@@ -1,0 +1,103 @@
+"""Which requests are taken now: a token bucket and a count of what is in progress, for each tenant and for all.
+
+Pure: `now` comes in, in seconds of any clock that does not go back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from msgspec import Struct
+
+from repertory.errors import Invalid
+
+
+class ServiceLimits(Struct, frozen=True, kw_only=True):
+    """What a service takes at most. Errors: `Invalid` for values that are no bounds."""
+
+    body_bytes: int = 8 * 1024 * 1024
+    """The body of one request. Its JSON may weigh four times that, counting 256 bytes for each value in it."""
+    concurrent: int = 64
+    """Requests of one tenant at the same time, streams included."""
+    concurrent_in_all: int = 1024
+    """Requests of all tenants at the same time."""
+    rate_per_s: float = 50.0
+    """Requests of one tenant a second, over time."""
+    burst: int = 100
+    """Requests that one tenant may make at once when it made none for a while."""
+    tenants_remembered: int = 10_000
+    """Tenants whose rate is known at the same time; beyond that, the one that was idle longest starts afresh."""
+
+    def __post_init__(self) -> None:
+        for name in ("body_bytes", "concurrent", "concurrent_in_all", "burst", "tenants_remembered"):
+            value: object = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise Invalid(f"{name} is a positive integer", got=value)
+        if not self.rate_per_s > 0:
+            raise Invalid("rate_per_s is a positive number; float('inf') is no bound", got=self.rate_per_s)
+
+
+class Refusal(Struct, frozen=True):
+    """Why a request is not taken, and when to come again."""
+
+    what: str
+    """`tenant rate`, `tenant concurrency` or `service concurrency`."""
+    retry_after_s: float
+
+
+class _Tenant(Struct):
+    room: float
+    """Requests that it may make at once, as of `at`."""
+    at: float
+    in_progress: int = 0
+
+
+class Admission:
+    """The requests of one service that are in progress, and how fast each tenant makes them."""
+
+    def __init__(self, limits: ServiceLimits) -> None:
+        self.limits = limits
+        self.in_progress = 0
+        self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
+        """The one whose request was longest ago comes first."""
+
+    def enter(self, tenant: str, now: float) -> Refusal | None:
+        """Take a request, to be followed by `leave`; or refuse it, and count nothing."""
+        limits, known = self.limits, self._filled(tenant, now)
+        if self.in_progress >= limits.concurrent_in_all:
+            return Refusal("service concurrency", 1.0)
+        if known.in_progress >= limits.concurrent:
+            return Refusal("tenant concurrency", 1.0)
+        if known.room < 1:
+            return Refusal("tenant rate", (1 - known.room) / limits.rate_per_s)
+        known.room -= 1
+        known.in_progress += 1
+        self.in_progress += 1
+        return None
+
+    def leave(self, tenant: str) -> None:
+        """A request that was taken is over."""
+        self._tenants[tenant].in_progress -= 1
+        self.in_progress -= 1
+
+    @property
+    def tenants(self) -> int:
+        """How many are remembered."""
+        return len(self._tenants)
+
+    def _filled(self, tenant: str, now: float) -> _Tenant:
+        known = self._tenants.get(tenant)
+        if known is None:
+            self._forget()
+            known = self._tenants[tenant] = _Tenant(room=float(self.limits.burst), at=now)
+        self._tenants.move_to_end(tenant)
+        gained = max(now - known.at, 0.0) * self.limits.rate_per_s
+        known.room, known.at = min(known.room + gained, float(self.limits.burst)), max(now, known.at)
+        return known
+
+    def _forget(self) -> None:
+        """Make room for one more. Those with requests in progress stay: there are at most `concurrent_in_all`."""
+        if len(self._tenants) >= self.limits.tenants_remembered:
+            idle = next((name for name, known in self._tenants.items() if not known.in_progress), None)
+            if idle is not None:
+                del self._tenants[idle]
