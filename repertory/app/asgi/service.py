@@ -11,7 +11,7 @@ import inspect
 import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
 
@@ -197,11 +197,12 @@ class Service:
             raise _too_large(most)
         pieces, size = list[bytes](), 0
         try:
-            async for piece in request.stream():
-                size += len(piece)
-                if size > most:
-                    raise _too_large(most)
-                pieces.append(piece)
+            async with aclosing(request.stream()) as stream:
+                async for piece in stream:
+                    size += len(piece)
+                    if size > most:
+                        raise _too_large(most)
+                    pieces.append(piece)
         except ClientDisconnect:
             raise Problem(400, "the body broke off") from None
         return b"".join(pieces)

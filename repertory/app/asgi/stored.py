@@ -225,7 +225,6 @@ class StoredSessions:
     async def erase(self, request: Request, caller: Caller) -> Response:
         """Erase a session for good, with what all agents have in it."""
         stored, _ = self._ids(request, caller)
-        await self._check_there(request, caller)
         sessions = await self._stored()
         proof = await self._owning(request, caller, lambda: sessions.delete(stored))
         agents = {name: one.rows for name, one in proof.agents.items()}
@@ -246,7 +245,7 @@ class StoredSessions:
     async def _check_there(self, request: Request, caller: Caller) -> None:
         """Errors: `NotFound` for a session in which nothing was said: asking it would begin one."""
         stored, agent = self._ids(request, caller)
-        if self._service.runtime.sessions is not None:
+        if self._service.runtime.sessions is not None and not self._session(request, caller).active:
             await (await self._stored()).page(stored, agent=agent, records_max=1)
 
     async def _owning(self, request: Request, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:

@@ -22,6 +22,7 @@ from repertory.app.asgi.bodies import AnswerInterrupts, BeginTurn, TurnAnswer, T
 from repertory.app.asgi.problems import Problem
 from repertory.app.asgi.sse import MEDIA_TYPE, EventStream, turn_events
 from repertory.core.message_tree.json_files import decoded
+from repertory.core.turn_log import read_offset
 from repertory.core.wire import event_to_json
 from repertory.errors import NotFound
 
@@ -80,6 +81,8 @@ class Turns:
         session, token = self._session(request, caller), self._token(request)
         raw = flag_in(request, "raw")
         after = request.headers.get(LAST_EVENT_ID) or request.query_params.get("after") or None
+        if after is not None and read_offset(after).over:  # A browser comes back even then; a turn cut short stays so.
+            return Response(status_code=204)
         return self._stream(request, token, _follow(session, token, after), raw=raw)
 
     async def cancel(self, request: Request, caller: Caller) -> Response:

@@ -637,6 +637,11 @@ class HostedSession:
         finally:
             await self._host.let_go(spec)
 
+    @property
+    def active(self) -> bool:
+        """Whether its actors run in this process."""
+        return self._host.holds(self.spec)
+
     async def let_go(self) -> None:
         """Have this process give the session up, if nobody uses it, so that an operation on what is stored owns it."""
         await self._host.let_go(self.spec)

@@ -5,6 +5,7 @@ Pure: `now` comes in, in seconds of any clock that does not go back.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 from msgspec import Struct
@@ -91,8 +92,9 @@ class Admission:
             self._forget()
             known = self._tenants[tenant] = _Tenant(room=float(self.limits.burst), at=now)
         self._tenants.move_to_end(tenant)
-        gained = max(now - known.at, 0.0) * self.limits.rate_per_s
-        known.room, known.at = min(known.room + gained, float(self.limits.burst)), max(now, known.at)
+        rate, burst, passed_s = self.limits.rate_per_s, float(self.limits.burst), max(now - known.at, 0.0)
+        known.room = burst if rate == math.inf else min(known.room + passed_s * rate, burst)
+        known.at += passed_s
         return known
 
     def _forget(self) -> None:
