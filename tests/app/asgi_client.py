@@ -66,6 +66,7 @@ class Streamed:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.text = ""
+        self._cut = ""
         self.sent_bytes = 0
         self.over = anyio.Event()
         self._begun = anyio.Event()
@@ -107,9 +108,9 @@ class Streamed:
     async def events(self) -> AsyncGenerator[Event]:
         """Each event when it has come."""
         async for piece in self._got:
-            told = len(events_in(self.text))
             self.text += piece.decode()
-            for event in events_in(self.text)[told:]:
+            whole, sign, self._cut = (self._cut + piece.decode()).rpartition("\n\n")
+            for event in events_in(whole + sign):
                 yield event
 
     async def next(self, kind: str) -> Event:

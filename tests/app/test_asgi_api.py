@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -391,9 +392,10 @@ async def test_a_body_without_a_length_is_cut_off_at_its_bound() -> None:
             sent += 1
             yield b" " * 1000
 
-    async with serving(runtime_of(), limits=ServiceLimits(body_bytes=10_000)) as client:
+    limits = ServiceLimits(body_bytes=10_000)
+    async with serving(runtime_of(), limits=limits) as client, aclosing(endless()) as pieces:
         headers = {"content-type": "application/json"}
-        assert (await client.post(f"{ADA}/turns", content=endless(), headers=headers)).status_code == 413
+        assert (await client.post(f"{ADA}/turns", content=pieces, headers=headers)).status_code == 413
     assert sent < 20
 
 
@@ -507,9 +509,9 @@ async def test_a_runtime_that_was_started_before_is_not_ended_by_the_application
 async def test_nothing_is_left_of_requests_whose_clients_have_gone(place: SQLiteSessions) -> None:
     runtime = runtime_of(ObedientModel(), place)
     async with serving(runtime) as client:
-        await client.say("hello")
-        before = Living.now()
-        for token in ("a", "b", "c"):
+        for token in ("warm", "a", "b", "c"):
+            if token == "a":
+                before = Living.now()
             body = {"prompt": "slow one", "token": token}
             async with client.streaming(f"{ADA}/turns", body, ASKS_EVENTS) as streamed:
                 await streamed.next("data")
@@ -519,7 +521,7 @@ async def test_nothing_is_left_of_requests_whose_clients_have_gone(place: SQLite
 
 async def test_a_slow_reader_holds_no_memory() -> None:
     """What is told while nobody reads waits in the turn's log, of which the pieces of one message are kept."""
-    runtime, go = runtime_of(ScriptedModel(["word " * 20_000], chunk=5)), {"prompt": "go", "token": "t"}
+    runtime, go = runtime_of(ScriptedModel(["word " * 20_000], chunk=50)), {"prompt": "go", "token": "t"}
     async with serving(runtime) as client, client.streaming(f"{ADA}/turns", go, ASKS_EVENTS) as slow:
         await slow.begun()
         over = await client.get(f"{ADA}/turns/t?wait_s=60")
