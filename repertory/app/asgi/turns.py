@@ -11,6 +11,7 @@ from contextlib import aclosing
 from itertools import chain, repeat
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
 
 import anyio
 import msgspec
@@ -132,7 +133,8 @@ class Turns:
 
     def _at(self, request: Request, token: str) -> dict[str, str]:
         """Where the turn is found from now on."""
-        path = request.app.url_path_for("turn", **{**request.path_params, "token": token})
+        named = {**request.path_params, "token": token}
+        path = request.app.url_path_for("turn", **{name: quote(value, safe="") for name, value in named.items()})
         return {"location": f"{request.scope.get('root_path', '')}{path}"}
 
 
