@@ -58,6 +58,7 @@ BROAD_EXCEPTS: dict[str, str] = {
     "repertory/actors/turn.py": "a model may be anybody's code; what it raises is the cause of `ModelFailed`",
     "repertory/actors/tools.py": "a tool may be anybody's code; what it raises is an answer to the model",
     "repertory/actors/writer.py": "a session store may be anybody's code; what it raises fails those sessions alone",
+    "repertory/app/asgi/service.py": "whatever a request has met, its client gets an answer",
     "repertory/core/json_fields.py": "a value may be anybody's object; where it has no text, what it is stands for it",
     "repertory/core/retry.py": "what one session cannot have written, whatever that raises, fails it alone",
     "repertory/app/agent/persisted.py": "a serializer is anybody's code; what it raises is the cause",
@@ -96,6 +97,7 @@ BROAD_EXCEPTS: dict[str, str] = {
 KEYWORDS_FOR_LATER: dict[str, str] = {
     "repertory/logs.py": "the fields of a line are named by who writes it",
     "repertory/actors/hooks/middleware.py": "the fields of a context are replaced by name",
+    "repertory/app/asgi/problems.py": "the members of a problem are named by who raises it",
     "repertory/app/sessions/by_hand.py": "the documented methods may be given more by a later version",
     "repertory/backends/aws_clients.py": "a request's fields are those of the service",
     "repertory/app/agent/conversation_managers.py": "the documented methods take whatever a later version adds",

@@ -1,4 +1,4 @@
-"""Streams: an ask with many answers. The actor writes into a `Sink`, the caller reads the `EventStream`.
+"""Streams: an ask with many answers. The actor writes into a `Sink`, the caller reads the `EventReader`.
 
 Between them lies a bounded buffer. A send with room costs an append and, if the reader is waiting, a wake-up; without
 room the writer waits, so a slow reader slows its producer down and nothing else.
@@ -185,7 +185,7 @@ class Sink(Generic[E_contra]):
         self._call.fail(error)
 
 
-class EventStream(Generic[E_co]):
+class EventReader(Generic[E_co]):
     """The reader's end of a stream: `async with ref.stream(...) as events: async for event in events: ...`."""
 
     __slots__ = ("_call", "_close", "_open")
@@ -195,7 +195,7 @@ class EventStream(Generic[E_co]):
         self._open = opening
         self._close: Callable[[], object] | None = None
 
-    async def __aenter__(self) -> EventStream[E_co]:
+    async def __aenter__(self) -> EventReader[E_co]:
         self._close = await self._open(self._call)
         return self
 
@@ -207,7 +207,7 @@ class EventStream(Generic[E_co]):
         if not self._call.ended:
             self._call.leave(Reason.ABANDONED)
 
-    def __aiter__(self) -> EventStream[E_co]:
+    def __aiter__(self) -> EventReader[E_co]:
         return self
 
     async def __anext__(self) -> E_co:

@@ -14,7 +14,7 @@ import anyio
 from msgspec import Struct
 
 from repertory.errors import ActorDead, Deadlock, Invalid, MailboxFull
-from repertory.runtime.channel import EventStream, StreamCall
+from repertory.runtime.channel import EventReader, StreamCall
 from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.mailbox import Mailbox
 from repertory.runtime.message import (
@@ -188,14 +188,14 @@ class ActorRef(Generic[M_contra]):
             raise call.error
         return cast("R", call.value)
 
-    def stream(self, message: Stream[E_co], *, timeout_s: float, buffer: int = 16) -> EventStream[E_co]:
+    def stream(self, message: Stream[E_co], *, timeout_s: float, buffer: int = 16) -> EventReader[E_co]:
         """A stream of answers: `async with ref.stream(message, timeout_s=60) as events`, then `async for`.
 
         `timeout_s` bounds the whole stream, as in `ask`; at most `buffer` events wait for the reader, then the producer
         waits. Leaving the block closes the stream: the producer is told, and unread events are dropped. Errors: as
         `ask`, while reading; and the error that the producer failed with, after the events before it.
         """
-        return EventStream(self._stream_call(message, timeout_s, buffer), self._open)
+        return EventReader(self._stream_call(message, timeout_s, buffer), self._open)
 
     def _stream_call(self, message: object, timeout_s: float, buffer: int) -> StreamCall:
         if buffer < 1:

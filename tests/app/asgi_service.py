@@ -10,13 +10,14 @@ import os
 
 from fastapi import FastAPI
 
-from repertory import AgentSpec, Runtime, SQLiteSessions
+from repertory import AgentSpec, OfflineModel, Runtime, SQLiteSessions
 from repertory.asgi import ServiceLimits, asgi_app
 from tests.app.obedient_model import ObedientModel
 
 LIMITS = ServiceLimits(rate_per_s=math.inf, body_bytes=100_000)
 runtime = Runtime(sessions=SQLiteSessions(os.environ["DATABASE"]), drain_timeout_s=5, on_fatal="signal")
 runtime.agent(AgentSpec(name="helper", model=ObedientModel(), retry_strategy=None))
+runtime.agent(AgentSpec(name="offline", model=OfflineModel()))
 
 
 async def drained() -> None:

@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.core.serving.admission import Admission, Refusal, ServiceLimits
+from repertory.core.serving.admission import Admission, NotAdmitted, ServiceLimits
 from repertory.errors import Invalid
 
 
 def test_a_tenant_makes_a_burst_and_then_as_many_requests_as_its_rate_allows() -> None:
     admission = Admission(ServiceLimits(rate_per_s=2, burst=3))
     assert [admission.enter("a", 10.0) for _ in range(3)] == [None] * 3
-    assert admission.enter("a", 10.0) == Refusal("tenant rate", 0.5)
+    assert admission.enter("a", 10.0) == NotAdmitted("tenant rate", 0.5)
     assert admission.enter("b", 10.0) is None
-    assert admission.enter("a", 10.25) == Refusal("tenant rate", 0.25)
+    assert admission.enter("a", 10.25) == NotAdmitted("tenant rate", 0.25)
     assert admission.enter("a", 10.5) is None
 
 
 def test_a_tenant_has_only_so_many_requests_at_the_same_time() -> None:
     admission = Admission(ServiceLimits(concurrent=2))
-    assert [admission.enter("a", 0.0) for _ in range(3)] == [None, None, Refusal("tenant concurrency", 1.0)]
+    assert [admission.enter("a", 0.0) for _ in range(3)] == [None, None, NotAdmitted("tenant concurrency", 1.0)]
     assert admission.enter("b", 0.0) is None
     admission.leave("a")
     assert admission.enter("a", 0.0) is None
@@ -32,7 +32,7 @@ def test_a_tenant_has_only_so_many_requests_at_the_same_time() -> None:
 
 def test_all_tenants_together_have_only_so_many_requests_at_the_same_time() -> None:
     admission = Admission(ServiceLimits(concurrent_in_all=2))
-    assert [admission.enter(name, 0.0) for name in "abc"] == [None, None, Refusal("service concurrency", 1.0)]
+    assert [admission.enter(name, 0.0) for name in "abc"] == [None, None, NotAdmitted("service concurrency", 1.0)]
 
 
 def test_no_more_tenants_are_remembered_than_there_may_be() -> None:
@@ -78,8 +78,8 @@ def test_whatever_comes_no_bound_is_exceeded_and_a_refusal_says_when_to_come_aga
 def test_a_clock_that_goes_back_gives_nobody_more() -> None:
     admission = Admission(ServiceLimits(rate_per_s=1, burst=1))
     assert admission.enter("a", 10.0) is None
-    assert admission.enter("a", 5.0) == Refusal("tenant rate", 1.0)
-    assert admission.enter("a", 10.5) == Refusal("tenant rate", 0.5)
+    assert admission.enter("a", 5.0) == NotAdmitted("tenant rate", 1.0)
+    assert admission.enter("a", 10.5) == NotAdmitted("tenant rate", 0.5)
 
 
 def test_an_infinite_rate_is_no_bound() -> None:

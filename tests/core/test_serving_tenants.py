@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from repertory.core.ids import ID_BYTES_MAX, check_id
-from repertory.core.serving.tenants import own_id, stored_id
+from repertory.core.serving.tenants import public_id, stored_id
 from repertory.errors import Invalid
 
 TRICKY = st.text(st.sampled_from("~%aA.2e7é-_ "), max_size=8)
@@ -36,12 +36,12 @@ def test_a_stored_id_is_an_id_and_leads_back_to_its_tenant_alone(tenant: str, se
     made = stored(tenant, session)
     assume(made is not None)
     assert check_id(made, "session id") == made
-    assert own_id(tenant, made or "") == session
+    assert public_id(tenant, made or "") == session
 
 
 @given(TENANTS, IDS)
 def test_whatever_is_stored_belongs_to_who_would_store_it_so(tenant: str, found: str) -> None:
-    own = own_id(tenant, found)
+    own = public_id(tenant, found)
     assert own is None or stored(tenant, own) in (found, None)
 
 

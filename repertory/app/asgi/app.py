@@ -25,7 +25,7 @@ from repertory.errors import Invalid
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
-    from repertory.app.asgi.stored import Memory
+    from repertory.app.asgi.stored import CallersMemory
     from repertory.app.host.runtime import HostedAgent, Runtime
     from repertory.app.memory.memory_manager import MemoryManager
 
@@ -82,9 +82,9 @@ def asgi_app(
     return app
 
 
-def _memory_of(memory: object, authenticate: Authenticate | None) -> Memory | None:
+def _memory_of(memory: object, authenticate: Authenticate | None) -> CallersMemory | None:
     if memory is None or callable(memory):
-        return cast("Memory | None", memory)
+        return cast("CallersMemory | None", memory)
     if authenticate is not None:
         raise Invalid("tenants would search the memory of others: memory= is a function of the caller")
     return lambda caller: cast("MemoryManager", memory)

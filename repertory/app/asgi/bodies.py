@@ -28,8 +28,8 @@ Token: TypeAlias = Annotated[
         description="Names the turn: the same token again runs nothing twice. Made for you if you send none.",
     ),
 ]
-Json: TypeAlias = dict[str, Any]
-Position: TypeAlias = Annotated[int, Meta(ge=0, description="A sequence number of the agent's journal.")]
+JsonObject: TypeAlias = dict[str, Any]
+PositionNumber: TypeAlias = Annotated[int, Meta(ge=0, description="A sequence number of the agent's journal.")]
 Label: TypeAlias = Annotated[str, Meta(min_length=1, max_length=ID_BYTES_MAX)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=1e9)]
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**53)]
@@ -66,7 +66,7 @@ class BeginTurn(_Call, frozen=True, kw_only=True):
     """A prompt."""
 
     prompt: Annotated[
-        str | list[Json] | None,
+        str | list[JsonObject] | None,
         Meta(description="A text, content blocks, or messages. Without one, an unfinished turn goes on."),
     ] = None
 
@@ -90,7 +90,7 @@ class TurnAnswer(Struct, frozen=True, kw_only=True):
     token: str
     status: Literal["over"]
     text: Annotated[str, Meta(description="The text of the answer.")]
-    result: Annotated[Json, Meta(description="stop_reason, message, interrupts, structured_output, state, metrics.")]
+    result: Annotated[JsonObject, Meta(description="Its stop_reason, message, interrupts, metrics and more.")]
 
 
 class TurnBegun(Struct, frozen=True, kw_only=True):
@@ -100,10 +100,10 @@ class TurnBegun(Struct, frozen=True, kw_only=True):
     status: Literal["accepted", "running"]
 
 
-class MessageShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MessageLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message."""
 
-    message: Json
+    message: JsonObject
     seq: int | None = None
     at: Epoch | None = None
     turn: int | None = None
@@ -114,14 +114,14 @@ class MessageShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class MessagePage(Struct, frozen=True, kw_only=True):
     """Messages, oldest first."""
 
-    messages: list[MessageShown]
+    messages: list[MessageLine]
     next: Annotated[str | None, Meta(description="The cursor of the next page; null for the last one.")]
 
 
 class StateShown(Struct, frozen=True, kw_only=True):
     """The agent's state."""
 
-    state: Json
+    state: JsonObject
     position: int
 
 
@@ -131,13 +131,13 @@ class PendingShown(Struct, frozen=True, kw_only=True):
     why: Annotated[
         Literal["runs", "cut short", "asks", "store"] | None, Meta(description="Null: nothing is unfinished.")
     ]
-    interrupts: list[Json]
+    interrupts: list[JsonObject]
 
 
 class InterruptsShown(Struct, frozen=True, kw_only=True):
     """The questions to a person that have no answer."""
 
-    interrupts: list[Json]
+    interrupts: list[JsonObject]
 
 
 class SnapshotLine(Struct, frozen=True, kw_only=True):
@@ -146,7 +146,7 @@ class SnapshotLine(Struct, frozen=True, kw_only=True):
     label: str
     position: int
     at: Epoch
-    metadata: Json
+    metadata: JsonObject
 
 
 class SnapshotsShown(Struct, frozen=True, kw_only=True):
@@ -159,23 +159,23 @@ class TakeSnapshot(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A label for a position."""
 
     label: Label
-    at: Annotated[Position | None, Meta(description="Null: the end.")] = None
-    metadata: Json | None = None
+    at: Annotated[PositionNumber | None, Meta(description="Null: the end.")] = None
+    metadata: JsonObject | None = None
 
 
 class SnapshotShown(Struct, frozen=True, kw_only=True):
     """What the model was shown at a position."""
 
     position: int
-    messages: list[Json]
-    state: Json
+    messages: list[JsonObject]
+    state: JsonObject
 
 
 class ForkSession(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A new session that goes on from a position of this one."""
 
     session: Id
-    at: Annotated[Position | Label | None, Meta(description="A position, or a label. Null: the end.")] = None
+    at: Annotated[PositionNumber | Label | None, Meta(description="A position, or a label. Null: the end.")] = None
 
 
 class ForkMade(Struct, frozen=True, kw_only=True):
@@ -189,7 +189,7 @@ class ForkMade(Struct, frozen=True, kw_only=True):
 class RewindSession(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the conversation goes on."""
 
-    to: Position | Label
+    to: PositionNumber | Label
 
 
 class Rewound(Struct, frozen=True, kw_only=True):
@@ -268,7 +268,7 @@ class Erased(Struct, frozen=True, kw_only=True):
     agents: dict[str, int]
 
 
-class SearchMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MemoryQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to look for."""
 
     query: Annotated[str, Meta(min_length=1, max_length=10_000)]
@@ -281,7 +281,7 @@ class MemoryFound(Struct, frozen=True, kw_only=True):
 
     content: str
     store: str
-    metadata: Json
+    metadata: JsonObject
 
 
 class MemoriesFound(Struct, frozen=True, kw_only=True):
@@ -290,7 +290,7 @@ class MemoriesFound(Struct, frozen=True, kw_only=True):
     entries: list[MemoryFound]
 
 
-class Health(Struct, frozen=True, kw_only=True):
+class HealthShown(Struct, frozen=True, kw_only=True):
     """Whether the process answers, and whether requests may be sent to it."""
 
     status: Literal["ok", "ending", "starting"]

@@ -10,35 +10,35 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from repertory.app.asgi import bodies
-from repertory.app.asgi.openapi import Events, Operation, Parameter, document
+from repertory.app.asgi.openapi import Events, Operation, QueryOrHeader, document
 from repertory.app.asgi.problems import Problem, problem_response
-from repertory.app.asgi.stored import Memory, StoredSessions
+from repertory.app.asgi.stored import CallersMemory, StoredSessions
 from repertory.app.asgi.turns import WAIT_S_MAX, Turns
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from repertory.app.asgi.service import Caller, Handler, Service
+    from repertory.app.asgi.service import Caller, RequestHandler, Service
 
 PREFIX = "/v1"
 _SESSION = "/agents/{agent}/sessions/{session}"
 _TEXT = {"type": "string"}
-_RAW = Parameter(
+_RAW = QueryOrHeader(
     name="raw",
     schema={"type": "boolean", "default": False},
     about="Whether the events of the model's own stream are told as well.",
 )
-_LIMIT = Parameter(
+_LIMIT = QueryOrHeader(
     name="limit",
     schema={"type": "integer", "minimum": 1, "maximum": 1000, "default": 100},
     about="How many at most.",
 )
-_AFTER = Parameter(name="after", schema=_TEXT, about="The cursor that an earlier page gave.")
-_LAST_EVENT_ID = Parameter(
+_AFTER = QueryOrHeader(name="after", schema=_TEXT, about="The cursor that an earlier page gave.")
+_LAST_EVENT_ID = QueryOrHeader(
     name="Last-Event-ID", schema=_TEXT, about="The id of the last event that the client has.", place="header"
 )
-_KEY = Parameter(name="Idempotency-Key", schema=_TEXT, about="The same as the token of the body.", place="header")
-_PREFER = Parameter(
+_KEY = QueryOrHeader(name="Idempotency-Key", schema=_TEXT, about="The same as the token of the body.", place="header")
+_PREFER = QueryOrHeader(
     name="Prefer",
     schema={"type": "string", "enum": ["respond-async"]},
     about="Answer at once: the turn is stored, and is done whatever ends meanwhile.",
@@ -48,7 +48,7 @@ _BEGINS = (_RAW, _KEY, _PREFER, _LAST_EVENT_ID)
 _BEGUN: Mapping[int, type] = {200: bodies.TurnAnswer, 202: bodies.TurnBegun}
 
 
-def routes(service: Service, *, memory: Memory | None, version: str) -> list[BaseRoute]:
+def routes(service: Service, *, memory: CallersMemory | None, version: str) -> list[BaseRoute]:
     """The routes of the API, with its document, and the checks of health. `memory`: gives what a caller may search."""
     made = operations(service, memory)
     told = document(made, PREFIX, version, secured=service.knows_callers)
@@ -98,7 +98,7 @@ class _Methods:
         await problem_response(problem, Request(scope).url.path)(scope, receive, send)
 
 
-def operations(service: Service, memory: Memory | None) -> Sequence[Operation]:
+def operations(service: Service, memory: CallersMemory | None) -> Sequence[Operation]:
     """Every operation but the document itself."""
     stored = StoredSessions(service, memory)
     return (*_health(service), *_turns(Turns(service)), *_reading(stored), *_changing(stored))
@@ -120,7 +120,7 @@ def _health(service: Service) -> Sequence[Operation]:
             name="healthz",
             about="Whether the process answers.",
             handler=alive,
-            answers={200: bodies.Health},
+            answers={200: bodies.HealthShown},
             admit=False,
             top=True,
         ),
@@ -130,7 +130,7 @@ def _health(service: Service) -> Sequence[Operation]:
             name="readyz",
             about="Whether requests may be sent to this process; not any more once it is about to end.",
             handler=ready,
-            answers={200: bodies.Health, 503: bodies.Health},
+            answers={200: bodies.HealthShown, 503: bodies.HealthShown},
             admit=False,
             top=True,
         ),
@@ -142,7 +142,7 @@ def _health_answer(status: int, said: str) -> Response:
 
 
 def _turns(turns: Turns) -> Sequence[Operation]:
-    wait = Parameter(
+    wait = QueryOrHeader(
         name="wait_s",
         schema={"type": "number", "minimum": 0, "maximum": WAIT_S_MAX, "default": 0},
         about="How long to wait for the result.",
@@ -178,7 +178,7 @@ def _turns(turns: Turns) -> Sequence[Operation]:
             parameters=(
                 _RAW,
                 _LAST_EVENT_ID,
-                Parameter(name="after", schema=_TEXT, about="The same as Last-Event-ID, which goes before it."),
+                QueryOrHeader(name="after", schema=_TEXT, about="The same as Last-Event-ID, which goes before it."),
             ),
             streams=True,
         ),
@@ -205,7 +205,7 @@ def _turns(turns: Turns) -> Sequence[Operation]:
 
 
 def _reading(stored: StoredSessions) -> Sequence[Operation]:
-    def reads(path: str, name: str, about: str, handler: Handler, kind: type, *more: Parameter) -> Operation:
+    def reads(path: str, name: str, about: str, handler: RequestHandler, kind: type, *more: QueryOrHeader) -> Operation:
         return Operation(
             method="GET", path=path, name=name, about=about, handler=handler, answers={200: kind}, parameters=more
         )
@@ -270,7 +270,9 @@ def _reading(stored: StoredSessions) -> Sequence[Operation]:
 
 
 def _changing(stored: StoredSessions) -> Sequence[Operation]:
-    def does(path: str, name: str, about: str, handler: Handler, body: type, status: int, kind: type) -> Operation:
+    def does(
+        path: str, name: str, about: str, handler: RequestHandler, body: type, status: int, kind: type
+    ) -> Operation:
         return Operation(
             method="POST", path=path, name=name, about=about, handler=handler, body=body, answers={status: kind}
         )
@@ -333,7 +335,7 @@ def _changing(stored: StoredSessions) -> Sequence[Operation]:
             "searchMemory",
             "What is remembered across sessions.",
             stored.search,
-            bodies.SearchMemory,
+            bodies.MemoryQuestion,
             200,
             bodies.MemoriesFound,
         ),

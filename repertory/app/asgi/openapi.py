@@ -10,14 +10,14 @@ import msgspec
 from msgspec import Struct
 
 from repertory.app.asgi.bodies import Id, Label
-from repertory.app.asgi.service import Handler
+from repertory.app.asgi.service import RequestHandler
 from repertory.app.asgi.sse import MEDIA_TYPE as EVENTS
 
 _REF: Final = "#/components/schemas/{name}"
 _NAME_IN_PATH = re.compile(r"\{(\w+)\}")
 
 
-class Parameter(Struct, frozen=True, kw_only=True):
+class QueryOrHeader(Struct, frozen=True, kw_only=True):
     """A parameter of a query, or a header."""
 
     name: str
@@ -35,11 +35,11 @@ class Operation(Struct, frozen=True, kw_only=True):
     name: str
     """Unique; the path of its route can be asked for by it."""
     about: str
-    handler: Handler
+    handler: RequestHandler
     answers: Mapping[int, type[Struct] | None]
     """By status, what is answered; None for no body. Errors are problems, and not in it."""
     body: type[Struct] | None = None
-    parameters: Sequence[Parameter] = ()
+    parameters: Sequence[QueryOrHeader] = ()
     streams: bool = False
     """Whether the answer may be server-sent events."""
     admit: bool = True
@@ -127,7 +127,7 @@ def _in_path(name: str) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-def _parameter(one: Parameter) -> dict[str, Any]:
+def _parameter(one: QueryOrHeader) -> dict[str, Any]:
     return {"name": one.name, "in": one.place, "description": one.about, "schema": dict(one.schema)}
 
 

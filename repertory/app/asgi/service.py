@@ -26,7 +26,7 @@ from repertory.app.inspector.guard import LOOPBACK_NAMES, bearer_of, host_name
 from repertory.core.ids import check_id
 from repertory.core.limits import JsonScale, is_too_deep
 from repertory.core.serving.admission import Admission, ServiceLimits
-from repertory.core.serving.tenants import own_id, stored_id
+from repertory.core.serving.tenants import public_id, stored_id
 from repertory.errors import Invalid
 from repertory.logs import ERROR, note
 
@@ -53,7 +53,7 @@ class Caller(Struct, frozen=True):
 
 Authenticate: TypeAlias = "Callable[[HTTPConnection], Awaitable[Caller | None] | Caller | None]"
 """Tells who calls, or None for nobody who is known. It may be async, and may raise a `Problem` of its own."""
-Handler: TypeAlias = "Callable[[Request, Caller], Awaitable[Response]]"
+RequestHandler: TypeAlias = "Callable[[Request, Caller], Awaitable[Response]]"
 
 
 def bearer_tokens(tokens: Mapping[str, Caller]) -> Authenticate:
@@ -164,9 +164,9 @@ class Service:
         """The id under which the caller's session is stored. Errors: `Invalid` for what is no id."""
         return stored_id(caller.tenant, session_id)
 
-    def own_id(self, caller: Caller, stored: str) -> str | None:
+    def public_id(self, caller: Caller, stored: str) -> str | None:
         """The id that the caller knows a stored session by; None for a session of others."""
-        return own_id(caller.tenant, stored)
+        return public_id(caller.tenant, stored)
 
     def token(self, given: object) -> str:
         """A token that names a turn, as it was sent. Errors: `Invalid` for what is no id."""
@@ -229,14 +229,18 @@ class Service:
         return value
 
     def endpoint(
-        self, handler: Handler, *, render: Callable[[Problem, str], Response] = problem_response, admit: bool = True
-    ) -> Endpoint:
+        self,
+        handler: RequestHandler,
+        *,
+        render: Callable[[Problem, str], Response] = problem_response,
+        admit: bool = True,
+    ) -> AnsweredRequest:
         """An ASGI application that tells who calls, counts the request, and sends what the handler returns.
 
         `render`: makes an answer of a problem and the request's path. `admit`: whether it counts towards the limits,
         and needs a caller. Pass it to `Route(path, endpoint=..., methods=[...])`.
         """
-        return Endpoint(self, handler, render, admit=admit)
+        return AnsweredRequest(self, handler, render, admit=admit)
 
     def problem_of(self, error: BaseException, request: Request | None = None) -> Problem:
         """The problem that an error is, told as much of as this service tells. What is not the caller's doing gets a
@@ -253,11 +257,11 @@ class Service:
 _JSON = "application/json"
 
 
-class Endpoint:
+class AnsweredRequest:
     """One operation as an ASGI application; see `Service.endpoint`."""
 
     def __init__(
-        self, service: Service, handler: Handler, render: Callable[[Problem, str], Response], *, admit: bool
+        self, service: Service, handler: RequestHandler, render: Callable[[Problem, str], Response], *, admit: bool
     ) -> None:
         self._service = service
         self._handler = handler

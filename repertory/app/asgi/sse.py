@@ -15,12 +15,13 @@ import anyio
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from repertory.app.asgi.problems import Problem
 from repertory.core.wire import event_to_json
+from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
-    from repertory.app.asgi.problems import Problem
     from repertory.core.messages import Json
 
 MEDIA_TYPE = "text/event-stream"
@@ -136,7 +137,7 @@ class _Writer:
                 await self._write(piece)
         except ClientDisconnect:
             return None
-        except Exception as error:  # noqa: BLE001 - Whatever happens, the client is told.
+        except (RepertoryError, Problem) as error:
             if not self._begun:
                 return error
             await self._write(sent("error", problems(error).as_json()))

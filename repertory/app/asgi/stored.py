@@ -35,13 +35,13 @@ PAGE, PAGE_MAX = 100, 1000
 _WAITS_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 """How long an operation waits, again and again, for a process that has the session open and does not use it."""
 
-Memory = Callable[["Caller"], "MemoryManager"]
+CallersMemory = Callable[["Caller"], "MemoryManager"]
 
 
 class StoredSessions:
     """The operations on the sessions of tenants."""
 
-    def __init__(self, service: Service, memory: Memory | None) -> None:
+    def __init__(self, service: Service, memory: CallersMemory | None) -> None:
         """`memory`: gives what a caller may search."""
         self._service = service
         self._memory = memory
@@ -64,7 +64,7 @@ class StoredSessions:
         after, limit = request.query_params.get("after", ""), number_in(request, "limit", PAGE, PAGE_MAX)
         lines: list[bodies.SessionLine] = []
         for info in await (await self._stored()).list():
-            own = self._service.own_id(caller, info.session_id)
+            own = self._service.public_id(caller, info.session_id)
             if own is not None and own > after and agent in info.agents:
                 lines.append(
                     bodies.SessionLine(
@@ -90,15 +90,15 @@ class StoredSessions:
         more = begin + limit < len(found)
         return _answer(bodies.MessagePage(messages=page, next=str(begin + limit) if more else None))
 
-    async def _said(self, request: Request, caller: Caller) -> list[bodies.MessageShown]:
+    async def _said(self, request: Request, caller: Caller) -> list[bodies.MessageLine]:
         if self._service.runtime.sessions is None:
             history = await self._session(request, caller).history()
             if not history:
                 raise NotFound("nothing was said in this session yet")
-            return [bodies.MessageShown(message=_json(message)) for message in history]
+            return [bodies.MessageLine(message=_json(message)) for message in history]
         agent = await self._agent(request, caller)
         return [
-            bodies.MessageShown(
+            bodies.MessageLine(
                 message=_json(one.message),
                 seq=one.seq,
                 at=one.at,
@@ -165,7 +165,7 @@ class StoredSessions:
 
     async def search(self, request: Request, caller: Caller) -> Response:
         """What is remembered across sessions."""
-        wanted = read_body(await self._service.json(request), bodies.SearchMemory)
+        wanted = read_body(await self._service.json(request), bodies.MemoryQuestion)
         if self._memory is None:
             raise Problem(404, "this service has no memory to search: make it with memory=")
         options = MemorySearchOptions(max_search_results=wanted.max_results, stores=wanted.stores)

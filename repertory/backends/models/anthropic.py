@@ -19,7 +19,7 @@ from repertory.backends.models.content import (
     text_in,
 )
 from repertory.backends.models.provider import BaseModelConfig, ModelCall, metadata_event
-from repertory.backends.models.sdk import ClientSettings, SDKModel, Service, as_plain, ask, with_params
+from repertory.backends.models.sdk import ClientSettings, ModelService, SDKModel, as_plain, ask, with_params
 from repertory.core.answer import count_field, filled, is_mapping, malformed, mapping_field
 from repertory.errors import ModelStreamBroken
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL_ID = "claude-sonnet-4-6"
 DEFAULT_MAX_TOKENS = 8_192
-ANTHROPIC = Service(
+ANTHROPIC = ModelService(
     name="Anthropic",
     model="AnthropicModel",
     package="anthropic",

@@ -16,7 +16,7 @@ import msgspec
 from repertory.backends.models.caching import CacheConfig
 from repertory.backends.models.openai import OPENAI, OpenAIModel, completion_arguments, sent_messages
 from repertory.backends.models.provider import BaseModelConfig, ModelCall
-from repertory.backends.models.sdk import ClientSettings, SDKModel, Service, ask, with_params
+from repertory.backends.models.sdk import ClientSettings, ModelService, SDKModel, ask, with_params
 from repertory.core.answer import mapping_field
 from repertory.errors import Invalid, ModelFailed
 
@@ -301,7 +301,7 @@ class LlamaCppModel(CompatibleModel):
 
 # -------------------------------------------------------------------------------------------------------------- Writer
 
-WRITER = Service(
+WRITER = ModelService(
     name="Writer",
     model="WriterModel",
     package="writerai",

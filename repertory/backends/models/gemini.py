@@ -25,7 +25,7 @@ from repertory.backends.models.provider import (
     retry_after_s,
 )
 from repertory.backends.models.sdk import (
-    Service,
+    ModelService,
     as_plain,
     certificates,
     connection_errors,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from repertory.core.converse import ContentBlockDelta, ContentBlockStartToolUse, StreamEvent
     from repertory.core.messages import Message
 
-GEMINI = Service(
+GEMINI = ModelService(
     name="Gemini",
     model="GeminiModel",
     package="google.genai",

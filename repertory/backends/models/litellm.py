@@ -16,7 +16,7 @@ from repertory.backends.models.content import text_in
 from repertory.backends.models.openai import CompletionReader, completion_arguments, streams
 from repertory.backends.models.provider import NONSENSE, BaseModelConfig, ModelCall, ProviderModel
 from repertory.backends.models.sdk import (
-    Service,
+    ModelService,
     as_plain,
     connection_errors,
     from_other_error,
@@ -30,7 +30,7 @@ from repertory.errors import Invalid, ModelFailed, ModelStreamBroken, RepertoryE
 if TYPE_CHECKING:
     from repertory.core.converse import StreamEvent
 
-LITELLM = Service(
+LITELLM = ModelService(
     name="LiteLLM",
     model="LiteLLMModel",
     package="litellm",

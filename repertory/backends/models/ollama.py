@@ -38,7 +38,7 @@ from repertory.backends.models.provider import (
     retry_after_s,
 )
 from repertory.backends.models.sdk import (
-    Service,
+    ModelService,
     certificates,
     connection_errors,
     from_other_error,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("repertory.models")
 
-OLLAMA = Service(
+OLLAMA = ModelService(
     name="Ollama",
     model="OllamaModel",
     package="ollama",

@@ -24,8 +24,8 @@ from repertory.backends.models.content import (
 from repertory.backends.models.provider import BaseModelConfig, ModelCall, metadata_event
 from repertory.backends.models.sdk import (
     ClientSettings,
+    ModelService,
     SDKModel,
-    Service,
     with_params,
 )
 from repertory.core.answer import filled, is_mapping, malformed, mapping_field
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from repertory.core.messages import Message, ToolSpec
 
 DEFAULT_MODEL_ID = "gpt-5.4"
-OPENAI = Service(
+OPENAI = ModelService(
     name="OpenAI",
     model="OpenAIModel",
     package="openai",

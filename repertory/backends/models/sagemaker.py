@@ -14,7 +14,7 @@ from repertory.backends.models.bedrock import bedrock_errors, framed_events, fro
 from repertory.backends.models.caching import CacheConfig
 from repertory.backends.models.openai import CompletionReader, completion_arguments
 from repertory.backends.models.provider import NONSENSE, ModelCall, ProviderModel, changed_settings
-from repertory.backends.models.sdk import EventDecoder, Service, is_error, stream_error
+from repertory.backends.models.sdk import EventDecoder, ModelService, is_error, stream_error
 from repertory.core.answer import mapping_field
 from repertory.errors import Invalid, ModelFailed, RepertoryError, Unavailable
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from repertory.core.converse import StreamEvent
 
 SAGEMAKER = AwsService(name="sagemaker-runtime", wanted_by="SageMakerAIModel", extra="sagemaker")
-_CONTAINER = Service(
+_CONTAINER = ModelService(
     name="SageMaker",
     model="SageMakerAIModel",
     package="aiobotocore",

@@ -58,7 +58,7 @@ class AnswerReader(Protocol):
 class SDKModel(ProviderModel):
     """A model that is asked through an official SDK."""
 
-    _sdk: ClassVar[Service]
+    _sdk: ClassVar[ModelService]
 
     def __init__(self, start: Mapping[str, Any], config: Mapping[str, Any], settings: ClientSettings) -> None:
         super().__init__(start, config, sdk_clients(self._sdk, settings))
@@ -72,7 +72,7 @@ class SDKModel(ProviderModel):
         return events(self._sdk, call, reader)
 
 
-async def ask(service: Service, call: ApiCall) -> Any:
+async def ask(service: ModelService, call: ApiCall) -> Any:
     """The SDK's answer. Its errors are mapped to ours."""
     try:
         return await call()
@@ -80,7 +80,7 @@ async def ask(service: Service, call: ApiCall) -> Any:
         raise from_sdk_error(service, error, answering=False) from error
 
 
-async def whole_events(service: Service, call: ApiCall, reader: AnswerReader) -> AsyncGenerator[StreamEvent, None]:
+async def whole_events(service: ModelService, call: ApiCall, reader: AnswerReader) -> AsyncGenerator[StreamEvent, None]:
     """The events of a call whose answer comes whole."""
     answer = await ask(service, call)
     for event in reader.whole(mapping_field(as_plain(answer), "answer", "answer")):
@@ -89,7 +89,9 @@ async def whole_events(service: Service, call: ApiCall, reader: AnswerReader) ->
         yield event
 
 
-async def streamed_events(service: Service, call: ApiCall, reader: AnswerReader) -> AsyncGenerator[StreamEvent, None]:
+async def streamed_events(
+    service: ModelService, call: ApiCall, reader: AnswerReader
+) -> AsyncGenerator[StreamEvent, None]:
     """The events of a call whose answer is a stream. Closing the generator releases the connection."""
     stream = await ask(service, call)
     try:
@@ -106,7 +108,7 @@ async def streamed_events(service: Service, call: ApiCall, reader: AnswerReader)
         yield event
 
 
-def _pieces(service: Service, stream: Any) -> AsyncGenerator[object, None]:
+def _pieces(service: ModelService, stream: Any) -> AsyncGenerator[object, None]:
     """The SDK's own stream is read from its response; a stream wrapped by the user is read through its wrapper."""
     errors = sdk_errors(service)
     if type(stream) is import_module(service.package).AsyncStream:
@@ -154,7 +156,7 @@ _TRY_AGAIN = frozenset((408, 409, 425))
 
 
 def refusal_error(
-    service: Service, status: int, message: str, *codes: str, wait_s: float | None = None
+    service: ModelService, status: int, message: str, *codes: str, wait_s: float | None = None
 ) -> RepertoryError:
     """The error for a refusal. `status` is 0 when it came inside a stream; `codes` are the service's own."""
     names = {code.lower() for code in codes}
@@ -171,7 +173,7 @@ def refusal_error(
     return ModelFailed(f"{hint} ({message})" if hint else f"{service.name} refused the request: {message}", **fields)
 
 
-def _hint(service: Service, status: int) -> str | None:
+def _hint(service: ModelService, status: int) -> str | None:
     match status:
         case 401:
             return f"{service.name} does not know this key: {_key_advice(service)}"
@@ -183,11 +185,11 @@ def _hint(service: Service, status: int) -> str | None:
             return None
 
 
-def _key_advice(service: Service) -> str:
+def _key_advice(service: ModelService) -> str:
     return f"set {service.key_variable}, or pass client_args={{'api_key': ...}}"
 
 
-def sdk_errors(service: Service) -> tuple[type[Exception], ...]:
+def sdk_errors(service: ModelService) -> tuple[type[Exception], ...]:
     """The classes that `from_sdk_error` maps. The SDK must be installed, and this call loads it."""
     root = getattr(import_module(service.package), service.root_error)
     return (root, *connection_errors(http_library(service)), *NONSENSE)
@@ -199,7 +201,7 @@ def connection_errors(*libraries: Any) -> tuple[type[Exception], ...]:
     return (*theirs, anyio.EndOfStream, OSError)
 
 
-def from_sdk_error(service: Service, error: Exception, *, answering: bool) -> RepertoryError:
+def from_sdk_error(service: ModelService, error: Exception, *, answering: bool) -> RepertoryError:
     """Our error for one of `sdk_errors`. Raise it `from` the original.
 
     `answering`: an answer had started, so a lost connection means a broken answer.
@@ -216,7 +218,7 @@ def from_sdk_error(service: Service, error: Exception, *, answering: bool) -> Re
             return from_other_error(service, error, http_library(service), answering=answering)
 
 
-def from_other_error(service: Service, error: Exception, *libraries: Any, answering: bool) -> RepertoryError:
+def from_other_error(service: ModelService, error: Exception, *libraries: Any, answering: bool) -> RepertoryError:
     """Our error for one that is no class of the SDK: of its HTTP library, or of Python."""
     if isinstance(error, connection_errors(*libraries)):
         return from_connection(service, error, answering=answering)
@@ -232,11 +234,11 @@ def is_error(piece: Mapping[str, object]) -> bool:
     return bool(piece.get("error")) or "error" in (piece.get("type"), piece.get("object"))
 
 
-def stream_error(service: Service, piece: Mapping[str, object]) -> RepertoryError:
+def stream_error(service: ModelService, piece: Mapping[str, object]) -> RepertoryError:
     return refusal_error(service, 0, *_message_and_codes(piece, f"{service.name} ended the answer with an error"))
 
 
-def _from_status(service: Service, error: Any) -> RepertoryError:
+def _from_status(service: ModelService, error: Any) -> RepertoryError:
     status = error.status_code if error.status_code >= 400 else 0
     message, *codes = _message_and_codes(error.body, str(error))
     return refusal_error(service, status, message, *codes, wait_s=retry_after_s(error.response.headers))
@@ -245,7 +247,7 @@ def _from_status(service: Service, error: Any) -> RepertoryError:
 _UNSENDABLE = frozenset(("UnsupportedProtocol", "LocalProtocolError", "InvalidURL"))
 
 
-def from_connection(service: Service, error: Exception, *, answering: bool) -> RepertoryError:
+def from_connection(service: ModelService, error: Exception, *, answering: bool) -> RepertoryError:
     """Our error when the connection failed."""
     reason = error.__cause__ if isinstance(error.__cause__, Exception) else error
     text = f"{type(reason).__name__}: {reason}"
@@ -365,7 +367,7 @@ def with_params(arguments: Mapping[str, Any], params: Mapping[str, Any] | None) 
 _CREDENTIALS = frozenset(("api_key", "admin_api_key", "workload_identity", "provider"))
 
 
-class Service(Struct, frozen=True, kw_only=True):
+class ModelService(Struct, frozen=True, kw_only=True):
     """What differs between services, and between the SDKs that are built alike."""
 
     name: str
@@ -403,7 +405,7 @@ class ClientSettings:
     """Seconds between two pieces of an answer."""
 
 
-def sdk_clients(service: Service, settings: ClientSettings) -> LoopClients:
+def sdk_clients(service: ModelService, settings: ClientSettings) -> LoopClients:
     """The clients of one model. `ImportError` names the extra to install when the SDK is missing."""
     need(service)
 
@@ -418,7 +420,7 @@ def sdk_clients(service: Service, settings: ClientSettings) -> LoopClients:
     return LoopClients(connect)
 
 
-def need(service: Service) -> None:
+def need(service: ModelService) -> None:
     """`ImportError` names the extra to install when the SDK is missing."""
     root, _, _ = service.package.partition(".")
     if find_spec(root) is None or find_spec(service.package) is None:
@@ -426,7 +428,7 @@ def need(service: Service) -> None:
         raise ImportError(msg)
 
 
-def _open(service: Service, settings: ClientSettings) -> Any:
+def _open(service: ModelService, settings: ClientSettings) -> Any:
     """A client with everything loaded that its first call needs. Runs in a worker thread."""
     sdk, httpx = import_module(service.package), http_library(service)
     import_module(
@@ -448,7 +450,7 @@ def _open(service: Service, settings: ClientSettings) -> Any:
     return client
 
 
-def http_library(service: Service) -> Any:
+def http_library(service: ModelService) -> Any:
     """The HTTP library of the installed SDK, which this call loads: `httpx2`, or `httpx` in older releases."""
     lineage = import_module(service.package).DefaultAsyncHttpxClient.__mro__
     return import_module(
@@ -456,7 +458,7 @@ def http_library(service: Service) -> Any:
     )
 
 
-def _elsewhere(service: Service, base_url: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _elsewhere(service: ModelService, base_url: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments for another service than the SDK's own, which must not get the key that the SDK would find."""
     key = os.environ.get(service.key_variable) or ("none" if service.keyless else None)
     found = {"base_url": os.environ.get(service.url_variable) or base_url, "api_key": key, **arguments}
@@ -472,7 +474,7 @@ def certificates(library: str) -> Any:
     return import_module(library).create_ssl_context()
 
 
-def _needs_no_key(service: Service, arguments: Mapping[str, Any]) -> bool:
+def _needs_no_key(service: ModelService, arguments: Mapping[str, Any]) -> bool:
     """True if a URL and no key is given: a local server has none."""
     elsewhere = arguments.get("base_url") or os.environ.get(service.url_variable)
     return bool(elsewhere) and not os.environ.get(service.key_variable) and not _CREDENTIALS & arguments.keys()

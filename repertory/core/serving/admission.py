@@ -38,7 +38,7 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
             raise Invalid("rate_per_s is a positive number; float('inf') is no bound", got=self.rate_per_s)
 
 
-class Refusal(Struct, frozen=True):
+class NotAdmitted(Struct, frozen=True):
     """Why a request is not taken, and when to come again."""
 
     what: str
@@ -62,15 +62,15 @@ class Admission:
         self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
         """The one whose request was longest ago comes first."""
 
-    def enter(self, tenant: str, now: float) -> Refusal | None:
+    def enter(self, tenant: str, now: float) -> NotAdmitted | None:
         """Take a request, to be followed by `leave`; or refuse it, and count nothing."""
         limits, known = self.limits, self._filled(tenant, now)
         if self.in_progress >= limits.concurrent_in_all:
-            return Refusal("service concurrency", 1.0)
+            return NotAdmitted("service concurrency", 1.0)
         if known.in_progress >= limits.concurrent:
-            return Refusal("tenant concurrency", 1.0)
+            return NotAdmitted("tenant concurrency", 1.0)
         if known.room < 1:
-            return Refusal("tenant rate", (1 - known.room) / limits.rate_per_s)
+            return NotAdmitted("tenant rate", (1 - known.room) / limits.rate_per_s)
         known.room -= 1
         known.in_progress += 1
         self.in_progress += 1

@@ -33,7 +33,7 @@ def stored_id(tenant: str, session_id: object) -> str:
     return made
 
 
-def own_id(tenant: str, stored: str) -> str | None:
+def public_id(tenant: str, stored: str) -> str | None:
     """The id that the tenant knows a stored session by; None for a session that is not the tenant's."""
     front, sign, given = stored.partition(SIGN)
     if not sign:

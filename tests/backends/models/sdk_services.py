@@ -22,7 +22,7 @@ from repertory.backends.models.ollama import OllamaModel
 from repertory.backends.models.openai import OpenAIModel
 from repertory.backends.models.provider import ProviderModel
 from repertory.backends.models.responses import OpenAIResponsesModel
-from repertory.backends.models.sdk import Service
+from repertory.backends.models.sdk import ModelService
 from repertory.core.answer import Answer, Assembler
 from repertory.core.messages import Message
 from tests.backends.models.wire_server import SERVER_SENT_EVENTS, Exchange, Handler, WireServer, wire_server
@@ -44,7 +44,7 @@ class SdkService:
     """One service."""
 
     name: str
-    sdk: Service
+    sdk: ModelService
     path: str
     model: Callable[..., SdkModel]
     """Takes the URL of a server and the model's settings."""
@@ -192,7 +192,7 @@ SERVICES = (ANTHROPIC, OPENAI)
 on_both = pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.name)
 
 
-def _like_openai(sdk: Service, make: Callable[..., SdkModel], path: str = OPENAI.path) -> SdkService:
+def _like_openai(sdk: ModelService, make: Callable[..., SdkModel], path: str = OPENAI.path) -> SdkService:
     return replace(OPENAI, name=sdk.name, sdk=sdk, model=make, key_variable=sdk.key_variable, path=path)
 
 

@@ -9,7 +9,7 @@ import pytest
 from repertory.backends.models.anthropic import ANTHROPIC
 from repertory.backends.models.openai import OPENAI
 from repertory.backends.models.provider import is_overflow, retry_after_s
-from repertory.backends.models.sdk import EventDecoder, Service, refusal_error, stream_error
+from repertory.backends.models.sdk import EventDecoder, ModelService, refusal_error, stream_error
 from repertory.errors import (
     ContextWindowOverflowException,
     ModelFailed,
@@ -60,7 +60,7 @@ from repertory.errors import (
     ],
 )
 def test_a_refusal_is_named_by_the_callers_next_move(
-    service: Service, status: int, codes: tuple[str, ...], message: str, expected: type[RepertoryError]
+    service: ModelService, status: int, codes: tuple[str, ...], message: str, expected: type[RepertoryError]
 ) -> None:
     error = refusal_error(service, status, message, *codes)
     assert type(error) is expected
