@@ -13,7 +13,7 @@ VENV := .venv/.installed$(if $(PYTHON),-$(subst /,_,$(PYTHON)))
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 PEERS := $(if $(wildcard tests/peers/package-lock.json),tests/peers/node_modules/.installed)
 
-.PHONY: help venv peers demo cluster-demo fast test check lint types contracts docs format bench soak lock clean
+.PHONY: help venv peers demo cluster-demo fast test check lint types contracts docs format audit bench soak lock clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -45,10 +45,15 @@ test: $(VENV) $(PEERS) ## Run every test, the slow ones on asyncio or trio by tu
 
 check: lint types contracts docs ## Format, lint, types, import contracts and documented examples
 
-lint: $(VENV) ## ruff: lint and format
+lint: $(VENV) ## ruff: lint and format; bandit: careless code
 	@echo "check: ruff"
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
+	@echo "check: bandit"
+	@$(RUN) -m bandit --quiet --configfile pyproject.toml --severity-level medium --recursive repertory
+
+audit: ## Look for published advisories about what requirements.lock names (needs uv and the network)
+	@sh scripts/audit
 
 types: $(VENV) ## pyright over the package, mypy over tests/typing, both strict
 	@echo "check: pyright, strict, over repertory"

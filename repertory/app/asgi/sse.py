@@ -29,6 +29,7 @@ HEARTBEAT_S = 15.0
 """How long a stream may be quiet."""
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _COMMENT = b":\n\n"
+_JSON = json.JSONEncoder(separators=(",", ":"))
 _KINDS = ("result", "message", "data", "reasoning")
 """The keys that name an event which has others beside."""
 
@@ -38,7 +39,7 @@ Problems: TypeAlias = "Callable[[BaseException], Problem]"
 def sent(kind: str, data: object, id: object = None) -> bytes:
     """One event. `data`: JSON. `id`: what the client sends as `Last-Event-ID` to read on after it."""
     head = "" if id is None else f"id: {id}\n"
-    return f"{head}event: {kind}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+    return f"{head}event: {kind}\ndata: {_JSON.encode(data)}\n\n".encode()
 
 
 def turn_event(event: Mapping[str, object], problems: Problems) -> bytes:
@@ -127,7 +128,7 @@ class _Writer:
         self._send = send
         self._headers = headers
         self._begun = False
-        self._lock = anyio.Lock()
+        self._lock = anyio.Lock(fast_acquire=True)  # Whoever waits for a server's buffer yields there.
         self._last = anyio.current_time()
 
     async def write_all(self, events: AsyncIterator[bytes], problems: Problems) -> Exception | None:

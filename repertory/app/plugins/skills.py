@@ -113,7 +113,7 @@ class Skill:
         _check_https(url)
         request = urllib.request.Request(url, headers={"User-Agent": "repertory"})
         try:
-            with urllib.request.urlopen(request, timeout=FETCH_TIMEOUT_S) as response:
+            with urllib.request.urlopen(request, timeout=FETCH_TIMEOUT_S) as response:  # nosec B310
                 _check_https(response.geturl())
                 body: bytes = response.read(FETCHED_BYTES_MAX + 1)
         except urllib.error.HTTPError as error:

@@ -20,6 +20,8 @@ from repertory.backends.sessions.liveness import OwnerLock
 from repertory.backends.sessions.sqlite.file import peers_folder
 from repertory.errors import Invalid
 
+_TMP = "/tmp"  # nosec B108
+"""The folder in it is for this user alone."""
 SOCKET_BYTES_MAX = 100
 """So long may a Unix socket's path be, a little less than on the systems that allow the least."""
 _FILE, _NEW = ".json", ".new"
@@ -49,7 +51,7 @@ def _socket(database: Path, owner: str) -> Path:
     if len(os.fsencode(beside)) < SOCKET_BYTES_MAX:
         return beside
     folder = f"repertory-{os.geteuid()}-{_digest(os.fspath(database))}"
-    roots = os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"
+    roots = os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), _TMP
     places = [Path(root) / folder / name for root in roots if os.path.isdir(root)]
     return next((place for place in places if len(os.fsencode(place)) < SOCKET_BYTES_MAX), beside)
 
