@@ -33,6 +33,7 @@ from repertory.core.message_tree.json_files import decoded, encoded
 from repertory.core.messages import Json, Prompt, ToolSpec
 from repertory.core.result import AgentResult, TurnEvent, interrupts_in
 from repertory.core.timers import DueTimes, Timer
+from repertory.core.told_turn import AskTurn, ToldTurn, read_told, told_json
 from repertory.core.turn_log import START, read_offset
 from repertory.core.unfinished import PendingTurn
 from repertory.errors import Invalid, RepertoryError, StructuredOutputException
@@ -310,13 +311,15 @@ class Told:
 # What is asked of a session besides a turn.
 
 _Name: TypeAlias = Literal["messages", "interrupts", "history", "timers", "pending", "cancel"]
-SessionQuestion: TypeAlias = "_Name | ChangeTimers"
+SessionQuestion: TypeAlias = "_Name | ChangeTimers | AskTurn"
 
 
 def question_json(question: SessionQuestion, now: float) -> Json:
     """The question as JSON; `now`: epoch seconds. Errors: `Invalid` for due times that are none."""
     if isinstance(question, str):
         return {"what": question}
+    if isinstance(question, AskTurn):
+        return {"what": "turn", **asdict(question)}
     due: Json = None
     if question.due is not None:
         at, every_s = question.due.read(now)
@@ -330,6 +333,10 @@ def read_question(body: Json) -> SessionQuestion:
     what = fields.get("what")
     if what in get_args(_Name):
         return cast("_Name", what)
+    if what == "turn":
+        token = fields.get("token")
+        cancel, stored = fields.get("cancel") is True, fields.get("stored") is True
+        return AskTurn(None if token is None else str(token), cancel, stored)
     if what != "change timers":
         raise Invalid("nobody asks that of a session", what=str(what))
     due = fields.get("due")
@@ -343,6 +350,8 @@ def answer_json(found: object) -> Json:
         found = [_answer_fields(one) for one in cast("list[object]", found)]
     elif isinstance(found, PendingTurn):
         found = {"why": found.why, "interrupts": [one.to_dict() for one in found.interrupts]}
+    elif isinstance(found, ToldTurn):
+        found = told_json(found)
     return cast("Json", encoded({"all": found}))
 
 
@@ -368,5 +377,7 @@ def read_answer(question: SessionQuestion, answer: Json) -> object:
             fields = json_object(found)
             why = cast("Any", fields["why"])
             return PendingTurn(why=why, interrupts=interrupts_in(fields))
+        case AskTurn() if found is not None:
+            return read_told(cast("Json", found))
         case _:
             return found
