@@ -80,6 +80,8 @@ if TYPE_CHECKING:
     from repertory.app.host.session import ActivationLock as ActivationLock
     from repertory.app.host.session import meter_provider as meter_provider
     from repertory.app.host.session import wall_clock as wall_clock
+    from repertory.app.host.told import told_here as told_here
+    from repertory.app.host.told import told_stored as told_stored
     from repertory.app.sessions.hooked import hooked_or_placed as hooked_or_placed
     from repertory.app.sessions.sessions import PlacedSession as PlacedSession
     from repertory.app.sessions.sessions import WakingPlace as WakingPlace
@@ -99,6 +101,7 @@ if TYPE_CHECKING:
     from repertory.core.state import agent_state as agent_state
     from repertory.core.timers import DueTimes as DueTimes
     from repertory.core.tools import late_result as late_result
+    from repertory.core.told_turn import AskTurn as AskTurn
     from repertory.core.turn import StopReason as StopReason
     from repertory.core.turn_start import DIRECT_WHILE_BUSY as DIRECT_WHILE_BUSY
     from repertory.core.unfinished import pending_turn as pending_turn
@@ -120,6 +123,9 @@ HOMES = {
     "DIRECT_WHILE_BUSY": "repertory.core.turn_start",
     "DirectTools": "repertory.app.agent.tools",
     "DueTimes": "repertory.core.timers",
+    "AskTurn": "repertory.core.told_turn",
+    "told_stored": "repertory.app.host.told",
+    "told_here": "repertory.app.host.told",
     "EditableMessages": "repertory.app.agent.messages",
     "HookRegistry": "repertory.actors.hooks.events",
     "Host": "repertory.app.host.host",

@@ -34,6 +34,7 @@ from repertory.core.message_tree.json_files import decoded, encoded
 from repertory.core.messages import Json, Prompt, ToolSpec, check_result
 from repertory.core.result import AgentResult, TurnEvent, interrupts_in
 from repertory.core.timers import DueTimes, Timer
+from repertory.core.told_turn import AskTurn, ToldTurn, read_told, told_json
 from repertory.core.turn_log import START, read_offset
 from repertory.core.unfinished import PendingTurn
 from repertory.errors import Invalid, RepertoryError, StructuredOutputException
@@ -311,7 +312,7 @@ class Told:
 # What is asked of a session besides a turn.
 
 _Name: TypeAlias = Literal["messages", "interrupts", "history", "timers", "deferred", "pending", "cancel"]
-SessionQuestion: TypeAlias = "_Name | ChangeTimers | CompleteTool"
+SessionQuestion: TypeAlias = "_Name | ChangeTimers | CompleteTool | AskTurn"
 
 
 def question_json(question: SessionQuestion, now: float) -> Json:
@@ -321,6 +322,8 @@ def question_json(question: SessionQuestion, now: float) -> Json:
     if isinstance(question, CompleteTool):
         result = _plain(question.result, "a result")
         return {"what": "complete tool", "id": question.id, "result": result, "starts": question.starts}
+    if isinstance(question, AskTurn):
+        return {"what": "turn", **asdict(question)}
     due: Json = None
     if question.due is not None:
         at, every_s = question.due.read(now)
@@ -337,6 +340,10 @@ def read_question(body: Json) -> SessionQuestion:
     if what == "complete tool":
         result = check_result(_read(fields.get("result")))
         return CompleteTool(id=str(fields.get("id")), result=result, starts=fields.get("starts") is not False)
+    if what == "turn":
+        token = fields.get("token")
+        cancel, stored = fields.get("cancel") is True, fields.get("stored") is True
+        return AskTurn(None if token is None else str(token), cancel, stored)
     if what != "change timers":
         raise Invalid("nobody asks that of a session", what=str(what))
     due = fields.get("due")
@@ -351,6 +358,8 @@ def answer_json(found: object) -> Json:
     elif isinstance(found, PendingTurn):
         tools = [msgspec.to_builtins(one) for one in found.tools]
         found = {"why": found.why, "interrupts": [one.to_dict() for one in found.interrupts], "tools": tools}
+    elif isinstance(found, ToldTurn):
+        found = told_json(found)
     return cast("Json", encoded({"all": found}))
 
 
@@ -379,5 +388,7 @@ def read_answer(question: SessionQuestion, answer: Json) -> object:
             why = cast("Any", fields["why"])
             tools = msgspec.convert(fields.get("tools", ()), tuple[DeferredTool, ...])
             return PendingTurn(why=why, interrupts=interrupts_in(fields), tools=tools)
+        case AskTurn() if found is not None:
+            return read_told(cast("Json", found))
         case _:
             return found

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from repertory.core.result import AgentResult, TurnEvent
     from repertory.core.retry import RetryStrategy, StorePatience
     from repertory.core.timers import Timer
+    from repertory.core.told_turn import ToldTurn
     from repertory.core.turn_start import UnknownOutcome
     from repertory.core.unfinished import PendingTurn
     from repertory.runtime.drain import ActorsReport
@@ -519,7 +520,11 @@ class HostedAgent:
             agent = self._agents[session_id] = self._agent(later.check_id(session_id, "session_id"), takeover=takeover)
         return HostedSession(self._host, agent, self._cluster())
 
-    def _agent(self, session_id: str, *, takeover: bool) -> Agent:
+    def unsaved(self) -> HostedSession:
+        """A conversation that the returned object alone has: nothing of it is stored, and nobody else finds it."""
+        return HostedSession(self._host, self._agent(None, takeover=False), None)
+
+    def _agent(self, session_id: str | None, *, takeover: bool) -> Agent:
         spec, manager = self._spec, self._manager
         same = {each.name: getattr(spec, each.name) for each in fields(AgentSpec)}
         own: dict[str, Any] = {
@@ -527,8 +532,9 @@ class HostedAgent:
             "callback_handler": None,
             "conversation_manager": spec.conversation_manager if manager is None else later.another_manager(manager),
             "state": later.agent_state(spec.state).get(),
-            "session_manager": later.PlacedSession(session_id, self._sessions, takeover, wakes=True),
         }
+        if session_id is not None:
+            own["session_manager"] = later.PlacedSession(session_id, self._sessions, takeover, wakes=True)
         return Agent(**{**same, **own})
 
 
@@ -755,6 +761,20 @@ class HostedSession:
         """A copy of all messages of the conversation, oldest first; see `Agent.history`."""
         return cast("list[Message]", await self._ask("history"))
 
+    async def told(self, token: str | None = None, *, cancel: bool = False, stored: bool = False) -> ToldTurn | None:
+        """What became of the turn of this token, which does not go on by that; None when no such turn is known, or not
+        any more (see `docs/design/0025` for how long). Without a token: the newest one that has one.
+
+        `cancel`: cut it short, if it is the turn that runs; it is told as it was before. `stored`: return when what is
+        told is durable. A session that is not active here is read from its store. Errors: those of its store.
+        """
+        asked = later.AskTurn(token, cancel, stored)
+        if self.spec.sessions is None or self._host.holds(self.spec):
+            return cast("ToldTurn | None", await self.read_here(asked))
+        if cancel and self._cluster is not None:
+            return cast("ToldTurn | None", await self._ask(asked))
+        return await later.told_stored(self._host, self.spec, asked)
+
     async def _ask(self, what: SessionQuestion) -> object:
         return await (self.read_here(what) if self._cluster is None else self._cluster.ask(self, what))
 
@@ -785,6 +805,8 @@ class HostedSession:
                     return sorted(timers, key=lambda timer: (timer.at, timer.id))
                 case later.CompleteTool():
                     return await session.complete_tool(what)
+                case later.AskTurn():
+                    return await later.told_here(self._host, session, spec, what)
                 case _:
                     return await session.change_timers(what)
 

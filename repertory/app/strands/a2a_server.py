@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import json
-import mimetypes
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -22,6 +21,8 @@ from uuid import uuid4
 import anyio
 from msgspec import Struct, field
 
+from repertory.core.serving.a2a import INTERRUPT_RESPONSE_KEY, INTERRUPTS_KEY
+from repertory.core.serving.media import media_block
 from repertory.errors import Invalid, RepertoryError
 
 try:
@@ -63,17 +64,9 @@ else:
     AgentFactory = Callable
 """Makes the agent of a context from its id."""
 
-INTERRUPTS_KEY = "interrupts"
-"""The key of a data part that lists the questions a task waits for."""
-INTERRUPT_RESPONSE_KEY = "interruptResponse"
-"""The key of a data part that answers one."""
-
 _CARD = "__agent_card__"
 """The context id with which a factory is asked for the agent that the card describes."""
 _ANSWER = "agent_response"
-_IMAGES = {"image/gif": "gif", "image/jpeg": "jpeg", "image/jpg": "jpeg", "image/png": "png", "image/webp": "webp"}
-_VIDEOS = {"mkv", "mov", "mp4", "webm", "flv", "mpeg", "mpg", "wmv"}
-_DOCUMENTS = {"pdf", "csv", "doc", "docx", "xls", "xlsx", "html", "txt", "md"}
 
 
 class _Context(Struct):
@@ -266,23 +259,8 @@ def _blocks(part: Part) -> list[ContentBlock]:
         return [{"text": f"Structured data:\n{json.dumps(root.data, indent=2)}"}]
     file = root.file
     if isinstance(file, FileWithBytes):
-        return [_media(base64.b64decode(file.bytes, validate=True), file.mime_type or "", file.name or "file")]
+        return [media_block(base64.b64decode(file.bytes, validate=True), file.mime_type or "", file.name or "file")]
     return [{"text": f"File {file.name or 'file'} ({file.mime_type or 'unknown type'}) at {file.uri}"}]
-
-
-def _media(data: bytes, mime_type: str, name: str) -> ContentBlock:
-    """A file as the block that a model can read; its text, or what it was, where there is none."""
-    stem, _, suffix = name.rpartition(".")
-    suffix = (mimetypes.guess_extension(mime_type) or f".{suffix}")[1:].lower()
-    if mime_type in _IMAGES:
-        return cast("ContentBlock", {"image": {"format": _IMAGES[mime_type], "source": {"bytes": data}}})
-    if mime_type.startswith("video/"):
-        kind = "three_gp" if mime_type == "video/3gpp" else suffix if suffix in _VIDEOS else "mp4"
-        return cast("ContentBlock", {"video": {"format": kind, "source": {"bytes": data}}})
-    if suffix in _DOCUMENTS or mime_type.startswith(("text/", "application/")):
-        kind = suffix if suffix in _DOCUMENTS else "txt"
-        return cast("ContentBlock", {"document": {"format": kind, "name": stem or name, "source": {"bytes": data}}})
-    return {"text": f"File {name}: {len(data)} bytes of {mime_type or 'unknown type'}, which cannot be shown"}
 
 
 def _questions(result: AgentResult) -> list[Part]:

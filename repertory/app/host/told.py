@@ -1,0 +1,88 @@
+"""What became of a turn, for callers who want to know of it without going on with it.
+
+A session that is not active here is read from its store, and not opened: whoever opens it has to go on with what it
+owes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from repertory.actors.persister import Commit, ReadSaid
+from repertory.app.operations.reading import in_thread_when_many
+from repertory.app.sessions.sessions import WakingPlace
+from repertory.core.journal.restore import restore
+from repertory.core.memory.progress import messages_in_rows
+from repertory.core.messages import copy_message
+from repertory.core.told_turn import first_message, told_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from repertory.app.host.host import Host
+    from repertory.app.host.session import ActiveSession, SessionSpec
+    from repertory.backends.ports import SessionStore
+    from repertory.core.journal.image import Image
+    from repertory.core.journal.rows import Row
+    from repertory.core.messages import Message
+    from repertory.core.told_turn import AskTurn, ToldTurn
+
+_BEFORE_MAX = 1024
+"""So many records before the message that carries the token are looked at, for the prompt of a turn that goes on."""
+
+
+async def told_here(host: Host, session: ActiveSession, spec: SessionSpec, asked: AskTurn) -> ToldTurn | None:
+    """The turn that is asked for, of a session that is active here; None when it is not known."""
+    image, read_model = await session.image(), session.read_model
+    carried = first_message(image, asked.token)
+    if carried is None:
+        return None
+    token, first = carried
+    runs = read_model.in_a_turn
+    cancelled = asked.cancel and runs and image.token == carried
+    if cancelled:
+        session.cancel()
+    if asked.stored:
+        await session.persister.ask(Commit(seq=image.last_seq), timeout_s=math.inf)
+    finished = image.finished_turns.get(token)
+    until = None if finished is None else finished.answer_seq
+    entries = await session.persister.ask(ReadSaid(after=max(first - _BEFORE_MAX, 0), until=until), timeout_s=math.inf)
+    said = [(each.seq, copy_message(each.message)) for each in entries]
+    owed = finished is None and not runs and await _owes_turn(host, spec)
+    return told_turn(image, carried, said, runs=runs, owed=owed, cancelled=cancelled)
+
+
+async def told_stored(host: Host, spec: SessionSpec, asked: AskTurn) -> ToldTurn | None:
+    """The same of a session that is not active here, as its store has it. Errors: `CorruptJournal`, those of it."""
+    assert spec.sessions is not None
+    ids, store = spec.agent, await host.store_of(spec.sessions)
+    rows = await store.load(ids.session_id, ids.agent_id)
+    image, said = await in_thread_when_many(lambda: _read(rows, ids.session_id), len(rows))
+    carried = first_message(image, asked.token)
+    if carried is None:
+        return None
+    finished = image.finished_turns.get(carried[0])
+    last = math.inf if finished is None else finished.answer_seq
+    before = [(seq, message) for seq, message in said if seq <= last]
+    owed = finished is None and await _owes_turn(host, spec)
+    return told_turn(image, carried, before, runs=False, owed=owed, cancelled=False)
+
+
+def _read(rows: Sequence[Row], session_id: str) -> tuple[Image, list[tuple[int, Message]]]:
+    image = restore(rows, session_id=session_id).fold.image()
+    after = rows[0].seq if rows and rows[0].seq > 1 else 0  # The first row of a partial journal is there for its link.
+    said = messages_in_rows(rows, after, session_id=session_id)
+    return image, [(each.seq, each.message) for each in said]
+
+
+async def _owes_turn(host: Host, spec: SessionSpec) -> bool:
+    """Whether somebody goes on with a turn of the session: it runs elsewhere, or its process was killed."""
+    if spec.sessions is None or not isinstance(spec.sessions, WakingPlace):
+        return False
+    ids = spec.agent
+    store: SessionStore = await host.store_of(spec.sessions)
+    return any(
+        (work.session_id, work.agent_id, work.why, work.parked) == (ids.session_id, ids.agent_id, "turn", False)
+        for work in await store.owed()
+    )
