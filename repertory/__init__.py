@@ -58,12 +58,12 @@ if TYPE_CHECKING:
     from repertory.app.agent.plugins import hook as hook
     from repertory.app.agent.snapshots import SnapshotLoaded as SnapshotLoaded
     from repertory.app.agent.snapshots import Snapshottable as Snapshottable
+    from repertory.app.host.hosted import AgentSpec as AgentSpec
+    from repertory.app.host.hosted import HostedAgent as HostedAgent
+    from repertory.app.host.hosted import HostedSession as HostedSession
     from repertory.app.host.peers import Peers as Peers
     from repertory.app.host.prometheus import metrics_app as metrics_app
     from repertory.app.host.reports import DrainReport as DrainReport
-    from repertory.app.host.runtime import AgentSpec as AgentSpec
-    from repertory.app.host.runtime import HostedAgent as HostedAgent
-    from repertory.app.host.runtime import HostedSession as HostedSession
     from repertory.app.host.runtime import Runtime as Runtime
     from repertory.app.host.telemetry import Telemetry as Telemetry
     from repertory.app.host.valkey import Valkey as Valkey
@@ -293,7 +293,7 @@ _HOMES = {
     "AgentResult": "repertory.core.result",
     "AgentSessionManager": "repertory.app.sessions.repository",
     "AgentSkills": "repertory.app.plugins.skills",
-    "AgentSpec": "repertory.app.host.runtime",
+    "AgentSpec": "repertory.app.host.hosted",
     "AgentState": "repertory.core.state",
     "AggregateMemoryError": "repertory.errors",
     "AnthropicModel": "repertory.backends.models.anthropic",
@@ -357,9 +357,9 @@ _HOMES = {
     "HookOrder": "repertory.actors.hooks.order",
     "HookProvider": "repertory.actors.hooks.events",
     "HookRegistry": "repertory.actors.hooks.events",
-    "HostedAgent": "repertory.app.host.runtime",
+    "HostedAgent": "repertory.app.host.hosted",
     "HostedOrchestrator": "repertory.app.orchestration.hosted",
-    "HostedSession": "repertory.app.host.runtime",
+    "HostedSession": "repertory.app.host.hosted",
     "HumanInTheLoop": "repertory.app.plugins.human_in_the_loop",
     "InMemoryStorage": "repertory.app.sessions.storages",
     "InjectionContext": "repertory.actors.hooks.injections",

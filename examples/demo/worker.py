@@ -25,7 +25,8 @@ from anyio.abc import TaskGroup
 
 from examples.demo.orders import ORDER_TOOL, order_tool
 from repertory.app.agent.model_choice import Chosen, named_model
-from repertory.app.host.runtime import AgentSpec, HostedSession, Runtime
+from repertory.app.host.hosted import AgentSpec, HostedSession
+from repertory.app.host.runtime import Runtime
 from repertory.app.sessions.sessions import SQLiteSessions
 from repertory.app.toolbox.calculator import calculator
 from repertory.app.toolbox.clock import current_time

@@ -100,8 +100,8 @@ if TYPE_CHECKING:
     from repertory.core.retry import check_retry as check_retry
     from repertory.core.state import agent_state as agent_state
     from repertory.core.timers import DueTimes as DueTimes
-    from repertory.core.tools import late_result as late_result
     from repertory.core.told_turn import AskTurn as AskTurn
+    from repertory.core.tools import late_result as late_result
     from repertory.core.turn import StopReason as StopReason
     from repertory.core.turn_start import DIRECT_WHILE_BUSY as DIRECT_WHILE_BUSY
     from repertory.core.unfinished import pending_turn as pending_turn

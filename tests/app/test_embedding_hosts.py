@@ -16,7 +16,7 @@ import trio
 from starlette.applications import Starlette
 
 from repertory import AgentSpec, Runtime, SQLiteSessions
-from repertory.app.host.runtime import HostedAgent
+from repertory.app.host.hosted import HostedAgent
 from repertory.errors import SessionBusy
 from repertory.runtime.drain import ActorsReport
 from tests.app.histories import read_histories

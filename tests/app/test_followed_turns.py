@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from repertory import AgentSpec, Runtime, ScriptedModel, Sessions, SQLiteSessions, tool
-from repertory.app.host.runtime import HostedSession
+from repertory.app.host.hosted import HostedSession
 from repertory.errors import Invalid, ModelFailed, NotFound
 from tests.app.test_peers import Site
 from tests.app.test_store_outages import Weather

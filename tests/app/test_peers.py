@@ -12,8 +12,8 @@ import pytest
 from pydantic import BaseModel
 
 from repertory import AgentSpec, Budget, Runtime, ScriptedModel
+from repertory.app.host.hosted import HostedAgent
 from repertory.app.host.peers import Peers
-from repertory.app.host.runtime import HostedAgent
 from repertory.errors import AgentBusy, Invalid, ModelRefused, Throttled, Unavailable
 from repertory.testing.loopback_wire import LoopbackNetwork
 from tests.app.session_shelf import Shelf

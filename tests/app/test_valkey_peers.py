@@ -16,8 +16,8 @@ import anyio.to_thread
 import pytest
 
 from repertory import AgentSpec, FileStorage, JournalSessions, Runtime, S3Storage, ScriptedModel, SQLiteSessions, Valkey
+from repertory.app.host.hosted import HostedAgent
 from repertory.app.host.peers import Peers
-from repertory.app.host.runtime import HostedAgent
 from repertory.app.sessions.storages import Storage
 from repertory.backends.peers.ports import CallBox, Directory, Peer
 from repertory.backends.ports import SessionStore

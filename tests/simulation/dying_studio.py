@@ -17,7 +17,7 @@ from pathlib import Path
 import anyio
 
 from repertory import AgentSpec, Runtime, ScriptedModel, ToolContext, tool
-from repertory.app.host.runtime import HostedSession
+from repertory.app.host.hosted import HostedSession
 from repertory.core.messages import Message, text_of
 from repertory.errors import RepertoryError, Retryable
 from tests.app.operated_places import place_of

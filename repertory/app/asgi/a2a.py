@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from repertory.app.asgi.service import Caller, Service
-    from repertory.app.host.runtime import HostedSession
+    from repertory.app.host.hosted import HostedSession
     from repertory.backends.ports import Tool
     from repertory.core.messages import Json, Message, Prompt
     from repertory.core.result import TurnEvent

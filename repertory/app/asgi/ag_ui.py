@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from repertory.app.asgi.service import Caller, Service
-    from repertory.app.host.runtime import HostedSession
+    from repertory.app.host.hosted import HostedSession
     from repertory.core.messages import Message, Prompt
     from repertory.core.serving.ag_ui import Event
     from repertory.core.told_turn import ToldTurn

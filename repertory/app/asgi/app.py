@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from repertory.app.asgi.stored import CallersMemory
-    from repertory.app.host.runtime import HostedAgent, Runtime
+    from repertory.app.host.hosted import HostedAgent
+    from repertory.app.host.runtime import Runtime
     from repertory.app.memory.memory_manager import MemoryManager
 
 PROTOCOLS: Mapping[str, str] = {

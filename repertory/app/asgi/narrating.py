@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from repertory.app.agent.session import CallOptions
     from repertory.app.asgi.service import Service
-    from repertory.app.host.runtime import HostedSession
+    from repertory.app.host.hosted import HostedSession
     from repertory.core.messages import Message, Prompt
     from repertory.core.result import AgentResult, TurnEvent
     from repertory.core.told_turn import ToldTurn

@@ -21,7 +21,7 @@ from repertory.errors import InterruptsWaiting
 if TYPE_CHECKING:
     from repertory.app.agent.session import CallOptions
     from repertory.app.asgi.service import Caller, Service
-    from repertory.app.host.runtime import HostedAgent, HostedSession
+    from repertory.app.host.hosted import HostedAgent, HostedSession
     from repertory.core.messages import ContentBlock, Json, Prompt
     from repertory.core.told_turn import ToldTurn
 

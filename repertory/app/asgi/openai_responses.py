@@ -33,7 +33,7 @@ from repertory.core.serving.turn_ids import TurnId, read_turn_id
 
 if TYPE_CHECKING:
     from repertory.app.asgi.service import Caller
-    from repertory.app.host.runtime import HostedSession
+    from repertory.app.host.hosted import HostedSession
     from repertory.core.messages import Json, Message
     from repertory.core.result import TurnEvent
     from repertory.core.told_turn import ToldTurn

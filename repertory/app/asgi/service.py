@@ -33,7 +33,8 @@ from repertory.logs import ERROR, note
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
-    from repertory.app.host.runtime import HostedAgent, HostedSession, Runtime
+    from repertory.app.host.hosted import HostedAgent, HostedSession
+    from repertory.app.host.runtime import Runtime
 
 _LOG = logging.getLogger("repertory.app")
 _WEIGHT = 4

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from repertory.app.asgi.service import Caller, Service
-    from repertory.app.host.runtime import HostedSession
+    from repertory.app.host.hosted import HostedSession
     from repertory.app.memory.memory_manager import MemoryManager
     from repertory.app.operations.showing import StoredAgent
     from repertory.core.interrupts import Interrupt

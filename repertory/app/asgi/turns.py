@@ -30,7 +30,7 @@ from repertory.errors import NotFound
 if TYPE_CHECKING:
     from repertory.app.agent.session import CallOptions
     from repertory.app.asgi.service import Caller, Service
-    from repertory.app.host.runtime import HostedSession
+    from repertory.app.host.hosted import HostedSession
     from repertory.core.limits import Limits
     from repertory.core.messages import Prompt
     from repertory.core.result import AgentResult, TurnEvent

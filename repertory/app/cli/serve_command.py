@@ -25,7 +25,7 @@ from repertory.core.configuration.tables import LogsTable, configuration_schema
 from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from repertory.app.host.runtime import HostedAgent
+    from repertory.app.host.hosted import HostedAgent
     from repertory.core.configuration.tables import AgentTable
 
 WORKERS_MAX = 256

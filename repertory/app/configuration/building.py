@@ -17,8 +17,9 @@ from msgspec.structs import asdict
 from repertory.app import lazy_names as later
 from repertory.app.configuration.models import model_from
 from repertory.app.configuration.sources import Sources
+from repertory.app.host.hosted import AgentSpec, HostedAgent
 from repertory.app.host.peers import Peers
-from repertory.app.host.runtime import AgentSpec, HostedAgent, Runtime
+from repertory.app.host.runtime import Runtime
 from repertory.core.configuration.reading import WrongConfiguration
 from repertory.core.configuration.tables import (
     AgentcoreSessionsTable,

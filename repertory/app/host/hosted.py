@@ -1,0 +1,437 @@
+"""What users call in a runtime: `AgentSpec`, the agents that are made of it, and their sessions."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast
+from weakref import WeakValueDictionary
+
+from repertory.app import lazy_names as later
+from repertory.app.agent.agent import Agent
+from repertory.app.host.edge import short_errors
+from repertory.core.retry import DEFAULT_RETRY
+from repertory.errors import Gone, Invalid, SessionBusy
+
+if TYPE_CHECKING:
+    from repertory.actors.call import Busy, ChangeTimers, Invocation
+    from repertory.actors.context import Durability, ToolExecution
+    from repertory.actors.hooks.events import HookCallback, HookProvider
+    from repertory.app.agent.conversation_managers import ManagerChoice
+    from repertory.app.agent.plugins import Plugin
+    from repertory.app.agent.session import CallOptions
+    from repertory.app.host.host import Host, SessionUse
+    from repertory.app.host.peer_calls import SessionQuestion
+    from repertory.app.host.peers import Cluster
+    from repertory.app.memory.memory_manager import MemoryManager
+    from repertory.app.operations.cluster import PostedCall
+    from repertory.app.plugins.interventions import InterventionHandler
+    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.backends.peers.ports import BoxedCall, CallBox
+    from repertory.backends.ports import Model, OutputSchema
+    from repertory.core.deferral import DeferredTool
+    from repertory.core.interrupts import Interrupt
+    from repertory.core.limits import Limits
+    from repertory.core.messages import Message, Prompt, SystemPrompt, ToolStatus
+    from repertory.core.orchestration.results import MultiAgentResult
+    from repertory.core.owed import OwedWork
+    from repertory.core.result import AgentResult, TurnEvent
+    from repertory.core.retry import RetryStrategy
+    from repertory.core.timers import Timer
+    from repertory.core.told_turn import ToldTurn
+    from repertory.core.turn_start import UnknownOutcome
+    from repertory.core.unfinished import PendingTurn
+
+_log = logging.getLogger("repertory.app")
+
+RunResult = TypeVar("RunResult", bound="MultiAgentResult")
+"""The type of a result of a graph or swarm."""
+
+
+@short_errors
+class HostedAgent:
+    """One agent of a runtime, for any number of sessions."""
+
+    def __init__(
+        self, host: Host, spec: AgentSpec, sessions: SessionPlace | None, cluster: Callable[[], Cluster | None]
+    ) -> None:
+        """`cluster`: the peers of the runtime, when it has joined them."""
+        self._host = host
+        self._cluster = cluster
+        if spec.context_manager is not None:
+            manager, more = later.managed_context(spec.context_manager, spec.conversation_manager, spec.plugins)
+            spec = replace(spec, conversation_manager=manager, plugins=more, context_manager=None)
+        tools, plugins = later.as_tools(spec.tools), later.check_plugins(spec.plugins, later.Plugin)
+        memory = later.given_manager(spec.memory_manager)
+        added = [tool for plugin in later.with_memory(plugins, memory) for tool in plugin.tools]
+        with_plugins = later.ToolRegistry([*tools, *added])
+        later.check_forgetful(with_plugins)
+        self._sessions = sessions
+        self._manager = None if spec.conversation_manager is None else later.chosen_manager(spec.conversation_manager)
+        """The manager to copy, or to ask its factory, for each session."""
+        self._agents: WeakValueDictionary[str, Agent] = WeakValueDictionary()
+        # A bad spec is refused here; the agent built for that needs no plugins.
+        self._spec = replace(
+            spec, model=later.default_model(spec.model), tools=with_plugins, plugins=(), memory_manager=None
+        )
+        self._agent("unsaved", takeover=False)
+        self._spec = replace(self._spec, tools=later.ToolRegistry(tools), plugins=plugins, memory_manager=memory)
+
+    def __repr__(self) -> str:
+        return repr(self._spec).replace("AgentSpec", "HostedAgent", 1)
+
+    @property
+    def spec(self) -> AgentSpec:
+        """What its agents are made of."""
+        return self._spec
+
+    def session(self, session_id: str, *, takeover: bool = False) -> HostedSession:
+        """One conversation with this agent. The same id is the same conversation, also after a restart."""
+        agent = self._agents.get(session_id)
+        if agent is None or takeover:
+            agent = self._agents[session_id] = self._agent(later.check_id(session_id, "session_id"), takeover=takeover)
+        return HostedSession(self._host, agent, self._cluster())
+
+    def unsaved(self) -> HostedSession:
+        """A conversation that the returned object alone has: nothing of it is stored, and nobody else finds it."""
+        return HostedSession(self._host, self._agent(None, takeover=False), None)
+
+    def _agent(self, session_id: str | None, *, takeover: bool) -> Agent:
+        spec, manager = self._spec, self._manager
+        same = {each.name: getattr(spec, each.name) for each in fields(AgentSpec)}
+        own: dict[str, Any] = {
+            "agent_id": spec.name,
+            "callback_handler": None,
+            "conversation_manager": spec.conversation_manager if manager is None else later.another_manager(manager),
+            "state": later.agent_state(spec.state).get(),
+        }
+        if session_id is not None:
+            own["session_manager"] = later.PlacedSession(session_id, self._sessions, takeover, wakes=True)
+        return Agent(**{**same, **own})
+
+
+@short_errors
+class HostedSession:
+    """One conversation in a runtime. Cheap to create, any number of times."""
+
+    def __init__(self, host: Host, agent: Agent, cluster: Cluster | None) -> None:
+        self._host = host
+        self._agent = agent
+        self._cluster = cluster
+        self.spec = agent.blueprint()
+        """How its actors are started, for the runtime."""
+
+    def __repr__(self) -> str:
+        """Its ids, on one line."""
+        from repertory.core.notebook import short_repr  # loaded when used
+
+        return short_repr(self, {"session_id": self._agent.session_id, "agent": self._agent.agent_id})
+
+    @property
+    def agent(self) -> Agent:
+        """The agent of this conversation, for its tools and hooks."""
+        return self._agent
+
+    @property
+    def schema(self) -> OutputSchema | None:
+        """The structured output of the agent, for the runtime."""
+        return later.output_schema_of(self._agent.structured_output_model)
+
+    async def invoke(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
+        """Run a turn; see `Agent.invoke_async`. In a runtime with peers it runs where the session is."""
+        invocation = later.read_call(prompt, options, self._agent.structured_output_model)
+        if self._cluster is not None:
+            return await self._cluster.invoke(self, invocation)
+        async with self._use(invocation) as session:
+            return await session.invoke(invocation)
+
+    async def stream(
+        self,
+        prompt: Prompt = None,
+        *,
+        token: str | None = None,
+        detach: bool = False,
+        after: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> AsyncGenerator[TurnEvent]:
+        """Run a turn and yield its events; see `Agent.stream_async`. Leaving it cancels the turn.
+
+        `token` names the turn, as `idempotency_token` does, for a reader that may lose its connection: each event then
+        has an `"offset"`, from which `attach` reads on, and a second call with the token reads the same turn from its
+        beginning, or from the offset `after` on. A message of the answer is told when it is stored. With `detach=True`
+        the turn goes on when its reader has left; a drain waits for it as for any other. Both need a token. Errors:
+        `Invalid` for a token that is no id, and for what is no offset.
+        """
+        if token is not None:
+            options["idempotency_token"] = token
+        invocation = later.read_call(prompt, options, self._agent.structured_output_model)
+        if token is None and (detach or after is not None):
+            raise Invalid("a turn that is to outlive its reader needs a token, by which it is found again")
+        if token is not None:
+            invocation = later.followed_call(invocation, after=after, detach=detach)
+        async with aclosing(self._events(invocation)) as events:
+            async for event in events:
+                yield event
+
+    async def attach(self, token: str, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:
+        """Read a turn that was begun with this token, here or in another process, also before a restart: its events
+        after the offset `after`, of an event that the reader has; None for all. Leaving it does not cancel the turn.
+
+        While the turn runs, the pieces of the answer come as they are told. Once a message is stored it stands for its
+        pieces, so a reader gets the message alone where it has missed both. A turn that was cut short goes on. A
+        `model_retry` says that the pieces since the last message are void: they were told by a process that was killed.
+        The last event is the result. Errors: `NotFound` when no turn of this token is known, or another one has begun
+        after it was cut short (say its prompt again with the token: `stream(prompt, token=...)`); `Invalid` for what is
+        no offset; those of the turn.
+        """
+        invocation = later.read_call(None, {"idempotency_token": token}, self._agent.structured_output_model)
+        invocation = later.followed_call(invocation, after=after, begins=False, detach=True)
+        async with aclosing(self._events(invocation)) as events:
+            async for event in events:
+                yield event
+
+    async def _events(self, invocation: Invocation) -> AsyncGenerator[TurnEvent]:
+        if self._cluster is not None:
+            async with aclosing(self._cluster.stream(self, invocation)) as events:
+                async for event in events:
+                    yield event
+            return
+        async with self._use(invocation) as session, session.stream(invocation) as events:
+            async for event in events:
+                yield event
+
+    async def post(self, prompt: Prompt, *, token: str | None = None, **options: Unpack[CallOptions]) -> str:
+        """Have a turn run without waiting for it: the call is kept beside the session until it is done, whatever ends
+        meanwhile. Returns its token once it is stored; `invoke(idempotency_token=token)` gives the answer later.
+
+        Calls of a session are made in order. The same token is not kept twice. A call that fails for good is parked,
+        and `repertory cluster` lists it. Errors: `Invalid` for sessions that are not in SQLite or PostgreSQL and have
+        no Valkey, and for what JSON cannot hold; those of the store, with nothing kept.
+        """
+        if token is not None:
+            options["idempotency_token"] = token
+        invocation = later.read_call(prompt, options, self._agent.structured_output_model)
+        boxed = later.boxed_call(invocation, self.schema, self.spec.agent)
+        box = await self._box()
+        if box is None:
+            raise Invalid("only sessions in SQLite, in PostgreSQL or with Valkey keep calls until they are made")
+        await box.put(boxed)
+        if self._host.dispatcher is not None:
+            self._host.dispatcher.tell(later.LookForDue())
+        return boxed.token
+
+    async def posted(self, token: str) -> PostedCall | None:
+        """The posted call of this token, while it is not done; None if there is none, or not any more. Errors: those of
+        the store.
+        """
+        from repertory.app.operations.cluster import posted_call  # loaded when used
+
+        box, spec = await self._box(), self.spec.agent
+        calls = () if box is None else await box.calls(spec.session_id)
+        found = [call for call in calls if (call.agent_id, call.token) == (spec.agent_id, token)]
+        return posted_call(found[0]) if found else None
+
+    async def keeps_calls(self) -> bool:
+        """Whether `post` takes calls: of sessions in SQLite, in PostgreSQL, or with Valkey."""
+        return await self._box() is not None
+
+    async def _box(self) -> CallBox | None:
+        place = self.spec.sessions
+        return None if place is None else (await self._host.store_of(place)).call_box()
+
+    async def make(self, posted: BoxedCall) -> None:
+        """Run the turn of a posted call. For the runtime. Errors: those of the turn."""
+        invocation = later.unboxed_call(posted, self.schema)
+        if self._cluster is not None:
+            self._cluster.check_for(posted)
+            await self._cluster.invoke(self, invocation)
+            return
+        async with self._use(invocation) as session:
+            await session.invoke(invocation)
+
+    async def wake(self, work: OwedWork) -> None:
+        """Do what the session owes, unless another process has it. For the runtime. Errors: those of a turn."""
+        go_on = later.read_call(None, {}, self._agent.structured_output_model)
+        spec = self.spec.waiting(reject=True, deadline=math.inf)
+        try:
+            async with self._host.session(spec) as session:
+                await session.wake(work.why, go_on)
+        except (SessionBusy, Gone):
+            return
+        finally:
+            await self._host.let_go(spec)
+
+    @property
+    def active(self) -> bool:
+        """Whether its actors run in this process."""
+        return self._host.holds(self.spec)
+
+    async def let_go(self) -> None:
+        """Have this process give the session up, if nobody uses it, so that an operation on what is stored owns it."""
+        await self._host.let_go(self.spec)
+
+    def _use(self, invocation: Invocation) -> SessionUse:
+        reject = (invocation.busy or self.spec.calls.busy) == "reject"
+        spec = self.spec.waiting(reject=reject, deadline=invocation.deadline)
+        return self._host.session(spec, invocation.deadline)
+
+    def is_of(self, host: Host) -> bool:
+        """Whether it is hosted there. For the runtime."""
+        return self._host is host
+
+    async def timers(self) -> list[Timer]:
+        """The timers of the conversation, the next one first; see `Runtime.schedule`."""
+        return cast("list[Timer]", await self._ask("timers"))
+
+    async def cancel_timer(self, id: str) -> bool:
+        """Cancel a timer; returns when that is stored. False if there is none of that id: it may have begun its turn,
+        which goes on. Errors: those of opening the session and of its store.
+        """
+        return await self.change_timers(later.ChangeTimers(timer_id=later.check_id(id, "timer id")))
+
+    async def change_timers(self, change: ChangeTimers) -> bool:
+        """Set or cancel a timer. For the runtime."""
+        return cast("bool", await self._ask(change))
+
+    async def deferred(self) -> list[DeferredTool]:
+        """The tools of the conversation that wait for results which come later; see `ToolContext.defer`."""
+        return cast("list[DeferredTool]", await self._ask("deferred"))
+
+    async def complete_tool(
+        self, id: str, result: object, *, status: ToolStatus = "success", start_turn: bool = True
+    ) -> bool:
+        """Give the result of a tool that has deferred; returns when it is stored. A turn then tells it to the model,
+        even if this process ends before; it waits for the turn that runs and for a person who is asked, or joins the
+        turn with `busy="steer"`.
+
+        `result`: as a tool returns it. `start_turn=False`: no turn begins, and the next one tells it. False if the tool
+        has a result already, which counts: also when an earlier try of this call has given it. Errors: `Gone` when
+        nothing waits under this id, or no longer; `Invalid`; `TooLarge` for more than `limits["result_bytes"]`; those
+        of opening the session and of its store. Cancelled, the result may be given.
+        """
+        limits = self.spec.agent.limits.sizes
+        wanted = later.late_result(result, status, limits.result_bytes)
+        return cast("bool", await self._ask(later.CompleteTool(id=id, result=wanted, starts=start_turn)))
+
+    async def cancel(self) -> None:
+        """Cut the running turn short, if one runs."""
+        await self._ask("cancel")
+
+    async def messages(self) -> list[Message]:
+        """A copy of the messages that the model sees, oldest first."""
+        return cast("list[Message]", await self._ask("messages"))
+
+    async def interrupts(self) -> list[Interrupt]:
+        """The questions to a person that have no answer; see `Agent.interrupts`."""
+        return cast("list[Interrupt]", await self._ask("interrupts"))
+
+    async def pending(self) -> PendingTurn | None:
+        """What the conversation has left unfinished, and why; None for nothing."""
+        return cast("PendingTurn | None", await self._ask("pending"))
+
+    async def history(self) -> list[Message]:
+        """A copy of all messages of the conversation, oldest first; see `Agent.history`."""
+        return cast("list[Message]", await self._ask("history"))
+
+    async def told(self, token: str | None = None, *, cancel: bool = False, stored: bool = False) -> ToldTurn | None:
+        """What became of the turn of this token, which does not go on by that; None when no such turn is known, or not
+        any more (see `docs/design/0025` for how long). Without a token: the newest one that has one.
+
+        `cancel`: cut it short, if it is the turn that runs; it is told as it was before. `stored`: return when what is
+        told is durable. A session that is not active here is read from its store. Errors: those of its store.
+        """
+        asked = later.AskTurn(token, cancel, stored)
+        if self.spec.sessions is None or self._host.holds(self.spec):
+            return cast("ToldTurn | None", await self.read_here(asked))
+        if cancel and self._cluster is not None:
+            return cast("ToldTurn | None", await self._ask(asked))
+        return await later.told_stored(self._host, self.spec, asked)
+
+    async def _ask(self, what: SessionQuestion) -> object:
+        return await (self.read_here(what) if self._cluster is None else self._cluster.ask(self, what))
+
+    async def read_here(self, what: SessionQuestion) -> object:
+        """What another process may ask of the session, for the runtime."""
+        spec = self.spec if self._cluster is None else self.spec.waiting(reject=True, deadline=math.inf)
+        async with self._host.session(spec) as session:
+            match what:
+                case "messages":
+                    return [later.copy_message(message) for message in session.messages()]
+                case "interrupts":
+                    return list(session.read_model.pending_tools.waiting)
+                case "pending":
+                    read_model = session.read_model
+                    behind = later.waits_for_store(self._host, spec.agent.session_id, spec.agent.agent_id)
+                    pending, deferred = read_model.pending_tools, read_model.now.deferred
+                    return later.pending_turn(pending, deferred, runs=read_model.in_a_turn, behind=behind)
+                case "deferred":
+                    return list(session.read_model.now.deferred.values())
+                case "history":
+                    from repertory.app.operations.reading import whole_history  # loaded when used
+
+                    return await whole_history(session, spec)
+                case "cancel":
+                    return session.cancel()
+                case "timers":
+                    timers = (await session.image()).timers.values()
+                    return sorted(timers, key=lambda timer: (timer.at, timer.id))
+                case later.CompleteTool():
+                    return await session.complete_tool(what)
+                case later.AskTurn():
+                    return await later.told_here(self._host, session, spec, what)
+                case _:
+                    return await session.change_timers(what)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSpec:
+    """An agent for any number of sessions. The fields have the meaning of `Agent`'s arguments.
+
+    Each session has its own messages, state, system prompt and conversation manager: copies of those here that provably
+    share nothing, or a factory's (`conversation_manager=lambda: Mine(...)`). Model, tools, hooks, plugins,
+    interventions, memory manager and retry strategy are shared by all sessions, so they store data of a conversation
+    only under its agent (`event.agent`, `context.agent`) or its session. `Runtime.agent` refuses, with `Invalid`,
+    conversation managers that cannot be copied, and agents as tools with `preserve_context=True`.
+    """
+
+    name: str = "default"
+    """The agent's id within each session."""
+    model: Model | str | None = None
+    tools: Iterable[object] = ()
+    system_prompt: SystemPrompt = None
+    conversation_manager: ManagerChoice = None
+    messages: Sequence[Message] = ()
+    state: Mapping[str, object] = field(default_factory=dict[str, object])
+    durability: Durability = "pipelined"
+    busy: Busy = "queue"
+    unknown_tool_outcome: UnknownOutcome = "ask"
+    description: str | None = None
+    hooks: Sequence[HookProvider | HookCallback] = ()
+    plugins: Sequence[Plugin] = ()
+    interventions: Sequence[InterventionHandler] = ()
+    context_manager: Literal["auto", False] | None = None
+    memory_manager: MemoryManager | Mapping[str, object] | None = None
+    """None for the runtime's."""
+    structured_output_model: type[Any] | None = None
+    aux_model: Model | str | None = None
+    retry_strategy: RetryStrategy | None = DEFAULT_RETRY
+    limits: Limits | None = None
+    enabled_tools: Sequence[str] | None = None
+    tool_execution: ToolExecution = "concurrent"
+    trace_attributes: Mapping[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        """Names and counts on one line; no prompts, messages or state."""
+        from repertory.app.agent.shown_agents import model_named  # loaded when used
+        from repertory.core.notebook import short_repr
+
+        tools = list(self.tools) if isinstance(self.tools, Collection) else None
+        shown = {"name": self.name, "model": model_named(self.model), "tools": None if tools is None else len(tools)}
+        return short_repr(self, shown)
+
+    def __post_init__(self) -> None:
+        """Errors: `Invalid` (a ValueError) for a name that is not an id."""
+        later.check_id(self.name, "name")
