@@ -220,6 +220,26 @@ async def test_a_person_is_asked_and_the_answer_goes_on_with_the_turn() -> None:
         assert (await client.get(f"{ADA}/interrupts")).json() == {"interrupts": []}
 
 
+@pytest.mark.real_time
+async def test_the_result_of_a_tool_that_has_deferred_is_given_later_and_once(place: SQLiteSessions) -> None:
+    ids = list[str]()
+
+    @tool(idempotent=True)
+    async def render(tool_context: Any) -> object:
+        """Render."""
+        ids.append(tool_context.deferred_id)
+        return tool_context.defer()
+
+    model = ScriptedModel([{"toolUse": {"name": "render", "input": {}}}, "It has begun.", "It is done."])
+    async with serving(runtime_of(model, place, tools=[render])) as client:
+        assert (await client.say("Render it.")).json()["text"] == "It has begun."
+        path, done = f"{ADA}/tools/{ids[0]}", {"result": "a picture", "start_turn": False}
+        assert (await client.post(path, json=done)).json() == {"accepted": True}
+        assert (await client.post(path, json=done)).json() == {"accepted": False}
+        assert (await client.post(f"{ADA}/tools/unknown", json=done)).status_code == 404
+        assert (await client.post(path, json={"status": "success"})).status_code == 422
+
+
 async def test_bytes_in_a_prompt_and_in_the_history_are_base64() -> None:
     async with serving(runtime_of(ScriptedModel(["A pixel."]))) as client:
         pixel = {"image": {"format": "png", "source": {"bytes": {"__bytes_encoded__": True, "data": "AAEC"}}}}

@@ -140,6 +140,20 @@ class InterruptsShown(Struct, frozen=True, kw_only=True):
     interrupts: list[JsonObject]
 
 
+class CompleteTool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The result of a tool that has deferred."""
+
+    result: Annotated[Any, Meta(description="As a tool returns it: a text, JSON, or content blocks.")]
+    status: Literal["success", "error"] = "success"
+    start_turn: Annotated[bool, Meta(description="Whether a turn tells it to the model now.")] = True
+
+
+class ToolCompleted(Struct, frozen=True, kw_only=True):
+    """Whether the result counts; not if the tool has one already."""
+
+    accepted: bool
+
+
 class SnapshotLine(Struct, frozen=True, kw_only=True):
     """A position with a label."""
 

@@ -296,6 +296,15 @@ def _changing(stored: StoredSessions) -> Sequence[Operation]:
             answers={204: None},
         ),
         does(
+            f"{_SESSION}/tools/{{tool}}",
+            "completeTool",
+            "Give the result of a tool that has deferred. The same result again changes nothing.",
+            stored.complete_tool,
+            bodies.CompleteTool,
+            200,
+            bodies.ToolCompleted,
+        ),
+        does(
             f"{_SESSION}/snapshots",
             "takeSnapshot",
             "Give a position a label.",

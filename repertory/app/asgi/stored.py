@@ -18,7 +18,7 @@ from repertory.app.asgi.bodies import as_json, number_in, read_body
 from repertory.app.asgi.problems import Problem
 from repertory.app.operations.sessions import Sessions
 from repertory.core.memory.options import MemorySearchOptions
-from repertory.core.message_tree.json_files import encoded
+from repertory.core.message_tree.json_files import decoded, encoded
 from repertory.errors import NotFound, SessionBusy, Unavailable
 
 if TYPE_CHECKING:
@@ -192,6 +192,15 @@ class StoredSessions:
         if not await self._session(request, caller).cancel_timer(request.path_params["timer"]):
             raise NotFound("there is no timer of that id: it may have begun its turn")
         return Response(status_code=204)
+
+    async def complete_tool(self, request: Request, caller: Caller) -> Response:
+        """Give the result of a tool that has deferred."""
+        given = read_body(await self._service.json(request), bodies.CompleteTool)
+        await self._check_there(request, caller)
+        session, result = self._session(request, caller), decoded({"value": given.result})["value"]
+        tool_id = request.path_params["tool"]
+        accepted = await session.complete_tool(tool_id, result, status=given.status, start_turn=given.start_turn)
+        return _answer(bodies.ToolCompleted(accepted=accepted))
 
     async def take_snapshot(self, request: Request, caller: Caller) -> Response:
         """Give a position a label."""
