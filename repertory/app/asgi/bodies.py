@@ -125,13 +125,24 @@ class StateShown(Struct, frozen=True, kw_only=True):
     position: int
 
 
+class ToolAwaited(Struct, frozen=True, kw_only=True):
+    """A tool whose result comes later. The id under which it comes is not told: whoever has that may give it."""
+
+    tool: str
+    tool_use_id: str
+    since: Epoch
+    expires_at: Epoch | None = None
+
+
 class PendingShown(Struct, frozen=True, kw_only=True):
     """What the conversation has left unfinished."""
 
     why: Annotated[
-        Literal["runs", "cut short", "asks", "store"] | None, Meta(description="Null: nothing is unfinished.")
+        Literal["runs", "cut short", "asks", "store", "waits for a tool"] | None,
+        Meta(description="Null: nothing is unfinished."),
     ]
     interrupts: list[JsonObject]
+    tools: list[ToolAwaited] = []
 
 
 class InterruptsShown(Struct, frozen=True, kw_only=True):

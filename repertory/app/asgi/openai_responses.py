@@ -72,7 +72,7 @@ class Responses:
             detach=asked.store,
         )
         kept = place.session.agent.session_id if asked.store else None
-        own = session_id if kept is None else self._clients.service.own_id(caller, kept)
+        own = session_id if kept is None else self._clients.service.public_id(caller, kept)
         named = _named(asked, TurnId(agent, own or session_id, place.token))
         if asked.background:
             return await self._in_background(call, named, stream=asked.stream)

@@ -128,7 +128,11 @@ class StoredSessions:
         found = await self._session(request, caller).pending()
         if found is None:
             return _answer(bodies.PendingShown(why=None, interrupts=[]))
-        return _answer(bodies.PendingShown(why=found.why, interrupts=_questions(found.interrupts)))
+        tools = [
+            bodies.ToolAwaited(tool=one.tool, tool_use_id=one.tool_use_id, since=one.since, expires_at=one.expires_at)
+            for one in found.tools
+        ]
+        return _answer(bodies.PendingShown(why=found.why, interrupts=_questions(found.interrupts), tools=tools))
 
     async def interrupts(self, request: Request, caller: Caller) -> Response:
         """The questions to a person that have no answer."""
