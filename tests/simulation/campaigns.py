@@ -38,6 +38,7 @@ CAMPAIGNS = {
     "cluster-deploys": "tests.simulation.campaign_cluster:deploys",
     "cluster-restarts": "tests.simulation.campaign_cluster:restarts",
     "cluster-cuts": "tests.simulation.campaign_cuts:cuts",
+    "served-restarts": "tests.simulation.campaign_served:restarts",
     "workers": "tests.simulation.campaign_workers:workers",
     "crowd": "tests.simulation.campaign_crowd:crowd",
     "soak": "tests.simulation.campaign_crowd:soak",
