@@ -163,7 +163,7 @@ def _turns(turns: Turns) -> Sequence[Operation]:
             method="GET",
             path=f"{_SESSION}/turns/{{token}}",
             name="turn",
-            about="The result of a turn, if it is over. One that was cut short goes on.",
+            about="The result of a turn, if it is over; 409 for one that has failed, or was cut short.",
             handler=turns.result,
             answers=_BEGUN,
             parameters=(wait,),

@@ -150,7 +150,12 @@ async def _leave(session: HostedSession, prompt: Prompt, token: str, options: Ca
 
 
 async def _follow(session: HostedSession, token: str, after: str | None) -> AsyncGenerator[TurnEvent]:
-    """The events of a turn, also of one that was accepted and has not begun. Errors: `NotFound`, those of the turn."""
+    """The events of a turn, also of one that was accepted and has not begun. Errors: `NotFound`; `Problem` 409 for one
+    that nobody goes on with, since a request to read begins nothing; those of the turn.
+    """
+    known = await session.told(token)
+    if known is not None and known.state == "stopped":
+        raise Problem(409, "the turn has failed, or was cut short: begin it again by its token", token=token)
     told = unknown = waits = False
     for wait_s in chain((0.05, 0.1, 0.2, 0.4), repeat(0.8)):
         try:
