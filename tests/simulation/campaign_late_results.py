@@ -11,8 +11,8 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -43,7 +43,8 @@ def late_results(rng: random.Random, folder: Path, seconds: float) -> Report:
         if remaining:
             for _ in range(rng.randint(1, 8)):
                 lines.append(process.stdout.readline())
-            time.sleep(rng.uniform(0, 0.03))
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(rng.uniform(0, 0.03))
             process.kill()
             report.counts["kills"] += 1
         rest, errors = process.communicate(timeout=_END_S)
