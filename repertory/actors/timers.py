@@ -50,6 +50,10 @@ class Unheard:
         """Does nothing: what becomes of it is decided where its turn ends."""
 
 
+_GOING_ON = Telling()
+"""The turn that was found cut short, when a result has come."""
+
+
 class TimerAlarm:
     """Begins an agent's turns that nobody calls for, as they come due."""
 
@@ -140,6 +144,8 @@ class TimerAlarm:
     def _is_settled(self, due: DueTurn) -> bool:
         """Whether the journal has what the turn was to begin with, or takes it back."""
         fold = self._journal.fold
+        if due == _GOING_ON:
+            return self._ready or not self._is_unfinished
         return due.id not in fold.came if isinstance(due, Telling) else fold.timers.get(due.id) != due
 
     def note_outcome(self, due: DueTurn, outcome: object) -> None:
@@ -147,7 +153,7 @@ class TimerAlarm:
         self._queued, self._begun = False, None
         if isinstance(outcome, Retryable | SessionException):
             self._log(due, outcome, "is tried again")
-            if self._is_settled(due):  # Its prompt stands in the journal.
+            if self._is_unfinished if due == _GOING_ON else self._is_settled(due):  # Its prompt stands in the journal.
                 self._begun = due
             self._rests_until = self._journal.wall() + AGAIN_S
             if self._owes is not None:
@@ -165,6 +171,8 @@ class TimerAlarm:
         self._journal.hand_over(soon=True)
 
     def _next_due(self) -> DueTurn | None:
+        if self._must_go_on:
+            return _GOING_ON
         if not self._may_fire or self.rests:
             return None
         first = self._begun or self._telling() or self._journal.fold.next_timer
@@ -179,6 +187,20 @@ class TimerAlarm:
         self._journal.hand_over(soon=True)
         found = telling(fold)
         return None if found is None else replace(found, at=min(found.at, self._journal.wall()))
+
+    @property
+    def _is_unfinished(self) -> bool:
+        fold = self._journal.fold
+        return not fold.interrupts and fold.last_message is not None and not is_answer(fold.last_message)
+
+    @property
+    def _must_go_on(self) -> bool:
+        """Whether a result came to a turn that was found cut short: it goes on first, and its tools may still be the
+        ones that the result is for.
+        """
+        fold = self._journal.fold
+        found = not (self._ready or self._closed or self.rests or fold.interrupts)
+        return found and any(came.starts for came in fold.came.values())
 
     @property
     def _may_fire(self) -> bool:

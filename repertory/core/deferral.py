@@ -184,19 +184,20 @@ def first_that_fit(results: Iterable[tuple[str, ToolResult]]) -> tuple[str, ...]
 class Telling(Struct, frozen=True, kw_only=True):
     """A turn that the session begins by itself to tell the model results that have come."""
 
-    ids: tuple[str, ...]
-    at: float
+    ids: tuple[str, ...] = ()
+    """Empty for the turn before, which was cut short and goes on first."""
+    at: float = 0.0
     """When the first of them came, in epoch seconds."""
 
     @property
     def id(self) -> str:
-        """The first of them."""
-        return self.ids[0]
+        """The first of them; empty without one."""
+        return self.ids[0] if self.ids else ""
 
     @property
-    def token(self) -> str:
-        """The idempotency token of the turn."""
-        return f"deferred:{self.id}"
+    def token(self) -> str | None:
+        """The idempotency token of the turn; None for one that has its own."""
+        return f"deferred:{self.id}" if self.ids else None
 
 
 def expiry_text(tool: DeferredTool) -> str:

@@ -18,6 +18,7 @@ from repertory.core.journal.deferrals import due_at
 from repertory.core.journal.fold import Fold, is_answer
 from repertory.core.journal.pending_tools import PendingTools
 from repertory.core.messages import Json
+from repertory.core.timers import Timer
 from repertory.errors import NodeFailed, Retryable
 
 Why = Literal["turn", "expiry", "timer", "result", "memory", "summary"]
@@ -131,23 +132,29 @@ def due_at_rest(agent_id: str, fold: Fold, now: float) -> DueTime:
 class Owing(ABC):
     """What an actor owes as its work begins and ends, for the journal that it writes."""
 
-    __slots__ = ("_call_at", "_stated")
+    __slots__ = ("_call_at", "_found", "_stated")
 
     def __init__(self) -> None:
         self._call_at: float | None = None
         """When the call began whose work is owed; None between calls."""
         self._stated: DueTime | None = None
         """What the store was told last; None: it is not known."""
+        self._found: Mapping[str, Timer] | None = None
+        """The timers of a journal that was found in the middle of a turn, until somebody goes on with that or says that
+        nobody does; else None.
+        """
 
     def begin(self, fold: Fold, now: float) -> None:
         """The journal was opened. Of a new one the store knows nothing."""
         del now
         self._call_at = None
         self._stated = None if fold.last_seq else DueTime(agent_id="")
+        unfinished = fold.last_message is not None and not is_answer(fold.last_message)
+        self._found = fold.timers if unfinished else None
 
     def call_began(self, now: float) -> None:
         """A call is served: until it has ended, what it leaves undone is owed."""
-        self._call_at = now
+        self._call_at, self._found = now, None
 
     @property
     def in_call(self) -> bool:
@@ -168,10 +175,16 @@ class Owing(ABC):
 
     def forget_stated(self) -> None:
         """State what is owed in any case the next time."""
-        self._stated = None
+        self._stated = self._found = None
 
     def changed(self, agent_id: str, fold: Fold, now: float) -> DueTime | None:
-        """What is owed now; None if the store was told that before."""
+        """What is owed now; None if the store was told that before.
+
+        A turn that was found unfinished may be owed: only the store knows. So what was known when it was found is not
+        stated anew, and a result that has come since has that turn go on first.
+        """
+        if self._found is fold.timers and not self.in_call and not _begins_turns(fold):
+            return None
         due, before = self._due(agent_id, fold, now), self._stated
         if before is not None and (before.at, before.why if before.at else due.why) == (due.at, due.why):
             return None
@@ -231,14 +244,20 @@ class OwedTimes(Owing):
         answered = fold.last_message is not None and is_answer(fold.last_message)
         if answered and self._call_at is not None and self._memory_at is None and self._claims_soon():
             self._memory_at = now
+        goes_on = self._found is not None and _begins_turns(fold)
         return due_of(
             agent_id,
             fold,
-            turn_at=self._call_at,
+            turn_at=now if goes_on and self._call_at is None else self._call_at,
             memory_at=self._memory_at,
             summary_at=self._summary_at,
             timers_from=self._timers_from,
         )
+
+
+def _begins_turns(fold: Fold) -> bool:
+    """Whether a turn is to tell a late result."""
+    return any(came.starts for came in fold.came.values())
 
 
 def owes_memories(kept: Mapping[str, Json]) -> bool:

@@ -443,10 +443,69 @@ async def test_a_result_that_comes_when_the_process_was_killed_in_its_tool_is_ke
         )
         session = runtime.agent(spec).session("s")
         assert await session.complete_tool(outside.id, "film")
-        assert str(await session.invoke()) == "ok"
         await anyio.sleep(10)
+        assert "Outcome unknown" in str((await session.messages())[2])
         (text,) = told(await session.messages())
         assert "film" in text
+
+
+async def test_a_turn_that_was_cut_short_goes_on_before_the_results_that_come_to_it_are_told() -> None:
+    outside, world = Outside(), World()
+    async with runtime_on(world) as runtime:
+        await runtime.agent(studio(outside)).session("s").invoke("please 2")
+    ids, taken = list(outside.ids), 0
+    for left in map(killed, world.left):
+        async with runtime_on(left, wakes_max=0, idle_timeout_s=1e6) as runtime:
+            session = runtime.agent(studio(outside)).session("s")
+            for late_id in ids:
+                try:
+                    assert await session.complete_tool(late_id, "film")
+                except Gone:  # The tool was not started.
+                    continue
+                taken += 1
+            if not taken:
+                continue
+            await anyio.sleep(10)
+            messages = await session.messages()
+            assert prompts(messages)[:1] == ["please 2"]
+            assert "did not" not in str(messages)
+            assert "Not run" not in str(messages)
+            assert text_of(messages[3]) == "heard: "
+            assert "".join(told(messages)).count("film") == 2
+            assert (await session.deferred(), await session.pending()) == ([], None)
+    assert taken >= 4
+    assert set(outside.ids) == set(ids)
+
+
+async def test_a_turn_that_a_killed_process_owes_is_owed_still_when_a_result_has_come() -> None:
+    outside, world = Outside(expires_s=500), World()
+
+    class Slow(Model):
+        async def stream(self, messages: Sequence[Message], *args: Any, **options: Any) -> Any:
+            await anyio.sleep(100 if text_of(messages[-1]) == "slow" else 0)
+            async for event in ScriptedModel([rendering]).stream(messages, *args, **options):
+                yield event
+
+    async with runtime_on(world) as runtime, anyio.create_task_group() as group:
+        session = runtime.agent(AgentSpec(name="studio", model=Slow(), tools=[outside.render])).session("s")
+        await session.invoke("please 2")
+        group.start_soon(session.invoke, "slow")
+        await anyio.sleep(20)
+        left = killed(copy.deepcopy(world))
+        group.cancel_scope.cancel()
+    for start_turn in (True, False):
+        again = copy.deepcopy(left)
+        async with runtime_on(again, wakes_max=0, drain_timeout_s=1) as runtime:
+            session = runtime.agent(AgentSpec(name="studio", model=Slow(), tools=[outside.render])).session("s")
+            assert await session.complete_tool(outside.ids[0], "film", start_turn=start_turn)
+        ((work,),) = [list(again.shelf.owed.values())]
+        assert work.why == "turn"
+        async with runtime_on(again) as runtime:
+            session = runtime.agent(studio(outside)).session("s")
+            await anyio.sleep(100)
+            messages = await session.messages()
+            assert [text_of(each) for each in messages[4:6]] == ["slow", "heard: slow"]
+            assert len(told(messages)) == start_turn
 
 
 async def test_a_turn_that_could_not_be_finished_is_tried_again_with_one_telling() -> None:
