@@ -140,7 +140,7 @@ ANY_AT_THE_EDGE: dict[str, str] = {
     "repertory/core/result.py": "structured output is of the caller's type, and the request state the caller's own",
 }
 TYPE_PARAMETERS = {"TypeVar", "ParamSpec", "TypeVarTuple"}
-ONE_EACH: dict[str, str] = {}
+ONE_EACH: dict[str, str] = {"routes": "what a protocol of the service answers to; `asgi_app` asks its module for it"}
 """Names that mean the same wherever they are given, with what that is."""
 DATACLASSES_THAT_CHANGE: dict[str, str] = {
     "Anchors": "the fold moves its own with each record; an image has a copy",

@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from repertory.app.host.runtime import HostedAgent, Runtime
     from repertory.app.memory.memory_manager import MemoryManager
 
-PROTOCOLS: Mapping[str, str] = {}
-"""The module of each protocol beside our own, which has `routes(service)`; such as
-`"openai": "repertory.app.asgi.openai"`.
-"""
+PROTOCOLS: Mapping[str, str] = {
+    "openai": "repertory.app.asgi.openai",
+    "a2a": "repertory.app.asgi.a2a",
+    "ag-ui": "repertory.app.asgi.ag_ui",
+}
+"""The module of each protocol beside our own, which has `routes(service)`."""
 
 
 def asgi_app(

@@ -1,0 +1,162 @@
+"""What the OpenAI-compatible APIs share: agents as models, requests that clients send again, and errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from secrets import token_hex
+from typing import TYPE_CHECKING, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from repertory.app.asgi.narrating import ProtocolTurns, Recent
+from repertory.app.asgi.problems import Problem
+from repertory.core.serving.openai_chat import model_fields, models_body
+from repertory.core.serving.openai_fields import WrongField, error_body, error_kind
+from repertory.core.serving.questions import answered_by
+from repertory.core.serving.turn_ids import digest
+from repertory.errors import InterruptsWaiting
+
+if TYPE_CHECKING:
+    from repertory.app.agent.session import CallOptions
+    from repertory.app.asgi.service import Caller, Service
+    from repertory.app.host.runtime import HostedAgent, HostedSession
+    from repertory.core.messages import ContentBlock, Json, Prompt
+    from repertory.core.told_turn import ToldTurn
+
+OWNER = "repertory"
+SESSION_HEADER = "x-session-id"
+KEY_HEADER = "idempotency-key"
+RETRY_HEADER = "x-stainless-retry-count"
+"""How OpenAI's clients say that they send a request again, which has no idempotency key of itself."""
+TOKEN = "oai-"
+"""What the token of a turn begins with that came by this API; the name of its request follows."""
+
+
+def told(handler: Callable[[Request, Caller], Awaitable[Response]]) -> Callable[[Request, Caller], Awaitable[Response]]:
+    """The handler, with errors of fields as problems that name them."""
+
+    async def handle(request: Request, caller: Caller) -> Response:
+        try:
+            return await handler(request, caller)
+        except WrongField as error:
+            raise Problem(400, str(error), param=error.param, code=error.code) from None
+
+    return handle
+
+
+def rendered(problem: Problem, path: str) -> Response:
+    """An error as OpenAI's clients read it. What is wrong with a request is 400 there."""
+    del path
+    status = 400 if problem.status == 422 else problem.status
+    return Response(json.dumps(problem_fields(problem)), status, problem.headers, "application/json")
+
+
+def problem_fields(problem: Problem) -> dict[str, Json]:
+    """The body of an error."""
+    status = 400 if problem.status == 422 else problem.status
+    param, code = problem.fields.get("param"), problem.fields.get("code")
+    return error_body(
+        problem.detail or problem.title,
+        error_kind(status),
+        param=param if isinstance(param, str) else None,
+        code=code if isinstance(code, str) else None,
+    )
+
+
+class SentRequest(NamedTuple):
+    """A request, by what makes it the same when a client sends it again."""
+
+    name: str
+    """Of its idempotency key, else of its body."""
+    weight: int
+    has_key: bool
+    again: bool
+    """Whether the client may have sent it before."""
+
+    def begun(self, turn: ToldTurn | None) -> bool:
+        """Whether the turn is the one that the request has begun."""
+        return turn is not None and self.again and turn.token.startswith(f"{TOKEN}{self.name}")
+
+    def new_token(self) -> str:
+        """The token of its turn: the same for the same key; else one that shows the request, and is used once."""
+        return f"{TOKEN}{self.name}" if self.has_key else f"{TOKEN}{self.name}-{token_hex(8)}"
+
+
+class AskedPlace(NamedTuple):
+    """Where a request's turn runs."""
+
+    session: HostedSession
+    token: str
+    prompt: Prompt
+    position: int = 0
+    """The last message of the conversation that its answer stands behind."""
+    own_id: str = ""
+    """The session's id, as the caller knows it."""
+
+
+class Clients:
+    """What the two APIs share: agents, and requests that clients send again."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.turns = ProtocolTurns(service)
+        self._places: Recent[AskedPlace] = Recent()
+        """By request: what its turn is, so that a client that sends it again gets the same one."""
+
+    async def models(self, request: Request, caller: Caller) -> Response:
+        """The agents that are served."""
+        return uncached(models_body(sorted(self.service.agents), OWNER))
+
+    async def model(self, request: Request, caller: Caller) -> Response:
+        """One of them."""
+        name = request.path_params["model"]
+        self.agent(name)
+        return uncached(model_fields(name, OWNER))
+
+    def agent(self, name: str) -> HostedAgent:
+        """Errors: `Problem` 404 for one that is not served."""
+        found = self.service.agents.get(name)
+        if found is None:
+            raise Problem(404, f"the model {name!r} does not exist here", param="model", code="model_not_found")
+        return found
+
+    def sent(self, request: Request, caller: Caller, body: object) -> SentRequest:
+        """The request, as it is recognized when it comes again."""
+        key, said = request.headers.get(KEY_HEADER), json.dumps(body, sort_keys=True)
+        path, who = request.url.path, [caller.tenant, caller.name]
+        name = digest(path, *who, "key", key) if key else digest(path, *who, "body", said)
+        count = request.headers.get(RETRY_HEADER, "0")
+        again = count.isascii() and count.isdecimal() and int(count[:9]) > 0
+        return SentRequest(name, 2 * len(said) + 4096, key is not None, again or key is not None)
+
+    def known(self, sent: SentRequest) -> AskedPlace | None:
+        """What a request that is sent again has begun, as far as this process knows."""
+        return self._places.find(sent.name) if sent.again else None
+
+    def keep(self, sent: SentRequest, place: AskedPlace) -> AskedPlace:
+        """Remember what a request begins."""
+        return self._places.keep(sent.name, place, sent.weight)
+
+    def options(self, output_tokens: int | None) -> CallOptions:
+        """The options of the call."""
+        return {} if output_tokens is None else {"limits": {"output_tokens": output_tokens}}
+
+    def error_event(self, error: Exception) -> dict[str, Json]:
+        """What is told of a turn that fails in the middle of its stream."""
+        return problem_fields(self.service.problem_of(error))
+
+
+def uncached(body: Mapping[str, Json], status: int = 200) -> Response:
+    """An answer that nobody keeps."""
+    return Response(json.dumps(body), status, {"cache-control": "no-store"}, "application/json")
+
+
+def answers_to(turn: ToldTurn, said: Sequence[ContentBlock]) -> Prompt:
+    """What was said as the answers that the turn waits for. Errors: `Problem` 400 with the questions."""
+    text = "\n".join(block["text"] for block in said if "text" in block)
+    try:
+        return answered_by(text, turn.interrupts)
+    except InterruptsWaiting as error:
+        raise Problem(400, str(error), param="input", code="input_needed") from None
