@@ -35,10 +35,10 @@ def late_results(rng: random.Random, folder: Path, seconds: float) -> Report:
     kills = rng.randint(2, 6) if seconds > 10 else 2
     turns, lines = 3 * kills, list[str]()
     for remaining in range(kills, -1, -1):
-        command = [sys.executable, "-m", "tests.simulation.dying_studio", kind, str(folder), str(turns)]
-        process = subprocess.Popen(
-            [*command, str(rng.randrange(1000))], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        first = sum(line.startswith("answered ") and line.endswith("\n") for line in lines)
+        numbers = map(str, (rng.randrange(1000), first, turns))
+        command = [sys.executable, "-m", "tests.simulation.dying_studio", kind, str(folder), *numbers]
+        process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdout is not None
         if remaining:
             for _ in range(rng.randint(1, 8)):

@@ -1,4 +1,6 @@
-"""A studio whose films are rendered elsewhere, and which is killed at any moment. Arguments: kind, folder, turns, seed.
+"""A studio whose films are rendered elsewhere, and which is killed at any moment.
+
+Arguments: kind, folder, seed, and the turns that are left: the first, and how many there are in all.
 
 Each turn asks for two films. The tool leaves an order in a folder, which is the service; a task beside the turns is the
 webhook, which gives results as they are ready, some before the tool has returned, some twice. It acknowledges with a
@@ -62,7 +64,7 @@ async def webhook(session: HostedSession, folder: Path, rng: random.Random, turn
         await anyio.sleep(rng.uniform(0, 0.02))
 
 
-async def main(kind: str, place: Path, turns: int, seed: int) -> None:
+async def main(kind: str, place: Path, seed: int, first: int, turns: int) -> None:
     rng = random.Random(seed)
     orders_in(place).mkdir(exist_ok=True)
 
@@ -80,11 +82,11 @@ async def main(kind: str, place: Path, turns: int, seed: int) -> None:
         session = runtime.agent(spec).session(SESSION)
         over = anyio.Event()
         group.start_soon(partial(webhook, session, place, rng, turns, over))
-        for number in range(turns):
+        for number in range(first, turns):
             await session.invoke(f"turn {number}", idempotency_token=f"turn {number}")
             print(f"answered {number}", flush=True)
         over.set()
 
 
 if __name__ == "__main__":
-    anyio.run(main, sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    anyio.run(main, sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:]))
