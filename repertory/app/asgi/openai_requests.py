@@ -92,6 +92,8 @@ class AskedPlace(NamedTuple):
     prompt: Prompt
     position: int = 0
     """The last message of the conversation that its answer stands behind."""
+    own_id: str = ""
+    """The session's id, as the caller knows it."""
 
 
 class Clients:

@@ -62,7 +62,8 @@ class Responses:
         session_id = _session_id(sent, asked, previous)
         place = self._clients.known(sent)
         if place is None:
-            place = self._clients.keep(sent, await self._place(caller, sent, asked, (agent, session_id)))
+            made = await self._place(caller, sent, asked, (agent, session_id))
+            place = self._clients.keep(sent, made._replace(own_id=session_id))
         call = TurnCall(
             session=place.session,
             token=place.token,
@@ -71,9 +72,7 @@ class Responses:
             position=place.position,
             detach=asked.store,
         )
-        kept = place.session.agent.session_id if asked.store else None
-        own = session_id if kept is None else self._clients.service.public_id(caller, kept)
-        named = _named(asked, TurnId(agent, own or session_id, place.token))
+        named = _named(asked, TurnId(agent, place.own_id, place.token))
         if asked.background:
             return await self._in_background(call, named, stream=asked.stream)
         if asked.stream:
