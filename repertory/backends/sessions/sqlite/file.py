@@ -84,8 +84,9 @@ def refuse_links(path: Path) -> None:
 
 def refuse_lost(path: Path) -> None:
     """Raise `Corrupt` when the file is gone or empty, though sessions were stored in it: it must not start empty."""
+    used = owners_folder(path).is_dir()  # Asked first: whoever creates the database makes the folder afterwards.
     size = os.stat(path).st_size if os.path.lexists(path) else 0
-    if not size and owners_folder(path).is_dir():
+    if used and not size:
         raise _lost(path)
 
 
@@ -113,12 +114,13 @@ def _prepare(connection: sqlite3.Connection, path: Path, alongside: CommitHook |
     Checkpoints run where the store asks for them, not inside a commit. Erased contents are overwritten
     (`secure_delete`).
     """
+    used = owners_folder(path).is_dir()  # As in `refuse_lost`: another process may create the schema just now.
     there = _checked_version(connection, path)
     ready = alongside is None or alongside.is_ready(connection)
     if there:
         _take_over_first_version(connection)
         _add_what_is_new(connection)
-    elif owners_folder(path).is_dir():
+    elif used:
         raise _lost(path)
     else:
         use_wal(connection)
