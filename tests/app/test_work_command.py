@@ -111,3 +111,31 @@ def test_what_is_no_queue_is_told_the_forms() -> None:
     for text in ("jobs.db", "sqlite:", "redis:x", ""):
         with pytest.raises(Invalid, match="sqlite:FILE"):
             queue_named(text)
+
+
+CONFIGURATION = """
+[sessions]
+kind = "sqlite"
+path = "agents.db"
+
+[queue]
+url = "sqlite:jobs.db"
+concurrency = 4
+
+[agents.helper]
+model = "offline"
+"""
+
+
+def test_work_takes_runtime_and_queue_from_the_configuration(folder: Path) -> None:
+    (folder / "repertory.toml").write_text(CONFIGURATION)
+    said(folder, "send", "sqlite:jobs.db", "--agent", "helper", "--session", "s", "My cat is called Byron.")
+    assert "1 jobs finished, 0 given back" in said(folder, "work", "--until-empty")
+    assert "Byron" in said(folder, "sessions", "show", "s", "--at", "agents.db")
+    assert "give a target or --config" in said(folder, "work", "some_service:make", "--config", "x.toml", code=1)
+    (folder / "repertory.toml").write_text(CONFIGURATION.replace("concurrency = 4", "concurrency = -4"))
+    assert "repertory.toml:8" in said(folder, "work", code=2)
+    (folder / "repertory.toml").write_text('[agents.helper]\nmodel = "offline"\n')
+    assert "say where the jobs are" in said(folder, "work", code=1)
+    (folder / "repertory.toml").unlink()
+    assert "name a runtime" in said(folder, "work", code=1)

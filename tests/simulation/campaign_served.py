@@ -15,12 +15,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncGenerator
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.abc
+import h11
 import httpx
 
 from repertory import Sessions
@@ -36,7 +38,7 @@ from tests.valkey_server import program, valkey_server
 _START_S = 60.0
 _ANSWER_S = 60.0
 _PAUSE_S = 0.05
-_LOST = (httpx.TransportError, httpx.StreamError)
+_LOST = (OSError, anyio.BrokenResourceError, anyio.EndOfStream, h11.RemoteProtocolError)
 """The connection broke, or was not made."""
 
 
@@ -167,7 +169,7 @@ async def _run(service: Service, seconds: float) -> None:
         async with anyio.create_task_group() as group:
             for session, prompts in said.items():
                 rng = random.Random(f"{session} {service.rng.random()}")
-                group.start_soon(Client(service, http, session, rng).talk, prompts)
+                group.start_soon(Client(service, session, rng).talk, prompts)
             until = anyio.current_time() + seconds
             while anyio.current_time() < until:
                 await anyio.sleep(service.rng.uniform(0.05, 0.6))
@@ -184,9 +186,8 @@ async def _run(service: Service, seconds: float) -> None:
 class Client:
     """Talks in one session, one prompt after the other, over whatever connection it can get."""
 
-    def __init__(self, service: Service, http: httpx.AsyncClient, session: str, rng: random.Random) -> None:
+    def __init__(self, service: Service, session: str, rng: random.Random) -> None:
         self._service = service
-        self._http = http
         self._session = session
         self._rng = rng
         self._last: str | None = None
@@ -216,41 +217,42 @@ class Client:
 
     async def _try(self, prompt: str, token: str) -> None:
         """One request, which may be left at any event."""
-        host = self._rng.choice(self._service.hosts)
-        path = f"{host.url}v1/agents/{AGENT}/sessions/{self._session}/turns"
-        way = self._rng.random()
+        url, way = self._rng.choice(self._service.hosts).url, self._rng.random()
+        path = f"/v1/agents/{AGENT}/sessions/{self._session.replace(' ', '%20')}/turns"
+        body: dict[str, Any] = {"prompt": prompt, "token": token}
         try:
             if self._last is not None and way < 0.7:
-                await self._listen("GET", f"{path}/{token}/events", {"last-event-id": self._last})
+                await self._listen(url, "GET", f"{path}/{token}/events", {"last-event-id": self._last})
             elif self._last is not None or way < 0.6:
                 headers = {"last-event-id": self._last} if self._last is not None else {}
-                await self._listen("POST", path, headers, {"prompt": prompt, "token": token, "stream": True})
+                await self._listen(url, "POST", path, headers, {**body, "stream": True})
             else:
-                await self._ask(path, prompt, token)
+                await self._ask(url, path, body)
         except _LOST:
             self._service.report.counts["connections lost"] += 1
 
-    async def _ask(self, path: str, prompt: str, token: str) -> None:
-        answer = await self._http.post(path, json={"prompt": prompt, "token": token})
-        if answer.status_code == 200:
-            self._answer = answer.json()["text"].strip()
-        else:
-            self._refused(answer.status_code, answer.text)
+    async def _ask(self, url: str, path: str, body: dict[str, Any]) -> None:
+        async with requested(url, "POST", path, {}, body) as answer:
+            told = await answer.rest()
+            if answer.status == 200:
+                self._answer = json.loads(told)["text"].strip()
+            else:
+                self._refused(answer.status, told)
 
-    async def _listen(self, method: str, path: str, headers: dict[str, str], body: Any = None) -> None:
+    async def _listen(
+        self, url: str, method: str, path: str, headers: dict[str, str], body: dict[str, Any] | None = None
+    ) -> None:
         leaves_after = self._rng.choice((1, 2, 3, 5, 8, 10**6))
-        headers = {**headers, "accept": "text/event-stream"}
-        async with self._http.stream(method, path, headers=headers, json=body) as answer:
-            if answer.status_code not in (200, 204):
-                self._refused(answer.status_code, (await answer.aread()).decode())
+        async with requested(url, method, path, {**headers, "accept": "text/event-stream"}, body) as answer:
+            if answer.status not in (200, 204):
+                self._refused(answer.status, await answer.rest())
                 return
-            async with aclosing(sent_events(answer)) as events:
-                async for kind, id, data in events:
-                    self._told(kind, id, data)
-                    leaves_after -= 1
-                    if leaves_after == 0:
-                        self._service.report.counts["clients gone"] += 1
-                        return
+            while (event := await answer.event()) is not None:
+                self._told(*event)
+                leaves_after -= 1
+                if leaves_after == 0:
+                    self._service.report.counts["clients gone"] += 1
+                    return
 
     def _refused(self, status: int, text: str) -> None:
         """Another try is for what the service says may succeed later, and for nothing else."""
@@ -263,9 +265,9 @@ class Client:
         if kind == "error":
             self._refused(data["status"], json.dumps(data))
             return
-        report.check(id is not None, f"{self._session}: {kind} without an id")
+        report.check(id is not None or kind == "accepted", f"{self._session}: {kind} without an id")
         self._last = id or self._last
-        if kind != "model_retry":
+        if kind not in ("model_retry", "accepted"):
             self._whole.append(id or "")
         match kind:
             case "data":
@@ -285,18 +287,76 @@ class Client:
                 pass
 
 
-async def sent_events(answer: httpx.Response) -> AsyncGenerator[tuple[str, str | None, Any]]:
-    """Kind, id and data of each whole event. One that was cut off is none."""
-    fields: dict[str, str] = {}
-    async for line in answer.aiter_lines():
-        if line.startswith(":"):
-            continue
-        if line:
-            name, _, value = line.partition(": ")
-            fields[name] = value
-        elif fields:
-            yield fields.get("event", "message"), fields.get("id"), json.loads(fields["data"])
-            fields = {}
+class Answer:
+    """What a server says, as it comes. One that is left is closed like that of a client that is killed."""
+
+    def __init__(self, stream: anyio.abc.ByteStream, wire: h11.Connection) -> None:
+        self._stream = stream
+        self._wire = wire
+        self._text = b""
+        self.status = 0
+
+    async def head(self) -> None:
+        """Wait for the status."""
+        found = await self._next()
+        assert isinstance(found, h11.Response), found
+        self.status = found.status_code
+
+    async def rest(self) -> str:
+        """All of it."""
+        while await self._more():
+            pass
+        return self._text.decode()
+
+    async def event(self) -> tuple[str, str | None, Any] | None:
+        """Kind, id and data of the next whole event; None at the end."""
+        while True:
+            block, end, rest = self._text.partition(b"\n\n")
+            if end:
+                self._text = rest
+                lines = [line for line in block.decode().split("\n") if line and not line.startswith(":")]
+                fields = dict(line.split(": ", 1) for line in lines)
+                if fields:
+                    return fields.get("event", "message"), fields.get("id"), json.loads(fields["data"])
+            elif not await self._more():
+                return None
+
+    async def _more(self) -> bool:
+        found = await self._next()
+        if isinstance(found, h11.Data):
+            self._text += found.data
+        return isinstance(found, h11.Data)
+
+    async def _next(self) -> object:
+        while (found := self._wire.next_event()) is h11.NEED_DATA:
+            try:
+                self._wire.receive_data(await self._stream.receive())
+            except anyio.EndOfStream:
+                self._wire.receive_data(b"")
+        return found
+
+
+@asynccontextmanager
+async def requested(
+    url: str, method: str, path: str, headers: dict[str, str], body: dict[str, Any] | None
+) -> AsyncGenerator[Answer]:
+    """A request on a connection of its own. Errors: those of `_LOST`."""
+    host, _, port = url.removeprefix("http://").rstrip("/").partition(":")
+    sent = b"" if body is None else json.dumps(body).encode()
+    told = {"host": f"{host}:{port}", "content-type": "application/json", "content-length": str(len(sent)), **headers}
+    stream = await anyio.connect_tcp(host, int(port))
+    try:
+        wire = h11.Connection(h11.CLIENT)
+        head = wire.send(h11.Request(method=method, target=path, headers=[*told.items()])) or b""
+        wire.send(h11.Data(sent))
+        wire.send(h11.EndOfMessage())
+        await stream.send(head + sent)
+        answer = Answer(stream, wire)
+        with anyio.fail_after(_ANSWER_S):
+            await answer.head()
+        yield answer
+    finally:
+        await anyio.aclose_forcefully(stream)
 
 
 async def _look_by_http(service: Service, http: httpx.AsyncClient, session: str, prompts: list[str]) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, TypeAlias, TypedDict, cast
 
@@ -18,6 +20,7 @@ import anyio
 from repertory.app.cli import listing
 from repertory.app.cli.listing import harmless
 from repertory.app.cli.places import checked_argument
+from repertory.core.configuration.reading import WrongConfiguration
 from repertory.core.queue_jobs import TRIES, TurnJob
 from repertory.errors import Invalid, NotFound
 
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 FORMS_OF_QUEUES = "sqlite:FILE, folder:FOLDER or sqs:https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
 """The forms of a queue, for help texts."""
 _SHOWN_MAX, _RETRIED_MAX = 100, 1_000
+_AT_ONCE = 16
 
 
 def queue_named(text: str) -> OpenedQueue:
@@ -85,10 +89,16 @@ def add_work_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target",
         metavar="MODULE:RUNTIME",
+        nargs="?",
         help="a Runtime with its agents, or a function that returns one; modules of the current folder are found",
     )
-    parser.add_argument("--queue", required=True, **_queue_argument())
-    parser.add_argument("--at-once", type=int, default=16, metavar="N", help="jobs at the same time (default: 16)")
+    parser.add_argument(
+        "--config", metavar="FILE", help="instead of a target: a configuration (default: repertory.toml)"
+    )
+    parser.add_argument("--queue", default=None, **_queue_argument())
+    parser.add_argument(
+        "--at-once", type=int, metavar="N", help=f"jobs at the same time (default: {_AT_ONCE}, or as [queue] says)"
+    )
     parser.add_argument(
         "--agent", action="append", metavar="NAME", help="only jobs of this agent; may be given again (default: all)"
     )
@@ -114,12 +124,20 @@ def _seconds(text: str) -> float:
 
 
 def run_work(options: argparse.Namespace) -> int:
-    """Work until a signal. Returns the exit code: 0 drained, 1 something could not be stored."""
-    from repertory.app.cli.targets import load_target  # loaded when used
-
+    """Work until a signal. Returns the exit code: 0 drained, 1 something could not be stored, 2 for a wrong
+    configuration.
+    """
     if options.trio and find_spec("trio") is None:
         raise ImportError("--trio needs trio: pip install 'repertory[trio]'")
-    runtime = load_target(options.target)
+    try:
+        runtime = _target(options)
+    except WrongConfiguration as error:
+        from repertory.app.cli.serve_command import told_error  # loaded when used
+
+        sys.stderr.write(told_error(error))
+        return 2
+    if options.queue is None:
+        raise Invalid("say where the jobs are: --queue, or [queue] of the configuration", forms=FORMS_OF_QUEUES)
     # Does nothing if the program has set logging up.
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     backend = "trio" if options.trio else "asyncio"
@@ -131,10 +149,44 @@ def run_work(options: argparse.Namespace) -> int:
     return 1 if report.not_stored or report.fatal else 0
 
 
+def _target(options: argparse.Namespace) -> Runtime:
+    """The runtime that is named, or that of the configuration, which may say as well where the jobs are. Errors:
+    `Invalid`, `NotFound`; `WrongConfiguration`.
+    """
+    if options.target is not None:
+        from repertory.app.cli.targets import load_target  # loaded when used
+
+        if options.config is not None:
+            raise Invalid("give a target or --config, not both")
+        return load_target(options.target)
+    from repertory.app.configuration.building import queue_url_from, runtime_from  # loaded when used
+    from repertory.app.configuration.sources import FILE_NAME, Sources, find_modules_in, load_configuration
+
+    path = Path(options.config or FILE_NAME)
+    if options.config is None and not path.exists():
+        raise Invalid(f"name a runtime, as in `repertory work shop:runtime`, or write {FILE_NAME}")
+    folder = path.parent.absolute()
+    find_modules_in(folder)
+    sources = Sources(load_configuration(path), folder, os.environ)
+    table = sources.file.values.queue
+    if table is not None:
+        options.at_once = options.at_once or table.concurrency
+        if options.queue is None:
+            options.queue = queue_named(in_folder(queue_url_from(sources) or "", folder))
+    return runtime_from(sources).runtime
+
+
+def in_folder(queue: str, folder: Path) -> str:
+    """The name of a queue, whose relative path begins at this folder."""
+    scheme, colon, rest = queue.partition(":")
+    return f"{scheme}:{folder / Path(rest).expanduser()}" if colon and scheme in ("sqlite", "folder") else queue
+
+
 async def _work(runtime: Runtime, options: argparse.Namespace) -> tuple[WorkerStats, DrainReport]:
     from repertory.app.host.worker import Worker  # loaded when used
 
-    worker = Worker(runtime, options.queue, agents=options.agent, at_once=options.at_once, tries=options.tries)
+    at_once = options.at_once or _AT_ONCE
+    worker = Worker(runtime, options.queue, agents=options.agent, at_once=at_once, tries=options.tries)
     async with runtime:
         async with anyio.create_task_group() as tasks:
             await tasks.start(_serve_signals, runtime)

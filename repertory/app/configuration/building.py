@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from msgspec.structs import asdict
 
@@ -46,6 +46,9 @@ from repertory.core.limits import Limits
 from repertory.core.retry import ModelRetryStrategy, StorePatience
 from repertory.errors import Invalid
 
+if TYPE_CHECKING:
+    from repertory.app.memory.memory_manager import MemoryManager
+
 TOKEN_CHARS_MIN = 16
 
 
@@ -55,6 +58,8 @@ class ConfiguredRuntime(NamedTuple):
     runtime: Runtime
     agents: Mapping[str, HostedAgent]
     """By name, in the order of the file."""
+    memory: MemoryManager | None = None
+    """All its memory stores together; None without any."""
 
 
 def runtime_from(sources: Sources, *, several: bool = False) -> ConfiguredRuntime:
@@ -86,7 +91,8 @@ def runtime_from(sources: Sources, *, several: bool = False) -> ConfiguredRuntim
             agents[name] = runtime.agent(cast("AgentSpec", spec))
     if sources.faults:
         raise WrongConfiguration(sources.faults)
-    return ConfiguredRuntime(runtime, agents)
+    memory = later.given_manager({"stores": list(stores.values())}) if stores else None
+    return ConfiguredRuntime(runtime, agents, memory)
 
 
 def tokens_from(sources: Sources) -> Mapping[str, str]:

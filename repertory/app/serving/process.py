@@ -105,6 +105,9 @@ def _of_configuration(settings: ServeSettings, path: Path, environ: Mapping[str,
     if values.service.protocols is not None:
         chosen["protocols"] = values.service.protocols
     callers = {secret: Caller(tenant, tenant) for tenant, secret in tokens.items()}
+    memory = configured.memory
+    if memory is not None and not callers:  # With tenants, each would search what the others have said.
+        chosen["memory"] = lambda caller: memory  # pyright: ignore[reportUnknownLambdaType]
     app = asgi_app(
         configured.runtime,
         authenticate=bearer_tokens(callers) if callers else _one_secret(settings, environ),
