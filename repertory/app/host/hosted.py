@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast
 from weakref import WeakValueDictionary
@@ -14,7 +14,7 @@ from repertory.app import lazy_names as later
 from repertory.app.agent.agent import Agent
 from repertory.app.host.edge import short_errors
 from repertory.core.retry import DEFAULT_RETRY
-from repertory.errors import Gone, Invalid, SessionBusy
+from repertory.errors import Gone, Invalid, SessionBusy, Unavailable
 
 if TYPE_CHECKING:
     from repertory.actors.call import Busy, ChangeTimers, Invocation
@@ -229,8 +229,10 @@ class HostedSession:
         """
         from repertory.app.operations.cluster import posted_call  # loaded when used
 
-        box, spec = await self._box(), self.spec.agent
-        calls = () if box is None else await box.calls(spec.session_id)
+        spec = self.spec.agent
+        with _while_open(self._host):
+            box = await self._box()
+            calls = () if box is None else await box.calls(spec.session_id)
         found = [call for call in calls if (call.agent_id, call.token) == (spec.agent_id, token)]
         return posted_call(found[0]) if found else None
 
@@ -348,7 +350,8 @@ class HostedSession:
             return cast("ToldTurn | None", await self.read_here(asked))
         if cancel and self._cluster is not None:
             return cast("ToldTurn | None", await self._ask(asked))
-        return await later.told_stored(self._host, self.spec, asked)
+        with _while_open(self._host):
+            return await later.told_stored(self._host, self.spec, asked)
 
     async def _ask(self, what: SessionQuestion) -> object:
         return await (self.read_here(what) if self._cluster is None else self._cluster.ask(self, what))
@@ -384,6 +387,19 @@ class HostedSession:
                     return await later.told_here(self._host, session, spec, what)
                 case _:
                     return await session.change_timers(what)
+
+
+@contextmanager
+def _while_open(host: Host) -> Generator[None]:
+    """Stores of a runtime that has ended meanwhile are closed, which is not the caller's doing. Errors: `Unavailable`
+    then.
+    """
+    try:
+        yield
+    except Invalid as error:
+        if not host.refusing:
+            raise
+        raise Unavailable("the runtime is shutting down") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from secrets import token_hex
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -28,14 +28,17 @@ from repertory.backends.ports import OutputSchema
 from repertory.core.deferral import DeferredTool
 from repertory.core.ids import check_id
 from repertory.core.interrupts import Interrupt
+from repertory.core.journal.image import Image
+from repertory.core.journal.rows import Row
 from repertory.core.json_fields import json_object
 from repertory.core.limits import NO_LIMITS, TurnLimits
+from repertory.core.memory.progress import messages_in_rows
 from repertory.core.message_tree.json_files import decoded, encoded
 from repertory.core.messages import Json, Prompt, ToolSpec, check_result
 from repertory.core.result import AgentResult, TurnEvent, interrupts_in
 from repertory.core.timers import DueTimes, Timer
 from repertory.core.told_turn import AskTurn, ToldTurn, read_told, told_json
-from repertory.core.turn_log import START, read_offset
+from repertory.core.turn_log import START, Offset, begun_at, read_offset
 from repertory.core.unfinished import PendingTurn
 from repertory.errors import Invalid, RepertoryError, StructuredOutputException
 
@@ -307,6 +310,29 @@ class Told:
         elif "event" in event or "data" in event:
             self._pieces = True
         return told
+
+
+def told_by_rows(
+    rows: Sequence[Row],
+    image: Image,
+    token: str,
+    following: Following | None,
+    result: AgentResult,
+    *,
+    session_id: str,
+) -> list[TurnEvent]:
+    """What a caller gets of a turn that is over from its rows: for one that follows it, the messages after its offset;
+    then the result.
+    """
+    turn = image.finished_turns.get(token)
+    if following is None or turn is None:
+        return [{"result": result}]
+    said = messages_in_rows(rows, rows[0].seq - 1 if rows else 0, turn.answer_seq, session_id=session_id)
+    first = max(begun_at([(one.seq, one.message) for one in said], turn.seq), following.after.seq + 1)
+    events: list[TurnEvent] = [
+        {"message": one.message, "offset": str(Offset(one.seq))} for one in said if first <= one.seq <= turn.answer_seq
+    ]
+    return [*events, {"result": result, "offset": str(Offset(turn.answer_seq, over=True))}]
 
 
 # What is asked of a session besides a turn.

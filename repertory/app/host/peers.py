@@ -40,6 +40,7 @@ from repertory.app.host.peer_calls import (
     read_peer_call,
     read_question,
     received,
+    told_by_rows,
 )
 from repertory.app.host.running_calls import RunningCalls
 from repertory.app.host.setbacks import PeerDrains, TurnRaised, plainly, raise_from, setback_line, setback_of
@@ -256,7 +257,7 @@ class Cluster:
                 mine = replace(invocation, following=told.following)
                 turn = self._here(session, mine, events=events, waits=target.waits)
             elif target.boxed:
-                turn = self._by_box(target.peer, sent, invocation, way)
+                turn = self._by_box(target.peer, sent, invocation, told, way)
             else:
                 turn = self._there(target.peer, sent, invocation, told, way)
             try:
@@ -340,19 +341,22 @@ class Cluster:
             if not ended:  # The caller has gone.
                 await self._cancel(peer, call, at_once=True)
 
-    async def _by_box(self, peer: Peer, call: PeerCall, invocation: Invocation, way: Way) -> AsyncGenerator[TurnEvent]:
-        """Have a peer run the turn that is alive and cannot be reached from here: by the call box, without its events.
-        Errors: as `_here`; `PeerUnreachable` when the peer has not done it in time.
+    async def _by_box(
+        self, peer: Peer, call: PeerCall, invocation: Invocation, told: Told, way: Way
+    ) -> AsyncGenerator[TurnEvent]:
+        """Have a peer run the turn that is alive and cannot be reached from here: by the call box, without its pieces.
+        A reader that begins no turn waits for its end. Errors: as `_here`; `PeerUnreachable` when the peer has not done
+        it in time.
         """
-        box = self._store.call_box()
+        box, following = self._store.call_box(), told.following
         if box is None:
             raise PeerUnreachable("a peer cannot be reached", peer=peer.name, address=peer.address)
-        what: JsonLine = {"prompt": call.prompt, "options": dict(call.options), "for": peer.name}
-        trace = invocation.context.run(trace_headers)
-        if trace:
-            what["trace"] = {**trace}
-        boxed = BoxedCall(session_id=call.session, agent_id=call.agent, token=call.token, call=what)
-        await box.put(boxed)
+        if following is None or following.begins:
+            what: JsonLine = {"prompt": call.prompt, "options": dict(call.options), "for": peer.name}
+            trace = invocation.context.run(trace_headers)
+            if trace:
+                what["trace"] = {**trace}
+            await box.put(BoxedCall(session_id=call.session, agent_id=call.agent, token=call.token, call=what))
         by = min(anyio.current_time() + self._settings.patience_s, invocation.deadline)
         there = True
         while there and anyio.current_time() < by:
@@ -364,13 +368,14 @@ class Cluster:
             if found:
                 continue
             rows = await self._store.load(call.session, call.agent)
-            turns = NamedTurns(restore(rows, session_id=call.session).fold.image())
-            answer = turns.answered_before(replace(invocation, idempotency_token=call.token))
+            image = restore(rows, session_id=call.session).fold.image()
+            answer = NamedTurns(image).answered_before(replace(invocation, idempotency_token=call.token))
             if answer is not None:
                 way.heard()
-                yield {"result": answer}
+                for event in told_by_rows(rows, image, call.token, following, answer, session_id=call.session):
+                    yield event
                 return
-            there = False
+            there = there and following is not None and not following.begins
         raise PeerUnreachable("a peer cannot be reached, and has not made the call", peer=peer.name)
 
     async def watch(self, watch: WatchSignal) -> None:
@@ -413,6 +418,7 @@ class Cluster:
             error = PeerDrains()
         found = setback_of(error)
         if found is None:
+            self._refuse_if_closed(error)
             raise plainly(error)
         setback, owner, wait_s = found
         session_id = session.spec.agent.session_id
@@ -501,13 +507,21 @@ class Cluster:
                 return flight.owner
             except Retryable as error:
                 flight.error = error
-            except BaseException:
+            except BaseException as error:
                 flight.cut = True
+                self._refuse_if_closed(error)
                 raise
             finally:
                 del self._asking[session_id]
                 flight.over.set()
             await self._pause(way, "unreachable", flight.error)
+
+    def _refuse_if_closed(self, error: BaseException) -> None:
+        """What was closed at the end of this runtime refuses calls, which is not the caller's doing. Errors:
+        `Unavailable`.
+        """
+        if isinstance(error, Invalid) and self._host.refusing:
+            raise Unavailable("the runtime is shutting down") from error
 
     async def _pause(self, way: Way, setback: Setback, error: Retryable | None = None) -> None:
         """Wait before another try, where no peer is to blame. Errors: those of `Way.after`."""
