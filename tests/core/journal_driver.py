@@ -409,7 +409,7 @@ class Driver:
         standing = list(deferrals.waiting_records(earlier, self.at()))
         self.rows.append(self.appender.rewind(record, messages_of(records_of(self.rows))))
         self.append(*standing)
-        self.late = copy.deepcopy(self._late_at.get(position) or Late.of(self.fold))
+        self.late = copy.deepcopy(self._late_at.get(record.position) or Late.of(self.fold))
         self.token = None
         assert list(self.fold.shown) == before
 

@@ -151,7 +151,7 @@ class InterruptsShown(Struct, frozen=True, kw_only=True):
     interrupts: list[JsonObject]
 
 
-class CompleteTool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GiveResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The result of a tool that has deferred."""
 
     result: Annotated[Any, Meta(description="As a tool returns it: a text, JSON, or content blocks.")]

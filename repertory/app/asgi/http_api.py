@@ -101,7 +101,7 @@ class _Methods:
 def operations(service: Service, memory: CallersMemory | None) -> Sequence[Operation]:
     """Every operation but the document itself."""
     stored = StoredSessions(service, memory)
-    return (*_health(service), *_turns(Turns(service)), *_reading(stored), *_changing(stored))
+    return (*_health(service), *_turns(Turns(service)), *_reading(stored), *_later(stored), *_changing(stored))
 
 
 def _health(service: Service) -> Sequence[Operation]:
@@ -269,16 +269,16 @@ def _reading(stored: StoredSessions) -> Sequence[Operation]:
     )
 
 
-def _changing(stored: StoredSessions) -> Sequence[Operation]:
-    def does(
-        path: str, name: str, about: str, handler: RequestHandler, body: type, status: int, kind: type
-    ) -> Operation:
-        return Operation(
-            method="POST", path=path, name=name, about=about, handler=handler, body=body, answers={status: kind}
-        )
+def _does(path: str, name: str, about: str, handler: RequestHandler, body: type, status: int, kind: type) -> Operation:
+    return Operation(
+        method="POST", path=path, name=name, about=about, handler=handler, body=body, answers={status: kind}
+    )
 
+
+def _later(stored: StoredSessions) -> Sequence[Operation]:
+    """What a turn of a later time is begun by."""
     return (
-        does(
+        _does(
             f"{_SESSION}/timers",
             "setTimer",
             "Have the session begin a turn by itself.",
@@ -295,16 +295,21 @@ def _changing(stored: StoredSessions) -> Sequence[Operation]:
             handler=stored.cancel_timer,
             answers={204: None},
         ),
-        does(
+        _does(
             f"{_SESSION}/tools/{{tool}}",
             "completeTool",
             "Give the result of a tool that has deferred. The same result again changes nothing.",
             stored.complete_tool,
-            bodies.CompleteTool,
+            bodies.GiveResult,
             200,
             bodies.ToolCompleted,
         ),
-        does(
+    )
+
+
+def _changing(stored: StoredSessions) -> Sequence[Operation]:
+    return (
+        _does(
             f"{_SESSION}/snapshots",
             "takeSnapshot",
             "Give a position a label.",
@@ -313,7 +318,7 @@ def _changing(stored: StoredSessions) -> Sequence[Operation]:
             201,
             bodies.SnapshotLine,
         ),
-        does(
+        _does(
             f"{_SESSION}/forks",
             "fork",
             "Make a new session that goes on from a position of this one.",
@@ -322,7 +327,7 @@ def _changing(stored: StoredSessions) -> Sequence[Operation]:
             201,
             bodies.ForkMade,
         ),
-        does(
+        _does(
             f"{_SESSION}/rewind",
             "rewind",
             "Go back to a position. Nothing is destroyed.",
@@ -339,7 +344,7 @@ def _changing(stored: StoredSessions) -> Sequence[Operation]:
             handler=stored.erase,
             answers={200: bodies.Erased},
         ),
-        does(
+        _does(
             "/memory/search",
             "searchMemory",
             "What is remembered across sessions.",

@@ -199,7 +199,7 @@ class StoredSessions:
 
     async def complete_tool(self, request: Request, caller: Caller) -> Response:
         """Give the result of a tool that has deferred."""
-        given = read_body(await self._service.json(request), bodies.CompleteTool)
+        given = read_body(await self._service.json(request), bodies.GiveResult)
         await self._check_there(request, caller)
         session, result = self._session(request, caller), decoded({"value": given.result})["value"]
         tool_id = request.path_params["tool"]

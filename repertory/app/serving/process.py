@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from repertory.app.host.reports import DrainReport
     from repertory.app.host.runtime import Runtime
+    from repertory.app.memory.memory_manager import MemoryManager
 
 _LOG = logging.getLogger("repertory.app")
 LAST_ANSWERS_S = 2.0
@@ -105,9 +106,8 @@ def _of_configuration(settings: ServeSettings, path: Path, environ: Mapping[str,
     if values.service.protocols is not None:
         chosen["protocols"] = values.service.protocols
     callers = {secret: Caller(tenant, tenant) for tenant, secret in tokens.items()}
-    memory = configured.memory
-    if memory is not None and not callers:  # With tenants, each would search what the others have said.
-        chosen["memory"] = lambda caller: memory  # pyright: ignore[reportUnknownLambdaType]
+    if configured.memory is not None and not callers:  # Tenants would search what others have said.
+        chosen["memory"] = _same_for_all(configured.memory)
     app = asgi_app(
         configured.runtime,
         authenticate=bearer_tokens(callers) if callers else _one_secret(settings, environ),
@@ -117,6 +117,14 @@ def _of_configuration(settings: ServeSettings, path: Path, environ: Mapping[str,
         **chosen,
     )
     return PreparedService(configured.runtime, app)
+
+
+def _same_for_all(memory: MemoryManager) -> Callable[[Caller], MemoryManager]:
+    def memory_of(caller: Caller) -> MemoryManager:
+        del caller
+        return memory
+
+    return memory_of
 
 
 def _one_secret(settings: ServeSettings, environ: Mapping[str, str]) -> Authenticate | None:
