@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from repertory import __version__
 from repertory.app.asgi import http_api
+from repertory.app.asgi.collections_of_garbage import collected_when_quiet
 from repertory.app.asgi.problems import Problem, problem_response
 from repertory.app.asgi.requests import EachRequest
 from repertory.app.asgi.service import Authenticate, Caller, Service
@@ -59,7 +60,8 @@ def asgi_app(
     them. `memory`: what `/v1/memory/search` searches; with `authenticate`, a function of the caller. `details`: tell
     callers also what errors say of this machine and of the services behind it, for development.
 
-    The lifespan of the application enters the runtime and drains it, unless it was started before. An application that
+    The lifespan of the application enters the runtime and drains it, unless it was started before; meanwhile full
+    garbage collections, which stop every turn, wait for a quiet moment, for five minutes at most. An application that
     mounts this one enters the runtime itself: `FastAPI(lifespan=runtime.lifespan)`. `app.state.service` is the
     `Service`. Errors: `Invalid` for an unknown protocol, and for one memory of all tenants; `ImportError` naming the
     extra that a protocol needs.
@@ -99,7 +101,7 @@ async def _lifespan(app: Starlette) -> AsyncGenerator[dict[str, object]]:
     if runtime.started:
         yield {"runtime": runtime}
         return
-    async with runtime:
+    async with runtime, collected_when_quiet(lambda: app.state.service.in_progress):
         yield {"runtime": runtime}
 
 

@@ -18,6 +18,7 @@ import anyio
 from msgspec.structs import asdict
 
 from repertory.app.asgi.app import asgi_app
+from repertory.app.asgi.collections_of_garbage import collected_when_quiet
 from repertory.app.asgi.service import Authenticate, Caller, bearer_tokens
 from repertory.app.configuration.building import runtime_from, tokens_from
 from repertory.app.configuration.sources import Sources, find_modules_in, load_configuration, raised_at
@@ -199,7 +200,8 @@ async def serve_prepared(
             either.start_soon(first, runtime.draining.wait)
             either.start_soon(first, retired.wait)
 
-    async with runtime, anyio.create_task_group() as group:
+    quiet = collected_when_quiet(lambda: service.in_progress)
+    async with runtime, quiet, anyio.create_task_group() as group:
         await group.start(runtime.serve_signals)
         await serve_web(
             LastAnswers(prepared.app),
