@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from contextlib import aclosing
 from pathlib import Path
@@ -507,6 +508,29 @@ async def test_streams_count_as_long_as_they_are_open() -> None:
             await streamed.next("data")
             refused = await client.get("/v1/agents")
             assert (refused.status_code, refused.json()["limit"]) == (429, "tenant concurrency")
+        assert (await client.post(f"{ADA}/cancel")).status_code == 204
+
+
+async def test_what_is_refused_in_an_overload_takes_no_memory_however_long_it_lasts() -> None:
+    limits = ServiceLimits(concurrent=1, rate_per_s=1e9, burst=10**9)
+    async with serving(runtime_of(ObedientModel()), limits=limits) as client:
+
+        async def ask(number: int) -> None:
+            answer = await client.post(f"{AGENT}/sessions/s{number}/turns", json={"prompt": "go"})
+            assert (answer.status_code, answer.json()["limit"]) == (429, "tenant concurrency")
+            assert int(answer.headers["retry-after"]) >= 1
+
+        async def wave() -> int:
+            async with anyio.create_task_group() as group:
+                for number in range(150):
+                    group.start_soon(ask, number)
+            gc.collect()
+            return len(gc.get_objects())
+
+        async with client.streaming(*ENDLESS) as streamed:
+            await streamed.next("data")
+            sizes = [await wave() for _ in range(8)]
+            assert abs(sizes[-1] - sizes[2]) < 150, sizes
         assert (await client.post(f"{ADA}/cancel")).status_code == 204
 
 
