@@ -103,7 +103,9 @@ def faults_of(folder: Path, text: str, environ: dict[str, str] | None = None) ->
 
 
 def test_everything_that_a_configuration_names_is_made(folder: Path) -> None:
-    runtime, agents = build(folder, WHOLE)
+    configured = build(folder, WHOLE)
+    runtime, agents = configured.runtime, configured.agents
+    assert configured.memory is not None
     assert list(agents) == ["clerk", "other"]
     assert runtime.sessions is not None
     assert runtime.sessions.key == str(folder / "data/agents.db")

@@ -1,7 +1,7 @@
 """From a configuration to a `Runtime` with its agents.
 
     sources = Sources(load_configuration(path), path.parent, os.environ)
-    runtime, agents = runtime_from(sources)
+    configured = runtime_from(sources)
 
 Everything is made, and nothing is connected or opened: what does not fit shows here, all of it at once.
 """
