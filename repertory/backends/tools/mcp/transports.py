@@ -105,17 +105,36 @@ async def bounded(transport: AbstractAsyncContextManager[Any], wire: WireBound) 
         utf8 = given["server"].encoding.lower() in ("utf-8", "utf8")
         return stdio(given["server"], wire, given.get("errlog")) if utf8 else transport
     if maker is _MAKERS[1]:
-        make = given.get("httpx_client_factory") or signature(maker).parameters["httpx_client_factory"].default
-
-        def bound_make(
-            headers: dict[str, str] | None = None, timeout: Timeout | None = None, auth: Auth | None = None
-        ) -> AsyncClient:
-            return bound_client(make(headers=headers, timeout=timeout, auth=auth), wire)
-
-        return _make_sse(**{**given, "httpx_client_factory": bound_make})
+        return _make_sse(**{**given, "httpx_client_factory": await _sse_clients(given, wire)})
     if given.get("http_client") is not None:
         return _streamable(bound_client(given["http_client"], wire), given)
     return _http(await _client({}, READ_TIMEOUT_S), wire, given)
+
+
+async def _sse_clients(given: Mapping[str, Any], wire: WireBound) -> Callable[..., AsyncClient]:
+    """Makes the client of such a transport, with the limit. The package's own is made in a thread before it is needed,
+    since it reads certificates.
+    """
+    own: Callable[..., AsyncClient] | None = given.get("httpx_client_factory")
+    made: AsyncClient | None = None
+    if own is None:
+        default = signature(_MAKERS[1]).parameters["httpx_client_factory"].default
+        made = await anyio.to_thread.run_sync(default)
+
+    def make(
+        headers: dict[str, str] | None = None, timeout: Timeout | None = None, auth: Auth | None = None
+    ) -> AsyncClient:
+        if own is not None:
+            return bound_client(own(headers=headers, timeout=timeout, auth=auth), wire)
+        assert made is not None
+        made.headers.update(headers or {})
+        if auth is not None:
+            made.auth = auth
+        if timeout is not None:
+            made.timeout = timeout
+        return bound_client(made, wire)
+
+    return make
 
 
 @asynccontextmanager
