@@ -299,6 +299,20 @@ async def test_a_turn_in_another_process_is_followed_and_read_on_there() -> None
             await read(b.agent.session("s").attach("nobody"))
 
 
+async def test_a_turn_of_a_peer_that_cannot_be_reached_is_read_when_it_is_stored_and_begun_by_nobody_again() -> None:
+    site, model = Site(), Typing(pause_s=5.0)
+    async with site.process("a", model=model) as a, site.process("gate", room=0, patience_s=300) as gate:
+        await anyio.sleep(3)
+        first = await read(a.agent.session("s").stream("Count.", token="t", detach=True), most=3)
+        site.network.unreachable("a")
+        rest = await read(gate.agent.session("s").attach("t", after=first[-1]["offset"]))
+        assert texts(rest) == [TEXT]
+        assert str(rest[-1]["result"]).strip() == TEXT
+        assert rest[-1]["offset"].endswith(".end")
+        assert len(model.calls) == 1
+        assert await read(gate.agent.session("s").attach("t", after=rest[-1]["offset"])) == []
+
+
 async def test_a_followed_turn_has_no_piece_twice_over_broken_connections() -> None:
     site = Site()
     async with site.process("a", [TEXT]) as a, site.process("gate", room=0) as gate:

@@ -327,6 +327,8 @@ def told_by_rows(
     turn = image.finished_turns.get(token)
     if following is None or turn is None:
         return [{"result": result}]
+    if following.after.over:
+        return []
     said = messages_in_rows(rows, rows[0].seq - 1 if rows else 0, turn.answer_seq, session_id=session_id)
     first = max(begun_at([(one.seq, one.message) for one in said], turn.seq), following.after.seq + 1)
     events: list[TurnEvent] = [
