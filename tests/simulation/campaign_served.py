@@ -211,7 +211,8 @@ class Client:
                     if self._answer is None:
                         await anyio.sleep(_PAUSE_S * self._rng.uniform(0.5, 1.5))
             report.check(self._answer == f"noted {prompt}", f"{prompt}: answered {self._answer!r} after {tries} tries")
-            report.check(len(set(self._whole)) == len(self._whole), f"{prompt}: events came twice")
+            twice = [id for id, count in Counter(self._whole).items() if count > 1]
+            report.check(not twice, f"{prompt}: events came twice: {twice} of {self._whole}")
             report.acknowledged += 1
             self._service.slowest_s = max(self._service.slowest_s, anyio.current_time() - began)
 

@@ -257,6 +257,10 @@ class Told:
     def __init__(self, following: Following | None = None) -> None:
         """`following`: of a call whose events have offsets."""
         self._following = following
+        self.reader = ""
+        """Names it at the peer, if it follows the turn. One that comes back from another peer is a new one, which reads
+        on by its offset: what it was told before has lines that it would be given again.
+        """
         self._peer = ""
         self._run: str | None = None
         self._after = 0
@@ -271,7 +275,11 @@ class Told:
     def read(self, peer: str) -> dict[str, object]:
         """Where the reading goes on, if it is the same peer."""
         self._goes_on = False
-        return {"run": self._run, "after": self._after} if peer == self._peer else {"run": None, "after": 0}
+        if peer == self._peer:
+            return {"run": self._run, "after": self._after}
+        if self._following is not None:
+            self.reader = token_hex(8)
+        return {"run": None, "after": 0}
 
     def line(self, peer: str, line: JsonLine) -> None:
         """A line has come."""

@@ -247,8 +247,6 @@ class Cluster:
         sent = PeerCall(
             agent=spec.agent_id, session=spec.session_id, token=token, prompt=prompt, options=options, events=events
         )
-        if invocation.following is not None:
-            sent = replace(sent, reader=token_hex(8))
         way = Way(token, anyio.current_time(), self._settings.patience_s)
         told = Told(invocation.following)
         while True:
@@ -300,8 +298,8 @@ class Cluster:
     ) -> AsyncGenerator[TurnEvent]:
         """Have a peer run the turn. Errors: as `_here`, and those of the wire."""
         left_s = invocation.deadline - anyio.current_time()
-        deadline_s, follow = None if left_s == math.inf else max(left_s, 0.0), follow_json(told.following)
-        call = replace(call, deadline_s=deadline_s, follow=follow, **told.read(peer.name))
+        deadline_s, read = None if left_s == math.inf else max(left_s, 0.0), told.read(peer.name)
+        call = replace(call, deadline_s=deadline_s, follow=follow_json(told.following), reader=told.reader, **read)
         self._peers[peer.name] = replace(peer, busy=peer.busy + 1)
         ended, found = False, telemetry()
         remote = None if found is None else invocation.context.run(found.remote, call.agent, call.session, peer.name)
