@@ -181,15 +181,7 @@ async def _again(
     session: HostedSession, prompt: Prompt, token: str, after: str | None, options: CallOptions
 ) -> AsyncGenerator[TurnEvent]:
     """The turn of this token: what comes after the event that the client has of it, or from its beginning."""
-    if after is not None:
-        try:
-            async with aclosing(session.attach(token, after=after)) as events:
-                async for event in events:
-                    yield event
-            return
-        except NotFound:  # It was not begun, so the client cannot have any of it.
-            pass
-    async with aclosing(session.stream(prompt, token=token, detach=True, **options)) as events:
+    async with aclosing(session.stream(prompt, token=token, detach=True, after=after, **options)) as events:
         async for event in events:
             yield event
 
