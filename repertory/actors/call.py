@@ -132,9 +132,8 @@ class ResponseChannel(Protocol):
         """Sends one event of the running turn; None if no caller reads events."""
         ...
 
-    @property
-    def followed(self) -> bool:
-        """Whether others read it too, or the call goes on though its caller has gone."""
+    def goes_on_alone(self) -> bool:
+        """The call's own caller has gone. Whether it goes on: others read it, or it needs nobody."""
         ...
 
     def on_left(self, callback: Callable[[], None]) -> None:
@@ -150,10 +149,12 @@ class ReplyChannel:
     """The caller asked and waits for one reply."""
 
     publish = None
-    followed = False
 
     def __init__(self, context: Context) -> None:
         self._slot = context.defer()
+
+    def goes_on_alone(self) -> bool:
+        return False
 
     def on_left(self, callback: Callable[[], None]) -> None:
         """Does nothing: when an asker goes away, its messages stay and the turn runs on."""
@@ -169,10 +170,11 @@ class ReplyChannel:
 class StreamChannel:
     """The caller reads a stream."""
 
-    followed = False
-
     def __init__(self, context: Context) -> None:
         self._sink = context.sink()
+
+    def goes_on_alone(self) -> bool:
+        return False
 
     async def publish(self, event: TurnEvent) -> None:
         """Send an event; wait while the reader is behind. Events for a reader that has left are dropped."""
@@ -572,9 +574,12 @@ class CallQueueActor(Actor[M], Generic[M, L]):
     def _abandon(self, invocation: Invocation) -> None:
         """The caller has gone: end its running call, unless other calls share it, or remove it from the queue."""
         running = self._running
+        calls = [*([] if running is None else [running]), *self._waiting]
+        if any(call.invocation is invocation and call.channel.goes_on_alone() for call in calls):
+            return
         if running is None or running.invocation is not invocation:
             self._withdraw(invocation)
-        elif not running.shared and not running.channel.followed:
+        elif not running.shared:
             self._cancel()
 
     def _next(self) -> Awaitable[None] | None:

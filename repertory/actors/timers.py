@@ -37,7 +37,10 @@ class Unheard:
     """The channel of a call that nobody waits for."""
 
     publish = None
-    followed = False
+
+    def goes_on_alone(self) -> bool:
+        """True, though nobody asks: there is no caller who could leave."""
+        return True
 
     def on_left(self, callback: Callable[[], None]) -> None:
         """Does nothing: nobody can leave."""

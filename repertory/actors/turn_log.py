@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from repertory.actors.call import Call, Following
 from repertory.actors.persister import Commit, ReadSaid
 from repertory.core.messages import copy_message
-from repertory.core.turn_log import START, Entry, Offset, TurnLog, begun_at, is_piece, read_offset
+from repertory.core.turn_log import BEFORE_MAX, START, Entry, Offset, TurnLog, begun_at, is_piece, read_offset
 from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from repertory.runtime.ref import ActorRef
 
 _RUNS = 16**10
-_BEFORE_MAX = 1024
-"""So many records before the message that carries the token are looked at, for the prompt of a turn that goes on."""
 
 
 def followed_call(
@@ -68,12 +66,19 @@ class LogChannel:
         self.stored = 0
         """Messages up to this one are known to be stored."""
         self._changed: anyio.Event | None = None
+        self._caller_left = False
+        """Whether the caller has gone that began the call, and did not follow it."""
         self._from_here = within is None
         """Whether pieces are told: those of a message that somebody else has read the first of are not."""
 
     @property
-    def followed(self) -> bool:
-        return self.detached or self.readers > 0 or (self._within is not None and self._within.followed)
+    def wanted(self) -> bool:
+        """Whether the turn has a reader, its own caller, or needs neither."""
+        return self.detached or self.readers > 0 or (self._within is not None and not self._caller_left)
+
+    def goes_on_alone(self) -> bool:
+        self._caller_left = True
+        return self.wanted
 
     def on_left(self, callback: Callable[[], None]) -> None:
         """Does nothing: readers come and go, and the last one says so itself."""
@@ -105,12 +110,6 @@ class LogChannel:
         if self._within is not None:
             self._within.fail(error)
 
-    async def begun(self) -> TurnLog:
-        """The log, when there is one."""
-        while self.log is None:
-            await self.changed()
-        return self.log
-
     async def changed(self) -> None:
         """Return when there is something new."""
         if self._changed is None:
@@ -133,6 +132,20 @@ class LogChannel:
         """A reader has gone."""
         self.readers -= 1
         self._change()
+
+
+class _Reader(NamedTuple):
+    """Who reads a turn."""
+
+    sink: Sink[object]
+    channel: LogChannel
+    invocation: Invocation
+    """That of the reader."""
+    left: Callable[[], None] = lambda: None
+    """Called when it is told of nothing more, though the turn goes on."""
+    deadline: float = math.inf
+    time_up: RepertoryError | None = None
+    """What it gets when its deadline passes."""
 
 
 class TurnFollowers:
@@ -171,16 +184,17 @@ class TurnFollowers:
                 channel.begin(self._journal.fold.last_message_seq)
         channel.detached = channel.detached or (following.detach and (begun or following.begins))
         channel.readers += 1
-        sink = self._context.sink()
 
         def left() -> None:
             channel.reader_left()
-            if not channel.followed:
+            if not channel.wanted:
                 self._abandon(call.invocation)
 
+        sink = self._context.sink()
         sink.on_closed = left
         deadline = math.inf if begun else invocation.deadline
-        self._context.job(self._bring_in_time, sink, channel, invocation, (deadline, time_up), name="reader")
+        reader = _Reader(sink, channel, invocation, left, deadline, time_up)
+        self._context.job(self._serve, reader, name="reader")
         return channel
 
     def tell_ended(self, invocation: Invocation, result: AgentResult) -> None:
@@ -190,35 +204,40 @@ class TurnFollowers:
         log = channel.begin(fold.last_message_seq if turn is None else turn.answer_seq)
         log.add({"result": result}, log.base)
         log.end()
-        self._context.job(self._bring, self._context.sink(), channel, invocation, name="reader")
+        self._context.job(self._serve, _Reader(self._context.sink(), channel, invocation), name="reader")
 
     def _new_channel(self, token: str | None, within: ResponseChannel | None = None) -> LogChannel:
         name, fold = f"{int(self._context.rng.uniform(0, _RUNS)):x}", self._journal.fold
         first = None if token is None else fold.first_of(token)
         return LogChannel(name, lambda: self._journal.fold.last_message_seq, first, within)
 
-    async def _bring_in_time(
-        self,
-        sink: Sink[object],
-        channel: LogChannel,
-        invocation: Invocation,
-        until: tuple[float, RepertoryError],
-    ) -> None:
-        deadline, error = until
-        with anyio.CancelScope(deadline=deadline) as scope:
-            await self._bring(sink, channel, invocation)
-        if scope.cancelled_caught:
-            sink.fail(error)
+    async def _serve(self, reader: _Reader) -> None:
+        failed = reader.time_up
+        with anyio.CancelScope(deadline=reader.deadline):
+            failed = await self._bring(reader.sink, reader.channel, reader.invocation)
+        if failed is not None:  # The turn goes on, though this reader is not told of it any more.
+            reader.sink.fail(failed)
+            reader.left()
 
-    async def _bring(self, sink: Sink[object], channel: LogChannel, invocation: Invocation) -> None:
-        """Everything after the caller's offset, until the end or until the caller has gone."""
-        following, log = invocation.following or Following(), await channel.begun()
+    async def _bring(self, sink: Sink[object], channel: LogChannel, invocation: Invocation) -> RepertoryError | None:
+        """Everything after the caller's offset, until the end or until the caller has gone. Returns why the caller
+        cannot be told of what was said before.
+        """
+        following = invocation.following or Following()
+        while (log := channel.log) is None:
+            if sink.closed:
+                return None
+            await channel.changed()
         after = following.after
         if channel.first is None and after.seq > max(log.seq, log.base + 1):
             after = START  # It names nothing that is known here.
         void = after.piece > 0 and not log.has(after)
         if not after.over and not log.has(after):
-            for event in await self._told_before(channel.first, after, log.base):
+            try:
+                before = await self._told_before(channel.first, after, log.base)
+            except RepertoryError as error:
+                return error
+            for event in before:
                 void = False
                 await sink.send(event)
         number = log.number_after(after)
@@ -243,6 +262,7 @@ class TurnFollowers:
             sink.end()
         else:
             sink.fail(channel.error)
+        return None
 
     async def _stored(self, channel: LogChannel, log: TurnLog, entry: Entry) -> None:
         """Return when the entry's message is stored: after a kill it must mean the same to a reader that has it. That
@@ -263,7 +283,7 @@ class TurnFollowers:
         if first is None or after.seq >= until:
             return []
         self._journal.hand_over()
-        since = max(after.seq, first - _BEFORE_MAX)
+        since = max(after.seq, first - BEFORE_MAX)
         said = await self._persister.ask(ReadSaid(after=since, until=until), timeout_s=math.inf)
         begun = begun_at([(one.seq, one.message) for one in said], first)
         found = [one for one in said if one.seq >= begun]

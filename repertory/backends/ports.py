@@ -476,8 +476,8 @@ class Waking(Named, Protocol):
         del now, limit, agents
         return ()
 
-    async def owed(self) -> Sequence[OwedWork]:
-        """All work that is owed, the first due first, with what is parked. Errors: `Unavailable`."""
+    async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
+        """What one session owes, or all do, the first due first, with what is parked. Errors: `Unavailable`."""
         return ()
 
 

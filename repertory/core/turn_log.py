@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 KEPT_MAX = 4096
 """Pieces of whole messages that are kept, beside those of the message that is being told."""
+BEFORE_MAX = 1024
+"""So many records before the message that carries a turn's token are looked at, for the prompt of one that goes on."""
 _OFFSET = re.compile(
     r"(?P<seq>0|[1-9]\d{0,17})(?:\.(?:(?P<end>end)|(?P<run>[0-9a-f]{1,12})\.(?P<piece>[1-9]\d{0,17})))?"
 )

@@ -84,8 +84,8 @@ class CrashingSessionStore(SessionStore):
         self._points.reach("after claim")
         return claimed
 
-    async def owed(self) -> Sequence[OwedWork]:
-        return await self._store.owed()
+    async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
+        return await self._store.owed(session_id)
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         return await self._store.load(session_id, agent_id, whole=whole)

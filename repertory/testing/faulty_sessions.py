@@ -66,8 +66,8 @@ class FaultySessionStore(SessionStore):
         """As the wrapped store, or `Unavailable`; the work may then be claimed."""
         return await self._call("claim_due", lambda: self._store.claim_due(now, limit, agents))
 
-    async def owed(self) -> Sequence[OwedWork]:
-        return await self._call("owed", self._store.owed)
+    async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
+        return await self._call("owed", lambda: self._store.owed(session_id))
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         return await self._call("sessions", lambda: self._store.sessions(session_id))

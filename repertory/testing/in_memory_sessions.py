@@ -153,9 +153,10 @@ class MemorySessionStore(SessionStore):
             self._shelf.owed[key] = replace(work, at=next_due(now, work.claims + 1), claims=work.claims + 1)
         return [replace(work, claims=work.claims + 1) for _, work in claimed]
 
-    async def owed(self) -> Sequence[OwedWork]:
+    async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
         await self._enter()
-        return sorted(self._shelf.owed.values(), key=lambda work: work.at)
+        found = [work for work in self._shelf.owed.values() if session_id in (None, work.session_id)]
+        return sorted(found, key=lambda work: work.at)
 
     def directory(self) -> MemoryDirectory:
         return self._directory

@@ -543,6 +543,8 @@ class SessionStoreContract(ABC):
                 ("early", 10.0),
                 ("late", 30.0),
             ]
+            assert [(work.session_id, work.at) for work in await two.owed("late")] == [("late", 30.0)]
+            assert list(await two.owed("never")) == list(await two.owed("nobody")) == []
             assert list(await two.claim_due(9.0, 10, {"default"})) == []
             assert list(await two.claim_due(40.0, 10, {"another"})) == []
             assert list(await one.claim_due(9.0, 10, {"default"})) == []  # Its owner does it without being woken.

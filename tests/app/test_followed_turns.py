@@ -13,9 +13,11 @@ from typing import Any
 import anyio
 import pytest
 
-from repertory import AgentSpec, Runtime, ScriptedModel, Sessions, SQLiteSessions, tool
+from repertory import AgentSpec, PendingTurn, Runtime, ScriptedModel, Sessions, SQLiteSessions, tool
 from repertory.app.host.hosted import HostedSession
-from repertory.errors import Invalid, ModelFailed, NotFound
+from repertory.backends.ports import SessionStore
+from repertory.errors import Invalid, ModelFailed, NotFound, StoreUnavailable
+from repertory.testing.in_memory_sessions import MemorySessionStore
 from tests.app.test_peers import Site
 from tests.app.test_store_outages import Weather
 
@@ -211,6 +213,110 @@ async def test_a_turn_begun_without_a_reader_is_read_from_its_next_message() -> 
         assert texts(events) == ["Count.", TEXT]
         assert pieces(events) == ""
         assert "result" in events[-1]
+
+
+class Unreadable(Weather):
+    """Takes what is said, and may be told to give nothing back."""
+
+    closed = False
+
+    def open_store(self) -> SessionStore:
+        weather = self
+
+        class Store(MemorySessionStore):
+            async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Any:
+                if weather.closed:
+                    raise StoreUnavailable("the disk is away")
+                return await super().load(session_id, agent_id, whole=whole)
+
+        self.opened += 1
+        return Store(self.shelf, owner=f"owner {self.opened}")
+
+
+async def test_a_turn_goes_on_though_what_was_said_cannot_be_read_for_somebody_who_attaches() -> None:
+    weather = Unreadable()
+    async with Runtime(sessions=weather) as runtime, anyio.create_task_group() as group:
+        session = hosted(runtime, Typing())
+        answers: list[str] = []
+
+        async def ask() -> None:
+            answers.append(str(await session.invoke("Count.", idempotency_token="t")).strip())
+
+        group.start_soon(ask)
+        await anyio.sleep(6)
+        weather.closed = True
+        with pytest.raises(StoreUnavailable):
+            await read(session.attach("t"))
+        weather.closed = False
+        assert texts(await read(session.attach("t"))) == ["Count.", TEXT]
+        await anyio.sleep(20)
+        assert answers == [TEXT]
+
+
+async def test_who_attaches_and_leaves_ends_no_turn_of_somebody_else() -> None:
+    async with Runtime(sessions=Weather()) as runtime, anyio.create_task_group() as group:
+        session = hosted(runtime, Typing())
+        answers: list[str] = []
+
+        async def ask(prompt: str, token: str) -> None:
+            answers.append(str(await session.invoke(prompt, idempotency_token=token)).strip())
+
+        group.start_soon(ask, "Count.", "t")
+        group.start_soon(ask, "Again.", "u")
+        await anyio.sleep(4)
+        for token in ("t", "u"):
+            with anyio.move_on_after(2):
+                await read(session.attach(token))
+        await anyio.sleep(60)
+        assert answers == [TEXT, TEXT]
+
+
+async def test_a_turn_whose_own_caller_has_gone_is_read_to_its_end_by_who_attached_and_ends_with_that_one() -> None:
+    async with Runtime(sessions=Weather()) as runtime, anyio.create_task_group() as group:
+        session = hosted(runtime, Typing())
+        heard: dict[str, list[dict[str, Any]]] = {}
+
+        async def follow(token: str) -> None:
+            heard[token] = await read(session.attach(token))
+
+        for token in ("t", "u"):  # The second one waits for the first.
+            with anyio.CancelScope() as caller:
+                async with anyio.create_task_group() as callers:
+                    callers.start_soon(lambda token=token: session.invoke(token, idempotency_token=token))
+                    await anyio.sleep(1)
+                    group.start_soon(follow, token)
+                    await anyio.sleep(1)
+                    caller.cancel()
+        await anyio.sleep(60)
+        assert [str(heard[token][-1]["result"]).strip() for token in ("t", "u")] == [TEXT, TEXT]
+
+        begun = session.stream("Once more.", idempotency_token="v")
+        await anext(begun)
+        other = session.attach("v")
+        await anext(other)
+        await begun.aclose()
+        await anyio.sleep(3)
+        assert await session.pending() == PendingTurn(why="runs")
+        await other.aclose()
+        await anyio.sleep(1)
+        assert await session.pending() == PendingTurn(why="cut short")
+
+
+async def test_a_reader_that_leaves_before_its_turn_begins_leaves_nothing_behind() -> None:
+    def readers() -> int:
+        return sum("reader" in (task.name or "") for task in anyio.get_running_tasks())
+
+    async with Runtime(sessions=Weather()) as runtime:
+        session = hosted(runtime, Typing())
+        async with aclosing(session.stream("Count.", token="t")) as first:
+            await anext(first)
+            with anyio.move_on_after(2):
+                await read(session.stream("And again.", token="u"))
+            await anyio.sleep(1)
+            assert readers() == 1
+        await anyio.sleep(30)
+        assert readers() == 0
+        assert len([one for one in await session.history() if one["role"] == "user"]) == 1
 
 
 async def test_a_turn_that_failed_goes_on_for_who_attaches() -> None:

@@ -16,6 +16,7 @@ from repertory.core.journal.restore import restore
 from repertory.core.memory.progress import messages_in_rows
 from repertory.core.messages import copy_message
 from repertory.core.told_turn import first_message, told_turn
+from repertory.core.turn_log import BEFORE_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Message
     from repertory.core.told_turn import AskTurn, ToldTurn
-
-_BEFORE_MAX = 1024
-"""So many records before the message that carries the token are looked at, for the prompt of a turn that goes on."""
 
 
 async def told_here(host: Host, session: ActiveSession, spec: SessionSpec, asked: AskTurn) -> ToldTurn | None:
@@ -47,7 +45,7 @@ async def told_here(host: Host, session: ActiveSession, spec: SessionSpec, asked
         await session.persister.ask(Commit(seq=image.last_seq), timeout_s=math.inf)
     finished = image.finished_turns.get(token)
     until = None if finished is None else finished.answer_seq
-    entries = await session.persister.ask(ReadSaid(after=max(first - _BEFORE_MAX, 0), until=until), timeout_s=math.inf)
+    entries = await session.persister.ask(ReadSaid(after=max(first - BEFORE_MAX, 0), until=until), timeout_s=math.inf)
     said = [(each.seq, copy_message(each.message)) for each in entries]
     owed = finished is None and not runs and await _owes_turn(host, spec)
     return told_turn(image, carried, said, runs=runs, owed=owed, cancelled=cancelled)
@@ -82,7 +80,5 @@ async def _owes_turn(host: Host, spec: SessionSpec) -> bool:
         return False
     ids = spec.agent
     store: SessionStore = await host.store_of(spec.sessions)
-    return any(
-        (work.session_id, work.agent_id, work.why, work.parked) == (ids.session_id, ids.agent_id, "turn", False)
-        for work in await store.owed()
-    )
+    found = await store.owed(ids.session_id)
+    return any((work.agent_id, work.why, work.parked) == (ids.agent_id, "turn", False) for work in found)

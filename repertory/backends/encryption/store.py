@@ -264,8 +264,8 @@ class SealedSessionStore(SessionStore):
     async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
         return await self._store.claim_due(now, limit, agents)
 
-    async def owed(self) -> Sequence[OwedWork]:
-        return await self._store.owed()
+    async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
+        return await self._store.owed(session_id)
 
     # Damage. Chains are proved without keys; a store is made anew from what they prove.
 

@@ -219,7 +219,7 @@ class DueMarkers:
         clock = anyio.current_time()
         if self._layout.owed is None or limit <= 0 or clock < self._next_at:
             return []
-        markers = await self._list()
+        markers = await self._list(self._layout.owed)
         self._next_at = clock + (len(markers) // LISTED_PER_S)
         there = {info.key for info in markers}
         self._rests = {key: until for key, until in self._rests.items() if key in there and until > clock}
@@ -250,14 +250,15 @@ class DueMarkers:
                     claimed += [] if work is None else [work]
         return claimed
 
-    async def all(self) -> list[OwedWork]:
+    async def all(self, session_id: str | None) -> list[OwedWork]:
         """As `Waking.owed`."""
-        listed = await self._list()
+        folder = self._layout.owed if session_id is None else self._layout.keys_of(session_id).owed
+        listed = await self._list(folder)
         found = await self._markers(listed)
         for _ in range(_LOOKS_MAX):
             if len(found) == len(listed):
                 break
-            listed = await self._list()  # An owner has put another marker in the place of one that was listed.
+            listed = await self._list(folder)  # An owner has put another marker in the place of one that was listed.
             found = await self._markers(listed)
         owners = await side_by_side(
             [partial(self._owner_of, marker.session, self._keys(key)) for key, _, marker in found]
@@ -286,11 +287,11 @@ class DueMarkers:
         self._read[key] = stored, moved
         return marker.work(claims + 1)
 
-    async def _list(self) -> list[ObjectInfo]:
-        """The last marker of each agent."""
-        if self._layout.owed is None:
+    async def _list(self, folder: str | None) -> list[ObjectInfo]:
+        """The last marker of each agent below this folder."""
+        if folder is None:
             return []
-        found = await self._objects.list(self._layout.owed)
+        found = await self._objects.list(folder)
         return list({info.key.rpartition("/")[0]: info for info in found if _numbers(info.key) is not None}.values())
 
     async def _markers(self, infos: Sequence[ObjectInfo]) -> list[tuple[str, str, OwedMarker]]:

@@ -289,10 +289,10 @@ class ObjectSessionStore(SessionStore):
             return await self._due.claim(now, limit, agents)
         raise AssertionError
 
-    async def owed(self) -> Sequence[OwedWork]:
+    async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
         """As the port says: one list, and two or three requests for each agent that owes."""
         self._check_open()
-        return await self._due.all()
+        return await self._due.all(session_id)
 
     async def _owner_of(self, session_id: str, keys: SessionKeys) -> SessionOwner | None:
         """Who has a session that owes work. Of a damaged one nobody who lives is known."""

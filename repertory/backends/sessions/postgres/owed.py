@@ -41,10 +41,12 @@ class OwedLines:
             " SELECT name, agent, at, why, claims + 1, set_config('synchronous_commit', 'off', true) FROM due"
             " ORDER BY at"
         )
-        self._all = (
+        listed = (
             f"SELECT s.name, w.agent, w.at, w.why, w.claims FROM {schema}.owed AS w"
-            f" JOIN {schema}.sessions AS s ON s.id = w.session ORDER BY w.at, s.name, w.agent"
+            f" JOIN {schema}.sessions AS s ON s.id = w.session"
         )
+        self._all = f"{listed} ORDER BY w.at, s.name, w.agent"
+        self._of_one = f"{listed} WHERE s.name = $1::text ORDER BY w.at, w.agent"
 
     async def claim(self, now: float, limit: int, agents: Collection[str]) -> list[OwedWork]:
         """See `SessionStore.claim_due`. One statement, not synced: what a crash of the server undoes is due again."""
@@ -53,9 +55,10 @@ class OwedLines:
         # Planned anew each time: a plan from when little was due would sort all that is due now.
         return [_work(*line) for line in await self._pool.run(self._claim, *given, once=True)]
 
-    async def all(self) -> list[OwedWork]:
+    async def all(self, session_id: str | None) -> list[OwedWork]:
         """See `SessionStore.owed`."""
-        return [_work(*line) for line in await self._pool.run(self._all)]
+        asked = self._pool.run(self._all) if session_id is None else self._pool.run(self._of_one, session_id)
+        return [_work(*line) for line in await asked]
 
 
 def owing_sql(schema: str, first: int) -> str:

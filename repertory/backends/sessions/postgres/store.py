@@ -263,8 +263,8 @@ class PostgresSessionStore(SessionStore):
             return []
         return await self._owed.claim(now, limit, agents)
 
-    async def owed(self) -> Sequence[OwedWork]:
-        return await self._owed.all() if await self._begin(create=False) else []
+    async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
+        return await self._owed.all(session_id) if await self._begin(create=False) else []
 
     async def delete(self, session_id: str) -> None:
         """Erase a session and what was set aside of it. No query finds it any more when this returns; its bytes leave

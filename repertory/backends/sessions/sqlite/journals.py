@@ -207,10 +207,10 @@ class Journals:
         with self._transaction("unsynced"):
             return owed.claim(now, limit, agents, self._leases.owned)
 
-    def owed(self) -> list[OwedWork]:
+    def owed(self, session_id: str | None) -> list[OwedWork]:
         with self._transaction("read"):
             owed = self._owing()
-            return [] if owed is None else owed.all()
+            return [] if owed is None else owed.all(session_id)
 
     def on_calls(self, work: Callable[[CallTable], T], *, size_bytes: int = 0) -> T:
         """Change the calls that nobody waits for, durably. `size_bytes`: of what is stored."""

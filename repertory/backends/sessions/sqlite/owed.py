@@ -83,7 +83,8 @@ class OwedTable:
         )
         return claimed
 
-    def all(self) -> list[OwedWork]:
+    def all(self, session_id: str | None) -> list[OwedWork]:
         """See the port."""
-        rows = self._connection.execute(f"SELECT {_COLUMNS} FROM owed ORDER BY at")
+        whose, given = ("", ()) if session_id is None else ("WHERE session = ? ", (session_id,))
+        rows = self._connection.execute(f"SELECT {_COLUMNS} FROM owed {whose}ORDER BY at", given)
         return [OwedWork(session_id=name, agent_id=agent, at=at, why=why, claims=n) for name, agent, at, why, n in rows]

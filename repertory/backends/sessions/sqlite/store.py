@@ -197,9 +197,9 @@ class SQLiteSessionStore(SessionStore):
         """Errors: see the class."""
         return await self._read(lambda journals: journals.claim_due(now, limit, agents), [])
 
-    async def owed(self) -> Sequence[OwedWork]:
+    async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
         """Errors: see the class."""
-        return await self._read(lambda journals: journals.owed(), [])
+        return await self._read(lambda journals: journals.owed(session_id), [])
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         return await self._read(lambda journals: journals.sessions(session_id), [])
