@@ -29,13 +29,13 @@ from repertory import Sessions
 from repertory.core.messages import text_of
 from tests.backends.objects.moto_s3 import moto_s3
 from tests.postgres_server import postgres_server, programs
+from tests.simulation.campaign_cluster import Host
 from tests.simulation.campaigns import Report
 from tests.simulation.peer_host import AGENT
 from tests.simulation.served_host import BUCKET, served_place
 from tests.source_tree import ROOT
 from tests.valkey_server import program, valkey_server
 
-_START_S = 60.0
 _ANSWER_S = 60.0
 _PAUSE_S = 0.05
 _LOST = (OSError, anyio.BrokenResourceError, anyio.EndOfStream, h11.RemoteProtocolError)
@@ -43,24 +43,10 @@ _LOST = (OSError, anyio.BrokenResourceError, anyio.EndOfStream, h11.RemoteProtoc
 
 
 @dataclass
-class Host:
+class ServiceHost(Host):
     """One process of the service."""
 
-    process: subprocess.Popen[str]
-    name: str
     url: str = ""
-
-    async def line(self) -> str:
-        assert self.process.stdout is not None
-        with anyio.fail_after(_START_S):
-            return (await anyio.to_thread.run_sync(self.process.stdout.readline)).strip()
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(30)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 @dataclass
@@ -73,7 +59,7 @@ class Service:
     report: Report
     stack: ExitStack
     env: dict[str, str] = field(default_factory=dict[str, str])
-    hosts: list[Host] = field(default_factory=list[Host])
+    hosts: list[ServiceHost] = field(default_factory=list[ServiceHost])
     started: int = 0
     calling: bool = True
     slowest_s: float = 0.0
@@ -86,7 +72,7 @@ class Service:
         assert host.url.startswith("http"), (host.url, errors.read_text()[-3000:])
         self.hosts.append(host)
 
-    def _new(self) -> Host:
+    def _new(self) -> ServiceHost:
         name, backend = f"h{self.started:03}", self.rng.choice(("asyncio", "trio"))
         self.started += 1
         command = [
@@ -103,7 +89,7 @@ class Service:
             process = subprocess.Popen(
                 command, cwd=ROOT, text=True, env={**os.environ, **self.env}, stdout=subprocess.PIPE, stderr=errors
             )
-        host = Host(process, name)
+        host = ServiceHost(process, name)
         self.stack.callback(host.end)
         return host
 
@@ -120,8 +106,8 @@ class Service:
         await self.stop(self.hosts.pop(0))
         self.report.counts["replacements"] += 1
 
-    async def stop(self, host: Host) -> None:
-        host.process.send_signal(signal.SIGTERM)
+    async def stop(self, host: ServiceHost) -> None:
+        host.send(signal.SIGTERM)
         line = await host.line()
         self.report.check(line == "over", f"a process that was asked to end says {line!r}")
         code = await anyio.to_thread.run_sync(host.process.wait)

@@ -3,56 +3,21 @@
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from repertory import Agent, AgentResult, ScriptedModel, SQLiteSessionManager, ToolContext, tool
 from repertory.core.messages import Message, check_next, text_of, tool_results
+from tests.simulation.dying_process import DyingProcess
 
 WORKER = Path(__file__).with_name("dying_worker.py")
 KILLS = 50
 
 
-class Worker:
-    """A worker process and what it acknowledged."""
-
-    def __init__(self, folder: Path, first: int, *where: str) -> None:
-        arguments = [sys.executable, str(WORKER), str(folder / "a.db"), str(folder / "ledger"), str(first), *where]
-        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
-        self.acknowledged: list[str] = []
-        self.first_answer = threading.Event()
-        self.reader = threading.Thread(target=self._read)
-        self.reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.endswith("\n"):
-                self.acknowledged.append(line.strip())
-                self.first_answer.set()
-        self.first_answer.set()
-
-    def kill_after(self, seconds: float) -> list[str]:
-        """What was acknowledged by the time it was killed, `seconds` after its first answer."""
-        assert self.first_answer.wait(30)
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-        return self.ended()
-
-    def ended(self) -> list[str]:
-        code = self.process.wait(30)
-        self.reader.join(30)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        assert code == -signal.SIGKILL
-        return self.acknowledged
+def worker(folder: Path, first: int, *where: str) -> DyingProcess:
+    return DyingProcess(sys.executable, str(WORKER), str(folder / "a.db"), str(folder / "ledger"), str(first), *where)
 
 
 def agent_on(folder: Path, *replies: object, outcome: str = "ask") -> Agent:
@@ -86,7 +51,7 @@ def assert_valid(messages: list[Message]) -> None:
 
 def crash(folder: Path, where: str) -> None:
     """One turn that dies `before` or `after` its tool took effect."""
-    assert Worker(folder, 0, where).ended() == []
+    assert worker(folder, 0, where).ended() == []
 
 
 @pytest.mark.timeout(300)
@@ -94,7 +59,7 @@ def test_every_acknowledged_turn_survives_fifty_kills_at_random_instants(tmp_pat
     acknowledged: list[str] = []
     next_turn = 0
     for _ in range(KILLS):
-        said = Worker(tmp_path, next_turn).kill_after(rng.uniform(0, 0.02))
+        said = worker(tmp_path, next_turn).kill_after(rng.uniform(0, 0.02))
         acknowledged += said
         next_turn += len(said) + 1
     assert len(acknowledged) >= KILLS

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import anyio
@@ -27,6 +24,7 @@ from repertory.core.journal.rows import Row
 from repertory.core.journal.sealing import head_of, is_sealed
 from repertory.core.messages import check_next, text_of
 from repertory.errors import SessionBusy
+from tests.simulation.dying_process import DyingProcess
 
 pytestmark = pytest.mark.real_time
 WORKER = Path(__file__).with_name("dying_worker.py")
@@ -42,40 +40,8 @@ ROTATOR = (
 KILLS = 8
 
 
-class Dying:
-    """A process, and the lines that it has printed by the time it was killed."""
-
-    def __init__(self, *command: str) -> None:
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.lines: list[str] = []
-        self.first = threading.Event()
-        self.reader = threading.Thread(target=self._read)
-        self.reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.endswith("\n"):
-                self.lines.append(line.strip())
-                self.first.set()
-        self.first.set()
-
-    def kill_after(self, seconds: float) -> list[str]:
-        """`seconds` after its first line."""
-        assert self.first.wait(30)
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-        assert self.process.wait(30) == -signal.SIGKILL
-        self.reader.join(30)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return self.lines
-
-
-def worker(place: Path, ledger: Path, first: int) -> Dying:
-    return Dying(sys.executable, str(WORKER), str(place), str(ledger), str(first))
+def worker(place: Path, ledger: Path, first: int) -> DyingProcess:
+    return DyingProcess(sys.executable, str(WORKER), str(place), str(ledger), str(first))
 
 
 @pytest.mark.timeout(240)
@@ -99,7 +65,7 @@ def test_every_acknowledged_turn_survives_kills_and_rotations_and_no_word_of_it_
         acknowledged += said
         next_turn += len(said) + 1
         if kind == "sqlite":
-            rotated += Dying(sys.executable, "-c", ROTATOR, str(stored), str(tmp_path / "keys")).kill_after(
+            rotated += DyingProcess(sys.executable, "-c", ROTATOR, str(stored), str(tmp_path / "keys")).kill_after(
                 rng.uniform(0, 0.05)
             )
         else:

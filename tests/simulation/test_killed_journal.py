@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -14,42 +11,14 @@ import pytest
 from repertory import Agent, FileStorage, JournalSessionManager, ScriptedModel
 from repertory.app.host.blocking import blocking_host
 from repertory.core.messages import check_next, text_of
+from tests.simulation.dying_process import DyingProcess
 
 WORKER = Path(__file__).with_name("dying_worker.py")
 KILLS = 30
 
 
-class Worker:
-    """A worker process and what it acknowledged."""
-
-    def __init__(self, folder: Path, first: int) -> None:
-        arguments = [sys.executable, str(WORKER), str(folder / "objects"), str(folder / "ledger"), str(first)]
-        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
-        self.acknowledged: list[str] = []
-        self.first_answer = threading.Event()
-        self.reader = threading.Thread(target=self._read)
-        self.reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.endswith("\n"):
-                self.acknowledged.append(line.strip())
-                self.first_answer.set()
-        self.first_answer.set()
-
-    def kill_after(self, seconds: float) -> list[str]:
-        """What was acknowledged by the time it was killed, `seconds` after its first answer."""
-        assert self.first_answer.wait(30)
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-        assert self.process.wait(30) == -signal.SIGKILL
-        self.reader.join(30)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return self.acknowledged
+def worker(folder: Path, first: int) -> DyingProcess:
+    return DyingProcess(sys.executable, str(WORKER), str(folder / "objects"), str(folder / "ledger"), str(first))
 
 
 @pytest.mark.timeout(240)
@@ -59,7 +28,7 @@ def test_every_acknowledged_turn_survives_thirty_kills_and_effects_happen_once(
     acknowledged: list[str] = []
     next_turn = 0
     for _ in range(KILLS):
-        said = Worker(tmp_path, next_turn).kill_after(rng.uniform(0, 0.05))
+        said = worker(tmp_path, next_turn).kill_after(rng.uniform(0, 0.05))
         acknowledged += said
         next_turn += len(said) + 1
     assert len(acknowledged) >= KILLS

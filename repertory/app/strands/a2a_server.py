@@ -21,8 +21,8 @@ from uuid import uuid4
 import anyio
 from msgspec import Struct, field
 
+from repertory.core.media import media_block
 from repertory.core.serving.a2a import INTERRUPT_RESPONSE_KEY, INTERRUPTS_KEY
-from repertory.core.serving.media import media_block
 from repertory.errors import Invalid, RepertoryError
 
 try:

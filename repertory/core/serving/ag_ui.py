@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from msgspec import Struct
 
 from repertory.core.ids import check_id
-from repertory.core.serving.media import media_block, plain_name, read_base64
+from repertory.core.media import media_block, plain_name, read_base64
 from repertory.core.serving.narration import (
     MessageBegun,
     MessageClosed,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, cast
 
-from repertory.core.serving.media import media_block, plain_name, read_data_url
+from repertory.core.media import media_block, plain_name, read_data_url
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:

@@ -18,23 +18,29 @@ BUCKET = "bucket"
 
 
 @contextmanager
-def moto_s3(log: Path) -> Iterator[str]:
-    """The URL of a running server, ended with the block."""
+def moto_process(program: str, log: Path) -> Iterator[str]:
+    """The URL of a program that serves one of moto's services as this one does, ended with the block."""
     with log.open("wb") as errors:
-        command = [sys.executable, __file__]
+        command = [sys.executable, program]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         assert process.stdin is not None
         assert process.stdout is not None
         try:
             port = process.stdout.readline().decode().strip()
             assert port, f"moto did not start: {log.read_text()}"
-            url = f"http://127.0.0.1:{port}"
-            urllib.request.urlopen(urllib.request.Request(f"{url}/{BUCKET}", method="PUT"), timeout=20).close()
-            yield url
+            yield f"http://127.0.0.1:{port}"
         finally:
             process.stdin.close()
             process.wait(10)
             process.stdout.close()
+
+
+@contextmanager
+def moto_s3(log: Path) -> Iterator[str]:
+    """The URL of a running server, ended with the block."""
+    with moto_process(__file__, log) as url:
+        urllib.request.urlopen(urllib.request.Request(f"{url}/{BUCKET}", method="PUT"), timeout=20).close()
+        yield url
 
 
 def serve() -> None:

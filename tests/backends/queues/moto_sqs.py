@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -25,19 +24,10 @@ REGION = "us-east-1"
 @contextmanager
 def moto_sqs(log: Path) -> Iterator[str]:
     """The URL of a running server, ended with the block."""
-    with log.open("wb") as errors:
-        command = [sys.executable, __file__]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            port = process.stdout.readline().decode().strip()
-            assert port, f"moto did not start: {log.read_text()}"
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.stdin.close()
-            process.wait(10)
-            process.stdout.close()
+    from tests.backends.objects.moto_s3 import moto_process  # the program itself runs by its path
+
+    with moto_process(__file__, log) as url:
+        yield url
 
 
 def asked(url: str, action: str, **fields: object) -> dict[str, Any]:

@@ -51,6 +51,7 @@ from repertory.backends.tools.mcp.wire import WireBound, stands_for_too_much
 from repertory.backends.tools.output_schema import problem_in, validator_of
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.limits import RESULT_BYTES, Scale
+from repertory.core.media import DOCUMENTS, IMAGES
 from repertory.core.messages import ToolResult, ToolUse, error_result
 from repertory.core.tools import exception_text, result_too_large, schema_problem, tool_result, work_of
 from repertory.errors import Failed, Invalid, LimitReached, TooLarge, Unavailable
@@ -544,18 +545,6 @@ class _WatchedStream:
 # Source: Model Context Protocol, revision 2026-07-28, "Tool Result"; Amazon Bedrock API reference, `ImageBlock` and
 # `DocumentBlock`.
 
-IMAGES = {"image/gif": "gif", "image/jpeg": "jpeg", "image/jpg": "jpeg", "image/png": "png", "image/webp": "webp"}
-DOCUMENTS = {
-    "application/msword": "doc",
-    "application/pdf": "pdf",
-    "application/vnd.ms-excel": "xls",
-    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": "xlsx",
-    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": "docx",
-    "text/csv": "csv",
-    "text/html": "html",
-    "text/markdown": "md",
-    "text/plain": "txt",
-}
 _NOT_IN_A_DOCUMENT_NAME = re.compile(r"[^a-zA-Z0-9()\[\]-]+")
 _DOCUMENT_NAME_MAX = 200
 

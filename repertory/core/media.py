@@ -1,4 +1,4 @@
-"""Files that callers send, as the content blocks that models read."""
+"""Files that callers send and tools give, as the content blocks that models read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from repertory.errors import Invalid
 if TYPE_CHECKING:
     from repertory.core.messages import ContentBlock
 
-_IMAGES = {"image/gif": "gif", "image/jpeg": "jpeg", "image/jpg": "jpeg", "image/png": "png", "image/webp": "webp"}
+IMAGES = {"image/gif": "gif", "image/jpeg": "jpeg", "image/jpg": "jpeg", "image/png": "png", "image/webp": "webp"}
 _VIDEOS = {
     "video/3gpp": "three_gp",
     "video/mp4": "mp4",
@@ -25,7 +25,7 @@ _VIDEOS = {
     "video/x-ms-wmv": "wmv",
 }
 _VIDEO_FORMATS = frozenset(_VIDEOS.values()) | {"mpg"}
-_DOCUMENTS = {
+DOCUMENTS = {
     "application/pdf": "pdf",
     "application/msword": "doc",
     "application/vnd.ms-excel": "xls",
@@ -36,7 +36,7 @@ _DOCUMENTS = {
     "text/markdown": "md",
     "text/plain": "txt",
 }
-_DOCUMENT_FORMATS = frozenset(_DOCUMENTS.values())
+_DOCUMENT_FORMATS = frozenset(DOCUMENTS.values())
 _NOT_IN_NAMES = re.compile(r"[^\w()\[\] -]+|\s{2,}", re.ASCII)
 
 
@@ -52,12 +52,12 @@ def media_block(data: bytes, mime_type: str, name: str) -> ContentBlock:
     """A file as the block that a model reads; what it was, as text, where there is none."""
     stem, _, suffix = name.rpartition(".")
     suffix = suffix.lower()
-    if mime_type in _IMAGES:
-        return cast("ContentBlock", {"image": {"format": _IMAGES[mime_type], "source": {"bytes": data}}})
+    if mime_type in IMAGES:
+        return cast("ContentBlock", {"image": {"format": IMAGES[mime_type], "source": {"bytes": data}}})
     if mime_type.startswith("video/"):
         kind = _VIDEOS.get(mime_type, suffix if suffix in _VIDEO_FORMATS else "mp4")
         return cast("ContentBlock", {"video": {"format": kind, "source": {"bytes": data}}})
-    kind = _DOCUMENTS.get(mime_type, suffix if suffix in _DOCUMENT_FORMATS else None)
+    kind = DOCUMENTS.get(mime_type, suffix if suffix in _DOCUMENT_FORMATS else None)
     if kind is not None or mime_type.startswith(("text/", "application/")):
         return cast(
             "ContentBlock",
