@@ -178,7 +178,8 @@ class HostedSession:
 
     async def attach(self, token: str, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:
         """Read a turn that was begun with this token, here or in another process, also before a restart: its events
-        after the offset `after`, of an event that the reader has; None for all. Leaving it does not cancel the turn.
+        after the offset `after`, of an event that the reader has; None for all. Leaving it cancels the turn only where
+        that was begun without `detach`, its own caller has gone, and nobody else reads it.
 
         While the turn runs, the pieces of the answer come as they are told. Once a message is stored it stands for its
         pieces, so a reader gets the message alone where it has missed both. A turn that was cut short goes on. A
