@@ -107,7 +107,7 @@ async def server_sent(events: AsyncGenerator[dict[str, object]]) -> AsyncGenerat
                     case {"result": AgentResult(stop_reason=reason)}:
                         yield f"event: end\ndata: {json.dumps(reason)}\n\n"
                     case _:
-                        pass  # tools, messages, raw events: docs/tools.md lists them
+                        pass  # tools, messages, raw events: docs/guides/agents/tools.md lists them
         except RepertoryError as error:
             yield f"event: error\ndata: {json.dumps(described(error))}\n\n"
 

@@ -1,6 +1,6 @@
 """A `Runtime` as an HTTP service, for any ASGI server: `app = asgi_app(runtime)`.
 
-`docs/serving.md` shows it. Needs the extra `serve`.
+`docs/guides/services/serving.md` shows it. Needs the extra `serve`.
 """
 
 from __future__ import annotations

@@ -90,6 +90,15 @@ def body_lines(function: FunctionNode) -> int:
     return (function.end_lineno or 0) - first[0].lineno + 1 if first else 0
 
 
+def docstring_lines(tree: ast.Module) -> int:
+    """Lines of a file's docstrings, attribute docstrings aside."""
+    owners = [
+        n for n in ast.walk(tree) if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    texts = [owner.body[0] for owner in owners if ast.get_docstring(owner, clean=False) is not None]
+    return sum((text.end_lineno or 0) - text.lineno + 1 for text in texts)
+
+
 def dataclass_flags(node: ast.ClassDef) -> set[str] | None:
     """The flags set to True on the dataclass decorator, or None when the class has no such decorator."""
     for decorator in node.decorator_list:

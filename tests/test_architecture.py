@@ -28,6 +28,7 @@ from tests.source_tree import (
     body_lines,
     cycles,
     dataclass_flags,
+    docstring_lines,
     imports,
     methods,
     name_of,
@@ -36,7 +37,7 @@ from tests.source_tree import (
 
 # ------------------------------------------------------------------------------------------------------------ ratchets
 
-FILE_LINES = 800
+FILE_LINES = 750  # without docstrings: a contract may be as long as it needs to be
 FUNCTION_LINES = {"core": 40}
 FUNCTION_LINES_ELSEWHERE = 70
 PARAMETERS = 6
@@ -225,7 +226,7 @@ Rule = Callable[[SourceFile], Findings]
 
 
 def file_is_within_its_size(file: SourceFile) -> Findings:
-    lines = file.text.count("\n")
+    lines = file.text.count("\n") - docstring_lines(file.tree)
     if lines > FILE_LINES and file.name not in exceptions():
         yield f"{file.name}: {lines} lines, the limit is {FILE_LINES}"
 

@@ -2,7 +2,8 @@
 
     uvicorn app:app --host 0.0.0.0 --port 8000 --timeout-graceful-shutdown 15
 
-`service.yaml` says the rest, and sets the environment. `docs/scaling.md` tells what happens when pods come, go and die.
+`service.yaml` says the rest, and sets the environment. `docs/guides/services/scaling.md` tells what happens when pods
+come, go and die.
 """
 
 from __future__ import annotations

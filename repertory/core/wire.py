@@ -1,4 +1,4 @@
-"""Errors and events of calls as JSON, for callers in another process; `docs/wire.md` shows each form.
+"""Errors and events of calls as JSON, for callers in another process; `docs/reference/formats/wire.md` shows each form.
 
 Bytes are marked base64. What is private to a process, such as agents and functions, is left out; anything else that
 JSON cannot hold is its text. Nothing is imported or called by a name in the data. A reader passes over keys that it

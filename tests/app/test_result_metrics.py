@@ -182,7 +182,7 @@ def shape(event: dict[str, Any]) -> object:
 
 
 async def test_the_events_of_a_turn_with_a_tool_in_their_order() -> None:
-    """The list that docs/tools.md names. Raw events of the model first, then what is derived from them."""
+    """The list that the page on tools names. Raw events of the model first, then what is derived from them."""
     thought = {"reasoningContent": {"reasoningText": {"text": "A look, then."}}}
     model = ScriptedModel([[thought, use("glance")], "Seen."])
     agent = Agent(model, tools=[glance], callback_handler=None)

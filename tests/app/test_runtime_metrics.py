@@ -99,7 +99,7 @@ def prometheus_names(name: str, kind: str, unit: str) -> set[str]:
 
 
 def test_the_table_of_the_documents_has_every_metric_and_no_other(scraped: dict[str, Any]) -> None:
-    text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(repertory\.[a-z_.]+)` \| (\w+) \| `([^`]+)` \|", text, re.MULTILINE)
     documented = set[str]().union(*(prometheus_names(*row) for row in rows))
     made = set(values(scraped["app"][2]))

@@ -1,4 +1,4 @@
-"""The names of spans and attributes: against the conventions' package, docs/telemetry.md, and the released SDK."""
+"""The names of spans and attributes: against the conventions' package, our reference, and the released SDK."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.source_tree import ROOT
 
 schema_class()  # Loading it uses a thread, which a clock that jumps would pass.
 
-DOCUMENT = (ROOT / "docs/telemetry.md").read_text()
+DOCUMENT = (ROOT / "docs/reference/telemetry.md").read_text()
 PYTHON = Path(os.environ.get("REPERTORY_STRANDS_PYTHON") or ROOT / "tests/peers/strands/bin/python")
 
 CONVENTIONS = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")}

@@ -19,7 +19,7 @@ from repertory.core.journal.rows import RecordKind, Row, digest_of, first_link, 
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = sorted((ROOT / "tests" / "golden").glob("journal-v*-*.jsonl"))
-FORMAT = (ROOT / "docs" / "journal-format.md").read_text()
+FORMAT = (ROOT / "docs/reference/formats/journal-format.md").read_text()
 
 
 def read(path: Path) -> list[Row]:

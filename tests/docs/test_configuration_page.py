@@ -1,4 +1,4 @@
-"""`docs/configuration.md`: its keys are those of the code, and its configurations are right."""
+"""`docs/reference/configuration.md`: its keys are those of the code, and its configurations are right."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from repertory.core.configuration.tables import configuration_schema
 from tests.docs.markdown import documents
 from tests.source_tree import ROOT
 
-PAGE = ROOT / "docs/configuration.md"
+PAGE = ROOT / "docs/reference/configuration.md"
 BLOCKS = [
     (path, found[1])
     for path in documents()

@@ -1,4 +1,7 @@
-"""Each line of JSON in docs/wire.md is read and written as it stands there, and every kind of event has one."""
+"""Each line of JSON in docs/reference/formats/wire.md is read and written as it stands there.
+
+Every kind of event has one.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from repertory.core.json_fields import NESTING_MAX, SHOWN_MAX
 from tests.docs.markdown import blocks
 from tests.source_tree import PACKAGE, ROOT
 
-PAGE = ROOT / "docs/wire.md"
+PAGE = ROOT / "docs/reference/formats/wire.md"
 LINES: list[dict[str, Any]] = [
     json.loads(line) for block in blocks(PAGE) if block.language == "json" for line in block.text.splitlines()
 ]

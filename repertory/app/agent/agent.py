@@ -73,19 +73,19 @@ class Agent(SdkAgentMembers):
     conversation; a stored one continues as it was stored. `snapshot`: the conversation continues from it, whatever
     was stored; see `load_snapshot`. `context_manager`: `auto` adds a `ContextOffloader` and a
     `SummarizingConversationManager`, `agentic` also tools by which the model shortens its conversation, False nothing
-    at all (`docs/context.md`). `callback_handler`: called with each event's entries as keywords; prints by default,
-    None is silent. `hooks`, `plugins`: callbacks that see events and may change them; `interventions`: policies that
-    decide about them. `sandbox`: where the commands and files of its tools are (`docs/sandboxes.md`); it adds its own
-    tools, except those whose names are taken. `structured_output_model`: the type of every answer. `retry_strategy`:
-    when to repeat a failed model call; None never repeats it. `limits`: of calls that set none.
-    `record_direct_tool_call`: whether `agent.tool.name()` is recorded. `concurrent_invocation_mode`: `throw` for
-    `busy="reject"`, `unsafe_reentrant` for `queue`. `structured_output_prompt`: what a model is told that answers
-    without the structured output. `storage`: where a `ContextOffloader` and a `SnapshotSessionManager` keep their data
-    that have none of their own. `trace_attributes`: additional attributes of all its spans; `baggage_attributes`: what
-    its calls carry as OpenTelemetry's baggage (`docs/telemetry.md`). `checkpointing`,
-    `background_tasks`: are not here, and can only be off.
-    `durability`, `busy`, `unknown_tool_outcome`: see `AgentSettings`, `Busy` and `UnknownOutcome`. `patience`: how
-    long calls wait for their store, and for another process; None for the runtime's value.
+    at all (`docs/guides/agents/context.md`). `callback_handler`: called with each event's entries as keywords; prints
+    by default, None is silent. `hooks`, `plugins`: callbacks that see events and may change them; `interventions`:
+    policies that decide about them. `sandbox`: where the commands and files of its tools are
+    (`docs/guides/agents/sandboxes.md`); it adds its own tools, except those whose names are taken.
+    `structured_output_model`: the type of every answer. `retry_strategy`: when to repeat a failed model call; None
+    never repeats it. `limits`: of calls that set none. `record_direct_tool_call`: whether `agent.tool.name()` is
+    recorded. `concurrent_invocation_mode`: `throw` for `busy="reject"`, `unsafe_reentrant` for `queue`.
+    `structured_output_prompt`: what a model is told that answers without the structured output. `storage`: where a
+    `ContextOffloader` and a `SnapshotSessionManager` keep their data that have none of their own. `trace_attributes`:
+    additional attributes of all its spans; `baggage_attributes`: what its calls carry as OpenTelemetry's baggage
+    (`docs/reference/telemetry.md`). `checkpointing`, `background_tasks`: are not here, and can only be off.
+    `durability`, `busy`, `unknown_tool_outcome`: see `AgentSettings`, `Busy` and `UnknownOutcome`. `patience`: how long
+    calls wait for their store, and for another process; None for the runtime's value.
 
     Opening: outside an event loop the constructor restores a session, so `messages` is right after it. Inside one the
     constructor does no I/O; `await agent.ready()`, `async with agent` and every call open the session, and `messages`
@@ -333,7 +333,7 @@ class Agent(SdkAgentMembers):
 
     def add_middleware(self, stage_or_phase: AnyPhase, handler: Callable[..., Any]) -> None:
         """Put `handler` around each call of the model (`InvokeModelStage`) or of a tool (`ExecuteToolStage`), or at
-        one phase of it; see `docs/middleware.md`. Counts from the next such call on. Errors: `TypeError`.
+        one phase of it; see `docs/guides/agents/middleware.md`. Counts from the next such call on. Errors: `TypeError`.
         """
         if self._parts.middleware is None:
             self._parts.middleware = later.MiddlewareRegistry()
@@ -400,7 +400,10 @@ class Agent(SdkAgentMembers):
 
     @property
     def kept_by(self) -> object:
-        """The session manager that keeps the conversation itself, by hooks (`docs/coming-from-strands.md`), or None."""
+        """The session manager that keeps the conversation itself, by hooks, or None.
+
+        `docs/guides/coming-from-strands.md` describes such managers.
+        """
         return self._kept.manager if self._kept is not None else None
 
     @property

@@ -222,7 +222,7 @@ call_in_children(_forget_parent)
 
 
 class Instruments:
-    """The instruments of one meter provider. `docs/metrics.md` lists them."""
+    """The instruments of one meter provider. `docs/reference/metrics.md` lists them."""
 
     def __init__(self, provider: MeterProvider, read: Callable[[], Reading]) -> None:
         from repertory import __version__  # loaded already: this module is part of it

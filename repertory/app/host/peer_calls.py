@@ -1,7 +1,7 @@
 """Calls between runtimes as JSON: what a caller sends, and the turn that a peer makes of it.
 
 Only JSON crosses: a dictionary with an object in it, a budget or a signal stays with its process, so a call with one is
-refused wherever it would run. The forms are written down in `docs/wire.md`.
+refused wherever it would run. The forms are written down in `docs/reference/formats/wire.md`.
 """
 
 from __future__ import annotations

@@ -74,9 +74,9 @@ class Runtime:
     servers that would otherwise go on answering without them; or a function of the error. `patience`: how long calls
     wait for a store that cannot be written, and how many records may wait with them. `wakes_max`: how many sessions are
     woken at the same time for work that they owe and nobody waits for, such as a turn whose process was killed; 0
-    leaves that to other processes (`docs/owed-work.md`). `peers`: share the sessions with other runtimes, in other
-    processes or on other machines, so that each of them answers for every session (`docs/scaling.md`).
-    `wall` gives the time in epoch seconds, for tests of timers.
+    leaves that to other processes (`docs/guides/sessions/owed-work.md`). `peers`: share the sessions with other
+    runtimes, in other processes or on other machines, so that each of them answers for every session
+    (`docs/guides/services/scaling.md`). `wall` gives the time in epoch seconds, for tests of timers.
     """
 
     def __init__(
@@ -414,7 +414,7 @@ class Runtime:
         drawn again and again, of thousands of sessions; the counters are of all.
 
         In its event loop. It asks no actor, so it works on stuck ones too. It holds the loop while it reads every
-        session (`docs/metrics.md` says how long). Errors: `NotReady` before the block.
+        session (`docs/reference/metrics.md` says how long). Errors: `NotReady` before the block.
         """
         return later.view_of(self._host, self._cluster, idle=idle)
 

@@ -3,7 +3,7 @@
     Telemetry().setup_otlp_exporter()
 
 Agents, graphs and swarms then give spans and metrics. A program that has set providers of its own needs nothing of
-this: what they are told is the same. `docs/telemetry.md` names every span, attribute and metric.
+this: what they are told is the same. `docs/reference/telemetry.md` names every span, attribute and metric.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class Valkey:
     system does. `alive_s`: how long a runtime counts as alive after it was last heard; it is heard five times as often.
 
     It has hints about who owns a session, and the calls that were posted; who owns it is told by the sessions' own
-    place alone. Calls are as durable as the server is (`docs/valkey.md`). Errors: `Invalid` for what is no such URL;
-    `ImportError` without the extra `valkey`.
+    place alone. Calls are as durable as the server is (`docs/guides/services/valkey.md`). Errors: `Invalid` for what is
+    no such URL; `ImportError` without the extra `valkey`.
     """
 
     def __init__(

@@ -103,7 +103,7 @@ class Sessions:
 
     async def owed(self) -> Sequence[OwedWork]:
         """What sessions owe, the first due first, with what is parked because each of its last owners has died with it.
-        Empty where the store is not told (`docs/owed-work.md`).
+        Empty where the store is not told (`docs/guides/sessions/owed-work.md`).
         """
         return await self._on(lambda store: store.owed())
 

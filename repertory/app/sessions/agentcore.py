@@ -134,8 +134,8 @@ class AgentCoreMemorySessionManager:
     """One session in AgentCore Memory: pass it to `Agent(session_manager=...)`.
 
     The same ids open the same conversation again, also after the package `bedrock-agentcore` has continued it. Fencing
-    between processes is weaker than in other stores; see `docs/agentcore.md`. Errors: `SessionBusy` from a call when
-    another live process owns the session; `NotFound` when there is no such memory.
+    between processes is weaker than in other stores; see `docs/guides/sessions/agentcore.md`. Errors: `SessionBusy`
+    from a call when another live process owns the session; `NotFound` when there is no such memory.
     """
 
     agentcore_memory_config: AgentCoreMemoryConfig

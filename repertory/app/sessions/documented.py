@@ -175,8 +175,9 @@ class FileSessionManager(RecordsInDocuments, SessionByHand):
 class S3SessionManager(RecordsInDocuments, SessionByHand):
     """One session in an S3 bucket, which must exist: pass it to `Agent(session_manager=...)`.
 
-    It needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket: see `docs/aws-permissions.md`. A field that
-    is None comes from the environment, as in every AWS tool. Errors: as `FileSessionManager`.
+    It needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket: see
+    `docs/guides/sessions/aws-permissions.md`. A field that is None comes from the environment, as in every AWS tool.
+    Errors: as `FileSessionManager`.
     """
 
     session_id: str

@@ -38,7 +38,7 @@ class PostgresSessions:
     (`Invalid`). A redacted or deleted message is forgotten in the same commit, whatever `remember` says.
 
     `encryption`: where the keys are with which the contents are encrypted, such as `LocalKeys("keys")`
-    (`docs/encryption.md`); it excludes `remember`.
+    (`docs/guides/sessions/encryption.md`); it excludes `remember`.
 
     Errors: `Invalid` for what is no connection string or schema name, and for any other `remember`; `ImportError`
     without the extra `postgres`.

@@ -152,7 +152,7 @@ class SQLiteSessions:
     `Invalid` for anything else.
 
     `encryption`: where the keys are with which the contents are encrypted, such as `LocalKeys("keys")`
-    (`docs/encryption.md`); it excludes `remember`.
+    (`docs/guides/sessions/encryption.md`); it excludes `remember`.
     """
 
     wakes = True

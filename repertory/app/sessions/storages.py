@@ -97,9 +97,9 @@ class FileStorage(StoredBytes):
 class S3Storage(StoredBytes):
     """Objects in an S3 bucket, which must exist, or in any service that speaks S3's protocol with conditional writes.
 
-    It needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket: see `docs/aws-permissions.md`. A field that
-    is None comes from the environment, as in every AWS tool. Errors: `Invalid` (a ValueError) for a bad bucket, prefix
-    or key.
+    It needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket: see
+    `docs/guides/sessions/aws-permissions.md`. A field that is None comes from the environment, as in every AWS tool.
+    Errors: `Invalid` (a ValueError) for a bad bucket, prefix or key.
     """
 
     bucket: str
@@ -279,7 +279,7 @@ class JournalSessions:
     second for work that is owed, which is one list request; `Runtime(wakes_max=0)` leaves that to others.
 
     `encryption`: where the keys are with which the contents are encrypted, such as `LocalKeys("keys")`
-    (`docs/encryption.md`).
+    (`docs/guides/sessions/encryption.md`).
     """
 
     wakes = True

@@ -11,7 +11,7 @@ from typing import NamedTuple, TextIO
 
 from repertory.app.strands.table import ABSENT, MODULES
 
-DIFFERENCES = "docs/coming-from-strands.md"
+DIFFERENCES = "docs/guides/coming-from-strands.md"
 
 
 class MigrationNote(NamedTuple):

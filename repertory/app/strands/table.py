@@ -608,7 +608,10 @@ MOVED: Mapping[str, str] = {
 DEPRECATED: Mapping[str, str] = {"vended_tools.bash": "bash is deprecated: use shell"}
 """What each use of a name warns of. Such names are not in `__all__`."""
 
-_LAYOUT = "docs/documented-layout.md has the keys; FileSessionManager and S3SessionManager read and write the records"
+_LAYOUT = (
+    "docs/reference/formats/documented-layout.md has the keys; "
+    "FileSessionManager and S3SessionManager read and write the records"
+)
 _TASKS = "tools of a server are called, and their answers waited for; give the MCPClient a longer call_timeout_s"
 _INSIDE = "it belongs to the inside of the SDK's own class; the settings of the class here are its keywords"
 ABSENT: Mapping[str, str] = {

@@ -23,7 +23,10 @@ _RETENTIONS = frozenset(("in_memory", "24h"))
 
 @dataclass
 class CacheConfig:
-    """What a provider is asked to cache. A provider that lacks a feature ignores its field, as docs/models.md says."""
+    """What a provider is asked to cache.
+
+    A provider that lacks a feature ignores its field, as docs/guides/agents/models.md says.
+    """
 
     strategy: Literal["auto", "anthropic"] = "auto"
     """`auto`: the model's own way, where it has one. `anthropic`: cache points, whatever the model's id is."""

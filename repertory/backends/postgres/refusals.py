@@ -70,7 +70,7 @@ def refused_query(code: str, text: str, where: Mapping[str, object]) -> Repertor
     if code in UNDEFINED:
         return StoreFailed("the tables are gone: restore them, or open the store anew", **fields)
     if code == FORBIDDEN:
-        return StoreFailed("the user lacks a right: grant it (docs/postgres.md)", **fields)
+        return StoreFailed("the user lacks a right: grant it (docs/guides/sessions/postgres.md)", **fields)
     if code in _UNPREPARED:
         text = "another client's statements are met, as behind a pooler that shares connections out: say pooled=True"
         return StoreFailed(text, **fields)

@@ -9,7 +9,7 @@
     repertory.commit                                a trace of its own, linked to the calls whose rows it stores
     repertory.memory.extract                        the same, of the call that it extracts from
 
-What follows a name of the conventions is in `docs/telemetry.md`, which a test compares with their package.
+What follows a name of the conventions is in `docs/reference/telemetry.md`, which a test compares with their package.
 A span has the type of an error and no text of it. Messages, arguments and results pass a `CapturePolicy`.
 
 Nothing here raises into a turn: what a sampler, a span processor or an object of the program raises is logged once.

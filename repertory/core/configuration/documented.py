@@ -1,4 +1,4 @@
-"""The keys of `repertory.toml` as Markdown, for `docs/configuration.md`."""
+"""The keys of `repertory.toml` as Markdown, for `docs/reference/configuration.md`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Every key of `repertory.toml`, as frozen values: the one list from which the reader, `docs/configuration.md` and the
-schema for editors are made.
+"""Every key of `repertory.toml`, as frozen values: the one list from which the reader,
+`docs/reference/configuration.md` and the schema for editors are made.
 
 A class is a table of the file. A field is a key: its type is what the key takes, its `Meta` has the bounds and says
 what the key means. A key without a default has to be given.

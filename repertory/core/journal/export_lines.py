@@ -1,5 +1,5 @@
 """A session as lines of text: a first line, one line for each row with all that proves it, and a last line.
-`docs/journal-format.md` describes them.
+`docs/reference/formats/journal-format.md` describes them.
 
 The last line holds the number of rows of each agent, so a file without it was cut off. Rows prove each other by their
 links; the last line proves the first by its digest.

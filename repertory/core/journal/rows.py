@@ -6,7 +6,7 @@
 
 The chain covers digests, not contents, so a content can be erased without breaking it: an erased row has no salt, and
 its body is the digest of the content. Without the salt nobody can guess a short content from its digest.
-`docs/journal-format.md` has a worked example.
+`docs/reference/formats/journal-format.md` has a worked example.
 """
 
 from __future__ import annotations

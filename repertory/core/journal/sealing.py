@@ -4,7 +4,8 @@
     place  = session, agent, seq, kind, version, low: authenticated with the head, so no row can stand elsewhere
 
 The highest bit of the version says that a row is sealed. The chain covers the sealed body, so it is proved without the
-key, and an erased content is erased as ever. Ciphers are the backends'; `docs/encryption.md` tells the whole.
+key, and an erased content is erased as ever. Ciphers are the backends'; `docs/guides/sessions/encryption.md` tells the
+whole.
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ async def test_a_user_with_grants_alone_works_and_one_without_is_told_what_is_mi
     error = await opened(address, schema=schema)
     assert isinstance(error, StoreFailed)
     assert "right" in str(error)
-    (grants,) = [block for block in blocks(ROOT / "docs/postgres.md") if block.language == "sql"]
+    (grants,) = [block for block in blocks(ROOT / "docs/guides/sessions/postgres.md") if block.language == "sql"]
     for grant in grants.text.strip().splitlines():
         postgres.sql(grant.replace("repertory", schema).replace("app;", f"{role};"))
     assert await opened(address, schema=schema) is None

@@ -1,4 +1,5 @@
-"""How rows and their header are packed into one object. `docs/journal-on-objects.md` describes the format.
+"""How rows and their header are packed into one object. `docs/guides/sessions/journal-on-objects.md` describes the
+format.
 
     magic (4) || version (1) || CRC-32 of the rest (4) || bytes of proofs (4) || proofs || zlib stream
     zlib stream = bytes of the header (4) || header (JSON) || a fixed part per row || the bodies

@@ -1,7 +1,7 @@
 """Sessions on any object store: a bucket, a folder, or memory.
 
 Start here, then read `ownership.py` (one owned session) and `reading.py`. Design note 6 gives the reasons,
-`docs/journal-on-objects.md` the layout.
+`docs/guides/sessions/journal-on-objects.md` the layout.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Everything acknowledged is in the journal (`ObjectSessionStore`). The tree is written from it: by `maintain` in the
 background, and at the latest when a session is released. Other programs' changes to the tree are taken in when a
-session is opened. `docs/snapshot-layout.md` describes the tree.
+session is opened. `docs/reference/formats/snapshot-layout.md` describes the tree.
 """
 
 from __future__ import annotations
