@@ -13,7 +13,7 @@ VENV := .venv/.installed$(if $(PYTHON),-$(subst /,_,$(PYTHON)))
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 PEERS := $(if $(wildcard tests/peers/package-lock.json),tests/peers/node_modules/.installed)
 
-.PHONY: help venv peers demo cluster-demo fast test check lint types contracts docs format audit bench soak lock clean
+.PHONY: help venv peers demo cluster-demo fast test check lint types contracts documents docs format audit bench soak lock clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -43,7 +43,7 @@ test: $(VENV) $(PEERS) ## Run every test, the slow ones on asyncio or trio by tu
 	@echo "test: pytest over tests/, as tests/lanes.py says"
 	@$(RUN) -m pytest -n $(WORKERS) --dist worksteal --alternate-loops $(ARGS)
 
-check: lint types contracts docs ## Format, lint, types, import contracts and documented examples
+check: lint types contracts documents ## Format, lint, types, import contracts and the documents with their examples
 
 lint: $(VENV) ## ruff: lint and format; bandit: careless code
 	@echo "check: ruff"
@@ -65,9 +65,12 @@ contracts: $(VENV) ## The import contracts of pyproject.toml
 	@echo "check: import contracts"
 	@.venv/bin/lint-imports --no-logo
 
-docs: $(VENV) ## Execute the examples in the documents
-	@echo "check: documented examples"
+documents: $(VENV) ## Run the examples of the documents, and check their links, their English and the site
+	@echo "check: documents"
 	@$(RUN) -m pytest -q -n auto --dist worksteal tests/docs
+
+docs: $(VENV) ## Build the site of the documents into build/site, offline
+	@$(RUN) scripts/site.py
 
 format: $(VENV) ## Rewrite the files as ruff wants them
 	@$(RUN) -m ruff check --fix .

@@ -2,13 +2,15 @@
 
 A comment on the line before a fence says what a block is:
 
-- `<!-- not executed -->`: only shown;
+- `<!-- not executed: REASON -->`: only shown, since it needs what a test has not;
 - `<!-- continues -->`: goes on from the program before it, names and all;
 - `<!-- prints -->`: what the program before it prints;
+- `<!-- file: NAME -->`: a file that the console blocks of the page find in their folder;
 - `<!-- tree -->`: a drawing of folders;
 - `<!-- turn -->`: a drawing of the phases of a turn.
 
-Without one, a `python` block is a program of its own.
+Without one, a `python` block is a program of its own, and a `console` block is what somebody types and sees: commands
+behind `$ `, their continuation lines behind `> `, and their output.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from pathlib import Path
 from tests.source_tree import ROOT
 
 _FENCE = re.compile(
-    r"(?:^<!-- (?P<mark>[a-z ]+) -->\n+)?^```(?P<language>[a-z]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+    r"(?:^<!-- (?P<mark>[a-z ]+)(?:: (?P<note>[^\n]+))? -->\n+)?^```(?P<language>[a-z]*)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
 )
 _LINK = re.compile(r"\]\((?!https?://|mailto:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]*))?\)")
 
@@ -34,6 +37,8 @@ class Block:
     """The line of its first line of text, from 1."""
     language: str
     mark: str
+    note: str
+    """What the mark says behind its colon: a reason, or the name of a file."""
     text: str
 
     @property
@@ -65,7 +70,11 @@ class Example:
 
 def documents() -> list[Path]:
     """Every document that we publish."""
-    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+    return [
+        *sorted(ROOT.glob("*.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "examples").rglob("*.md")),
+    ]
 
 
 def blocks(document: Path) -> list[Block]:
@@ -77,6 +86,7 @@ def blocks(document: Path) -> list[Block]:
             line=text.count("\n", 0, match.start("text")) + 1,
             language=match["language"],
             mark=match["mark"] or "",
+            note=match["note"] or "",
             text=match["text"],
         )
         for match in _FENCE.finditer(text)
@@ -93,9 +103,14 @@ def examples(document: Path) -> list[Example]:
             found[-1] = Example(found[-1].blocks, prints=block.text)
         elif block.language == "python" and block.mark == "continues":
             found[-1] = Example((*found[-1].blocks, block), prints=None)
-        elif block.language == "python" and block.mark != "not executed":
+        elif block.language == "python" and block.mark not in {"not executed", "file"}:
             found.append(Example((block,), prints=None))
     return found
+
+
+def prose(document: Path) -> str:
+    """The text of a document without its blocks and comments."""
+    return re.sub(r"<!--.*?-->", "", _FENCE.sub("", document.read_text(encoding="utf-8")), flags=re.DOTALL)
 
 
 def links(document: Path) -> list[tuple[str, str]]:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.docs.markdown import Example, documents, examples
+from tests.docs.running import agrees, environment
 from tests.postgres_server import NAME, PostgresServer
 from tests.source_tree import ROOT
 
 pytestmark = pytest.mark.real_time
+
+ASYNC = re.compile(r"^\s*async def |^(?:await|async) ", re.MULTILINE)
+ONE_LOOP = re.compile(r"\basyncio\b|\buvicorn\b|\btrio\.run\b|backend=")
+"""What a program that has chosen its event loop itself names."""
 
 PROGRAMS = [example for document in documents() for example in examples(document)]
 FILES = sorted(path for path in (ROOT / "examples").glob("*.py") if not path.name.startswith("_"))
@@ -26,6 +32,9 @@ with open(path, encoding="utf-8") as file:
     text = file.read()
 linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
 program = compile(text, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+if sys.argv[3] != "asyncio":
+    import anyio
+    anyio.run.__kwdefaults__["backend"] = sys.argv[3]
 module = sys.modules["__main__"] = types.ModuleType("__main__")
 if program.co_flags & inspect.CO_COROUTINE:
     import anyio
@@ -39,19 +48,10 @@ else:
 
 def _run(folder: Path, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a folder that is also its home, without anybody's credentials."""
-    inherited = {name: os.environ[name] for name in ("PATH", "LANG", "SYSTEMROOT", "TMPDIR") if name in os.environ}
-    environment = {
-        **inherited,
-        "HOME": str(folder),
-        "REPERTORY_HOME": str(folder / ".repertory"),
-        "PYTHONPATH": str(ROOT),
-        "PYTHONWARNINGS": "error::DeprecationWarning:__main__",
-        **more,
-    }
     return subprocess.run(
         [sys.executable, *command],
         cwd=folder,
-        env=environment,
+        env=environment(folder, **more),
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
@@ -60,23 +60,32 @@ def _run(folder: Path, *command: str, **more: str) -> subprocess.CompletedProces
     )
 
 
+def _on_loops() -> Iterator[tuple[Example, str]]:
+    """Each program, on each event loop that it could run on."""
+    for example in PROGRAMS:
+        yield example, "asyncio"
+        if ONE_LOOP.search(example.source) is None and ASYNC.search(example.source) is not None:
+            yield example, "trio"
+
+
 def test_the_readme_shows_programs() -> None:
     assert any(example.place.startswith("README.md:") for example in PROGRAMS)
 
 
-@pytest.mark.parametrize("example", PROGRAMS, ids=lambda example: example.place)
+@pytest.mark.parametrize(
+    ("example", "loop"), [pytest.param(*case, id=f"{case[0].place}-{case[1]}") for case in _on_loops()]
+)
 def test_program_in_a_document_runs_and_prints_what_is_shown(
-    example: Example, tmp_path: Path, request: pytest.FixtureRequest
+    example: Example, loop: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     program = tmp_path / "example.txt"
     program.write_text(example.source, encoding="utf-8")
     folder = tmp_path / "empty"
     folder.mkdir()
     place = _in_postgres(request.getfixturevalue("postgres")) if "Postgres" in example.source else {}
-    done = _run(folder, "-c", RUN, example.place.rpartition(":")[0], str(program), **place)
+    done = _run(folder, "-c", RUN, example.place.rpartition(":")[0], str(program), loop, **place)
     assert done.returncode == 0, f"{example.place}\n{done.stdout}{done.stderr}"
-    if example.prints is not None:
-        assert done.stdout.strip() == example.prints.strip(), example.place
+    assert agrees(example.prints or "", done.stdout), f"{example.place}\n{done.stdout}"
 
 
 def _in_postgres(server: PostgresServer) -> dict[str, str]:
