@@ -45,10 +45,12 @@ test: $(VENV) $(PEERS) ## Run every test, the slow ones on asyncio or trio by tu
 
 check: lint types contracts documents ## Format, lint, types, import contracts and the documents with their examples
 
-lint: $(VENV) ## ruff: lint and format; bandit: careless code
+lint: $(VENV) ## ruff: lint and format; codespell: misspelled words; bandit: careless code
 	@echo "check: ruff"
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
+	@echo "check: codespell"
+	@.venv/bin/codespell
 	@echo "check: bandit"
 	@$(RUN) -m bandit --quiet --configfile pyproject.toml --severity-level medium --recursive repertory
 
