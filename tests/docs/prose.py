@@ -35,7 +35,7 @@ REJECTED: dict[str, str] = {
 _REJECTED = [
     (re.compile(rf"(?<![\w-])(?:{words})(?![\w-])", re.IGNORECASE), instead) for words, instead in REJECTED.items()
 ]
-_NO_SUBJECT = re.compile(r"^(?:Whether|What|Who|How|Which)\b[^?,]*\.$")
+_NO_SUBJECT = re.compile(r"^(?:Whether|What|Who|How|Which)\b[^?,:]*\.$")
 _DOUBLED = re.compile(r"\b(?!that\b|had\b)([a-z]+) \1\b", re.IGNORECASE)
 
 
