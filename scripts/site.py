@@ -30,7 +30,7 @@ def main() -> None:
     listed = [{"version": name, "title": name, "aliases": ["latest"] if name == version else []} for name in others]
     (place / "versions.json").write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
     (place / "index.html").write_text('<meta http-equiv="refresh" content="0; url=latest/index.html">\n')
-    print(f"docs: {latest}/index.html")
+    print(f"docs: {latest}. To read them: python -m http.server --directory {place.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,181 @@
+"""The site: it builds without a warning, works without a network, and answers questions in the words that people use.
+
+`REPERTORY_SCREENSHOTS=FOLDER` keeps what its pages looked like.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.source_tree import ROOT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext
+
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
+
+CHROMIUM = "/usr/bin/chromium"
+in_a_browser = pytest.mark.skipif(
+    not Path(CHROMIUM).exists() and not os.environ.get("CI"), reason="NOT TESTED: there is no Chromium here"
+)
+FIRST = 5
+"""How many results of a search somebody reads."""
+QUESTIONS = {
+    "human in the loop approval": "how-to/approve-a-tool-call",
+    "resume after a crash": "how-to/resume-after-a-crash",
+    "stream to a browser": "how-to/stream-to-a-browser",
+    "structured output pydantic": "how-to/get-structured-output",
+    "limit cost tokens": "how-to/limit-cost",
+    "ollama local model": "how-to/use-a-local-model",
+    "mcp server tools": "how-to/use-mcp-tools",
+    "opentelemetry tracing": "how-to/log-and-trace",
+    "gdpr delete user data": "how-to/erase-a-user",
+    "multi agent handoff": "how-to/hand-over-between-agents",
+    "fastapi lifespan": "how-to/run-in-fastapi",
+    "unit test without api key": "how-to/test-my-agent",
+    "long term memory": "how-to/remember-a-user",
+    "context window trim messages": "how-to/keep-long-conversations-short",
+    "postgres persistence": "how-to/use-postgres",
+    "cron schedule": "how-to/schedule-a-turn",
+    "kubernetes deployment": "how-to/run-on-kubernetes",
+    "rate limit retry": "how-to/retry-rate-limits",
+}
+"""What users of other projects ask for, in their words, and the page that answers it."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` builds it, once for all processes of a run. A warning fails the build."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own
+    folder = shared / "site"
+    with (shared / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            making = shared / "site-in-the-making"
+            command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(making)]
+            environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+            built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+            assert built.returncode == 0, built.stdout + built.stderr
+            making.rename(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """A server of the site that writes no log."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+def _context(browser: Browser, address: str, asked: list[str], scheme: str = "light") -> BrowserContext:
+    """A browser that reaches this site only, and notes what else a page asks for."""
+    context = browser.new_context(viewport={"width": 1280, "height": 860}, color_scheme=scheme)  # type: ignore[arg-type]
+    context.on(
+        "request",
+        lambda request: None if request.url.startswith((address, "data:", "blob:")) else asked.append(request.url),
+    )
+    return context
+
+
+def test_pages_ask_for_nothing_from_elsewhere(site: Path) -> None:
+    outside = re.compile(r"""<(?:script|link|img|iframe)[^>]+(?:src|href)=["']?(https?://[^"'> ]+)""")
+    for page in site.rglob("*.html"):
+        found = [url for url in outside.findall(page.read_text(encoding="utf-8")) if "canonical" not in url]
+        assert not found, f"{page.name}: {found}"
+
+
+def test_every_page_is_in_the_search_index(site: Path) -> None:
+    index = (site / "search/search_index.json").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").rglob("*.md"):
+        address = page.relative_to(ROOT / "docs").with_suffix(".html").as_posix().replace("README.html", "index.html")
+        assert f'"location":"{address}' in index, address
+
+
+def test_how_to_pages_are_two_clicks_from_the_first_page() -> None:
+    first = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    overview = (ROOT / "docs/how-to/index.md").read_text(encoding="utf-8")
+    assert "(how-to/index.md)" in first
+    pages = {path.name for path in (ROOT / "docs/how-to").glob("*.md")} - {"index.md"}
+    assert len(pages) >= 40
+    assert not [name for name in sorted(pages) if f"]({name})" not in overview]
+
+
+@in_a_browser
+def test_a_search_in_the_words_of_others_finds_the_page(browser: Browser, address: str) -> None:
+    asked: list[str] = []
+    context = _context(browser, address, asked)
+    page = context.new_page()
+    page.goto(f"{address}/index.html")
+    box = page.locator("input.md-search__input")
+    box.click()
+    missed: dict[str, list[str]] = {}
+    for question, answer in QUESTIONS.items():
+        box.fill(question)
+        page.wait_for_function(
+            "text => document.querySelector('.md-search-result__meta').textContent.match(/match|document|result/) "
+            "&& document.querySelector('input.md-search__input').value === text",
+            arg=question,
+        )
+        page.wait_for_timeout(300)
+        links = page.locator(".md-search-result__item > a").evaluate_all("all => all.map(each => each.href)")
+        found = [link.split("?")[0].removeprefix(f"{address}/").removesuffix(".html") for link in links[:FIRST]]
+        if answer not in found:
+            missed[question] = found
+    context.close()
+    assert not missed
+    assert not asked
+
+
+@in_a_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_shown_in_light_and_dark(browser: Browser, address: str, scheme: str, tmp_path: Path) -> None:
+    asked: list[str] = []
+    context = _context(browser, address, asked, scheme)
+    page = context.new_page()
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    folder = Path(os.environ.get("REPERTORY_SCREENSHOTS", tmp_path))
+    shown: dict[str, str] = {}
+    for name in ("index", "start/index", "how-to/index", "concepts/index", "reference/index", "troubleshooting/errors"):
+        page.goto(f"{address}/{name}.html")
+        shown[name] = page.locator("h1").inner_text()
+        page.screenshot(path=folder / f"site-{scheme}-{name.replace('/', '-')}.png")
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    context.close()
+    assert all(shown.values())
+    red = int(re.findall(r"\d+", background)[0])
+    assert red > 200 if scheme == "light" else red < 80
+    assert not wrong
+    assert not asked
