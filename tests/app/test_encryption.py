@@ -386,7 +386,7 @@ async def test_an_export_is_plain_text_and_comes_back_sealed(place: EncryptedPla
     await sessions.export("s", file)
     assert f"{CANARY} answer" in file.read_text()
     await sessions.import_(file, session_id="copy")
-    with pytest.raises(AlreadyExists, match="very same session"):
+    with pytest.raises(AlreadyExists, match="same session is there"):
         await sessions.import_(file, session_id="copy")
     plain = SQLiteSessions(tmp_path / "keys-plain.db")
     await Sessions(plain).import_(file)

@@ -155,7 +155,7 @@ async def test_so_it_does_when_the_budget_is_used_up_while_the_summary_is_begun(
             answer = super()._answer(messages, *rest)
             if answer == "SUMMARY" and self.summaries == 1:
                 budget.charge("rival", "", USAGE)
-                return ContextWindowOverflowException("the conversation is too long to be summarised")
+                return ContextWindowOverflowException("the conversation is too long to be summarized")
             return answer
 
     budget = Budget(output_tokens=10)

@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.docs.markdown import documents
 from tests.docs.prose import findings, sentences
-from tests.source_tree import ROOT
+from tests.source_tree import PACKAGE, ROOT, read
 
 NOTES = ROOT / "docs/design"
+WORDS_OF_THE_SDK = ("Please provide", "Please ensure", "Please fix", "via tool_spec")
+"""In messages that are those of the Strands Agents SDK, word for word, for programs that look for them."""
 PAGES = [page for page in documents() if page.parent != NOTES]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_sentences_of_a_page_are_short_and_plain(page: Path) -> None:
     found = list(findings(page.read_text(encoding="utf-8")))
+    assert not found, "\n" + "\n".join(found)
+
+
+def _messages() -> Iterator[tuple[str, str]]:
+    """Every text of the package with which an error is raised, and every text of the command line's help."""
+    for file in read(PACKAGE):
+        for node in file.nodes:
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+                yield file.at(node), _text(node.exc.args[0])
+            elif isinstance(node, ast.Call):
+                for keyword in node.keywords:
+                    if keyword.arg in {"help", "description", "about"} and file.name.startswith("repertory/app/cli"):
+                        yield file.at(node), _text(keyword.value)
+
+
+def _text(node: ast.expr) -> str:
+    """The text of a string, with a word for each value in it; empty for anything else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        parts = enumerate(node.values)
+        return "".join(_text(part) if isinstance(part, ast.Constant) else f"value{number}" for number, part in parts)
+    return ""
+
+
+def test_messages_of_errors_and_helps_are_short_and_plain() -> None:
+    found = [
+        f"{place}: {finding}"
+        for place, text in _messages()
+        if not any(words in text for words in WORDS_OF_THE_SDK)
+        for finding in findings(text)
+        if "no subject" not in finding
+    ]
     assert not found, "\n" + "\n".join(found)
 
 

@@ -202,7 +202,7 @@ class Summarizer:
         refused: ContextWindowOverflowException | None = None
         for chars_max in lengths:
             if asked.often >= REQUESTS_MAX:
-                raise ContextWindowOverflowException("too long to be summarised", messages=len(request.messages))
+                raise ContextWindowOverflowException("too long to be summarized", messages=len(request.messages))
             asked.often += 1
             try:
                 return await self._ask(request, messages, chars_max)

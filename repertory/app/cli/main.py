@@ -51,7 +51,7 @@ def _add_chat_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--files", metavar="FOLDER", help="the folder that the file tools may use (default: ~/.repertory/files)"
     )
-    parser.add_argument("--plain", action="store_true", help="no colours, no formatting, no line editing")
+    parser.add_argument("--plain", action="store_true", help="no colors, no formatting, no line editing")
     parser.add_argument(
         "--usage",
         action=argparse.BooleanOptionalAction,

@@ -101,7 +101,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     fork = add("fork", _fork, "make a session that goes on from a position of another")
     diff = add("diff", _diff, "compare two sessions")
     rewind = add("rewind", _rewind, "go back to a position; later messages stay stored but hidden", writes=True)
-    unsummarize = add("drop-summary", _drop_summary, "show the model the summarised messages again", writes=True)
+    unsummarize = add("drop-summary", _drop_summary, "show the model the summarized messages again", writes=True)
     mark = add("mark", _mark, "give a position of a session a label", writes=True)
     prune = add("prune", _prune, "erase marks, and what rewinds left behind", asks=True)
     redact = add("redact", _redact, "replace the text of a message, and erase it", writes=True, asks=True)

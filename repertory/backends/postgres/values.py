@@ -179,5 +179,5 @@ def reader_of(oid: int) -> Reader:
     """Reads a result's column of this type. Errors: `StoreFailed` for a type that we do not store."""
     reader = _READERS.get(oid)
     if reader is None:
-        raise StoreFailed("a column has another type than the one that it was made with", type=oid)
+        raise StoreFailed("a column has another type than it was made with", type=oid)
     return reader

@@ -224,5 +224,5 @@ def missing_rows(session_id: str, wanted: Mapping[str, Sequence[Row]], there: Ma
     if there.keys() - wanted.keys():
         raise AlreadyExists("another session has this id; give the copy another one", session=session_id)
     if there and not missing:
-        raise AlreadyExists("the very same session is there already", session=session_id)
+        raise AlreadyExists("the same session is there already", session=session_id)
     return missing

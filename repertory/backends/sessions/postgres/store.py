@@ -450,7 +450,7 @@ class PostgresSessionStore(SessionStore):
         if line is None:
             owner = await self._owner_of(session_id)
             if owner is None or owner == self._owner:
-                raise StoreUnavailable("the session was released just now", session=session_id)
+                raise StoreUnavailable("the session was released a moment ago", session=session_id)
             await self._presence.ask(owner, session_id)
             raise busy(session_id, owner)
         await unless_cancelled(self, line.lease)
