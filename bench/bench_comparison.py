@@ -250,6 +250,7 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         print(f"comparison: NOT MEASURED: the other libraries cannot be installed: {error}")
         return 0
+    (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="repertory-comparison-", dir=ROOT / "build") as place:
         rows = [measure(library, Path(place), options.kills, options.turns) for library in LIBRARIES]
     results: dict[str, object] = {

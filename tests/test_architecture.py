@@ -632,7 +632,7 @@ def test_files_that_the_code_and_the_documents_name_are_there() -> None:
     """A folder's docstring says where to start reading; others name their neighbours, by the end of a path."""
     documents = [path for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")) if path.name != "CHANGELOG.md"]
     texts = {file.name: file.text for file in SOURCES} | {str(path): path.read_text() for path in documents}
-    folders = (PACKAGE, *(ROOT / name for name in ("bench", "examples", "tests")))
+    folders = (PACKAGE, *(ROOT / name for name in ("bench", "examples", "scripts", "tests")))
     everywhere = [f"/{path.relative_to(ROOT)}" for folder in folders for path in folder.rglob("*.py")]
     _nothing(
         f"{name}: there is no {named}"

@@ -58,6 +58,9 @@ class Recording:
         self._screen = pyte.Screen(COLUMNS, ROWS)
         self._stream = pyte.Stream(self._screen)
         settings = {**self.environment, "PS1": "$ ", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
+        settings["PROMPT_TOOLKIT_NO_CPR"] = (
+            "1"  # a terminal's answer that comes after the kill would be typed into the shell
+        )
         settings.pop("NO_COLOR", None)
         self.shell = pexpect.spawn(
             "bash",

@@ -10,10 +10,9 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,6 +110,7 @@ def test_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) -> N
     kept.mkdir()
     text, run = script(page, kept)
     complaints = kept / "stderr"
+    held, holding = os.pipe()
     with port_to_itself(page), complaints.open("w") as stderr:
         shell = subprocess.Popen(
             ["bash", "-c", text],
@@ -119,13 +119,14 @@ def test_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) -> N
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
+            pass_fds=[holding],
             start_new_session=True,
         )
+        os.close(holding)
         try:
             shell.wait(timeout=90)
         finally:
-            _end(shell.pid)
-            shell.wait()
+            _end(shell, held)
     for number, (block, command) in enumerate(run):
         if command.in_background:
             continue
@@ -136,14 +137,13 @@ def test_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) -> N
         assert agrees(command.shown, printed), place
 
 
-def _end(group: int) -> None:
-    """Kill what the page has left running, and wait until it is gone."""
-    for _ in range(200):
-        try:
-            os.killpg(group, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        time.sleep(0.02)
+def _end(shell: subprocess.Popen[bytes], held: int) -> None:
+    """Kill what the page has left running, and wait until it is gone: the last of it closes the pipe that all hold."""
+    with suppress(ProcessLookupError):
+        os.killpg(shell.pid, signal.SIGKILL)
+    shell.wait()
+    with open(held, "rb") as pipe:
+        pipe.read()
 
 
 @pytest.mark.parametrize("page", documents(), ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -1,6 +1,6 @@
 """The moving picture of the README is what a terminal shows today.
 
-    REPERTORY_RENEW_PICTURES=1 .venv/bin/python -m pytest -n 0 tests/docs/test_pictures.py
+    REPERTORY_RENEW_PICTURES=1 .venv/bin/python -m pytest -n 0 tests/docs/test_terminal_picture.py
 
 records it anew.
 """
