@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repertory.app.sessions.by_hand import RecordsInDocuments, SessionByHand
 from repertory.app.sessions.records import SessionRepository
-from repertory.app.sessions.sessions import aws_settings, new_owner, sessions_folder
+from repertory.app.sessions.sessions import aws_settings, named_path, new_owner, sessions_folder
 from repertory.core.ids import check_id, check_key, check_kms_key
 from repertory.core.notebook import without_login
 from repertory.errors import Invalid
@@ -34,8 +33,7 @@ class FileSessions:
     """All sessions below one folder, as `session_<id>/...`. Nothing is created before it is needed."""
 
     def __init__(self, storage_dir: str | os.PathLike[str] | None = None) -> None:
-        chosen = Path(storage_dir).expanduser() if storage_dir is not None else sessions_folder()
-        self.path = chosen.absolute()
+        self.path = named_path(storage_dir) if storage_dir is not None else sessions_folder().absolute()
 
     def __repr__(self) -> str:
         """The place, on one line."""
@@ -152,6 +150,8 @@ class FileSessionManager(RecordsInDocuments, SessionByHand):
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")
+        if self.storage_dir is not None:
+            object.__setattr__(self, "storage_dir", named_path(self.storage_dir))
 
     @property
     def sessions(self) -> FileSessions:

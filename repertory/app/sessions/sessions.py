@@ -166,7 +166,7 @@ class SQLiteSessions:
     ) -> None:
         check_remember(remember)
         self.encryption = None if encryption is None else check_encryption(encryption, remember)
-        self.path = Path(path).expanduser().absolute() if path is not None else sessions_database().absolute()
+        self.path = named_path(path) if path is not None else sessions_database().absolute()
         self.remember: Remember = remember
 
     def __repr__(self) -> str:
@@ -213,6 +213,8 @@ class SQLiteSessionManager:
 
     def __post_init__(self) -> None:
         check_id(self.session_id, "session_id")
+        if self.path is not None:
+            object.__setattr__(self, "path", named_path(self.path))
         check_remember(self.remember, single=True)
         if self.encryption is not None:
             check_encryption(self.encryption, self.remember)
@@ -278,6 +280,11 @@ def _scope_by(rule: Rule, session_id: str) -> str | None:
 def home() -> Path:
     """The folder for all our data. It is created on the first write, never here."""
     return Path(os.environ.get("REPERTORY_HOME") or Path.home() / ".repertory").expanduser()
+
+
+def named_path(path: str | os.PathLike[str]) -> Path:
+    """The path that a user names, bound to the folder in which the program is now: it may go to another one later."""
+    return Path(path).expanduser().absolute()
 
 
 def sessions_database() -> Path:

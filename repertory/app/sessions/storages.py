@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from repertory.app.sessions.encryption import check_encryption, encrypted_key, encrypted_store
-from repertory.app.sessions.sessions import listed, new_owner, sessions_folder
+from repertory.app.sessions.sessions import listed, named_path, new_owner, sessions_folder
 from repertory.app.sessions.stored_bytes import KeywordSearchStrategy, SearchStrategy, StoredBytes, below, scoped
 from repertory.core.ids import check_id, check_key, check_kms_key
 from repertory.core.notebook import without_login
@@ -59,6 +59,10 @@ class FileStorage(StoredBytes):
     search_strategy: SearchStrategy | None = field(default=None, kw_only=True)
     """How `search` finds entries; by the words in all of them when None."""
 
+    def __post_init__(self) -> None:
+        if self.path is not None:
+            object.__setattr__(self, "path", named_path(self.path))
+
     @property
     def strategy(self) -> SearchStrategy:
         """How the storage is searched."""
@@ -71,7 +75,7 @@ class FileStorage(StoredBytes):
     @property
     def folder(self) -> Path:
         """The folder, as an absolute path."""
-        return (Path(self.path).expanduser() if self.path is not None else sessions_folder()).absolute()
+        return named_path(self.path) if self.path is not None else sessions_folder().absolute()
 
     @property
     def key(self) -> str:

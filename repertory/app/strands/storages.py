@@ -46,6 +46,8 @@ class LocalFileStorage(FileStorage):
 
     sandbox: Any
     _named: bool = field(repr=False)
+    _place: Path = field(repr=False)
+    """`base_dir` as an absolute path."""
 
     def __init__(
         self,
@@ -56,7 +58,9 @@ class LocalFileStorage(FileStorage):
     ) -> None:
         if sandbox is not None and _needs_files(search_strategy):
             raise Invalid(_NEEDS_FILES)
-        super().__init__(os.path.normpath(base_dir), search_strategy=search_strategy)
+        super().__init__(base_dir, search_strategy=search_strategy)
+        object.__setattr__(self, "_place", self.path)
+        object.__setattr__(self, "path", os.path.normpath(base_dir))
         object.__setattr__(self, "sandbox", sandbox)
         object.__setattr__(self, "_named", False)
 
@@ -70,10 +74,6 @@ class LocalFileStorage(FileStorage):
         """The folder of sessions, as an absolute path."""
         return self._place if self._named else self._place / "session"
 
-    @property
-    def _place(self) -> Path:
-        return Path(self.base_dir).expanduser().absolute()
-
     def open_objects(self, writer: str) -> ObjectStore:
         """The objects of sessions. The caller closes it. Errors: `Invalid` with a sandbox."""
         if self.sandbox is not None:
@@ -82,7 +82,9 @@ class LocalFileStorage(FileStorage):
 
     def namespace(self, prefix: str) -> Self:
         """The storage of a folder below."""
-        return scoped(self, {"path": os.path.normpath(os.path.join(self.base_dir, below("", prefix))), "_named": True})
+        folder = below("", prefix)
+        path = os.path.normpath(os.path.join(self.base_dir, folder))
+        return scoped(self, {"path": path, "_place": self._place / folder, "_named": True})
 
     def for_sandbox(self, sandbox: Any) -> Self:
         """The same folder in that sandbox, whose files a search strategy may be unable to read: then it warns."""

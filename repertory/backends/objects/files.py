@@ -8,7 +8,7 @@ import stat
 import unicodedata
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cached_property, partial
+from functools import partial
 from hashlib import blake2b
 from io import FileIO
 from itertools import count
@@ -70,11 +70,11 @@ class FileObjectStore(StepwiseObjects):
     """
 
     def __init__(self, root: str | os.PathLike[str], *, busy_timeout_s: float = 5.0) -> None:
-        """A relative `root` is resolved against the current folder when the store is first used.
+        """A relative `root` is resolved against the current folder at once.
 
         `busy_timeout_s` is how long to wait for other writers of the same object.
         """
-        self._root = Path(root)
+        self._root = Path(root).absolute()
         self._tree = FileTree(self._root)
         self._busy_timeout_s = busy_timeout_s
         self._closed = False
@@ -171,12 +171,7 @@ class FileTree:
     """The objects below one root. Keys were checked before. For any number of threads and processes at once."""
 
     def __init__(self, root: Path) -> None:
-        self._given_root = root
-
-    @cached_property
-    def _root(self) -> Path:
-        """Resolved once, at the first use, in the thread that may ask for the current folder."""
-        return self._given_root.absolute()
+        self._root = root
 
     def get(self, key: str, large: ExitStack) -> StoredObject | int:
         """Read an object: no writes, no locks. For a large one, a descriptor that `large` closes: it always reads one

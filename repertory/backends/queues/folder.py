@@ -118,7 +118,7 @@ class FolderQueue:
     def __init__(self, folder: str | os.PathLike[str], *, lease_s: float = 30.0) -> None:
         if not lease_s > 0:
             raise Invalid("lease_s is a positive number of seconds", got=lease_s)
-        self._folder = Path(folder)
+        self._folder = Path(folder).absolute()
         self._lease_s = lease_s
         self._held: dict[str, int] = {}
         """Descriptors of the files of jobs that this object has, by the name of the file. Each holds a lock."""

@@ -63,7 +63,7 @@ class SQLiteQueue:
     def __init__(self, path: str | os.PathLike[str], *, lease_s: float = 30.0, busy_timeout_s: float = 5.0) -> None:
         if not lease_s > 0:
             raise Invalid("lease_s is a positive number of seconds", got=lease_s)
-        self._path = Path(path)
+        self._path = Path(path).absolute()
         self._lease_s = lease_s
         self._busy_timeout_s = busy_timeout_s
         self._thread = OwningThread(f"repertory {self._path.name}")

@@ -84,7 +84,7 @@ class SQLiteSessionStore(SessionStore):
         `alongside` makes the component whose tables share the file and its commits; called with the path, on the
         store's thread, when the database is opened.
         """
-        self._path = Path(path)
+        self._path = Path(path).absolute()
         self._owner = check_id(owner, "owner")
         self._busy_timeout_s = busy_timeout_s
         self._make_alongside = alongside
@@ -280,23 +280,23 @@ class SQLiteSessionStore(SessionStore):
 
     def _worked(self, work: Callable[[Journals], T], nothing: T) -> T:
         if self._journals is None and not os.path.lexists(self._path):
-            refuse_lost(self._path.absolute())
+            refuse_lost(self._path)
             return nothing
         return work(self._opened())
 
     async def corrupt_files(self) -> Sequence[str]:
         """The damaged files that were moved aside, oldest first."""
-        return await self._thread.run(lambda: corrupt_files_of(self._path.absolute()))
+        return await self._thread.run(lambda: corrupt_files_of(self._path))
 
     def _rebuilt(self, keep: Callable[[SalvagedRows], Sequence[Row]]) -> str:
         self._close()
-        path, timeout_s = self._path.absolute(), self._busy_timeout_s
+        path, timeout_s = self._path, self._busy_timeout_s
         owner = f"{self._owner}-rebuilding"
         return rebuild(path, owner, keep, busy_timeout_s=timeout_s, alongside=self._alongside(path))
 
     def _opened(self) -> Journals:
         if self._journals is None:
-            path, timeout_s = self._path.absolute(), self._busy_timeout_s
+            path, timeout_s = self._path, self._busy_timeout_s
             self._journals = Journals(path, self._owner, busy_timeout_s=timeout_s, alongside=self._alongside(path))
         return self._journals
 
