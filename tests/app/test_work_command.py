@@ -61,7 +61,7 @@ def test_jobs_that_were_sent_are_done_and_what_was_set_aside_is_put_back(
     assert said(folder, "send", queue, *about, "--token", "one", "hello") == "one"
     said(folder, "send", queue, "--agent", "nobody", "--session", "t", "--token", "two", "hello")
     out = said(folder, "work", "some_service:make", "--queue", queue, "--until-empty", "--tries", "1", *trio)
-    assert "1 jobs finished, 0 given back, 1 set aside" in out
+    assert "1 job finished, 0 given back, 1 set aside" in out
     report = json.loads(said(folder, "queue", queue, "--json"))
     assert report["counts"] == {"waiting": 0, "taken": 0, "set_aside": 1}
     (kept,) = report["set_aside"]
@@ -80,7 +80,7 @@ def test_sigterm_finishes_the_turn_in_hand_and_a_drain_timeout_gives_back_what_t
     with started(*COMMAND, *work, folder=folder) as program:
         assert {program.wait_for("begun (.*)")[1] for _ in range(2)} == {"slow one", "endless one"}
         program.signal(signal.SIGTERM)
-        program.wait_for("1 jobs finished, 1 given back, 0 set aside")
+        program.wait_for("1 job finished, 1 given back, 0 set aside")
         assert program.exit_code() == 0
     assert "1 waiting, 0 in somebody's hands, 0 set aside." in said(folder, "queue", queue)
 
@@ -130,7 +130,7 @@ model = "offline"
 def test_work_takes_runtime_and_queue_from_the_configuration(folder: Path) -> None:
     (folder / "repertory.toml").write_text(CONFIGURATION)
     said(folder, "send", "sqlite:jobs.db", "--agent", "helper", "--session", "s", "My cat is called Byron.")
-    assert "1 jobs finished, 0 given back" in said(folder, "work", "--until-empty")
+    assert "1 job finished, 0 given back" in said(folder, "work", "--until-empty")
     assert "Byron" in said(folder, "sessions", "show", "s", "--at", "agents.db")
     assert "give a target or --config" in said(folder, "work", "some_service:make", "--config", "x.toml", code=1)
     (folder / "repertory.toml").write_text(CONFIGURATION.replace("concurrency = 4", "concurrency = -4"))

@@ -185,7 +185,13 @@ def _sign(each: MessageDifference) -> str:
 
 
 def _cost(cost: Cost) -> str:
-    return f"{cost.answers} answers used {cost.input_tokens} input tokens and {cost.output_tokens} output tokens"
+    answers = counted(cost.answers, "answer")
+    return f"{answers} used {cost.input_tokens} input tokens and {cost.output_tokens} output tokens"
+
+
+def counted(count: int, one: str) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{count} {one if count == 1 else f'{one}s'}"
 
 
 def health_lines(report: DoctorReport) -> Iterator[str]:
