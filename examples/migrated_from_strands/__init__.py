@@ -1,0 +1,1 @@
+"""The same program before and after it moved from strands-agents to Repertory."""
