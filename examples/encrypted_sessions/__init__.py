@@ -1,0 +1,1 @@
+"""An advice line whose conversations are encrypted at rest."""

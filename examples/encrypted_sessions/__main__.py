@@ -1,0 +1,7 @@
+"""`python -m examples.encrypted_sessions`."""
+
+import sys
+
+from .advice_line import main
+
+sys.exit(main())
