@@ -1,0 +1,1 @@
+"""An agent that many people share, each with an allowance for the day."""
