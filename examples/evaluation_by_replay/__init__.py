@@ -1,0 +1,1 @@
+"""Stored conversations answered again by other models and prompts, side by side."""
