@@ -13,7 +13,7 @@ VENV := .venv/.installed$(if $(PYTHON),-$(subst /,_,$(PYTHON)))
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 PEERS := $(if $(wildcard tests/peers/package-lock.json),tests/peers/node_modules/.installed)
 
-.PHONY: help venv peers demo cluster-demo fast test check lint types contracts documents docs format audit bench soak lock clean
+.PHONY: help venv peers demo cluster-demo fast test check lint types contracts documents docs dist format audit bench soak lock clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -73,6 +73,9 @@ documents: $(VENV) ## Run the examples of the documents, and check their links, 
 
 docs: $(VENV) ## Build the site of the documents into build/site, offline
 	@$(RUN) scripts/site.py
+
+dist: $(VENV) ## Build wheel, source archive, list of components and checksums into dist
+	@$(RUN) scripts/dist.py
 
 format: $(VENV) ## Rewrite the files as ruff wants them
 	@$(RUN) -m ruff check --fix .
