@@ -288,8 +288,8 @@ class _JobTable:
         self._execute("DELETE FROM jobs WHERE session = ? AND agent = ? AND token = ? AND aside_at IS NOT NULL", key)
         stored = self._execute(
             "INSERT INTO jobs (session, agent, token, job, place, due_at, head)"
-            f" VALUES (?, ?, ?, ?, max({_NOW}, ?5), max({_NOW}, ?5), 0) ON CONFLICT DO NOTHING",
-            (*key, text, job.not_before or 0.0),
+            f" VALUES (?, ?, ?, ?, max({_NOW}, ?), max({_NOW}, ?), 0) ON CONFLICT DO NOTHING",
+            (*key, text, job.not_before or 0.0, job.not_before or 0.0),
         )
         if stored.rowcount == 1:
             self._choose_head(job.session_id)
@@ -365,10 +365,10 @@ class _JobTable:
     def _next(self, session: str) -> int | None:
         """The job of a session that somebody has, or else its first."""
         found = self._execute(
-            "SELECT id FROM jobs WHERE session = ?1 AND head = 1 AND claim IS NOT NULL AND aside_at IS NULL"
-            " UNION ALL SELECT * FROM (SELECT id FROM jobs WHERE session = ?1 AND aside_at IS NULL"
+            "SELECT id FROM jobs WHERE session = ? AND head = 1 AND claim IS NOT NULL AND aside_at IS NULL"
+            " UNION ALL SELECT * FROM (SELECT id FROM jobs WHERE session = ? AND aside_at IS NULL"
             " ORDER BY place, id LIMIT 1) LIMIT 1",
-            (session,),
+            (session, session),
         ).fetchone()
         return None if found is None else int(found[0])
 

@@ -94,8 +94,8 @@ class MemoryDatabase:
         """
         with self._writing():
             found = self._connection.execute(
-                "SELECT id FROM memory_conversations WHERE scope = ? AND session = ? AND (?3 IS NULL OR agent = ?3)",
-                (self._scope_key(), session_id, agent_id),
+                "SELECT id FROM memory_conversations WHERE scope = ? AND session = ? AND (? IS NULL OR agent = ?)",
+                (self._scope_key(), session_id, agent_id, agent_id),
             ).fetchall()
             count = forget_turns(
                 self._connection, [key for (key,) in found], self._scope_key(), None if seq is None else [seq]

@@ -168,10 +168,10 @@ def _not_taken(connection: sqlite3.Connection, conversation: int, turns: Sequenc
 
 def _forgotten(connection: sqlite3.Connection, conversation: int, sources: Sequence[tuple[int, float | None]]) -> bool:
     statement = (
-        "SELECT 1 FROM memory_forgotten WHERE conversation = ?1 AND seq = ?2"
-        " AND (?3 IS NULL OR said_at IS NULL OR said_at = ?3)"
+        "SELECT 1 FROM memory_forgotten WHERE conversation = ? AND seq = ?"
+        " AND (? IS NULL OR said_at IS NULL OR said_at = ?)"
     )
-    return any(connection.execute(statement, (conversation, *source)).fetchone() for source in sources)
+    return any(connection.execute(statement, (conversation, seq, at, at)).fetchone() for seq, at in sources)
 
 
 def _note_sources(connection: sqlite3.Connection, entry: int, conversation: int, numbers: Iterable[int]) -> None:
@@ -307,9 +307,9 @@ def forget_turns(
 def refuse_from_now_on(connection: sqlite3.Connection, conversation: int, seq: int, said_at: float | None) -> None:
     """Never store that turn, or anything extracted from it, again. Without a time: any turn with its number."""
     connection.execute(
-        "INSERT INTO memory_forgotten (conversation, seq, said_at) SELECT ?1, ?2, ?3 WHERE NOT EXISTS"
-        " (SELECT 1 FROM memory_forgotten WHERE conversation = ?1 AND seq = ?2 AND said_at IS ?3)",
-        (conversation, seq, said_at),
+        "INSERT INTO memory_forgotten (conversation, seq, said_at) SELECT ?, ?, ? WHERE NOT EXISTS"
+        " (SELECT 1 FROM memory_forgotten WHERE conversation = ? AND seq = ? AND said_at IS ?)",
+        (conversation, seq, said_at, conversation, seq, said_at),
     )
 
 
@@ -337,14 +337,14 @@ def _without_sightings(connection: sqlite3.Connection, turns: Iterable[tuple[int
     facts = {entry for entry, _ in touched}
     left = {fact for fact in facts if connection.execute(_SEEN, (fact,)).fetchone() is not None}
     for fact in left:
-        connection.execute(_MOVE, (fact,))
+        connection.execute(_MOVE, (fact, fact))
     return facts - left
 
 
 _SEEN = "SELECT 1 FROM memory_entries WHERE id = ? AND seen > 0"
 _MOVE = (
     "UPDATE memory_entries SET conversation ="
-    " (SELECT conversation FROM memory_sources WHERE entry = ?1 ORDER BY sighting LIMIT 1) WHERE id = ?1"
+    " (SELECT conversation FROM memory_sources WHERE entry = ? ORDER BY sighting LIMIT 1) WHERE id = ?"
 )
 """A remaining fact belongs to the conversation of its earliest remaining source."""
 

@@ -153,10 +153,10 @@ def pending(connection: sqlite3.Connection, scope: str, limit: int) -> list[Pend
     """The oldest entries of the scope that are newer than all entries with a vector: vectors are made in order."""
     rows = connection.execute(
         "SELECT entries.id, trim(heading || ' ' || content) FROM memory_entries AS entries"
-        " WHERE scope = (SELECT id FROM memory_scopes WHERE name = ?1) AND entries.id > coalesce((SELECT max(entry)"
-        " FROM memory_vectors WHERE scope = (SELECT id FROM memory_scopes WHERE name = ?1)), 0)"
-        " ORDER BY entries.id LIMIT ?2",
-        (scope, limit),
+        " WHERE scope = (SELECT id FROM memory_scopes WHERE name = ?) AND entries.id > coalesce((SELECT max(entry)"
+        " FROM memory_vectors WHERE scope = (SELECT id FROM memory_scopes WHERE name = ?)), 0)"
+        " ORDER BY entries.id LIMIT ?",
+        (scope, scope, limit),
     )
     return [Pending(*row) for row in rows]
 
@@ -165,8 +165,8 @@ def store(connection: sqlite3.Connection, made: Iterable[tuple[int, bytes]]) -> 
     """Store vectors of entries; vectors of entries that were forgotten meanwhile are dropped."""
     connection.executemany(
         "INSERT OR REPLACE INTO memory_vectors (entry, scope, vector)"
-        " SELECT id, scope, ?2 FROM memory_entries WHERE id = ?1",
-        made,
+        " SELECT id, scope, ? FROM memory_entries WHERE id = ?",
+        ((vector, entry) for entry, vector in made),
     )
 
 

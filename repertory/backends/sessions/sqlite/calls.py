@@ -23,7 +23,7 @@ _WAITING_INDEX = "CREATE INDEX IF NOT EXISTS calls_waiting ON calls (id) WHERE o
 _TAKEN_INDEX = "CREATE UNIQUE INDEX IF NOT EXISTS calls_taken ON calls (session) WHERE owner IS NOT NULL"
 _NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 _COLUMNS = "session, agent, token, call, created_at, tries, error, parked_at IS NOT NULL"
-_ONE = "session = ?1 AND agent = ?2 AND token = ?3 AND owner = ?4"
+_ONE = "session = ? AND agent = ? AND token = ? AND owner = ?"
 
 Alive: TypeAlias = Callable[[str], bool]
 """Says of an owner's name whether it is alive."""
@@ -78,7 +78,7 @@ class CallTable:
             self._connection.execute(
                 "UPDATE calls SET owner = NULL, tries = tries + 1, ended = ended + 1,"
                 f" parked_at = CASE WHEN ended + 1 >= {POISON_OWNERS} THEN {_NOW} END,"
-                f" error = CASE WHEN ended + 1 >= {POISON_OWNERS} THEN ?1 ELSE error END WHERE owner = ?2",
+                f" error = CASE WHEN ended + 1 >= {POISON_OWNERS} THEN ? ELSE error END WHERE owner = ?",
                 (ENDED_TEXT, dead),
             )
         keys = [each.key for each in self._next(limit, agents)]
@@ -93,9 +93,9 @@ class CallTable:
     def again(self, owner: str, call: BoxedCall, after_s: float, error: str, *, park: bool) -> None:
         """See the port."""
         self._connection.execute(
-            f"UPDATE calls SET owner = NULL, tries = tries + 1, not_before = {_NOW} + ?5, error = ?6,"
-            f" parked_at = CASE WHEN ?7 THEN {_NOW} END WHERE {_ONE}",
-            (call.session_id, call.agent_id, call.token, owner, after_s, error, park),
+            f"UPDATE calls SET owner = NULL, tries = tries + 1, not_before = {_NOW} + ?, error = ?,"
+            f" parked_at = CASE WHEN ? THEN {_NOW} END WHERE {_ONE}",
+            (after_s, error, park, call.session_id, call.agent_id, call.token, owner),
         )
 
     def untake(self, owner: str, calls: Sequence[BoxedCall]) -> None:

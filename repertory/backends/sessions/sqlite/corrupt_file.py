@@ -142,7 +142,7 @@ class CorruptFile:
         """The row of a journal at a scanned position. Where pages are out of order, its key may not lead to it."""
         try:
             for statement in (OWN_ROW_AT, OWN_ROW_ANYWHERE):
-                values = self._connection.execute(statement, (position, agent_id, journal)).fetchone()
+                values = self._connection.execute(statement, (agent_id, position, journal)).fetchone()
                 if values is not None:
                     return unpacked(Row._make(values))
         except UNREADABLE as error:
@@ -161,7 +161,7 @@ class CorruptFile:
             found = _following(before, by_seq.get(seq, ()))
             if found is None and seq > 1:
                 places = [place for (place,) in self._read(_NUMBERED, (last, seq)) if isinstance(place, int)]
-                met = [(place, values) for place in places for values in self._read(ROW_AT, (place, agent_id))]
+                met = [(place, values) for place in places for values in self._read(ROW_AT, (agent_id, place))]
                 read = [(place, unpacked(Row._make(cast("tuple[Any, ...]", values)))) for place, values in met]
                 found = _following(before, read)
                 if found is not None:
@@ -252,8 +252,8 @@ _TABLE = (
     " position, previous, seq, kind, version, low, link, salt, body)"
 )
 _MOVE = (
-    "INSERT INTO quarantine SELECT ?1, journals.session, journals.agent, position, previous, rows.seq, kind, version,"
-    " low, link, salt, body FROM journals JOIN rows ON rows.journal = journals.id WHERE journals.session = ?2"
+    "INSERT INTO quarantine SELECT ?, journals.session, journals.agent, position, previous, rows.seq, kind, version,"
+    " low, link, salt, body FROM journals JOIN rows ON rows.journal = journals.id WHERE journals.session = ?"
 )
 _STRAYS = "SELECT count(*), min(position) FROM rows WHERE journal NOT IN (SELECT id FROM journals) HAVING count(*) > 0"
 _UNLINKED = (

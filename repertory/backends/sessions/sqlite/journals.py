@@ -536,10 +536,10 @@ class Journals:
             _, position, last = self._end_of(held, agent_id) if isinstance(held, OwnedLease) else (0, 0, 0)
             if not 0 < seq <= last:
                 continue
-            values = self._connection.execute(f"{LOAD} WHERE rows.seq = ?2", (position, seq, agent_id)).fetchone()
+            values = self._connection.execute(f"{LOAD} WHERE rows.seq = ?", (position, seq, agent_id, seq)).fetchone()
             gone = unpacked(Row._make(values)).without_content()
             self._connection.execute(
-                f"{CHAIN}UPDATE rows SET salt = ?3, body = ?4 WHERE position = (SELECT min(position) FROM chain)",
+                f"{CHAIN}UPDATE rows SET salt = ?, body = ? WHERE position = (SELECT min(position) FROM chain)",
                 (position, seq, gone.salt, gone.body),
             )
             erased.append((agent_id, seq))
@@ -669,7 +669,7 @@ class LeaseTable:
     def acquire_again(self, lease: Lease) -> OwnedLease | None:
         """None if somebody has owned the session since this lease was released, or it was deleted."""
         self._lock.acquire()
-        statement = "UPDATE sessions SET owner = ?1 WHERE name = ?2 AND generation = ?3 AND owner IS NULL"
+        statement = "UPDATE sessions SET owner = ? WHERE name = ? AND generation = ? AND owner IS NULL"
         values = self._owner, lease.session_id, lease.generation
         if lease.owner != self._owner or not self._connection.execute(statement, values).rowcount:
             return None

@@ -23,13 +23,13 @@ from repertory.errors import CorruptJournal
 
 CHAIN = (
     "WITH RECURSIVE chain (position, previous, journal, seq) AS ("
-    " SELECT position, previous, journal, seq FROM rows WHERE position = ?1"
+    " SELECT position, previous, journal, seq FROM rows WHERE position = ?"
     " UNION ALL SELECT rows.position, rows.previous, rows.journal, rows.seq FROM chain CROSS JOIN rows"
-    " ON rows.position = chain.previous WHERE rows.seq >= ?2 AND rows.seq = chain.seq - 1"
+    " ON rows.position = chain.previous WHERE rows.seq >= ? AND rows.seq = chain.seq - 1"
     " AND rows.journal = chain.journal) "
 )
-"""The positions of a journal's rows from the one at ?1 back to sequence number ?2. It stops at a row that is not the
-expected one, so it returns at most as many rows as the first one's number says, whatever `previous` says.
+"""`(position, seq)`: the positions of a journal's rows from that one back to that number. It stops at a row that is not
+the expected one, so it returns at most as many rows as the first one's number says, whatever `previous` says.
 """
 
 _COLUMNS = (
@@ -39,18 +39,21 @@ _COLUMNS = (
 )
 """A row's columns with the types that we write. Damage, or an edit, may have left values of other types."""
 
-LOAD = f"{CHAIN}SELECT ?3, {_COLUMNS} FROM chain CROSS JOIN rows ON rows.position = chain.position"
+LOAD = f"{CHAIN}SELECT ?, {_COLUMNS} FROM chain CROSS JOIN rows ON rows.position = chain.position"
+"""`(position, seq, agent)`: the rows of that chain, each behind the agent."""
 
-ROW_AT = f"SELECT ?2, {_COLUMNS} FROM rows WHERE position = ?1"
-OWN_ROW_AT = f"{ROW_AT} AND journal = ?3"
-OWN_ROW_ANYWHERE = f"SELECT ?2, {_COLUMNS} FROM rows WHERE +position = ?1 AND journal = ?3 LIMIT 1"
+ROW_AT = f"SELECT ?, {_COLUMNS} FROM rows WHERE position = ?"
+"""`(agent, position)`."""
+
+OWN_ROW_AT = f"{ROW_AT} AND journal = ?"
+OWN_ROW_ANYWHERE = f"SELECT ?, {_COLUMNS} FROM rows WHERE +position = ? AND journal = ? LIMIT 1"
 """The same, with a scan of every row."""
 
-_SCAN = f"SELECT ?1, {_COLUMNS} FROM rows WHERE position BETWEEN ?2 AND ?3 AND journal = ?2 ORDER BY position"
+_SCAN = f"SELECT ?, {_COLUMNS} FROM rows WHERE position BETWEEN ? AND ? AND journal = ? ORDER BY position"
 """The rows of a whole journal, by scanning past those of others."""
 
 _LABELS = (
-    f"SELECT previous, ?1, {_COLUMNS} FROM rows WHERE journal = ?2 AND kind = 10 AND salt != x'' AND position <= ?3"
+    f"SELECT previous, ?, {_COLUMNS} FROM rows WHERE journal = ? AND kind = 10 AND salt != x'' AND position <= ?"
     " ORDER BY position"
 )
 """The snapshots of a journal, by the index of snapshots."""
@@ -117,7 +120,7 @@ class JournalReader:
         head = self._heads.of(journal)
         low = self._low(journal, head, session_id, agent_id)
         if whole and is_dense(journal, head):
-            found = self._connection.execute(_SCAN, (agent_id, journal, head.position))
+            found = self._connection.execute(_SCAN, (agent_id, journal, head.position, journal))
             return self._complete(unpack_rows(list(map(Row._make, found))), 1, head.seq, session_id, agent_id)
         return self._stretch(session_id, agent_id, head, 1 if whole else low)
 
@@ -251,7 +254,7 @@ class JournalReader:
         return found is not None and link_of(found[0] or b"", row) == row.link
 
     def _row(self, journal: int, position: int, agent_id: str) -> Row:
-        found = self._connection.execute(OWN_ROW_AT, (position, agent_id, journal)).fetchone()
+        found = self._connection.execute(OWN_ROW_AT, (agent_id, position, journal)).fetchone()
         if found is None:
             raise self._corrupt("a row is missing", agent=agent_id, position=position)
         return unpacked(Row._make(found))
