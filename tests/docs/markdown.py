@@ -9,6 +9,11 @@ A comment on the line before a fence says what a block is:
 - `<!-- tree -->`: a drawing of folders;
 - `<!-- turn -->`: a drawing of the phases of a turn.
 
+A comment that belongs to no fence, before a paragraph:
+
+- `<!-- files of: PAGE -->`: the console blocks also find the files of another page, and of the pages that it names, as
+  that page left them. Nothing is run of it.
+
 Without one, a `python` block is a program of its own, and a `console` block is what somebody types and sees: commands
 behind `$ `, their continuation lines behind `> `, and their output.
 """
@@ -25,6 +30,7 @@ _FENCE = re.compile(
     r"(?:^<!-- (?P<mark>[a-z ]+)(?:: (?P<note>[^\n]+))? -->\n+)?^```(?P<language>[a-z]*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+_FILES_OF = re.compile(r"^<!-- files of: (?P<page>[^\n]+) -->$", re.MULTILINE)
 _LINK = re.compile(r"\]\((?!https?://|mailto:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]*))?\)")
 
 
@@ -91,6 +97,16 @@ def blocks(document: Path) -> list[Block]:
         )
         for match in _FENCE.finditer(text)
     ]
+
+
+def files_before(document: Path) -> dict[str, str]:
+    """The files that a document takes from other pages, by name: what the last of these pages says of each."""
+    found: dict[str, str] = {}
+    for match in _FILES_OF.finditer(document.read_text(encoding="utf-8")):
+        page = document.parent / match["page"]
+        found |= files_before(page)
+        found |= {block.note: block.text for block in blocks(page) if block.mark == "file"}
+    return found
 
 
 def examples(document: Path) -> list[Example]:

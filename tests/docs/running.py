@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+from tests.postgres_server import NAME, PostgresServer
 from tests.source_tree import ROOT
 
 
@@ -26,6 +27,13 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
         "COLUMNS": "100",
         **more,
     }
+
+
+def in_postgres(server: PostgresServer) -> dict[str, str]:
+    """A new database `agents`, which the environment names."""
+    server.sql("DROP DATABASE IF EXISTS agents")
+    server.sql("CREATE DATABASE agents")
+    return {"PGHOST": "127.0.0.1", "PGPORT": str(server.port), "PGUSER": NAME}
 
 
 def agrees(shown: str, printed: str) -> bool:

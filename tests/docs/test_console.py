@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.docs.markdown import Block, blocks, documents
-from tests.docs.running import agrees, environment
+from tests.docs.markdown import Block, blocks, documents, files_before
+from tests.docs.running import agrees, environment, in_postgres
 from tests.source_tree import ROOT
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(120)]
@@ -73,6 +73,10 @@ def script(page: Path, folder: Path) -> tuple[str, list[tuple[Block, Command]]]:
     """The page's commands as one bash script, which writes the output of each to a file of its own."""
     lines: list[str] = []
     run: list[tuple[Block, Command]] = []
+    for number, (name, content) in enumerate(files_before(page).items()):
+        stored = folder / f"before-{number}"
+        stored.write_text(content, encoding="utf-8")
+        lines += [f"mkdir -p $(dirname {name})", f"cp {stored} {name}"]
     for number, block in enumerate(blocks(page)):
         if block.mark == "file":
             stored = folder / f"block-{number}"
@@ -87,6 +91,12 @@ def script(page: Path, folder: Path) -> tuple[str, list[tuple[Block, Command]]]:
                 else:
                     lines += [f"{{\n{command.text}\n}} > {output} 2>&1", f"echo $? > {output}.status"]
     return "\n".join(lines) + "\n", run
+
+
+def needs_postgres(page: Path) -> bool:
+    """Whether what runs of a page speaks of PostgreSQL: then it gets a database."""
+    run = [b for b in blocks(page) if b.mark == "file" or (b.language == "console" and b.mark != "not executed")]
+    return any("postgres" in text.lower() for text in [*(b.text for b in run), *files_before(page).values()])
 
 
 @contextmanager
@@ -104,18 +114,19 @@ def port_to_itself(page: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) -> None:
+def test_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     folder, kept = tmp_path / "shell", tmp_path / "kept"
     folder.mkdir()
     kept.mkdir()
     text, run = script(page, kept)
     complaints = kept / "stderr"
     held, holding = os.pipe()
+    database = in_postgres(request.getfixturevalue("postgres")) if needs_postgres(page) else {}
     with port_to_itself(page), complaints.open("w") as stderr:
         shell = subprocess.Popen(
             ["bash", "-c", text],
             cwd=folder,
-            env=environment(folder),
+            env=environment(folder, **database),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,

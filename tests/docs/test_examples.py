@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.markdown import Example, documents, examples
-from tests.docs.running import agrees, environment
-from tests.postgres_server import NAME, PostgresServer
+from tests.docs.running import agrees, environment, in_postgres
 from tests.source_tree import ROOT
 
 pytestmark = pytest.mark.real_time
@@ -82,17 +81,10 @@ def test_program_in_a_document_runs_and_prints_what_is_shown(
     program.write_text(example.source, encoding="utf-8")
     folder = tmp_path / "empty"
     folder.mkdir()
-    place = _in_postgres(request.getfixturevalue("postgres")) if "Postgres" in example.source else {}
+    place = in_postgres(request.getfixturevalue("postgres")) if "Postgres" in example.source else {}
     done = _run(folder, "-c", RUN, example.place.rpartition(":")[0], str(program), loop, **place)
     assert done.returncode == 0, f"{example.place}\n{done.stdout}{done.stderr}"
     assert agrees(example.prints or "", done.stdout), f"{example.place}\n{done.stdout}"
-
-
-def _in_postgres(server: PostgresServer) -> dict[str, str]:
-    """A new database, which the environment names."""
-    server.sql("DROP DATABASE IF EXISTS agents")
-    server.sql("CREATE DATABASE agents")
-    return {"PGHOST": "127.0.0.1", "PGPORT": str(server.port), "PGUSER": NAME}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
