@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import tomllib
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from tests.docs.markdown import links
 from tests.source_tree import ROOT
 
 FOLDERS = ["start", "tutorial", "concepts"]
+STEPS = sorted(path for path in (ROOT / "docs/tutorial").glob("*.md") if path.name != "index.md")
 
 
 def test_install_lists_every_extra() -> None:
@@ -23,3 +26,13 @@ def test_install_lists_every_extra() -> None:
 def test_an_index_leads_to_every_page_of_its_folder(folder: str) -> None:
     index = ROOT / "docs" / folder / "index.md"
     assert {path.name for path in index.parent.glob("*.md")} - {"index.md"} <= {path for path, _ in links(index)}
+
+
+def test_the_tutorial_has_eight_steps() -> None:
+    assert [path.name[:2] for path in STEPS] == [f"{number}-" for number in range(1, 9)]
+
+
+@pytest.mark.parametrize(("step", "following"), list(pairwise(STEPS)), ids=lambda path: path.stem)
+def test_a_step_leads_to_the_next_one_which_takes_its_files(step: Path, following: Path) -> None:
+    assert following.name in {path for path, _ in links(step)}
+    assert f"<!-- files of: {step.name} -->" in following.read_text(encoding="utf-8")
