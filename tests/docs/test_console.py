@@ -33,7 +33,12 @@ PAGES = [
 ]
 PORT = 8000
 """Where the documents' services listen: the pages that have one take turns."""
-PARSERS = {"json": json.loads, "toml": tomllib.loads, "yaml": lambda text: list(yaml.safe_load_all(text))}
+PARSERS = {
+    "json": json.loads,
+    "jsonl": lambda text: [json.loads(line) for line in text.splitlines()],
+    "toml": tomllib.loads,
+    "yaml": lambda text: list(yaml.safe_load_all(text)),
+}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Each line of JSON in docs/reference/formats/wire.md is read and written as it stands there.
+"""Each line of JSON of docs/reference/formats/wire.md is read and written as it stands there.
 
 Every kind of event has one.
 """
@@ -28,7 +28,7 @@ from tests.source_tree import PACKAGE, ROOT
 
 PAGE = ROOT / "docs/reference/formats/wire.md"
 LINES: list[dict[str, Any]] = [
-    json.loads(line) for block in blocks(PAGE) if block.language == "json" for line in block.text.splitlines()
+    json.loads(line) for block in blocks(PAGE) if block.language == "jsonl" for line in block.text.splitlines()
 ]
 
 
