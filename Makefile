@@ -58,7 +58,7 @@ audit: ## Look for published advisories about what requirements.lock names (need
 	@sh scripts/audit
 
 types: $(VENV) ## pyright over the package, mypy over tests/typing, both strict
-	@echo "check: pyright, strict, over repertory"
+	@echo "check: pyright, strict, over repertory and the examples in folders"
 	@$(RUN) -m pyright --project pyproject.toml
 	@echo "check: mypy, strict, over tests/typing"
 	@$(RUN) -m mypy

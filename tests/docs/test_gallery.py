@@ -1,0 +1,73 @@
+"""The gallery in examples/: every folder with a README is a program that runs as its README shows.
+
+`test_console.py` types the commands of the READMEs; here is what it cannot see.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import blocks, prose
+from tests.source_tree import ROOT
+
+GALLERY = sorted(readme.parent for readme in (ROOT / "examples").glob("*/README.md"))
+TEXT_LINES_MAX = 15
+LINES_MAX = 320
+"""Of a whole example, without its README and what is no program."""
+by_name = pytest.mark.parametrize("folder", GALLERY, ids=lambda folder: folder.name)
+
+
+def sources(folder: Path) -> dict[Path, str]:
+    """The programs of an example."""
+    return {path: path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py"))}
+
+
+@by_name
+def test_the_readme_is_short_and_shows_a_run_whose_output_is_compared(folder: Path) -> None:
+    readme = folder / "README.md"
+    text = [line for line in prose(readme).splitlines() if line.strip() and not line.startswith("#")]
+    assert len(text) <= TEXT_LINES_MAX
+    assert any(block.language == "console" and block.mark != "not executed" for block in blocks(readme))
+    assert f"examples.{folder.name}" in readme.read_text(encoding="utf-8")
+
+
+@by_name
+def test_an_example_is_a_program_to_start_from_and_not_a_project(folder: Path) -> None:
+    programs = sources(folder)
+    assert programs
+    assert sum(len(text.splitlines()) for text in programs.values()) <= LINES_MAX
+    for path, text in programs.items():
+        assert text.startswith('"""'), f"{path.name} says nothing of itself"
+
+
+@by_name
+def test_a_real_model_is_one_setting(folder: Path) -> None:
+    told = (folder / "README.md").read_text(encoding="utf-8")
+    assert re.search(r"\b[A-Z_]*MODEL\b|Model\(", told), "the README does not say how to give it a real model"
+
+
+@by_name
+def test_no_example_names_the_files_of_another(folder: Path) -> None:
+    names = re.compile(r'Path\("([^"]+)"\)|["\']([\w./-]+\.db)["\']')
+    own = {name for text in sources(folder).values() for found in names.findall(text) for name in found if name}
+    for other in GALLERY:
+        if other != folder:
+            for text in sources(other).values():
+                assert not own & {name for found in names.findall(text) for name in found if name} - {".", ""}
+
+
+@by_name
+def test_the_index_links_to_every_example(folder: Path) -> None:
+    index = (ROOT / "examples/README.md").read_text(encoding="utf-8")
+    assert f"| [`{folder.name}`]({folder.name}/README.md) | " in index
+    assert f"| `{folder.name}` |" not in index
+
+
+def test_the_index_names_every_program_of_the_folder() -> None:
+    index = (ROOT / "examples/README.md").read_text(encoding="utf-8")
+    for path in sorted((ROOT / "examples").iterdir()):
+        if path.suffix == ".py" or (path.is_dir() and any(path.glob("[!_.]*"))):
+            assert f"({path.name}" in index, f"{path.name} is not listed"
