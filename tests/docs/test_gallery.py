@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.docs.markdown import blocks, prose
+from tests.docs.running import environment
 from tests.source_tree import ROOT
 
 GALLERY = sorted(readme.parent for readme in (ROOT / "examples").glob("*/README.md"))
@@ -71,3 +75,45 @@ def test_the_index_names_every_program_of_the_folder() -> None:
     for path in sorted((ROOT / "examples").iterdir()):
         if path.suffix == ".py" or (path.is_dir() and any(path.glob("[!_.]*"))):
             assert f"({path.name}" in index, f"{path.name} is not listed"
+
+
+def started(folder: Path, *command: str, **more: str) -> subprocess.Popen[str]:
+    """A process of an example, in a folder that is also its home."""
+    return subprocess.Popen(
+        [sys.executable, "-m", *command],
+        cwd=folder,
+        env=environment(folder, **more),
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def run(folder: Path, *command: str, **more: str) -> str:
+    """What an example prints."""
+    with started(folder, *command, **more) as process:
+        printed, _ = process.communicate(timeout=50)
+    assert process.returncode == 0, printed
+    return printed
+
+
+def lines(process: subprocess.Popen[str]) -> Iterator[str]:
+    """The lines that a process prints, as they come."""
+    assert process.stdout is not None
+    return map(str.strip, process.stdout)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("killed_at", ["planner works", "researcher works", "writer works"])
+def test_a_run_of_the_research_swarm_goes_on_after_a_kill(tmp_path: Path, killed_at: str) -> None:
+    asked = ("examples.research_swarm", "How do beavers change floods?")
+    with started(tmp_path, *asked) as process:
+        for line in lines(process):
+            if line == killed_at:
+                process.kill()
+                break
+    printed = run(tmp_path, *asked)
+    assert printed.count("(floods.txt)") == 2
+    (report,) = (tmp_path / "research_swarm_data/reports").iterdir()
+    assert report.read_text(encoding="utf-8") in printed
