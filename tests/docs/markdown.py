@@ -136,7 +136,11 @@ def links(document: Path) -> list[tuple[str, str]]:
 
 
 def anchors(document: Path) -> set[str]:
-    """The anchors that a reader can link to: one per heading, spelled as the usual renderers spell it."""
+    """The anchors that a reader can link to: one per heading, spelled as the usual renderers spell it.
+
+    An entry of the reference, `::: NAME`, has its name as its anchor.
+    """
     prose = _FENCE.sub("", document.read_text(encoding="utf-8"))
     headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    entries = re.findall(r"^::: (\S+)$", prose, re.MULTILINE)
+    return set(entries) | {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
