@@ -175,7 +175,8 @@ class SessionException(RepertoryError):
 class EventLoopException(RepertoryError):
     """The base of a turn's errors that a model's answer caused. The other base of the error says what to do next.
 
-    `request_state`: what a program gives that raises one itself; here it is empty, and `result.state` has it.
+    Args:
+        request_state: What a program gives that raises one itself; here it is empty, and `result.state` has it.
     """
 
     def __init__(self, original_exception: object = "", request_state: object = None, **fields: object) -> None:

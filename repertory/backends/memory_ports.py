@@ -41,11 +41,19 @@ class CompleteStore(MemoryStore, Protocol):
     """A store with every method, to be subclassed. What a subclass leaves as it is here, no manager calls."""
 
     async def add(self, content: str, metadata: EntryMetadata | None = None) -> object:
-        """Store one entry. Errors: `NotImplementedError` unless the subclass can."""
+        """Store one entry.
+
+        Raises:
+            NotImplementedError: Unless the subclass can.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not implement add.")
 
     async def add_messages(self, messages: Sequence[Message], context: AddMessagesContext | None = None) -> object:
-        """Take in a batch of messages. Errors: `NotImplementedError` unless the subclass can."""
+        """Take in a batch of messages.
+
+        Raises:
+            NotImplementedError: Unless the subclass can.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not implement add_messages.")
 
     async def initialize(self) -> None:

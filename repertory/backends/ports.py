@@ -49,13 +49,18 @@ def __getattr__(name: str) -> object:
 class Model(SdkModelMembers, ABC):
     """A language model. Subclass it to bring your own.
 
-    Order of a well-formed stream: `messageStart`, then per block `contentBlockStart` (may be left out for text),
-    any number of `contentBlockDelta`, `contentBlockStop`, then `messageStop`, then at most one `metadata`.
-    A stream that ends without `messageStop` is broken, never a short answer.
+    Order of a well-formed stream: `messageStart`, then per block `contentBlockStart` (may be left out for text), any
+    number of `contentBlockDelta`, `contentBlockStop`, then `messageStop`, then at most one `metadata`. A stream that
+    ends without `messageStop` is broken, never a short answer.
 
-    Errors: `Throttled`, `Unavailable` (retry), `ContextWindowOverflowException` (shorten), `ModelFailed` (give up).
-    Cancellation: closing the iterator must release the connection.
-    Source: Bedrock `ConverseStream`, and the model interface of the SDK whose users we serve.
+    Cancellation: closing the iterator must release the connection. Source: Bedrock `ConverseStream`, and the model
+    interface of the SDK whose users we serve.
+
+    Raises:
+        Throttled: If the service asks for fewer requests. Call again later, less often.
+        Unavailable: If the service or the store cannot be reached. Call again later.
+        ContextWindowOverflowException: If the conversation is too long for the model. Shorten it.
+        ModelFailed: If the model failed. Read its cause, and call again.
     """
 
     stateful: bool = False
@@ -173,10 +178,15 @@ class ToolContext(MayDefer):
         """Ask a person. The first call stops the tool and the turn waits; once there is an answer, the call returns it.
 
         The tool then runs again from its beginning, so ask before anything takes effect. `name` tells the questions of
-        one tool use apart; the same name is the same question. `reason` is shown to the person. `response`: an answer
-        that is known already. `expires_s`: how many seconds from now the question stays open. Errors: `Invalid` for a
-        value that is not JSON, and for two different questions with one name. Do not catch `InterruptException`: it is
-        what stops the tool.
+        one tool use apart; the same name is the same question. `reason` is shown to the person. Do not catch
+        `InterruptException`: it is what stops the tool.
+
+        Args:
+            response: An answer that is known already.
+            expires_s: How many seconds from now the question stays open.
+
+        Raises:
+            Invalid: For a value that is not JSON, and for two different questions with one name. Correct the argument.
         """
         if self.questions is None:
             raise Invalid("no person can be asked here: the tool was not called by an agent", name=name)
@@ -188,11 +198,18 @@ class ToolContext(MayDefer):
     ) -> str:
         """Have the session run a turn with this prompt at a time, even if nobody calls; returns the timer's id.
 
-        `at`: an aware datetime or epoch seconds; or `in_s`, seconds from now. `every_s`: again and again, at this
-        period. `id`: replaces the timer of that id; without one, every attempt at this tool use sets the same timer.
-        It is stored with the tool's result. Errors: `Invalid` outside a `Runtime` with SQLite, for wrong values, and
-        for more than 1,000 timers; `TooLarge` for a prompt above `limits["prompt_bytes"]`, or above 128 KiB with
-        those of all timers.
+        It is stored with the tool's result.
+
+        Args:
+            at: An aware datetime or epoch seconds; or `in_s`, seconds from now.
+            every_s: Again and again, at this period.
+            id: Replaces the timer of that id; without one, every attempt at this tool use sets the same timer.
+
+        Raises:
+            Invalid: Outside a `Runtime` with SQLite, for wrong values, and for more than 1,000 timers. Correct the
+                argument.
+            TooLarge: For a prompt above `limits["prompt_bytes"]`, or above 128 KiB with those of all timers. Give a
+                smaller value, or raise the bound.
         """
         if self.timers is None:
             raise Invalid(NOBODY_WAKES)
@@ -250,7 +267,8 @@ class OutputSchema(Protocol):
     def read(self, value: object) -> tuple[object, str]:
         """The model's answer (a JSON value, or its text) as the value that the caller asked for, and as JSON text.
 
-        Errors: `Invalid` with a message that the model can act on.
+        Raises:
+            Invalid: With a message that the model can act on. Correct the argument.
         """
         ...
 
@@ -425,13 +443,19 @@ class Maintained(Named, Protocol):
     async def asked_for(self) -> Sequence[str]:
         """The sessions that this object holds or is acquiring, and that others have asked for since the last call:
         `acquire` asks whenever it is refused with `SessionBusy`. An owner releases such a session when no turn of it
-        runs. Cheap: where requests cost money, it sends none beyond those that renew leases. Errors: `Unavailable`.
+        runs. Cheap: where requests cost money, it sends none beyond those that renew leases.
+
+        Raises:
+            Unavailable: If the service or the store cannot be reached. Call again later.
         """
         return ()
 
     async def acquire_again(self, lease: Lease) -> bool:
         """Own the session again under a lease that this object has released, if nobody has owned it since: then True,
-        and its journals are as the owner left them. False: nothing has changed; `acquire` it. Errors: `Unavailable`.
+        and its journals are as the owner left them. False: nothing has changed; `acquire` it.
+
+        Raises:
+            Unavailable: If the service or the store cannot be reached. Call again later.
         """
         del lease
         return False
@@ -455,7 +479,10 @@ class Maintained(Named, Protocol):
 
     async def load_at(self, session_id: str, agent_id: str, seq: int) -> Sequence[Row]:
         """Rows in order, from the `low` of the row at `seq` up to that row, with their current content. Empty when
-        there is no such row. Errors: those of `load`; `Invalid` where only whole journals can be read.
+        there is no such row. Errors: those of `load`.
+
+        Raises:
+            Invalid: Where only whole journals can be read. Correct the argument.
         """
         raise _unable(self, "read a position by itself", session_id)
 
@@ -471,13 +498,20 @@ class Waking(Named, Protocol):
         """Claim up to `limit` works of these agents that are due at `now` (epoch seconds), in sessions that no live
         owner has (one that this object owns: see `may_claim`), the longest due first. Each is then due again as
         `next_due` says, so that of many callers one gets it; parked work is left out. Releasing a session sets the
-        claims of its work back to 0. Errors: `Unavailable`.
+        claims of its work back to 0.
+
+        Raises:
+            Unavailable: If the service or the store cannot be reached. Call again later.
         """
         del now, limit, agents
         return ()
 
     async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
-        """What one session owes, or all do, the first due first, with what is parked. Errors: `Unavailable`."""
+        """What one session owes, or all do, the first due first, with what is parked.
+
+        Raises:
+            Unavailable: If the service or the store cannot be reached. Call again later.
+        """
         return ()
 
 
@@ -500,7 +534,9 @@ class Repairable(Named, Protocol):
         """Move all stored data of a session aside, unchanged, where no store reads it, and store these rows in its
         place: whole journals, from their first rows on. Returns the name of the moved data.
 
-        Errors: `NotFound`, `SessionBusy` (a live owner other than this object has it).
+        Raises:
+            NotFound: If there is none by that name. Check the name.
+            SessionBusy: If another process owns the session. Call again later, or let the other process release it.
         """
         raise _unable(self, "set anything aside", session_id)
 
@@ -514,7 +550,9 @@ class Repairable(Named, Protocol):
         """Move the whole store aside and build a new one from the rows that `keep` returns for each session (none: the
         session is left out). Returns the name of the moved data. `keep` is called in another thread.
 
-        Errors: `SessionBusy` when a live owner other than this object has a session there.
+        Raises:
+            SessionBusy: When a live owner other than this object has a session there. Call again later, or let the
+                other process release it.
         """
         raise _unable(self, "be made anew", None)
 
@@ -563,8 +601,12 @@ class Combined(Protocol):
     async def begin(self: SessionStore, session_id: str, rows: Sequence[Row]) -> None:
         """Store a new session that nobody owns: all rows, which begin its journals, or none.
 
-        Errors: `AlreadyExists` when `sessions` would list it; those of `acquire` and `append`; `LeaseLost` when another
-        owner was faster, or the rows do not begin journals.
+        Errors: those of `acquire` and `append`.
+
+        Raises:
+            AlreadyExists: When `sessions` would list it. Choose another id, or delete the old one first.
+            LeaseLost: When another owner was faster, or the rows do not begin journals. Open it again, and go on from
+                what is stored.
         """
         if await self.sessions(session_id):
             raise taken(session_id)
@@ -594,7 +636,12 @@ class SessionStore(Maintained, Waking, Combined, Shared, Repairable, Sealing, Pr
     """
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        """Become the owner. Errors: `SessionBusy` (a live owner; `takeover=True` fences it), `Unavailable`."""
+        """Become the owner. Errors: `takeover=True` fences it).
+
+        Raises:
+            SessionBusy: If a live owner has it. Call again later, or let the other process release it.
+            Unavailable: If the service or the store cannot be reached. Call again later.
+        """
         ...
 
     async def release(self, lease: Lease) -> None:
@@ -602,8 +649,10 @@ class SessionStore(Maintained, Waking, Combined, Shared, Repairable, Sealing, Pr
         ...
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
-        """Commit one group; one outcome per batch, in order. Errors: `Unavailable` (unknown whether anything is
-        stored).
+        """Commit one group; one outcome per batch, in order.
+
+        Raises:
+            Unavailable: If the service or the store cannot be reached. Call again later.
         """
         ...
 
@@ -618,7 +667,12 @@ class SessionStore(Maintained, Waking, Combined, Shared, Repairable, Sealing, Pr
         ...
 
     async def delete(self, session_id: str) -> None:
-        """Erase a session. Errors: `NotFound`, `SessionBusy` (owned by a live process other than this one)."""
+        """Erase a session.
+
+        Raises:
+            NotFound: If there is none by that name. Check the name.
+            SessionBusy: If another process owns the session. Call again later, or let the other process release it.
+        """
         ...
 
     async def aclose(self) -> None:
@@ -683,7 +737,11 @@ class Expect(Struct, frozen=True):
     """None: there must be no such object."""
 
     def check(self, found: str | None) -> str | None:
-        """The version that was found, if it is this one. Errors: `PreconditionFailed`."""
+        """The version that was found, if it is this one.
+
+        Raises:
+            PreconditionFailed: If the object is not as expected. Read again, and repeat the change.
+        """
         if found != self.version:
             text = "the object is not the one that was seen before"
             raise PreconditionFailed(text, key=self.key, wanted=self.version, found=found)
@@ -772,15 +830,22 @@ class ObjectStore(Protocol):
     def name(self) -> str: ...
 
     async def get(self, key: str) -> StoredObject:
-        """Read an object. Errors: `NotFound` with the key."""
+        """Read an object.
+
+        Raises:
+            NotFound: With the key. Check the name.
+        """
         ...
 
     async def put(self, key: str, body: bytes, condition: Condition) -> str:
         """Write an object and return its version.
 
-        Errors: `AlreadyExists` (`Create`), `PreconditionFailed` (`Update`: there is another version, or no object). A
-        put whose response was lost is recognised and counts as done, unless another writer has replaced the object
+        A put whose response was lost is recognised and counts as done, unless another writer has replaced the object
         since; then it is a conflict.
+
+        Raises:
+            AlreadyExists: If there is one already. Choose another id, or delete the old one first.
+            PreconditionFailed: If the object is not as expected. Read again, and repeat the change.
         """
         ...
 

@@ -108,8 +108,10 @@ class CallTrace(Protocol):
         ...
 
     def work(self, name: str, attributes: Mapping[str, Any], *, behind: bool = False) -> AbstractContextManager[object]:
-        """Other work for the call, such as a summary or a node. `behind`: the call has caused it and does not wait for
-        it, so it is a trace of its own, linked to the call.
+        """Other work for the call, such as a summary or a node.
+
+        Args:
+            behind: The call has caused it and does not wait for it, so it is a trace of its own, linked to the call.
         """
         ...
 

@@ -55,8 +55,10 @@ class ToolConnection(Protocol):
     """
 
     async def tools(self) -> Sequence[OfferedTool]:
-        """The server's tools now, in its order. Errors: `Failed` when it does not answer in time or answers with
-        nonsense.
+        """The server's tools now, in its order.
+
+        Raises:
+            Failed: When it does not answer in time or answers with nonsense. Read its cause.
         """
         ...
 
@@ -65,14 +67,19 @@ class ToolConnection(Protocol):
     ) -> ToolResult:
         """Run the named tool once. A refusal, or an answer that cannot be read, is an error result.
 
-        Errors: `TooLarge` for a result of more than `result_bytes` (`core/limits.py`).
+        Raises:
+            TooLarge: For a result of more than `result_bytes` (`core/limits.py`). Give a smaller value, or raise the
+                bound.
         """
         ...
 
     async def query(self, method: str, arguments: Mapping[str, object]) -> object:
         """Call any other method of the server's protocol, by the protocol's name for it.
 
-        Errors: `Failed`, `Invalid`, `TooLarge`.
+        Raises:
+            Failed: If the operation failed for another reason. Read its cause.
+            Invalid: For an argument that is not allowed. Correct the argument.
+            TooLarge: For a value above the bound. Give a smaller value, or raise the bound.
         """
         ...
 

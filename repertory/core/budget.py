@@ -62,10 +62,14 @@ class Budget:
         cost: float | None = None,
         prices: Mapping[str, tuple[float, float]] | None = None,
     ) -> None:
-        """`prices`: model id, or `*` for any other, to the prices of a million input and a million output tokens, in
-        the unit of `cost`.
+        """Make one.
 
-        Errors: `Invalid` for malformed limits or prices, and for a cost without prices.
+        Args:
+            prices: Model id, or `*` for any other, to the prices of a million input and a million output tokens, in the
+                unit of `cost`.
+
+        Raises:
+            Invalid: For malformed limits or prices, and for a cost without prices. Correct the argument.
         """
         self._total = _bound(total_tokens, "total_tokens")
         self._output = _bound(output_tokens, "output_tokens")
@@ -105,7 +109,8 @@ class Budget:
     def reached(self, model: str) -> str | None:
         """`used_up`, for a model call that is about to start: it must not start unless this is None.
 
-        Errors: `Invalid` for a model without a price, when the cost is limited.
+        Raises:
+            Invalid: For a model without a price, when the cost is limited. Correct the argument.
         """
         reason, unpriced = self.used_up, self._cost < math.inf and not self._has_price(model)
         self.refused += unpriced or reason is not None

@@ -73,8 +73,11 @@ class ToolResultEvent(TypedEvent):
     def __init__(
         self, tool_result: ToolResult, exception: Exception | None = None, *, backgrounded: bool = False
     ) -> None:
-        """`exception`: what the result says that it was. `backgrounded`: the tool goes on elsewhere, and this result
-        only says so.
+        """Make one.
+
+        Args:
+            exception: What the result says that it was.
+            backgrounded: The tool goes on elsewhere, and this result only says so.
         """
         super().__init__({"type": "tool_result", "tool_result": tool_result})
         self._exception = exception

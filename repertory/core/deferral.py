@@ -69,7 +69,11 @@ class DeferredTool:
     on_expiry: OnExpiry = "tell"
 
     def is_over(self, now: float) -> bool:
-        """Whether it has expired. `now`: epoch seconds."""
+        """Whether it has expired.
+
+        Args:
+            now: Epoch seconds.
+        """
         return self.expires_at is not None and now >= self.expires_at
 
 

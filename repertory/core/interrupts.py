@@ -57,7 +57,11 @@ class Interrupt:
         return fields if self.expires_at is None else {**fields, "expires_at": self.expires_at}
 
     def is_over(self, now: float) -> bool:
-        """True if it can no longer be answered. `now`: epoch seconds."""
+        """True if it can no longer be answered.
+
+        Args:
+            now: Epoch seconds.
+        """
         return self.expires_at is not None and now >= self.expires_at
 
 

@@ -26,8 +26,11 @@ ToolStatus = Literal["success", "error"]
 
 
 class ToolUse(TypedDict):
-    """The model asks for a tool. `input`: any JSON that the model produced. `reasoningSignature`: ties the reasoning
-    before it to the use, for services that want it back.
+    """The model asks for a tool.
+
+    Args:
+        input: Any JSON that the model produced.
+        reasoningSignature: Ties the reasoning before it to the use, for services that want it back.
     """
 
     toolUseId: str

@@ -237,12 +237,13 @@ class AgentResult:
     """The end of a turn. `str(result)` is the answer's text, citations included; the structured output as JSON if there
     is one; while a person is asked, the questions.
 
-    `stop_reason`: the model's (`end_turn`, `stop_sequence`, `guardrail_intervened`, ...), or `cancelled`, `interrupt`,
-    `limit_turns`, `limit_total_tokens`, `limit_output_tokens`, `limit_time`.
-    `message`: the final answer; None when the turn ended without one.
-    `state`: the request state that callback handlers, hooks and tools wrote into.
-    `structured_output`: the model's structured output, when the caller asked for it.
-    `replayed`: True if the turn had been answered before under the same idempotency token; then nothing ran again.
+    Args:
+        stop_reason: The model's (`end_turn`, `stop_sequence`, `guardrail_intervened`, ...), or `cancelled`,
+            `interrupt`, `limit_turns`, `limit_total_tokens`, `limit_output_tokens`, `limit_time`.
+        message: The final answer; None when the turn ended without one.
+        state: The request state that callback handlers, hooks and tools wrote into.
+        structured_output: The model's structured output, when the caller asked for it.
+        replayed: True if the turn had been answered before under the same idempotency token; then nothing ran again.
     """
 
     stop_reason: str
@@ -321,7 +322,8 @@ class AgentResult:
     def from_dict(cls, data: Mapping[str, Any]) -> AgentResult:
         """The result that `to_dict` gave; a structured output is its JSON. Unknown keys are passed over.
 
-        Errors: `Invalid` (a TypeError) for anything else.
+        Raises:
+            Invalid: For anything else. Correct the argument.
         """
         try:
             fields = whole_fields_in(data)

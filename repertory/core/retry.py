@@ -147,7 +147,8 @@ class StorePatience:
     """What a session does while its store is down, slow or full. New records wait in memory, and are stored in order
     when the store is back.
 
-    Errors: `Invalid` for values that are not positive or not finite.
+    Raises:
+        Invalid: For values that are not positive or not finite. Correct the argument.
     """
 
     wait_s: float = 30.0

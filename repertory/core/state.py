@@ -39,10 +39,15 @@ class AgentState:
     def __init__(
         self, initial_state: Mapping[str, object] | None = None, *, value_bytes: int = VALUE_BYTES_MAX
     ) -> None:
-        """Start from `initial_state`, which is no change: a stored state replaces it. `value_bytes`: the largest weight
-        of one value, its bytes plus 256 for each text, number, list and object in it.
+        """Start from `initial_state`, which is no change: a stored state replaces it.
 
-        Errors: `Invalid` (a ValueError) when they are not JSON, `TooLarge`.
+        Args:
+            value_bytes: The largest weight of one value, its bytes plus 256 for each text, number, list and object in
+                it.
+
+        Raises:
+            Invalid: When they are not JSON. Correct the argument.
+            TooLarge: For a value above the bound. Give a smaller value, or raise the bound.
         """
         self._value_bytes = value_bytes
         self._values = {
@@ -61,8 +66,10 @@ class AgentState:
     def set(self, key: str, value: object) -> None:
         """Store a copy of `value`; tuples become lists at once, as after a restart.
 
-        Errors: `Invalid` when the key is not a non-empty string or the value is not JSON (NaN and infinities are not),
-        `TooLarge` for a value above the bound.
+        Raises:
+            Invalid: When the key is not a non-empty string or the value is not JSON (NaN and infinities are not).
+                Correct the argument.
+            TooLarge: For a value above the bound. Give a smaller value, or raise the bound.
         """
         checked = json_copy(value, self._value_bytes)
         key = _checked_key(key)

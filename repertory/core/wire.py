@@ -44,7 +44,10 @@ def error_from_json(data: Mapping[str, object]) -> Exception:
     """The error that `error_to_json` gave, of the same class, with the same text and fields; it can be raised.
 
     A class of a later release is the group's class here, and `type_name` has its name. A class that is neither public
-    in `repertory.errors` nor one of Python's is `Failed`, whose text names it. Errors: `Invalid` for anything else.
+    in `repertory.errors` nor one of Python's is `Failed`, whose text names it.
+
+    Raises:
+        Invalid: For anything else. Correct the argument.
     """
     try:
         return error_in(_unmarked(data), any_run_in)
@@ -53,7 +56,11 @@ def error_from_json(data: Mapping[str, object]) -> Exception:
 
 
 def event_to_json(event: Mapping[str, object]) -> dict[str, Json]:
-    """An event of `stream_async` as JSON, whatever is in it. Errors: `Invalid` for what is no dictionary."""
+    """An event of `stream_async` as JSON, whatever is in it.
+
+    Raises:
+        Invalid: For what is no dictionary. Correct the argument.
+    """
     if not isinstance(cast("object", event), Mapping):
         raise Invalid("an event is a dictionary", got=type(event).__name__)
     made = json_object(json_or(dict(event), _written))
@@ -66,8 +73,11 @@ def event_to_json(event: Mapping[str, object]) -> dict[str, Json]:
 def event_from_json(data: Mapping[str, object], run_result: type[MultiAgentResult] = MultiAgentResult) -> TurnEvent:
     """The event that `event_to_json` gave, with results, interrupts and errors as objects.
 
-    `run_result`: what the result of a run is read as; `GraphResult` or `SwarmResult`, if that was called. Errors:
-    `Invalid` for a malformed event.
+    Args:
+        run_result: What the result of a run is read as; `GraphResult` or `SwarmResult`, if that was called.
+
+    Raises:
+        Invalid: For a malformed event. Correct the argument.
     """
     try:
         return _event_in(_unmarked(data), run_result)

@@ -177,7 +177,11 @@ class Context:
         return current_trace()
 
     def sibling(self, name: str) -> ActorRef[object]:
-        """The child of the same supervisor with that name. Errors: `NotFound`."""
+        """The child of the same supervisor with that name.
+
+        Raises:
+            NotFound: If there is none by that name. Check the name.
+        """
         return self._keeper.find(name)
 
     @property
@@ -201,8 +205,10 @@ class Context:
     def defer(self) -> ReplySlot[object]:
         """Answer the ask that is being handled after this turn; the handler then returns `carry_on()`.
 
-        A slot that is still open at the end of the incarnation fails with `ActorDead`. Errors: `Invalid` outside an
-        ask's turn.
+        A slot that is still open at the end of the incarnation fails with `ActorDead`.
+
+        Raises:
+            Invalid: Outside an ask's turn. Correct the argument.
         """
         if not isinstance(self.envelope, AskEnvelope) or not self._in_turn():
             raise Invalid("only the turn of an ask can be answered later", actor=self.self_ref.path)
@@ -212,8 +218,10 @@ class Context:
     def sink(self) -> Sink[object]:
         """Where the answers to the stream request that is being handled go, in this turn or, usually, in a job.
 
-        A sink that is not ended at the end of the incarnation fails with `ActorDead`. Errors: `Invalid` outside a
-        stream's turn.
+        A sink that is not ended at the end of the incarnation fails with `ActorDead`.
+
+        Raises:
+            Invalid: Outside a stream's turn. Correct the argument.
         """
         if not isinstance(self.envelope, StreamCall) or not self._in_turn():
             raise Invalid("only the turn of a stream request has a sink", actor=self.self_ref.path)
@@ -226,9 +234,11 @@ class Context:
         """Run `fn(*args)` beside the actor's turns, as a task of this incarnation: cancelled and joined before
         `on_stop`.
 
-        `finish`: an orderly stop waits for it first, within the spec's `stop_timeout_s`, as for a turn. An exception in
-        it ends the incarnation at once, like one in a handler; `StreamClosed`, from a sink whose reader has left, ends
-        the job alone. It inherits the trace, not the deadline.
+        An exception in it ends the incarnation at once, like one in a handler; `StreamClosed`, from a sink whose reader
+        has left, ends the job alone. It inherits the trace, not the deadline.
+
+        Args:
+            finish: An orderly stop waits for it first, within the spec's `stop_timeout_s`, as for a turn.
         """
         return self._own_jobs().start(partial(fn, *args), name, finish=finish)
 
@@ -296,13 +306,21 @@ class Context:
     async def start_child(self, spec: ChildSpec) -> ActorRef[object]:
         """Start a child after the others and wait until it has started. Cancelled, it is killed.
 
-        Children stop before `on_stop`, the last one first. Errors: `StartFailed` (its `__cause__`); `AlreadyExists`;
-        `ActorDead`.
+        Children stop before `on_stop`, the last one first.
+
+        Raises:
+            StartFailed: If it cannot start. Read its cause.
+            AlreadyExists: If there is one already. Choose another id, or delete the old one first.
+            ActorDead: If the actor has ended. Start the actor again, or look up its new ref.
         """
         return await self.supervision.start(spec)
 
     async def stop_child(self, name: str) -> None:
-        """Stop a child in order and wait for its end. Errors: `NotFound`."""
+        """Stop a child in order and wait for its end.
+
+        Raises:
+            NotFound: If there is none by that name. Check the name.
+        """
         await self.supervision.stop(name)
 
     def children(self) -> Mapping[str, ActorRef[object]]:

@@ -81,7 +81,11 @@ class StreamCall(Request):
                 self.on_closed()
 
     def put(self, event: object) -> bool:
-        """Buffer an event. False without room. Errors: `StreamClosed`."""
+        """Buffer an event. False without room.
+
+        Raises:
+            StreamClosed: If the stream has ended. Open a new stream.
+        """
         if self.gone is not None or self.ended:
             raise StreamClosed("nobody reads the stream", actor=self.receiver.waits.path)
         if len(self.buffer) >= self.capacity:
@@ -165,13 +169,19 @@ class Sink(Generic[E_contra]):
             callback()
 
     def send_nowait(self, event: E_contra) -> bool:
-        """Hand `event` to the reader if there is room; False if not. Errors: `StreamClosed` after the reader has
-        left.
+        """Hand `event` to the reader if there is room; False if not.
+
+        Raises:
+            StreamClosed: After the reader has left. Open a new stream.
         """
         return self._call.put(event)
 
     async def send(self, event: E_contra) -> None:
-        """Hand `event` to the reader, waiting for room. Cancelled, it was not sent. Errors: `StreamClosed`."""
+        """Hand `event` to the reader, waiting for room. Cancelled, it was not sent.
+
+        Raises:
+            StreamClosed: If the stream has ended. Open a new stream.
+        """
         while not self._call.put(event):
             await self._call.room()
 

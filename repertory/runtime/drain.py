@@ -38,8 +38,10 @@ class Hooks:
         self._by_phase: dict[str, list[Hook]] = {phase.name: [] for phase in phases}
 
     def add(self, phase: str, hook: Hook) -> None:
-        """Run `hook` in that phase, beside its other hooks. A phase that has begun does not see it. Errors:
-        `Invalid`.
+        """Run `hook` in that phase, beside its other hooks. A phase that has begun does not see it.
+
+        Raises:
+            Invalid: For an argument that is not allowed. Correct the argument.
         """
         if phase not in self._by_phase:
             raise Invalid("no such phase", phase=phase, phases=list(self._by_phase))

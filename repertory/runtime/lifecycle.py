@@ -70,7 +70,11 @@ TRANSITIONS: Final[dict[tuple[State, LifecycleEvent], State]] = {
 
 
 def advance(state: State, event: LifecycleEvent) -> State:
-    """The next state. Errors: `Invalid` when the table has no such step."""
+    """The next state.
+
+    Raises:
+        Invalid: When the table has no such step. Correct the argument.
+    """
     try:
         return TRANSITIONS[state, event]
     except KeyError:

@@ -135,7 +135,8 @@ class Mailbox:
     def offer(self, envelope: Envelope) -> bool:
         """Add the envelope, or treat it as the overflow policy says. False if its sender has to wait for room.
 
-        Errors: `MailboxFull` under the policy `reject`.
+        Raises:
+            MailboxFull: Under the policy `reject`. Send again later.
         """
         if len(self.queue) >= self.room:
             return self._offer_at_limit(envelope)
@@ -312,7 +313,11 @@ class DeadLetters:
     """The dead letters of one system."""
 
     def __init__(self, now: Callable[[], float], keep: int) -> None:
-        """`keep`: how many of the last dead letters are held."""
+        """Make one.
+
+        Args:
+            keep: How many of the last dead letters are held.
+        """
         self._now = now
         self._recent: deque[DeadLetter] = deque(maxlen=keep)
         self._counts: Counter[tuple[str, Reason]] = Counter()

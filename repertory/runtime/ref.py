@@ -81,7 +81,8 @@ class ActorRef(Generic[M_contra]):
         """Put a message into the mailbox. Never waits, and does not fail if the receiver has stopped: the message then
         becomes a dead letter.
 
-        Errors: `MailboxFull` under the policies `wait` and `reject`.
+        Raises:
+            MailboxFull: Under the policies `wait` and `reject`. Send again later.
         """
         mailbox = self.mailbox
         envelope = Envelope(message, self._now(), ORIGIN.get().trace)
@@ -114,14 +115,16 @@ class ActorRef(Generic[M_contra]):
     async def send(self, message: M_contra) -> None:
         """Put a message into the mailbox, waiting for room under the policy `wait`. Cancelled, it was not put there.
 
-        Errors: `MailboxFull` under the policy `reject`.
+        Raises:
+            MailboxFull: Under the policy `reject`. Send again later.
         """
         await self.mailbox.offer_patiently(Envelope(message, self._now(), ORIGIN.get().trace))
 
     def tell_threadsafe(self, message: M_contra) -> None:
         """`tell`, from any thread. A full mailbox is not reported: the message becomes a dead letter (`full`).
 
-        Errors: `ActorDead` when the loop itself has ended.
+        Raises:
+            ActorDead: When the loop itself has ended. Start the actor again, or look up its new ref.
         """
         try:
             self._transport.waker.call_threadsafe(lambda: self._tell_or_bury(message))
@@ -135,9 +138,14 @@ class ActorRef(Generic[M_contra]):
         ask does not let other tasks run, nor notice a cancellation.
 
         If the ask is cancelled or times out, a queued message is not run; for a running one `on_abandon` decides.
-        Errors: `AskTimeout`; `ActorDead` (stopped before it answered); `ActorFailed` (the handler raised: `__cause__`);
-        `Deadlock` (the ask would wait for itself); `MailboxFull` (policy `reject`, or dropped); and the error that the
-        handler refused with.
+        Errors: the error that the handler refused with.
+
+        Raises:
+            AskTimeout: If no reply came in time. Ask again; the first message may still be handled.
+            ActorDead: If the actor has ended. Start the actor again, or look up its new ref.
+            ActorFailed: If the actor failed at this message. Read its cause.
+            Deadlock: If the actors would wait for each other. Do not wait for an actor that waits for you.
+            MailboxFull: If the mailbox is full. Send again later.
         """
         origin = ORIGIN.get()
         at = self._now()

@@ -67,8 +67,10 @@ async def serve_signals(
     listening; a drain that has begun goes on.
 
     `force_after_s` after the first signal a thread ends the process with 128 + n, unless it has ended by itself.
-    `task_status` is told when listening begins. When this returns, the handlers and the wakeup fd are restored. Errors:
-    `Invalid` outside the main thread.
+    `task_status` is told when listening begins. When this returns, the handlers and the wakeup fd are restored.
+
+    Raises:
+        Invalid: Outside the main thread. Correct the argument.
     """
     first, second = anyio.Event(), anyio.Event()
     watchdog = _Watchdog(force_after_s, end_process, parking_here(), (first.set, second.set))

@@ -16,15 +16,23 @@ from repertory.runtime.spec import ChildSpec, SupervisorSettings
 
 
 class StartChild(Struct, Ask[ActorRef[object]], frozen=True, kw_only=True):
-    """Start a child after the others; answers when it has started. Errors: `StartFailed`, `AlreadyExists`,
-    `ActorDead`.
+    """Start a child after the others; answers when it has started.
+
+    Raises:
+        StartFailed: If it cannot start. Read its cause.
+        AlreadyExists: If there is one already. Choose another id, or delete the old one first.
+        ActorDead: If the actor has ended. Start the actor again, or look up its new ref.
     """
 
     spec: ChildSpec
 
 
 class StopChild(Struct, Ask[None], frozen=True, kw_only=True):
-    """Stop a child in order and forget it; answers when it has ended. Errors: `NotFound`."""
+    """Stop a child in order and forget it; answers when it has ended.
+
+    Raises:
+        NotFound: If there is none by that name. Check the name.
+    """
 
     name: str
 

@@ -154,8 +154,14 @@ class ActorSystem:
     async def start(self, spec: ChildSpec, *, under: ActorRef[object] | None = None) -> ActorRef[object]:
         """Start an actor under the root supervisor, or under another actor, and wait until it has started.
 
-        Cancelled, it is killed. Errors: `StartFailed` (its `__cause__`); `AlreadyExists`; `ActorDead` when that
-        supervisor, or the system, is stopping; `NotFound` when it has ended.
+        Cancelled, it is killed.
+
+        Raises:
+            StartFailed: When that supervisor, or the system, is stopping. Read its cause.
+            AlreadyExists: When that supervisor, or the system, is stopping. Choose another id, or delete the old one
+                first.
+            ActorDead: When that supervisor, or the system, is stopping. Start the actor again, or look up its new ref.
+            NotFound: When it has ended. Check the name.
         """
         return await self._keeper_at("/" if under is None else under.path).start(spec)
 
@@ -200,8 +206,10 @@ class ActorSystem:
         return self._root.services.dead_letters
 
     def tree(self, without: Container[str] = ()) -> ActorInfo:
-        """All actors, from the root down, at this instant. Needs no answer from them, so it works on stuck actors
-        too. `without`: names of the root's children that are left out, with all below them.
+        """All actors, from the root down, at this instant. Needs no answer from them, so it works on stuck actors too.
+
+        Args:
+            without: Names of the root's children that are left out, with all below them.
         """
         return self._root.info(without)
 
@@ -268,7 +276,8 @@ class ActorSystem:
         """Run `hook` in that phase of the drain, beside the phase's other hooks. A phase that has begun does not see
         it.
 
-        Errors: `Invalid` for a phase that the settings do not have.
+        Raises:
+            Invalid: For a phase that the settings do not have. Correct the argument.
         """
         self._hooks.add(phase, hook)
 
@@ -306,8 +315,10 @@ class ActorSystem:
         n). Returns after the drain, also if other code began it.
 
         Only for programs that own their process: from the first signal on it has `grace_s` + `force_after_s` to end,
-        and is then ended by force. `await group.start(system.serve_signals)` returns once it listens. Errors: `Invalid`
-        outside the main thread.
+        and is then ended by force. `await group.start(system.serve_signals)` returns once it listens.
+
+        Raises:
+            Invalid: Outside the main thread. Correct the argument.
         """
         force_after_s = self._settings.grace_s + self._settings.force_after_s
         return await serve_signals(self, force_after_s, os._exit, task_status)

@@ -18,7 +18,11 @@ class Cuts:
         self._down = False
 
     def plan(self, cut: LostWhen, number: int, *, stays: bool = False) -> None:
-        """Lose the next request but so many. `stays`: and all that follow, until `mend`."""
+        """Lose the next request but so many.
+
+        Args:
+            stays: And all that follow, until `mend`.
+        """
         self._cut, self._left, self._stays = cut, number, stays
 
     def mend(self) -> bool:

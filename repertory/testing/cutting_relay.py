@@ -32,7 +32,11 @@ class CuttingRelay:
     """Not set while messages are held."""
 
     def plan(self, cut: LostWhen, number: int, *, stays: bool = False) -> None:
-        """End the connection of the client's next message but so many. `stays`: and of all others, until `mend`."""
+        """End the connection of the client's next message but so many.
+
+        Args:
+            stays: And of all others, until `mend`.
+        """
         self.cut, self.left, self.stays = cut, number, stays
 
     @property

@@ -40,7 +40,11 @@ class MemoryDirectory(Directory):
     def __init__(
         self, shelf: PeerShelf, owner: str, enter: Callable[[], Awaitable[None]], owner_of: Callable[[str], str | None]
     ) -> None:
-        """`enter` is awaited by each call; `owner_of`: who owns a session, alive or not."""
+        """`enter` is awaited by each call;
+
+        Args:
+            owner_of: Who owns a session, alive or not.
+        """
         self._shelf = shelf
         self._owner = owner
         self._enter = enter

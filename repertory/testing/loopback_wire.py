@@ -66,7 +66,8 @@ class LoopbackNetwork:
     def silence(self, address: str, *, takes: bool = False) -> None:
         """From now on nothing passes to or from this address until `hear`, and neither side is told. Handlers go on.
 
-        `takes`: it still takes connections, as the system of a frozen process does for it.
+        Args:
+            takes: It still takes connections, as the system of a frozen process does for it.
         """
         self._silent.setdefault(address, _Silence(anyio.current_time(), takes=takes))
 
@@ -93,7 +94,11 @@ class LoopbackNetwork:
         return since + _SILENT_PERIODS * self.alive_s
 
     def enter(self, address: str, server: _Server) -> None:
-        """Errors: `Unavailable` when it is taken."""
+        """Listen at an address.
+
+        Raises:
+            Unavailable: When it is taken. Call again later.
+        """
         if address in self._servers:
             raise Unavailable("somebody else listens at this address", address=address)
         self._servers[address] = server
@@ -103,7 +108,11 @@ class LoopbackNetwork:
         del self._servers[address]
 
     def begin(self, call: _Call) -> None:
-        """Hand a call to its server. Errors: `PeerUnreachable`."""
+        """Hand a call to its server.
+
+        Raises:
+            PeerUnreachable: If the peer cannot be reached. Nothing was done there.
+        """
         server = None if call.address in self._unreachable else self._servers.get(call.address)
         silence = self._silent.get(call.address)
         if server is None or (silence is not None and not silence.takes):

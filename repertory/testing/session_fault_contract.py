@@ -59,7 +59,11 @@ class Wire(Protocol):
     """What is between a store and its place."""
 
     def plan(self, cut: LostWhen, number: int, *, stays: bool = False) -> None:
-        """Lose the next request but so many, before it arrives or its answer. `stays`: and all that follow."""
+        """Lose the next request but so many, before it arrives or its answer.
+
+        Args:
+            stays: And all that follow.
+        """
 
     def mend(self) -> bool:
         """Let everything pass again. True if the cut was made."""
@@ -131,8 +135,10 @@ class LostConnectionContract(ABC):
 
     @abstractmethod
     def behind(self, place: Path) -> AbstractAsyncContextManager[BehindWire]:
-        """A new store, closed at the end. `place`: a folder of each call's own below that of the test. Sessions of two
-        calls have different names.
+        """A new store, closed at the end. Sessions of two calls have different names.
+
+        Args:
+            place: A folder of each call's own below that of the test.
         """
 
     @pytest.mark.parametrize("method", METHODS)

@@ -97,9 +97,12 @@ class AgentInitializedEvent(HookEvent):
 class BeforeSnapshotEvent(HookEvent):
     """A snapshot of the agent is about to be taken (`action` is "save") or loaded ("load").
 
-    Callbacks are synchronous; one that raises prevents it. `metadata`: the caller's metadata for a new snapshot; add to
-    it, or assign another. `snapshot`: the one that is loaded. `source`: the orchestrator, for an orchestrator's
-    snapshot; `agent` is None then.
+    Callbacks are synchronous; one that raises prevents it.
+
+    Args:
+        metadata: The caller's metadata for a new snapshot; add to it, or assign another.
+        snapshot: The one that is loaded.
+        source: The orchestrator, for an orchestrator's snapshot; `agent` is None then.
     """
 
     writable = frozenset(("metadata",))
@@ -115,8 +118,9 @@ class BeforeSnapshotEvent(HookEvent):
 class AfterSnapshotEvent(HookEvent):
     """A snapshot was taken or loaded. Callbacks are synchronous.
 
-    `loaded`: a `SnapshotLoaded`, after a load. `source`: the orchestrator, for an orchestrator's snapshot; `agent` is
-    None then.
+    Args:
+        loaded: A `SnapshotLoaded`, after a load.
+        source: The orchestrator, for an orchestrator's snapshot; `agent` is None then.
     """
 
     cleanup = True
@@ -131,8 +135,9 @@ class AfterSnapshotEvent(HookEvent):
 class BeforeInvocationEvent(HookEvent):
     """A call is about to begin. Nothing of it is stored yet.
 
-    `messages`: copies of the caller's messages (None: interrupt responses); edit them or assign others. `cancel`: True
-    or a text ends the call here, with that text as its answer and nothing stored.
+    Args:
+        messages: Copies of the caller's messages (None: interrupt responses); edit them or assign others.
+        cancel: True or a text ends the call here, with that text as its answer and nothing stored.
     """
 
     writable = frozenset(("messages", "cancel"))
@@ -147,8 +152,10 @@ class BeforeInvocationEvent(HookEvent):
 class AfterInvocationEvent(HookEvent):
     """A call has ended, even one that could not begin. Agent state that callbacks set is committed with the turn.
 
-    `result`: None if the call failed. `resume`: assign any prompt to begin another turn in the same call, whose result
-    the caller then gets, unless the call has reached a limit or was cut short.
+    Args:
+        result: None if the call failed.
+        resume: Assign any prompt to begin another turn in the same call, whose result the caller then gets, unless the
+            call has reached a limit or was cut short.
     """
 
     writable = frozenset(("resume",))
@@ -175,8 +182,9 @@ class MessageAddedEvent(HookEvent):
 class BeforeModelCallEvent(HookEvent):
     """The model is about to be asked.
 
-    `projected_input_tokens`: an estimate of the request. `cancel`: True or a text is the answer, and the model is not
-    asked.
+    Args:
+        projected_input_tokens: An estimate of the request.
+        cancel: True or a text is the answer, and the model is not asked.
     """
 
     writable = frozenset(("cancel",))
@@ -191,8 +199,10 @@ class BeforeModelCallEvent(HookEvent):
 class AfterModelCallEvent(HookEvent):
     """The model has answered (`stop_response`), failed (`exception`), or was cut short (neither).
 
-    `retry`: True throws the answer or the failure away and asks again. After a failure that the retry strategy will
-    retry it is True already; False then gives up at once.
+    After a failure that the retry strategy will retry it is True already; False then gives up at once.
+
+    Args:
+        retry: True throws the answer or the failure away and asks again.
     """
 
     @dataclass
@@ -237,7 +247,10 @@ class Asking:
 class BeforeToolsEvent(Asking, HookEvent):
     """The tools of one answer are about to run, or to continue after a person was asked.
 
-    `cancel`: True or a text is the error result of each tool use that has none. `interrupt` asks a person.
+    `interrupt` asks a person.
+
+    Args:
+        cancel: True or a text is the error result of each tool use that has none.
     """
 
     writable = frozenset(("cancel",))
@@ -254,7 +267,8 @@ class BeforeToolsEvent(Asking, HookEvent):
 class AfterToolsEvent(HookEvent):
     """The tools of one answer have ended; `message` holds their results and is about to be added.
 
-    `end_turn`: True, a text or content blocks end the turn here, with that as its answer.
+    Args:
+        end_turn: True, a text or content blocks end the turn here, with that as its answer.
     """
 
     writable = frozenset(("end_turn",))
@@ -269,9 +283,10 @@ class AfterToolsEvent(HookEvent):
 class BeforeToolCallEvent(Asking, HookEvent):
     """One tool is about to run; its start is not recorded yet. `interrupt` asks a person about it.
 
-    `selected_tool`: the tool, None if its name is unknown; assign another to run that. `tool_use`: a copy; edit its
-    input or assign another to run with that; its id and the history stay. `cancel_tool`: True or a text is the error
-    result, and the tool does not run.
+    Args:
+        selected_tool: The tool, None if its name is unknown; assign another to run that.
+        tool_use: A copy; edit its input or assign another to run with that; its id and the history stay.
+        cancel_tool: True or a text is the error result, and the tool does not run.
     """
 
     writable = frozenset(("selected_tool", "tool_use", "cancel_tool"))
@@ -292,9 +307,12 @@ class BeforeToolCallEvent(Asking, HookEvent):
 class AfterToolCallEvent(HookEvent):
     """One tool has ended, was cut short, or was kept from running.
 
-    `result`: assign another to change what the model is shown. `retry`: True throws the result away and runs the tool
-    again. `exception`: what the tool raised. `cancel_message`: why it did not run, or not to its end. `duration`:
-    seconds; None if it did not run to its end.
+    Args:
+        result: Assign another to change what the model is shown.
+        retry: True throws the result away and runs the tool again.
+        exception: What the tool raised.
+        cancel_message: Why it did not run, or not to its end.
+        duration: Seconds; None if it did not run to its end.
     """
 
     writable = frozenset(("result", "retry"))
@@ -366,9 +384,11 @@ class HookRegistry:
 
         If a callback raises: a guard fails the turn with `HookFailed` (or with its own error if that is a
         `RepertoryError`) before the guarded action happens; an observer is logged and the turn goes on. By default
-        callbacks of Before-events are guards and all others observers; `guard` overrides that. Errors: `Invalid` if the
-        type is no event type, if the annotation names none, and for an asynchronous callback of
-        `AgentInitializedEvent`.
+        callbacks of Before-events are guards and all others observers; `guard` overrides that.
+
+        Raises:
+            Invalid: If the type is no event type, if the annotation names none, and for an asynchronous callback of
+                `AgentInitializedEvent`. Correct the argument.
         """
         if not callable(callback):
             raise Invalid("a hook's callback is a function of one event", got=callback)
@@ -404,7 +424,11 @@ class HookRegistry:
         return self._own
 
     def add_injection(self, injection: Injection) -> None:
-        """Ask this injection before each model call, after the earlier ones. Errors: `Invalid` for a name twice."""
+        """Ask this injection before each model call, after the earlier ones.
+
+        Raises:
+            Invalid: For a name twice. Correct the argument.
+        """
         if any(injection.name == other.name for other in self.injections):
             raise Invalid("two injections have the same name", name=injection.name)
         self.injections.append(injection)

@@ -29,7 +29,9 @@ _log = logging.getLogger("repertory.injections")
 class InjectionContext:
     """What an injection may look at.
 
-    `state`: the agent's state. `agent`: the `Agent`.
+    Args:
+        state: The agent's state.
+        agent: The `Agent`.
     """
 
     def __init__(self, messages: Sequence[Message], state: AgentState, agent: Any) -> None:

@@ -146,7 +146,10 @@ class ExecuteToolContext(_Context):
 
     def interrupt(self, name: str, reason: object = None, response: object = None) -> MiddlewareInterruptResult:
         """Ask a person, as `ToolContext.interrupt` does. The handler then runs again from its beginning, and the tool
-        with it if it ran before the question. Errors: `Invalid` where no person can be asked.
+        with it if it ran before the question.
+
+        Raises:
+            Invalid: Where no person can be asked. Correct the argument.
         """
         if self.questions is None:
             raise Invalid("no person can be asked here: the tool was not called by an agent", name=name)

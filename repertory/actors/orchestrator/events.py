@@ -54,7 +54,8 @@ class AfterMultiAgentInvocationEvent(MultiAgentEvent):
 class BeforeNodeCallEvent(Asking, MultiAgentEvent):
     """A node is about to run, or to continue after a person was asked. `interrupt` asks a person about it.
 
-    `cancel_node`: True or a text fails the node with that, and it does not run.
+    Args:
+        cancel_node: True or a text fails the node with that, and it does not run.
     """
 
     writable = frozenset(("cancel_node",))

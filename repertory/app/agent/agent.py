@@ -61,38 +61,53 @@ T = TypeVar("T")
 class Agent(SdkAgentMembers):
     """One agent and its conversation.
 
-    `agent("Hello!")` from sync code, `await agent.invoke_async("Hello!")` from async code (asyncio or trio), and
-    `async for event in agent.stream_async("Hello!")` for a stream of events. A call returns when its turn is over and
-    its messages are durable. Concurrent calls queue up unless `busy` says otherwise.
-
-    `model`: a `Model`, a `ModelRouter`, the id of a Bedrock model, or None for Bedrock's default; `aux_model`: a
-    cheaper one for side calls (it is `model` when None). `tools`: functions decorated with `@tool`, agents, or any
-    other `Tool`; `enabled_tools`: the names of the tools that the model sees, None for all; `tool_execution`: whether
-    the tools of one answer run at the same time. `session_manager`: where the conversation is stored; without one it
-    lives as long as this object. `memory_manager`: memory across conversations. `messages`: the start of a new
-    conversation; a stored one continues as it was stored. `snapshot`: the conversation continues from it, whatever
-    was stored; see `load_snapshot`. `context_manager`: `auto` adds a `ContextOffloader` and a
-    `SummarizingConversationManager`, `agentic` also tools by which the model shortens its conversation, False nothing
-    at all (`docs/guides/agents/context.md`). `callback_handler`: called with each event's entries as keywords; prints
-    by default, None is silent. `hooks`, `plugins`: callbacks that see events and may change them; `interventions`:
-    policies that decide about them. `sandbox`: where the commands and files of its tools are
-    (`docs/guides/agents/sandboxes.md`); it adds its own tools, except those whose names are taken.
-    `structured_output_model`: the type of every answer. `retry_strategy`: when to repeat a failed model call; None
-    never repeats it. `limits`: of calls that set none. `record_direct_tool_call`: whether `agent.tool.name()` is
-    recorded. `concurrent_invocation_mode`: `throw` for `busy="reject"`, `unsafe_reentrant` for `queue`.
-    `structured_output_prompt`: what a model is told that answers without the structured output. `storage`: where a
-    `ContextOffloader` and a `SnapshotSessionManager` keep their data that have none of their own. `trace_attributes`:
-    additional attributes of all its spans; `baggage_attributes`: what its calls carry as OpenTelemetry's baggage
-    (`docs/reference/telemetry.md`). `checkpointing`, `background_tasks`: are not here, and can only be off.
-    `durability`, `busy`, `unknown_tool_outcome`: see `AgentSettings`, `Busy` and `UnknownOutcome`. `patience`: how long
-    calls wait for their store, and for another process; None for the runtime's value.
+    `agent("Hello!")` from sync code, `await agent.invoke_async("Hello!")` from async code (asyncio or trio), and `async
+    for event in agent.stream_async("Hello!")` for a stream of events. A call returns when its turn is over and its
+    messages are durable. Concurrent calls queue up unless `busy` says otherwise.
 
     Opening: outside an event loop the constructor restores a session, so `messages` is right after it. Inside one the
     constructor does no I/O; `await agent.ready()`, `async with agent` and every call open the session, and `messages`
     before that raises `NotReady`.
 
-    Errors: `Invalid` (a ValueError) for bad arguments, `TypeError` for unknown ones; calls raise the errors of
-    `repertory.errors`.
+    Errors: calls raise the errors of `repertory.errors`.
+
+    Args:
+        model: A `Model`, a `ModelRouter`, the id of a Bedrock model, or None for Bedrock's default.
+        aux_model: A cheaper one for side calls (it is `model` when None).
+        tools: Functions decorated with `@tool`, agents, or any other `Tool`.
+        enabled_tools: The names of the tools that the model sees, None for all.
+        tool_execution: Whether the tools of one answer run at the same time.
+        session_manager: Where the conversation is stored; without one it lives as long as this object.
+        memory_manager: Memory across conversations.
+        messages: The start of a new conversation; a stored one continues as it was stored.
+        snapshot: The conversation continues from it, whatever was stored; see `load_snapshot`.
+        context_manager: `auto` adds a `ContextOffloader` and a `SummarizingConversationManager`, `agentic` also tools
+            by which the model shortens its conversation, False nothing at all (`docs/guides/agents/context.md`).
+        callback_handler: Called with each event's entries as keywords; prints by default, None is silent.
+        hooks: Callbacks that see events and may change them.
+        plugins: Callbacks that see events and may change them.
+        interventions: Policies that decide about them.
+        sandbox: Where the commands and files of its tools are (`docs/guides/agents/sandboxes.md`); it adds its own
+            tools, except those whose names are taken.
+        structured_output_model: The type of every answer.
+        retry_strategy: When to repeat a failed model call; None never repeats it.
+        limits: Of calls that set none.
+        record_direct_tool_call: Whether `agent.tool.name()` is recorded.
+        concurrent_invocation_mode: `throw` for `busy="reject"`, `unsafe_reentrant` for `queue`.
+        structured_output_prompt: What a model is told that answers without the structured output.
+        storage: Where a `ContextOffloader` and a `SnapshotSessionManager` keep their data that have none of their own.
+        trace_attributes: Additional attributes of all its spans.
+        baggage_attributes: What its calls carry as OpenTelemetry's baggage (`docs/reference/telemetry.md`).
+        checkpointing: Are not here, and can only be off.
+        background_tasks: Are not here, and can only be off.
+        durability: See `AgentSettings`, `Busy` and `UnknownOutcome`.
+        busy: See `AgentSettings`, `Busy` and `UnknownOutcome`.
+        unknown_tool_outcome: See `AgentSettings`, `Busy` and `UnknownOutcome`.
+        patience: How long calls wait for their store, and for another process; None for the runtime's value.
+
+    Raises:
+        Invalid: For bad arguments. Correct the argument.
+        TypeError: For unknown ones. Correct the call.
     """
 
     tracks_messages: ClassVar[bool] = False
@@ -332,8 +347,11 @@ class Agent(SdkAgentMembers):
         self.hooks.add_callback(event_type, callback, order=order, guard=guard)
 
     def add_middleware(self, stage_or_phase: AnyPhase, handler: Callable[..., Any]) -> None:
-        """Put `handler` around each call of the model (`InvokeModelStage`) or of a tool (`ExecuteToolStage`), or at
-        one phase of it; see `docs/guides/agents/middleware.md`. Counts from the next such call on. Errors: `TypeError`.
+        """Put `handler` around each call of the model (`InvokeModelStage`) or of a tool (`ExecuteToolStage`), or at one
+        phase of it; see `docs/guides/agents/middleware.md`. Counts from the next such call on.
+
+        Raises:
+            TypeError: For an argument of another type. Correct the call.
         """
         if self._parts.middleware is None:
             self._parts.middleware = later.MiddlewareRegistry()
@@ -488,7 +506,11 @@ class Agent(SdkAgentMembers):
 
         Fields: messages, state, conversation_manager_state, interrupt_state and model_state, the data of plugins that
         are `Snapshottable`, `enabled_tools` when it was set, and those to `include` (`system_prompt`), without those to
-        `exclude`. Errors: `Invalid` for unknown names and bad values; `NotReady` before the session was opened.
+        `exclude`.
+
+        Raises:
+            Invalid: For unknown names and bad values. Correct the argument.
+            NotReady: Before the session was opened. Open it first.
         """
         enabled_tools = () if self.enabled_tools is None else ("enabled_tools",)
         return self._snapshot(preset, (*enabled_tools, "components", *(include or ())), exclude, metadata)
@@ -503,7 +525,10 @@ class Agent(SdkAgentMembers):
     ) -> Snapshot:
         """`save_snapshot` as the SDK's newest release spells it: only the fields that preset and `include` name.
 
-        Errors: `SnapshotException` when they name none; those of `save_snapshot`.
+        Errors: those of `save_snapshot`.
+
+        Raises:
+            SnapshotException: When they name none. Use an intact snapshot.
         """
         return self._snapshot(preset, include, exclude, app_data)
 
@@ -525,12 +550,20 @@ class Agent(SdkAgentMembers):
         self, snapshot: Mapping[str, Any], *, overrides: Mapping[str, Any] | None = None
     ) -> SnapshotLoaded:
         """Continue from a snapshot. Fields that it does not hold stay as they are; `history()` keeps the messages until
-        now. `overrides`: other values for some fields, or, by `state.KEY`, for single values of the state.
+        now.
 
         `messages`, `state` and the conversation manager's state are those of the snapshot at once. The session has
         stored it on return; inside an event loop, where this method cannot wait, when the next call begins:
-        `load_snapshot_async` waits. Errors: `SnapshotException` for one that was changed, truncated, or is of another
-        version or kind; `Invalid` for bad overrides; `AgentBusy` from within a turn. Then nothing has changed.
+        `load_snapshot_async` waits. Then nothing has changed.
+
+        Args:
+            overrides: Other values for some fields, or, by `state.KEY`, for single values of the state.
+
+        Raises:
+            SnapshotException: For one that was changed, truncated, or is of another version or kind. Use an intact
+                snapshot.
+            Invalid: For bad overrides. Correct the argument.
+            AgentBusy: From within a turn. Call again when the turn is over.
         """
         loaded = self._load_snapshot(snapshot, overrides)
         if self.session_manager is not None and not later.inside_event_loop():

@@ -105,7 +105,9 @@ class ContextOffloader(Plugin):
 
     `should_offload(tool_name, tokens)`, synchronous or not, decides for each large result; an exception means no.
     `include_retrieval_tool=False` leaves the tool out. One offloader may serve many agents; an agent has at most one.
-    Errors: `Invalid` for bad settings.
+
+    Raises:
+        Invalid: For bad settings. Correct the argument.
     """
 
     name = "context-offloader"
@@ -167,7 +169,10 @@ class ContextOffloader(Plugin):
     async def erase(self, session_id: str, agent_id: str = "default") -> int:
         """Delete the stored contents of one agent in one session; returns their number.
 
-        Their references stop working. Errors: those of the storage; `Invalid` without one.
+        Their references stop working. Errors: those of the storage.
+
+        Raises:
+            Invalid: Without one. Correct the argument.
         """
         places = [self._place] if self._place is not None else list(self._places.values())
         if not places:
@@ -485,14 +490,16 @@ class ContextInjector(Plugin):
     `InjectionContext`. It is called anew for each model call, and its content is never stored: not in `agent.messages`,
     the journal or a snapshot. The model sees it unchanged, so escape text that others have written.
 
-    `trigger`: `userTurn` (None means this) for the first call after a user's message, `everyTurn` also between the
-    tools of a turn, or a function of the `InjectionContext`, synchronous or not, that decides. `timeout_s`: seconds for
-    trigger and renderer together. A failure or timeout is logged, the call is made without the content, and the result
-    says so (`metrics.left_out`), as does an event on the caller's span. Several injectors run at the same time, and
-    their texts stand in the order of the plugins. `name`: in the log; those without one are numbered, and two with the
-    same are refused.
+    Args:
+        trigger: `userTurn` (None means this) for the first call after a user's message, `everyTurn` also between the
+            tools of a turn, or a function of the `InjectionContext`, synchronous or not, that decides.
+        timeout_s: Seconds for trigger and renderer together. A failure or timeout is logged, the call is made without
+            the content, and the result says so (`metrics.left_out`), as does an event on the caller's span. Several
+            injectors run at the same time, and their texts stand in the order of the plugins.
+        name: In the log; those without one are numbered, and two with the same are refused.
 
-    Errors: `Invalid` for a bad trigger or timeout.
+    Raises:
+        Invalid: For a bad trigger or timeout. Correct the argument.
     """
 
     def __init__(

@@ -58,14 +58,17 @@ class ConversationManager:
     `apply_management(agent)` is called after each turn, `reduce_context(agent, e)` when the model's window is full (`e`
     is the model's error, or None for proactive compression): repeatedly, until the request fits or it raises. Both may
     be coroutines, and shorten `agent.messages` in place: they may drop messages, edit them, and put one in front, as
-    long as tool uses keep their results. Hidden messages stay in the history. Or define
-    `plan(history, budget) -> WindowPlan` instead of both. `register_hooks` adds hooks to the agent's, which may shorten
-    `event.agent.messages` as well.
+    long as tool uses keep their results. Hidden messages stay in the history. Or define `plan(history, budget) ->
+    WindowPlan` instead of both. `register_hooks` adds hooks to the agent's, which may shorten `event.agent.messages` as
+    well.
 
-    `proactive_compression`: `True` calls `reduce_context` before a model call whose request takes 0.7 of the window,
-    `{"compression_threshold": r}` at r of it. A failure then is logged and changes nothing.
+    A failure then is logged and changes nothing.
 
     An error of `apply_management` is logged; one of `reduce_context` ends the turn, unless it compressed ahead.
+
+    Args:
+        proactive_compression: `True` calls `reduce_context` before a model call whose request takes 0.7 of the window,
+            `{"compression_threshold": r}` at r of it.
     """
 
     removed_message_count: int = 0
@@ -104,8 +107,10 @@ class ConversationManager:
         return {"__name__": self.name, "removed_message_count": self.removed_message_count}
 
     def restore_from_session(self, state: dict[str, Any]) -> Sequence[Message] | None:
-        """Restore what `get_state` gave. The return value is ignored: the session stores the shown messages. Errors:
-        `Invalid` (a ValueError) for the state of another kind of manager.
+        """Restore what `get_state` gave. The return value is ignored: the session stores the shown messages.
+
+        Raises:
+            Invalid: For the state of another kind of manager. Correct the argument.
         """
         if state.get("__name__") != self.name:
             raise Invalid("this is no state of this conversation manager", manager=self.name, got=state.get("__name__"))
@@ -234,12 +239,16 @@ class NullConversationManager(PlannedManager):
 class SlidingWindowConversationManager(PlannedManager):
     """Shows at most `window_size` messages (messages, not pairs), unless a cut there would split a tool pair.
 
-    `should_truncate_results`: on overflow, first shorten the oldest long tool result, before hiding messages.
-    `per_turn`: False trims after each turn; True also before each model call; n before every n-th.
-    `pin_first`: that many messages at the start are always shown, with the partners of their tool uses.
-    `proactive_compression`: hide the oldest messages before a call that nearly fills the model's window.
-    Pinned messages (`pin_message`) are always shown as well. Errors: `Invalid` (a ValueError) for a negative window, or
-    `per_turn` or `pin_first` below 1.
+    Pinned messages (`pin_message`) are always shown as well.
+
+    Args:
+        should_truncate_results: On overflow, first shorten the oldest long tool result, before hiding messages.
+        per_turn: False trims after each turn; True also before each model call; n before every n-th.
+        pin_first: That many messages at the start are always shown, with the partners of their tool uses.
+        proactive_compression: Hide the oldest messages before a call that nearly fills the model's window.
+
+    Raises:
+        Invalid: For a negative window, or `per_turn` or `pin_first` below 1. Correct the argument.
     """
 
     window_size = _Setting("window_size")
@@ -285,13 +294,17 @@ class SlidingWindowConversationManager(PlannedManager):
 class SummarizingConversationManager(PlannedManager):
     """Replaces the oldest messages by a summary when the model's window is full, or before (`proactive_compression`).
 
-    `summary_ratio`: the share of the shown messages that goes into a summary, clamped to 0.1 to 0.8.
-    `preserve_recent_messages`: that many at the end are never summarised.
-    `summarization_agent`: an `Agent` that writes the summaries, with its own model, tools and system prompt; the
-    agent's own model (or its `aux_model`) when None. `summarization_system_prompt`: instead of the default; not both.
-    `pin_first`: that many messages at the start are always shown, with the partners of their tool uses; so are pinned
-    messages (`pin_message`). Errors: `Invalid` (a ValueError) for a setting out of range, and for an agent and a prompt
-    together.
+    Args:
+        summary_ratio: The share of the shown messages that goes into a summary, clamped to 0.1 to 0.8.
+        preserve_recent_messages: That many at the end are never summarised.
+        summarization_agent: An `Agent` that writes the summaries, with its own model, tools and system prompt; the
+            agent's own model (or its `aux_model`) when None.
+        summarization_system_prompt: Instead of the default; not both.
+        pin_first: That many messages at the start are always shown, with the partners of their tool uses; so are pinned
+            messages (`pin_message`).
+
+    Raises:
+        Invalid: For a setting out of range, and for an agent and a prompt together. Correct the argument.
     """
 
     summary_ratio = _Setting("summary_ratio", shown="ratio")

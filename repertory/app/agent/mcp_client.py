@@ -119,37 +119,52 @@ class MCPClientSettings(TypedDict, total=False):
 class MCPClient:
     """The tools of one MCP server, for `Agent(tools=[client])` and `AgentSpec(tools=[client])`.
 
-    `transport`: a function that returns a transport of the `mcp` package, as in
-    `MCPClient(lambda: stdio_client(StdioServerParameters(command="python", args=["server.py"])))`. It is called for
-    every connection. `MCPClient.stdio` and `MCPClient.http` are shorter. `url` instead of it: a server over streamable
-    HTTP, with `headers`, and with `auth`, credentials that OAuth exchanges for a token, or `auth_provider`, an `Auth`
-    of httpx2.
+    It is called for every connection. `MCPClient.stdio` and `MCPClient.http` are shorter. `url` instead of it: a server
+    over streamable HTTP, with `headers`, and with `auth`, credentials that OAuth exchanges for a token, or
+    `auth_provider`, an `Auth` of httpx2.
 
     Life: in a `Runtime` the server is started by the first session that needs it, shared by all of them, and kept until
     the runtime ends. Elsewhere it lives as long as `async with agent` or `async with client`, or a single call. A
     server that dies is restarted, with growing pauses; until then its tools answer with errors. Its tools are listed
     anew after a restart and whenever the server reports a change.
 
-    `name`: the server's name in messages. `startup_timeout_s`: the bound for connecting and listing tools.
-    `call_timeout_s`: the bound for one call; None means no bound. `tool_filters`: `{"allowed": [...], "rejected":
-    [...]}` of the server's names, compiled patterns or predicates of the `mcp` tool. `prefix`: put before the names,
-    with an underscore. `effects`, `idempotent`: what running the tools means for durability (see `Tool`); None follows
-    the server's annotations, where every tool that is not marked read-only has effects.
+    `server_instructions`: how the server wants its tools to be used, once it was connected to.
 
-    `application_name`, `application_version`: what the server is told of this program. `elicitation_callback`: an async
-    function of the context and the parameters that answers what the server asks a person, as `ElicitResult` of the
-    `mcp` package; it runs within `call_timeout_s`, and in the event loop of the client. `on_tools_changed`: called with
-    the names of the tools before, and the tools now, after the server has announced a change; also a property.
-    `continue_on_error`: a server that cannot be reached has no tools, and its agents go on without them; sessions that
-    stay have them when it can be reached later. `connection_failed` says so. `progress_callback`: an async function
-    that is told how far calls have got. `meta`: sent with every call, as `_meta`. `server_instructions`: how the server
-    wants its tools to be used, once it was connected to.
+    In a subclass, `map_mcp_content_to_tool_result_content` decides what the model is shown of an answer.
 
-    `startup_timeout`, `transport_callable`: other names of `startup_timeout_s` and `transport`. In a subclass,
-    `map_mcp_content_to_tool_result_content` decides what the model is shown of an answer.
+    From opening: `Unavailable`, with the server's name and what to check.
 
-    Errors: `ImportError` when the `mcp` package is missing, `Invalid` and `TypeError` for bad arguments. From opening:
-    `Unavailable`, with the server's name and what to check.
+    Args:
+        transport: A function that returns a transport of the `mcp` package, as in `MCPClient(lambda:
+            stdio_client(StdioServerParameters(command="python", args=["server.py"])))`.
+        name: The server's name in messages.
+        startup_timeout_s: The bound for connecting and listing tools.
+        call_timeout_s: The bound for one call; None means no bound.
+        tool_filters: `{"allowed": [...], "rejected": [...]}` of the server's names, compiled patterns or predicates of
+            the `mcp` tool.
+        prefix: Put before the names, with an underscore.
+        effects: What running the tools means for durability (see `Tool`); None follows the server's annotations, where
+            every tool that is not marked read-only has effects.
+        idempotent: What running the tools means for durability (see `Tool`); None follows the server's annotations,
+            where every tool that is not marked read-only has effects.
+        application_name: What the server is told of this program.
+        application_version: What the server is told of this program.
+        elicitation_callback: An async function of the context and the parameters that answers what the server asks a
+            person, as `ElicitResult` of the `mcp` package; it runs within `call_timeout_s`, and in the event loop of
+            the client.
+        on_tools_changed: Called with the names of the tools before, and the tools now, after the server has announced a
+            change; also a property.
+        continue_on_error: A server that cannot be reached has no tools, and its agents go on without them; sessions
+            that stay have them when it can be reached later. `connection_failed` says so.
+        progress_callback: An async function that is told how far calls have got.
+        meta: Sent with every call, as `_meta`.
+        startup_timeout: Other names of `startup_timeout_s` and `transport`.
+        transport_callable: Other names of `startup_timeout_s` and `transport`.
+
+    Raises:
+        ImportError: When the `mcp` package is missing. Install the extra that the message names.
+        Invalid: For bad arguments. Correct the argument.
+        TypeError: For bad arguments. Correct the call.
     """
 
     def __init__(
@@ -253,10 +268,14 @@ class MCPClient:
         `headers` and `auth`; `transport` (`stdio`, `streamable-http`, `sse`) where that says too little; and
         `tool_filters`, whose texts are regular expressions, `prefix`, `startup_timeout`, `application_name`,
         `application_version`. Texts may contain `${VAR}` and `${env:VAR}`. `continue_on_error`, unless the server has
-        its own: a server whose settings are wrong is left out, and see `MCPClient`. `prefix_with_server_name`: for
-        servers without a prefix.
+        its own: a server whose settings are wrong is left out, and see `MCPClient`.
 
-        Errors: `FileNotFoundError`, `json.JSONDecodeError`, `Invalid`.
+        Args:
+            prefix_with_server_name: For servers without a prefix.
+
+        Raises:
+            FileNotFoundError: `json.JSONDecodeError`. Check the path.
+            Invalid: For an argument that is not allowed. Correct the argument.
         """
         from repertory.app.agent.mcp_servers import clients_of  # few programs have such files
 
@@ -373,7 +392,12 @@ class MCPClient:
         self._opened().across = in_sync_loop
 
     def start(self) -> MCPClient:
-        """`with client` without a block: it stays open until `stop`. Errors: `Unavailable`; `Invalid` if it is open."""
+        """`with client` without a block: it stays open until `stop`.
+
+        Raises:
+            Unavailable: If it is open. Call again later.
+            Invalid: If it is open. Correct the argument.
+        """
         return self.__enter__()
 
     def stop(self, exc_type: object = None, exc_val: object = None, exc_tb: object = None) -> None:
@@ -387,7 +411,8 @@ class MCPClient:
         """The server's tools, with the client opened if it was not, until `stop` or until its last consumer has gone.
         They run in every event loop. Empty for a server that cannot be reached, with `continue_on_error`.
 
-        Errors: `Unavailable`.
+        Raises:
+            Unavailable: If the service or the store cannot be reached. Call again later.
         """
         if self._task is None:
             await in_sync_loop(self._open_for_all)
@@ -404,7 +429,11 @@ class MCPClient:
             self.stop()
 
     async def list_tools(self) -> list[ServedTool]:
-        """The server's tools, after the filters; each may be given to any agent. Errors: `NotReady` when not open."""
+        """The server's tools, after the filters; each may be given to any agent.
+
+        Raises:
+            NotReady: When not open. Open it first.
+        """
         return list(self._opened().tools)
 
     def list_tools_sync(
@@ -415,8 +444,14 @@ class MCPClient:
     ) -> PaginatedList[ServedTool]:
         """`list_tools` from sync code, inside `with client`. All tools are on one page, without a `pagination_token`.
 
-        `prefix`, `tool_filters`: instead of the client's; an empty one means none. Errors: as `list_tools`; `Invalid`
-        for a token.
+        Errors: as `list_tools`.
+
+        Args:
+            prefix: Instead of the client's; an empty one means none.
+            tool_filters: Instead of the client's; an empty one means none.
+
+        Raises:
+            Invalid: For a token. Correct the argument.
         """
         from repertory.app.strands.shapes import PaginatedList  # for programs of the SDK, which ask for pages
 
@@ -449,10 +484,16 @@ class MCPClient:
         """Run a tool, by its own name or the server's. Every failure is a result with status `error`. The result also
         has what MCP adds to one: `structuredContent`, `metadata`, `isError`.
 
-        `read_timeout_seconds`: the bound for this call; `meta`, `progress_callback`: for this call; None for the
-        client's. `cancel_signal`: ends the call when it is set, however it had ended else; the server is told to stop,
-        and the result has `cancelled`. Errors: `NotReady` when not open; `Invalid` from another event loop than the
-        one of `async with client`.
+        Args:
+            read_timeout_seconds: The bound for this call.
+            meta: For this call; None for the client's.
+            progress_callback: For this call; None for the client's.
+            cancel_signal: Ends the call when it is set, however it had ended else; the server is told to stop, and the
+                result has `cancelled`.
+
+        Raises:
+            NotReady: When not open. Open it first.
+            Invalid: From another event loop than the one of `async with client`. Correct the argument.
         """
         link = self._opened()
         timeout_s = self._call_timeout_s if read_timeout_seconds is None else read_timeout_seconds.total_seconds()
@@ -523,8 +564,13 @@ class MCPClient:
         return blocking_host().run(self.read_resource, str(uri))
 
     async def list_prompts(self, cursor: str | None = None) -> ListPromptsResult:
-        """A page of the server's prompts, as `mcp` types. Errors: `Failed`, `Unavailable`, `NotReady`, and
-        `TooLarge` for an answer of more than 30 MiB as it is sent.
+        """A page of the server's prompts, as `mcp` types.
+
+        Raises:
+            Failed: For an answer of more than 30 MiB as it is sent. Read its cause.
+            Unavailable: If the server cannot be reached. Call again later.
+            NotReady: Before the client is open. Open it first.
+            TooLarge: For an answer of more than 30 MiB as it is sent. Give a smaller value, or raise the bound.
         """
         return cast("ListPromptsResult", await self._query("prompts/list", {"cursor": cursor}))
 

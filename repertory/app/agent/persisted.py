@@ -121,7 +121,10 @@ class Snapshot(PortableSnapshot):
 
     def to_bytes(self, serializer: SnapshotSerializer | None = None) -> bytes:
         """What `persist` stores: a line that proves the rest, and what `serializer` makes of the snapshot (JSON without
-        one). Errors: `SnapshotException` for whatever the serializer raises.
+        one).
+
+        Raises:
+            SnapshotException: For whatever the serializer raises. Use an intact snapshot.
         """
         if serializer is None:
             return with_proof(json.dumps(self).encode(), None)
@@ -136,7 +139,9 @@ class Snapshot(PortableSnapshot):
     def from_bytes(cls, data: bytes, serializer: SnapshotSerializer | None = None) -> Snapshot:
         """The snapshot in what `to_bytes` made, or, without a serializer, in plain JSON.
 
-        Errors: `SnapshotException` for bytes that were changed or truncated, or made by another serializer.
+        Raises:
+            SnapshotException: For bytes that were changed or truncated, or made by another serializer. Use an intact
+                snapshot.
         """
         body = proved(data, None if serializer is None else _name_of(serializer))
         found = json_in(body) if serializer is None else _by(serializer, "loads", body)
@@ -166,9 +171,13 @@ class Snapshot(PortableSnapshot):
     ) -> None:
         """Store it under `key`, which may have slashes. It is durable in the storage on return.
 
-        `serializer` makes the bytes that are stored. Errors: `AlreadyExists` for a key that is taken, unless
-        `overwrite`; `Invalid` for a bad key or storage; `SnapshotException` as from `to_bytes`; those of the storage.
-        Only `FileStorage`, `S3Storage` and `InMemoryStorage` keep two writers of one key apart.
+        `serializer` makes the bytes that are stored. Errors: those of the storage. Only `FileStorage`, `S3Storage` and
+        `InMemoryStorage` keep two writers of one key apart.
+
+        Raises:
+            AlreadyExists: For a key that is taken, unless `overwrite`. Choose another id, or delete the old one first.
+            Invalid: For a bad key or storage. Correct the argument.
+            SnapshotException: As from `to_bytes`. Use an intact snapshot.
         """
         check_key(key)
         kept: object = storage
@@ -199,8 +208,12 @@ class Snapshot(PortableSnapshot):
     ) -> Snapshot:
         """The snapshot that was stored under `key`, verified: pass it to `load_snapshot` or `Agent(snapshot=...)`.
 
-        Without a serializer, JSON that a program wrote there by itself is read too. Errors: `NotFound`;
-        `SnapshotException` as from `from_bytes`; `Invalid` for a bad key or storage; those of the storage.
+        Without a serializer, JSON that a program wrote there by itself is read too. Errors: those of the storage.
+
+        Raises:
+            NotFound: As from `from_bytes`. Check the name.
+            SnapshotException: As from `from_bytes`. Use an intact snapshot.
+            Invalid: For a bad key or storage. Correct the argument.
         """
         check_key(key)
         kept: object = storage

@@ -39,7 +39,10 @@ def hook(func: None = None) -> Callable[[_Callback], _Callback]: ...
 
 def hook(func: _Callback | None = None) -> _Callback | Callable[[_Callback], _Callback]:
     """Mark a method of a `Plugin` as a callback; the annotation of its parameter says for which events. `@hook` and
-    `@hook()` are the same. Errors: `Invalid` for an annotation that names no events.
+    `@hook()` are the same.
+
+    Raises:
+        Invalid: For an annotation that names no events. Correct the argument.
     """
     if func is None:
         return hook

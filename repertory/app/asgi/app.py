@@ -53,18 +53,24 @@ def asgi_app(
 ) -> Starlette:
     """An ASGI application over a runtime, for uvicorn, for Hypercorn on asyncio and trio, and to be mounted.
 
-    `agents`: those that are served; without it, all that the runtime has when a request comes. `authenticate`: tells
-    who calls, see `Authenticate`; without it there is one tenant, and only requests that name this machine are
-    answered, or one of `hosts` (`*` for any). `limits`: see `ServiceLimits`. `protocols`: what is spoken besides our
-    own API. `cors`: the origins of web pages that may call, such as `https://app.example.com`; none unless you name
-    them. `memory`: what `/v1/memory/search` searches; with `authenticate`, a function of the caller. `details`: tell
-    callers also what errors say of this machine and of the services behind it, for development.
-
     The lifespan of the application enters the runtime and drains it, unless it was started before; meanwhile full
     garbage collections, which stop every turn, wait for a quiet moment, for five minutes at most. An application that
     mounts this one enters the runtime itself: `FastAPI(lifespan=runtime.lifespan)`. `app.state.service` is the
-    `Service`. Errors: `Invalid` for an unknown protocol, and for one memory of all tenants; `ImportError` naming the
-    extra that a protocol needs.
+    `Service`.
+
+    Args:
+        agents: Those that are served; without it, all that the runtime has when a request comes.
+        authenticate: Tells who calls, see `Authenticate`; without it there is one tenant, and only requests that name
+            this machine are answered, or one of `hosts` (`*` for any).
+        limits: See `ServiceLimits`.
+        protocols: What is spoken besides our own API.
+        cors: The origins of web pages that may call, such as `https://app.example.com`; none unless you name them.
+        memory: What `/v1/memory/search` searches; with `authenticate`, a function of the caller.
+        details: Tell callers also what errors say of this machine and of the services behind it, for development.
+
+    Raises:
+        Invalid: For an unknown protocol, and for one memory of all tenants. Correct the argument.
+        ImportError: Naming the extra that a protocol needs. Install the extra that the message names.
     """
     unknown = sorted(set(protocols) - PROTOCOLS.keys())
     if unknown:

@@ -81,8 +81,12 @@ _UNTOLD = {
 class Problem(Exception):
     """An answer that is an error. Raised by handlers; `Service.endpoint` sends it.
 
-    `type`: a URI of its kind. `title`: the kind in words, the same every time. `detail`: this case in words. `fields`:
-    further members of the body. `headers`: further headers of the answer.
+    Args:
+        type: A URI of its kind.
+        title: The kind in words, the same every time.
+        detail: This case in words.
+        fields: Further members of the body.
+        headers: Further headers of the answer.
     """
 
     def __init__(
@@ -104,7 +108,11 @@ class Problem(Exception):
         self.fields = fields
 
     def as_json(self, instance: str = "") -> dict[str, Json]:
-        """The members of its body. `instance`: the path of the request."""
+        """The members of its body.
+
+        Args:
+            instance: The path of the request.
+        """
         members: dict[str, Json] = {"type": self.type, "title": self.title, "status": self.status}
         if self.detail:
             members["detail"] = self.detail
@@ -114,9 +122,12 @@ class Problem(Exception):
 
 
 def problem_of(error: BaseException, *, details: bool = False) -> Problem:
-    """The problem that an error is. `details`: also what it says of this machine and of what is behind it.
+    """The problem that an error is.
 
     Anything that is no `RepertoryError` is a plain 500. Never fails.
+
+    Args:
+        details: Also what it says of this machine and of what is behind it.
     """
     if isinstance(error, Problem):
         return error

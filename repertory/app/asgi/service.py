@@ -58,7 +58,11 @@ RequestHandler: TypeAlias = "Callable[[Request, Caller], Awaitable[Response]]"
 
 
 def bearer_tokens(tokens: Mapping[str, Caller]) -> Authenticate:
-    """Knows callers by the secret of their header `Authorization: Bearer ...`; `tokens`: secret to caller."""
+    """Knows callers by the secret of their header `Authorization: Bearer ...`;
+
+    Args:
+        tokens: Secret to caller.
+    """
     known = [(secret.encode(), caller) for secret, caller in tokens.items()]
     if any(len(secret) < 16 for secret, _ in known):
         raise Invalid("a token has at least 16 characters")
@@ -85,7 +89,11 @@ class Service:
         origins: Collection[str] = (),
         details: bool = False,
     ) -> None:
-        """See `asgi_app`. `origins`: the web pages that may call, as their scheme, host and port; `*` for all."""
+        """See `asgi_app`.
+
+        Args:
+            origins: The web pages that may call, as their scheme, host and port; `*` for all.
+        """
         self.runtime = runtime
         self.limits = ServiceLimits() if limits is None else limits
         self.origins = frozenset(origins)
@@ -124,8 +132,11 @@ class Service:
         self.leaving = True
 
     async def caller(self, request: HTTPConnection) -> Caller:
-        """Who makes the request. Errors: `Problem` 401 for nobody who is known; 403 or 421 where nobody is asked who
-        they are, and the request may come from a web page of others.
+        """Who makes the request. Errors: 403 or 421 where nobody is asked who they are, and the request may come from a
+        web page of others.
+
+        Raises:
+            Problem: 401 for nobody who is known.
         """
         if self._authenticate is None:
             self._check_local(request)
@@ -151,18 +162,34 @@ class Service:
             raise Problem(403, "pages of that origin may not call this service")
 
     def agent(self, name: str) -> HostedAgent:
-        """Errors: `Problem` 404 for one that is not served."""
+        """The hosted agent of this name.
+
+        Args:
+            name: The name in `agents`.
+
+        Raises:
+            Problem: 404 for one that is not served.
+        """
         found = self.agents.get(name)
         if found is None:
             raise Problem(404, "no such agent is served here", agent=name)
         return found
 
     def session(self, caller: Caller, agent: str, session_id: str) -> HostedSession:
-        """The caller's session of this id. Errors: `Problem` 404 for an unknown agent; `Invalid` for what is no id."""
+        """The caller's session of this id.
+
+        Raises:
+            Problem: 404 for an unknown agent.
+            Invalid: For what is no id. Correct the argument.
+        """
         return self.agent(agent).session(self.stored_id(caller, session_id))
 
     def stored_id(self, caller: Caller, session_id: str) -> str:
-        """The id under which the caller's session is stored. Errors: `Invalid` for what is no id."""
+        """The id under which the caller's session is stored.
+
+        Raises:
+            Invalid: For what is no id. Correct the argument.
+        """
         return stored_id(caller.tenant, session_id)
 
     def public_id(self, caller: Caller, stored: str) -> str | None:
@@ -170,13 +197,20 @@ class Service:
         return public_id(caller.tenant, stored)
 
     def token(self, given: object) -> str:
-        """A token that names a turn, as it was sent. Errors: `Invalid` for what is no id."""
+        """A token that names a turn, as it was sent.
+
+        Raises:
+            Invalid: For what is no id. Correct the argument.
+        """
         return check_id(given, "token")
 
     @asynccontextmanager
     async def admitted(self, caller: Caller) -> AsyncGenerator[None]:
-        """Count a request while the block runs, its answer included. Errors: `Problem` 429 with `Retry-After` beyond
-        the tenant's limits; 503 beyond those of the service, and when the runtime takes no calls.
+        """Count a request while the block runs, its answer included. Errors: 503 beyond those of the service, and when
+        the runtime takes no calls.
+
+        Raises:
+            Problem: 429 with `Retry-After` beyond the tenant's limits.
         """
         if not self.runtime.healthy:
             raise Problem(503, "this service is ending: another one will answer", headers={"retry-after": "1"})
@@ -191,7 +225,11 @@ class Service:
             self._admission.leave(caller.tenant)
 
     async def body(self, request: Request, *, bytes_max: int | None = None) -> bytes:
-        """The body. Errors: `Problem` 413 for one above `bytes_max`, which is that of the limits unless it is given."""
+        """The body.
+
+        Raises:
+            Problem: 413 for one above `bytes_max`, which is that of the limits unless it is given.
+        """
         most = self.limits.body_bytes if bytes_max is None else bytes_max
         told = request.headers.get("content-length", "")
         if told.isascii() and told.isdecimal() and int(told[:20]) > most:
@@ -209,8 +247,10 @@ class Service:
         return b"".join(pieces)
 
     async def json(self, request: Request, *, bytes_max: int | None = None) -> object:
-        """The body as JSON. Errors: `Problem` 415 for another content type, 400 for what is no JSON or is nested too
-        deep, 413 for too much.
+        """The body as JSON.
+
+        Raises:
+            Problem: 415 for another content type, 400 for what is no JSON or is nested too deep, 413 for too much.
         """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if not (kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))):
@@ -238,8 +278,11 @@ class Service:
     ) -> AnsweredRequest:
         """An ASGI application that tells who calls, counts the request, and sends what the handler returns.
 
-        `render`: makes an answer of a problem and the request's path. `admit`: whether it counts towards the limits,
-        and needs a caller. Pass it to `Route(path, endpoint=..., methods=[...])`.
+        Pass it to `Route(path, endpoint=..., methods=[...])`.
+
+        Args:
+            render: Makes an answer of a problem and the request's path.
+            admit: Whether it counts towards the limits, and needs a caller.
         """
         return AnsweredRequest(self, handler, render, admit=admit)
 

@@ -58,7 +58,11 @@ class HostedAgent:
     def __init__(
         self, host: Host, spec: AgentSpec, sessions: SessionPlace | None, cluster: Callable[[], Cluster | None]
     ) -> None:
-        """`cluster`: the peers of the runtime, when it has joined them."""
+        """Make one.
+
+        Args:
+            cluster: The peers of the runtime, when it has joined them.
+        """
         self._host = host
         self._cluster = cluster
         if spec.context_manager is not None:
@@ -162,8 +166,10 @@ class HostedSession:
         `token` names the turn, as `idempotency_token` does, for a reader that may lose its connection: each event then
         has an `"offset"`, from which `attach` reads on, and a second call with the token reads the same turn from its
         beginning, or from the offset `after` on. A message of the answer is told when it is stored. With `detach=True`
-        the turn goes on when its reader has left; a drain waits for it as for any other. Both need a token. Errors:
-        `Invalid` for a token that is no id, and for what is no offset.
+        the turn goes on when its reader has left; a drain waits for it as for any other. Both need a token.
+
+        Raises:
+            Invalid: For a token that is no id, and for what is no offset. Correct the argument.
         """
         if token is not None:
             options["idempotency_token"] = token
@@ -184,9 +190,12 @@ class HostedSession:
         While the turn runs, the pieces of the answer come as they are told. Once a message is stored it stands for its
         pieces, so a reader gets the message alone where it has missed both. A turn that was cut short goes on. A
         `model_retry` says that the pieces since the last message are void: they were told by a process that was killed.
-        The last event is the result. Errors: `NotFound` when no turn of this token is known, or another one has begun
-        after it was cut short (say its prompt again with the token: `stream(prompt, token=...)`); `Invalid` for what is
-        no offset; those of the turn.
+        The last event is the result. Errors: those of the turn.
+
+        Raises:
+            NotFound: When no turn of this token is known, or another one has begun after it was cut short (say its
+                prompt again with the token: `stream(prompt, token=...)`). Check the name.
+            Invalid: For what is no offset. Correct the argument.
         """
         invocation = later.read_call(None, {"idempotency_token": token}, self._agent.structured_output_model)
         invocation = later.followed_call(invocation, after=after, begins=False, detach=True)
@@ -209,8 +218,11 @@ class HostedSession:
         meanwhile. Returns its token once it is stored; `invoke(idempotency_token=token)` gives the answer later.
 
         Calls of a session are made in order. The same token is not kept twice. A call that fails for good is parked,
-        and `repertory cluster` lists it. Errors: `Invalid` for sessions that are not in SQLite or PostgreSQL and have
-        no Valkey, and for what JSON cannot hold; those of the store, with nothing kept.
+        and `repertory cluster` lists it. Errors: those of the store, with nothing kept.
+
+        Raises:
+            Invalid: For sessions that are not in SQLite or PostgreSQL and have no Valkey, and for what JSON cannot
+                hold. Correct the argument.
         """
         if token is not None:
             options["idempotency_token"] = token
@@ -310,10 +322,17 @@ class HostedSession:
         even if this process ends before; it waits for the turn that runs and for a person who is asked, or joins the
         turn with `busy="steer"`.
 
-        `result`: as a tool returns it. `start_turn=False`: no turn begins, and the next one tells it. False if the tool
-        has a result already, which counts: also when an earlier try of this call has given it. Errors: `Gone` when
-        nothing waits under this id, or no longer; `Invalid`; `TooLarge` for more than `limits["result_bytes"]`; those
-        of opening the session and of its store. Cancelled, the result may be given.
+        `start_turn=False`: no turn begins, and the next one tells it. False if the tool has a result already, which
+        counts: also when an earlier try of this call has given it. Errors: those of opening the session and of its
+        store. Cancelled, the result may be given.
+
+        Args:
+            result: As a tool returns it.
+
+        Raises:
+            Gone: When nothing waits under this id, or no longer. Drop the result.
+            Invalid: For a result that is not JSON, or a bad id. Correct the argument.
+            TooLarge: For more than `limits["result_bytes"]`. Give a smaller value, or raise the bound.
         """
         limits = self.spec.agent.limits.sizes
         wanted = later.late_result(result, status, limits.result_bytes)
@@ -343,8 +362,11 @@ class HostedSession:
         """What became of the turn of this token, which does not go on by that; None when no such turn is known, or not
         any more (see `docs/design/0025` for how long). Without a token: the newest one that has one.
 
-        `cancel`: cut it short, if it is the turn that runs; it is told as it was before. `stored`: return when what is
-        told is durable. A session that is not active here is read from its store. Errors: those of its store.
+        A session that is not active here is read from its store. Errors: those of its store.
+
+        Args:
+            cancel: Cut it short, if it is the turn that runs; it is told as it was before.
+            stored: Return when what is told is durable.
         """
         asked = later.AskTurn(token, cancel, stored)
         if self.spec.sessions is None or self._host.holds(self.spec):

@@ -90,18 +90,21 @@ _FIRST_S = 0.5
 class Peers:
     """How a runtime takes part among those that share its sessions.
 
-    `listen`: where it answers the others, `host:port` (port 0: any), or `unix:` and a path. None: a socket of its own
-    on this machine, for sessions in SQLite; nothing, for a runtime without room. `address`: where the others reach it,
-    when that is another place than where it listens, such as behind a container's port.
-
-    `room`: so many sessions run turns at the same time; 0 makes it a mere gateway, which hosts nothing. `queue`: so
-    many calls more wait for a place, first come, first served; those beyond are refused with `Throttled`; None: as many
-    as `room`.
-
-    `secret`: what all of them know, at least 16 characters; needed wherever others than this machine can connect,
-    unless `tls` has certificates of both sides. `version`: of the program; sessions that nobody owns go to the highest
-    one, as text, so that a deploy moves them over. `zone`: peers of the same one are preferred. `patience_s`: how long
-    a call goes on without an answer from anybody before it fails with `Unavailable`, or `Throttled`.
+    Args:
+        listen: Where it answers the others, `host:port` (port 0: any), or `unix:` and a path. None: a socket of its own
+            on this machine, for sessions in SQLite; nothing, for a runtime without room.
+        address: Where the others reach it, when that is another place than where it listens, such as behind a
+            container's port.
+        room: So many sessions run turns at the same time; 0 makes it a mere gateway, which hosts nothing.
+        queue: So many calls more wait for a place, first come, first served; those beyond are refused with `Throttled`;
+            None: as many as `room`.
+        secret: What all of them know, at least 16 characters; needed wherever others than this machine can connect,
+            unless `tls` has certificates of both sides.
+        version: Of the program; sessions that nobody owns go to the highest one, as text, so that a deploy moves them
+            over.
+        zone: Peers of the same one are preferred.
+        patience_s: How long a call goes on without an answer from anybody before it fails with `Unavailable`, or
+            `Throttled`.
     """
 
     listen: str | None = None

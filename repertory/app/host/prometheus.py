@@ -39,13 +39,16 @@ AsgiApp: TypeAlias = "Callable[[Mapping[str, Any], Callable[[], Awaitable[Mappin
 
 
 def metrics_app() -> AsgiApp:
-    """An ASGI app that answers each GET with the program's metrics, as Prometheus reads them:
-    `app.mount("/metrics", metrics_app())` in FastAPI or Starlette. Make it before the runtimes start.
+    """An ASGI app that answers each GET with the program's metrics, as Prometheus reads them: `app.mount("/metrics",
+    metrics_app())` in FastAPI or Starlette. Make it before the runtimes start.
 
     If the program has no OpenTelemetry meter provider yet, this sets one, with a Prometheus reader. One that it has set
     before needs that reader: `MeterProvider(metric_readers=[PrometheusMetricReader(), ...])`. The app asks nobody who
-    reads: leave it to what stands before the service. Errors: `ImportError` without the extra `telemetry`; `Invalid`
-    when the provider has no such reader.
+    reads: leave it to what stands before the service.
+
+    Raises:
+        ImportError: Without the extra `telemetry`. Install the extra that the message names.
+        Invalid: When the provider has no such reader. Correct the argument.
     """
     registry = _registry()
 

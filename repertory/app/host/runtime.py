@@ -67,16 +67,21 @@ class Runtime:
     """Hosts the sessions of one process in one event loop. An async context manager, entered once; another task of the
     same loop may leave it.
 
-    `sessions`: where sessions are stored; without it they live in memory until the block ends. `memory`: the default
-    for agents without a memory manager: a memory manager, or its stores. `idle_timeout_s`: how long a session without
-    a message keeps its actors. `drain_timeout_s`: how long shutting down may take in all. `on_fatal`: what to do when
-    the actors cannot be restarted any more: `raise` out of the block; `signal`, which sends this process SIGTERM, for
-    servers that would otherwise go on answering without them; or a function of the error. `patience`: how long calls
-    wait for a store that cannot be written, and how many records may wait with them. `wakes_max`: how many sessions are
-    woken at the same time for work that they owe and nobody waits for, such as a turn whose process was killed; 0
-    leaves that to other processes (`docs/guides/sessions/owed-work.md`). `peers`: share the sessions with other
-    runtimes, in other processes or on other machines, so that each of them answers for every session
-    (`docs/guides/services/scaling.md`). `wall` gives the time in epoch seconds, for tests of timers.
+    `wall` gives the time in epoch seconds, for tests of timers.
+
+    Args:
+        sessions: Where sessions are stored; without it they live in memory until the block ends.
+        memory: The default for agents without a memory manager: a memory manager, or its stores.
+        idle_timeout_s: How long a session without a message keeps its actors.
+        drain_timeout_s: How long shutting down may take in all.
+        on_fatal: What to do when the actors cannot be restarted any more: `raise` out of the block; `signal`, which
+            sends this process SIGTERM, for servers that would otherwise go on answering without them; or a function of
+            the error.
+        patience: How long calls wait for a store that cannot be written, and how many records may wait with them.
+        wakes_max: How many sessions are woken at the same time for work that they owe and nobody waits for, such as a
+            turn whose process was killed; 0 leaves that to other processes (`docs/guides/sessions/owed-work.md`).
+        peers: Share the sessions with other runtimes, in other processes or on other machines, so that each of them
+            answers for every session (`docs/guides/services/scaling.md`).
     """
 
     def __init__(
@@ -149,8 +154,10 @@ class Runtime:
         it by `stop`, in the same event loop, from any task.
 
         Nobody's task is cancelled when the actors are lost: `healthy` is false then, calls raise `ActorDead`, and
-        `stop` raises the error; `on_fatal="signal"` ends the process. Errors: those of entering the block; `Invalid`
-        when it was started or entered before.
+        `stop` raises the error; `on_fatal="signal"` ends the process. Errors: those of entering the block.
+
+        Raises:
+            Invalid: When it was started or entered before. Correct the argument.
         """
         if self._task.begun:
             raise Invalid("this runtime was started before: make another one")
@@ -159,7 +166,10 @@ class Runtime:
 
     async def stop(self) -> DrainReport:
         """Drain, as at the end of the block, and report what could not be finished or stored. A second call gives the
-        same report. Errors: `Invalid` before `start`; what the actors were lost by.
+        same report. Errors: what the actors were lost by.
+
+        Raises:
+            Invalid: Before `start`. Correct the argument.
         """
         if not self._task.begun:
             raise Invalid("this runtime was not started: await runtime.start()")
@@ -229,7 +239,11 @@ class Runtime:
             yield {"runtime": self}
 
     def agent(self, spec: AgentSpec) -> HostedAgent:
-        """The agent, from which to get sessions. Nothing starts yet. Errors: `Invalid` for a bad spec."""
+        """The agent, from which to get sessions. Nothing starts yet.
+
+        Raises:
+            Invalid: For a bad spec. Correct the argument.
+        """
         given = cast("object", spec)
         if not isinstance(given, AgentSpec):
             text = "a runtime makes the agents of its sessions: write runtime.agent(AgentSpec(name='a', model=...))"
@@ -244,7 +258,10 @@ class Runtime:
     def orchestrator(self, name: str, make: Callable[[str], Orchestrator[RunResult]]) -> HostedOrchestrator[RunResult]:
         """The graph or swarm of this id, from which to get sessions. `make` gives a new `Graph` or `Swarm` with this id
         for a session id, made of new agents and without a session manager; it is called when a session is first asked
-        for, and when one is woken. Errors: `Invalid` for a name that is not an id, or no function.
+        for, and when one is woken.
+
+        Raises:
+            Invalid: For a name that is not an id, or no function. Correct the argument.
         """
         from repertory.app.orchestration.hosted import HostedOrchestrator  # loaded when used
 
@@ -265,12 +282,18 @@ class Runtime:
         """Have a session of this runtime run a turn with this prompt at a time, even if nobody calls; returns the
         timer's id once it is stored.
 
-        `at`: an aware datetime or epoch seconds; or `in_s`, seconds from now. `every`: again and again, at this period
-        of seconds; alone, first one period from now. `id`: replaces the session's timer of that id; a new one without.
-        Errors: `Invalid` for sessions that nobody wakes (those in SQLite, PostgreSQL and JournalSessions are), wrong
-        values, and more than 1,000 timers; `TooLarge` for a prompt above `limits["prompt_bytes"]`, or above 128 KiB
-        together with those of all timers; those of opening the session and of its store. Cancelled, the timer may be
-        set.
+        Errors: those of opening the session and of its store. Cancelled, the timer may be set.
+
+        Args:
+            at: An aware datetime or epoch seconds; or `in_s`, seconds from now.
+            every: Again and again, at this period of seconds; alone, first one period from now.
+            id: Replaces the session's timer of that id; a new one without.
+
+        Raises:
+            Invalid: For sessions that nobody wakes (those in SQLite, PostgreSQL and JournalSessions are), wrong values,
+                and more than 1,000 timers. Correct the argument.
+            TooLarge: For a prompt above `limits["prompt_bytes"]`, or above 128 KiB together with those of all timers.
+                Give a smaller value, or raise the bound.
         """
         given = cast("object", session)
         if not isinstance(given, HostedSession) or not given.is_of(self._host):
@@ -291,7 +314,10 @@ class Runtime:
         start_turn: bool = True,
     ) -> bool:
         """`HostedSession.complete_tool` of the agent of this name, for those who have names alone, such as a webhook.
-        Errors: `NotFound` if this runtime has no such agent; those of `HostedSession.complete_tool`.
+        Errors: those of `HostedSession.complete_tool`.
+
+        Raises:
+            NotFound: If this runtime has no such agent. Check the name.
         """
         session = self._session_for_peer(agent, session_id)
         if session is None:
@@ -308,13 +334,19 @@ class Runtime:
         """Drain on SIGTERM or SIGINT; a second one cuts the drain short, a third ends the process. Returns after the
         drain, also if other code began it.
 
-        `cancel`: the scope, or the asyncio task, of the work beside it, such as loops that take jobs; it is cancelled
-        when the drain is over, so calls in flight have their answers by then. `draining` tells such a loop earlier.
+        `draining` tells such a loop earlier.
 
         Only for programs that own their process: after the first signal the process has `drain_timeout_s` + 5 s to end,
         and is then ended with 128 plus the signal's number. Cancelled, signals have their earlier effect again, and a
         drain that has begun goes on. `await group.start(runtime.serve_signals)` returns once the signal handlers are
-        installed. Errors: `Invalid` outside the main thread.
+        installed.
+
+        Args:
+            cancel: The scope, or the asyncio task, of the work beside it, such as loops that take jobs; it is cancelled
+                when the drain is over, so calls in flight have their answers by then.
+
+        Raises:
+            Invalid: Outside the main thread. Correct the argument.
         """
         # As the parameter's default it would load half of anyio with this module.
         told = anyio.TASK_STATUS_IGNORED if task_status is None else task_status
@@ -375,9 +407,12 @@ class Runtime:
         without a web server: `group.start_soon(runtime.serve_inspector)`. `await group.start(...)` returns the URL when
         it listens; port 0 takes a free one.
 
-        Addresses that other machines reach need `token`; see `Inspector` for this and the other arguments. Errors:
-        `Invalid` for such an address without a token; `Unavailable` for one that is taken; `ImportError` without the
-        extra `inspect`.
+        Addresses that other machines reach need `token`; see `Inspector` for this and the other arguments.
+
+        Raises:
+            Invalid: For such an address without a token. Correct the argument.
+            Unavailable: For one that is taken. Call again later.
+            ImportError: Without the extra `inspect`. Install the extra that the message names.
         """
         # Loaded when used, and in a thread: it takes a few hundred milliseconds.
         from repertory.backends.worker_threads import run_in_thread
@@ -410,11 +445,14 @@ class Runtime:
 
     def look(self, *, idle: bool = True) -> LiveView:
         """What the runtime does at this instant: its sessions with their turns, steps and tools, its actors, memory
-        stores and commits. `idle=False` leaves out sessions that do nothing, and their actors: for a page that is
-        drawn again and again, of thousands of sessions; the counters are of all.
+        stores and commits. `idle=False` leaves out sessions that do nothing, and their actors: for a page that is drawn
+        again and again, of thousands of sessions; the counters are of all.
 
         In its event loop. It asks no actor, so it works on stuck ones too. It holds the loop while it reads every
-        session (`docs/reference/metrics.md` says how long). Errors: `NotReady` before the block.
+        session (`docs/reference/metrics.md` says how long).
+
+        Raises:
+            NotReady: Before the block. Open it first.
         """
         return later.view_of(self._host, self._cluster, idle=idle)
 
@@ -427,12 +465,18 @@ class Runtime:
     async def serve_metrics(
         self, address: str = "127.0.0.1:9464", *, task_status: TaskStatus[str] | None = None
     ) -> None:
-        """Answer `GET /metrics` in Prometheus' text format, for a worker without a web server, until it is cancelled
-        or the drain is over. See `metrics_app`, which sets the meter provider in the same way.
+        """Answer `GET /metrics` in Prometheus' text format, for a worker without a web server, until it is cancelled or
+        the drain is over. See `metrics_app`, which sets the meter provider in the same way.
 
-        `address`: `host:port`, port 0 for any; anybody who reaches it may read, so it is this machine alone unless you
-        say more. `await group.start(runtime.serve_metrics)` returns the address once it listens. Errors: `ImportError`
-        without the extra `telemetry`; `Invalid` for an address that is none or is taken, and as `metrics_app`.
+        `await group.start(runtime.serve_metrics)` returns the address once it listens.
+
+        Args:
+            address: `host:port`, port 0 for any; anybody who reaches it may read, so it is this machine alone unless
+                you say more.
+
+        Raises:
+            ImportError: Without the extra `telemetry`. Install the extra that the message names.
+            Invalid: For an address that is none or is taken, and as `metrics_app`. Correct the argument.
         """
         from repertory.app.host.prometheus import serve  # loaded when used
 

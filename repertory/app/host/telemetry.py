@@ -98,18 +98,23 @@ def flush_telemetry(timeout_s: float) -> bool:
 class Telemetry:
     """Sets OpenTelemetry up in this process, step by step: `Telemetry().setup_otlp_exporter().setup_meter()`.
 
-    `tracer_provider`: where exporters of spans are added; None for a new one, which becomes that of the process.
-    `service_name`: the resource's, unless `OTEL_SERVICE_NAME` or `OTEL_RESOURCE_ATTRIBUTES` say otherwise.
-    `capture_content`: whether spans show messages, system prompts, and what tools are given and return; None as
-    `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` says, which is no unless it is set. `scrub`: called with each
-    such value before it is shown, as JSON values or text; returns what may be shown, or None for nothing. If it fails,
-    nothing is shown of that value. Both hold for the whole process; the last one made counts.
+    If it fails, nothing is shown of that value. Both hold for the whole process; the last one made counts.
 
     The `OTEL_*` variables hold: endpoints, headers, samplers, limits, resource attributes. A `Runtime` flushes the
     exporters at the end of its drain, and the process shuts them down when it exits.
 
-    Errors: `ImportError` when a package of OpenTelemetry is missing, with what to install; `Invalid` for a `scrub` that
-    cannot be called.
+    Args:
+        tracer_provider: Where exporters of spans are added; None for a new one, which becomes that of the process.
+        service_name: The resource's, unless `OTEL_SERVICE_NAME` or `OTEL_RESOURCE_ATTRIBUTES` say otherwise.
+        capture_content: Whether spans show messages, system prompts, and what tools are given and return; None as
+            `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` says, which is no unless it is set.
+        scrub: Called with each such value before it is shown, as JSON values or text; returns what may be shown, or
+            None for nothing.
+
+    Raises:
+        ImportError: When a package of OpenTelemetry is missing, with what to install. Install the extra that the
+            message names.
+        Invalid: For a `scrub` that cannot be called. Correct the argument.
     """
 
     extra = "repertory[telemetry]"
@@ -137,13 +142,21 @@ class Telemetry:
             _known.set_up.append(self)
 
     def setup_console_exporter(self, **options: Any) -> Self:
-        """Print each span when it ends. `options`: those of `ConsoleSpanExporter`."""
+        """Print each span when it ends.
+
+        Args:
+            options: Those of `ConsoleSpanExporter`.
+        """
         export = self._load("opentelemetry.sdk.trace.export")
         self.tracer_provider.add_span_processor(export.SimpleSpanProcessor(export.ConsoleSpanExporter(**options)))
         return self
 
     def setup_otlp_exporter(self, **options: Any) -> Self:
-        """Send spans to a collector over HTTP, in batches. `options`: those of `OTLPSpanExporter`."""
+        """Send spans to a collector over HTTP, in batches.
+
+        Args:
+            options: Those of `OTLPSpanExporter`.
+        """
         exporter = self._load("opentelemetry.exporter.otlp.proto.http.trace_exporter").OTLPSpanExporter(**options)
         batches = self._load("opentelemetry.sdk.trace.export").BatchSpanProcessor(exporter)
         self.tracer_provider.add_span_processor(batches)

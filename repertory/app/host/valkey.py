@@ -23,14 +23,20 @@ _ALIVE_S = 10.0
 class Valkey:
     """A server of Valkey, or of Redis 6.2 or newer, for `Peers(directory=...)`: one primary, no cluster.
 
-    `url`: `valkey://USER:PASSWORD@HOST:PORT/DATABASE`, or `valkeys://` for TLS; `redis://` and `rediss://` are the
-    same. What is not plain in user and password stands as `%` and two digits. The password stands in no name, message
-    or log of this package. `prefix`: what all keys begin with. `tls`: how certificates are checked; without it, as the
-    system does. `alive_s`: how long a runtime counts as alive after it was last heard; it is heard five times as often.
-
     It has hints about who owns a session, and the calls that were posted; who owns it is told by the sessions' own
-    place alone. Calls are as durable as the server is (`docs/guides/services/valkey.md`). Errors: `Invalid` for what is
-    no such URL; `ImportError` without the extra `valkey`.
+    place alone. Calls are as durable as the server is (`docs/guides/services/valkey.md`).
+
+    Args:
+        url: `valkey://USER:PASSWORD@HOST:PORT/DATABASE`, or `valkeys://` for TLS; `redis://` and `rediss://` are the
+            same. What is not plain in user and password stands as `%` and two digits. The password stands in no name,
+            message or log of this package.
+        prefix: What all keys begin with.
+        tls: How certificates are checked; without it, as the system does.
+        alive_s: How long a runtime counts as alive after it was last heard; it is heard five times as often.
+
+    Raises:
+        Invalid: For what is no such URL. Correct the argument.
+        ImportError: Without the extra `valkey`. Install the extra that the message names.
     """
 
     def __init__(

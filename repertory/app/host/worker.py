@@ -88,11 +88,15 @@ class Worker:
     later comes back, after 1 s and twice as long each time, up to 5 minutes; what cannot succeed, what is no job, and
     what has failed `tries` times is set aside with the reason. `core/queue_jobs.py` decides.
 
-    `agents`: the names of agents and orchestrators whose jobs are done here; those of others are given back. None: all
-    that the runtime has. `at_once`: so many jobs at the same time; with `peers` no more than the runtime has places
-    for. `on_done`: a function of the job and its outcome, sync or async: the result, before the job is finished, or the
-    error with which it is set aside. It may be called again for the same job, if the process ends in between; what it
-    raises for a result counts as a failed try.
+    It may be called again for the same job, if the process ends in between; what it raises for a result counts as a
+    failed try.
+
+    Args:
+        agents: The names of agents and orchestrators whose jobs are done here; those of others are given back. None:
+            all that the runtime has.
+        at_once: So many jobs at the same time; with `peers` no more than the runtime has places for.
+        on_done: A function of the job and its outcome, sync or async: the result, before the job is finished, or the
+            error with which it is set aside.
     """
 
     def __init__(
@@ -105,7 +109,11 @@ class Worker:
         tries: int = TRIES,
         on_done: OnDone | None = None,
     ) -> None:
-        """Errors: `Invalid` for bad arguments."""
+        """Make one.
+
+        Raises:
+            Invalid: For bad arguments. Correct the argument.
+        """
         if not hasattr(queue, "receive") or not hasattr(queue, "settle"):
             raise Invalid("a worker takes jobs from a queue: SQLiteQueue('jobs.db')", got=type(queue).__name__)
         for name, value in (("at_once", at_once), ("tries", tries)):
@@ -131,7 +139,10 @@ class Worker:
         """Take jobs from now on, until the runtime drains, or `stop`. The drain then stops that first, lets running
         turns finish, gives back at once what does not, and closes the queue.
 
-        Errors: `Invalid` when it was started before; those of a runtime that has not started, or drains.
+        Errors: those of a runtime that has not started, or drains.
+
+        Raises:
+            Invalid: When it was started before. Correct the argument.
         """
         if self._ref is not None:
             raise Invalid("this worker was started before: make another one")
@@ -144,10 +155,13 @@ class Worker:
         note(_LOG, INFO, "a worker takes jobs", queue=self._queue.name, at_once=self._at_once)
 
     async def run(self, *, until_empty: bool = False) -> WorkerStats:
-        """`start`, and return what was done when the runtime has drained. `until_empty`: when no job was found for a
-        second and none is in hand, too; jobs that wait for their time, or for another try, are not waited for.
+        """`start`, and return what was done when the runtime has drained.
 
         Cancelled, it takes no more jobs; those in hand go on as long as the runtime lives.
+
+        Args:
+            until_empty: When no job was found for a second and none is in hand, too; jobs that wait for their time, or
+                for another try, are not waited for.
         """
         self._until_empty = until_empty
         await self.start()

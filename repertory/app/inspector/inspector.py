@@ -87,8 +87,11 @@ class Inspector:
     `allow_changes` permits to fork, label and redact sessions, and to retry parked work; without it every page is
     read-only. `content=False` hides all that conversations say: texts, tool inputs and results, state, summaries.
 
-    A runtime that nobody looks at is not asked anything. Errors: `Invalid` for anything but a runtime or a place, for a
-    short token, and for hosts without a token.
+    A runtime that nobody looks at is not asked anything.
+
+    Raises:
+        Invalid: For anything but a runtime or a place, for a short token, and for hosts without a token. Correct the
+            argument.
     """
 
     def __init__(

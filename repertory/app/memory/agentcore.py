@@ -97,11 +97,16 @@ class AgentCoreMemoryStore(RecordMemory):
         endpoint_url: str | None = None,
         timeout_s: float = 8.0,
     ) -> None:
-        """`retrieval_config`: what to search, by namespace, in which `{actorId}`, `{sessionId}` and
-        `{memoryStrategyId}` are filled in. `timeout_s`: how long a request is tried again while the service is
-        throttled or cannot be reached. Connection: as for `AgentCoreMemorySessions`.
+        """Connection: as for `AgentCoreMemorySessions`.
 
-        Errors: `Invalid` for bad settings; `ImportError` naming what to install.
+        Args:
+            retrieval_config: What to search, by namespace, in which `{actorId}`, `{sessionId}` and `{memoryStrategyId}`
+                are filled in.
+            timeout_s: How long a request is tried again while the service is throttled or cannot be reached.
+
+        Raises:
+            Invalid: For bad settings. Correct the argument.
+            ImportError: If the extra is missing. Install what the message names.
         """
         if not retrieval_config:
             raise Invalid('retrieval_config names a namespace: {"/facts/{actorId}": RetrievalConfig()}')

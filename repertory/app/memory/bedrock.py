@@ -112,18 +112,28 @@ class BedrockKnowledgeBaseStore(KnowledgeBaseMemory, CompleteStore):
         max_score: float | None = None,
         timeout_s: float = 8.0,
     ) -> None:
-        """`config`: the knowledge base. `scope`: the owner of these memories; searches find only entries of this scope,
-        and new entries get it. `filter`: replaces the scope in searches, in the syntax of Retrieve.
+        """Make one.
 
-        `access_control_list`: who may see new entries, for data sources that require it: `access` (`ALLOW` or `DENY`),
-        `name` and `type` (`USER`) each. `min_score`, `max_score`: the bound of a result's score; only one of them,
-        since in a knowledge base either high scores are good or low ones.
+        Args:
+            config: The knowledge base.
+            scope: The owner of these memories; searches find only entries of this scope, and new entries get it.
+            filter: Replaces the scope in searches, in the syntax of Retrieve.
+            access_control_list: Who may see new entries, for data sources that require it: `access` (`ALLOW` or
+                `DENY`), `name` and `type` (`USER`) each.
+            min_score: The bound of a result's score; only one of them, since in a knowledge base either high scores are
+                good or low ones.
+            max_score: The bound of a result's score; only one of them, since in a knowledge base either high scores are
+                good or low ones.
+            timeout_s: How long a request is tried again while the service is throttled or cannot be reached.
+            name: As for any store of a manager.
+            description: As for any store of a manager.
+            max_search_results: As for any store of a manager.
+            writable: As for any store of a manager.
+            extraction: As for any store of a manager.
 
-        `timeout_s`: how long a request is tried again while the service is throttled or cannot be reached.
-
-        `name`, `description`, `max_search_results`, `writable`, `extraction`: as for any store of a manager.
-
-        Errors: `Invalid` for bad or unknown settings; `ImportError` naming what to install.
+        Raises:
+            Invalid: For bad or unknown settings. Correct the argument.
+            ImportError: If the extra is missing. Install what the message names.
         """
         connection = read_options(BedrockKnowledgeBaseConfig, config, "config")
         _one_of(connection.data_source_type, DataSourceType, "data_source_type")

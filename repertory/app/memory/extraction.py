@@ -65,9 +65,11 @@ Triggers: TypeAlias = "ExtractionTrigger | Sequence[ExtractionTrigger]"
 class ExtractionConfig(Options):
     """How a store gets memories from messages. Works as attributes and as a mapping; None means the default.
 
-    `trigger`: one trigger or several, of which any may fire; by default every five turns. `extractor`: makes memories
-    of messages, for the store's `add`; by default a `ModelExtractor` for a store that has only `add`, and none for one
-    with `add_messages`, which gets the messages. `filter`: what to leave out before; by default tool uses and results.
+    Args:
+        trigger: One trigger or several, of which any may fire; by default every five turns.
+        extractor: Makes memories of messages, for the store's `add`; by default a `ModelExtractor` for a store that has
+            only `add`, and none for one with `add_messages`, which gets the messages.
+        filter: What to leave out before; by default tool uses and results.
     """
 
     trigger: Triggers | None = None
@@ -156,7 +158,11 @@ class InvocationTrigger(ExtractionTrigger):
 
 
 class IntervalTrigger(ExtractionTrigger):
-    """After every `turns` turns, for all messages since. Errors: `Invalid` for anything but a positive integer."""
+    """After every `turns` turns, for all messages since.
+
+    Raises:
+        Invalid: For anything but a positive integer. Correct the argument.
+    """
 
     name = "interval"
 
@@ -239,11 +245,13 @@ async def ask_extractor(
 class ModelExtractor:
     """An `Extractor` that asks a model for facts.
 
-    `model`: a `Model`, or the id of a Bedrock model; None for the agent's `aux_model`, or else its model.
-    `system_prompt`: what is worth remembering, instead of the default text; the answer's format is added to it. The
-    model sees the messages as lines of JSON with times and roles, without tools. A batch that is too long for one call,
-    or has too many facts for one answer, is split into several calls. They count towards the budgets of the call that
-    asked for the extraction, as used by `agent_id/memory`.
+    The model sees the messages as lines of JSON with times and roles, without tools. A batch that is too long for one
+    call, or has too many facts for one answer, is split into several calls. They count towards the budgets of the call
+    that asked for the extraction, as used by `agent_id/memory`.
+
+    Args:
+        model: A `Model`, or the id of a Bedrock model; None for the agent's `aux_model`, or else its model.
+        system_prompt: What is worth remembering, instead of the default text; the answer's format is added to it.
     """
 
     def __init__(self, model: Model | str | None = None, system_prompt: str | None = None) -> None:
@@ -251,11 +259,18 @@ class ModelExtractor:
         self._system_prompt = f"{system_prompt or EXTRACTION_PROMPT}\n\n{FORM}"
 
     async def extract(self, messages: Sequence[Message], context: object = None) -> list[ExtractionResult]:
-        """The facts, each once. Temporary failures are tried again. `context`: an `ExtractionContext`.
+        """The facts, each once. Temporary failures are tried again.
 
-        Errors: `ExtractionFailed` when the model answers anything but an array of facts, or when its window or its
-        token limit is too small even for short parts; `LimitReached` when a budget is used up; `Invalid` without a
-        model; what the model raises. Cancellation ends the call.
+        Errors: what the model raises. Cancellation ends the call.
+
+        Args:
+            context: An `ExtractionContext`.
+
+        Raises:
+            ExtractionFailed: When the model answers anything but an array of facts, or when its window or its token
+                limit is too small even for short parts. Read its cause; the messages stay pending.
+            LimitReached: When a budget is used up.
+            Invalid: Without a model. Correct the argument.
         """
         if not messages:
             return []

@@ -49,14 +49,18 @@ Format: TypeAlias = "Callable[[InjectionFormatContext], str | Awaitable[str]]"
 class MemoryInjectionConfig(Options):
     """Which memory entries the model sees, and when. Works as attributes and as a mapping.
 
-    `trigger`: `userTurn` for the first call after a user's message, `everyTurn` before every model call, or a function
-    of the `InjectionContext` that decides. `max_entries`: of all stores together. `query`: a function of the
-    `InjectionContext` that returns the query; None or an empty text for no search. `format`: a function of an
-    `InjectionFormatContext` that returns the text to show, and has to escape the entries. `timeout_s`: how long a model
-    call waits for each store at most, in seconds, counted from the start of its search; a store that failed to answer
-    five turns in a row is asked by one turn in four. `max_tokens`: the approximate size of all entries together. All
-    functions may be asynchronous. A failed, late or unasked store is logged, the call is made without it, and the
+    All functions may be asynchronous. A failed, late or unasked store is logged, the call is made without it, and the
     result says so (`metrics.left_out`), as does an event on the caller's span.
+
+    Args:
+        trigger: `userTurn` for the first call after a user's message, `everyTurn` before every model call, or a
+            function of the `InjectionContext` that decides.
+        max_entries: Of all stores together.
+        query: A function of the `InjectionContext` that returns the query; None or an empty text for no search.
+        format: A function of an `InjectionFormatContext` that returns the text to show, and has to escape the entries.
+        timeout_s: How long a model call waits for each store at most, in seconds, counted from the start of its search;
+            a store that failed to answer five turns in a row is asked by one turn in four.
+        max_tokens: The approximate size of all entries together.
     """
 
     trigger: Occasion | InjectionPredicate = "userTurn"

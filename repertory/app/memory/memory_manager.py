@@ -70,17 +70,21 @@ _log = logging.getLogger("repertory.memory")
 class MemoryManager(Plugin):
     """The memory of agents across conversations. One manager may serve many agents, in any number of event loops.
 
-    `stores`: one or more `MemoryStore`s, of different names. `search_tool_config`: the tool `search_memory`; True,
-    False or a `MemoryToolConfig`. `add_tool_config`: the tool `add_memory`; likewise, or a `MemoryAddToolConfig`.
-    `injection`: entries added to model calls without a tool; True, False or a `MemoryInjectionConfig`. Configurations
-    may be mappings.
+    Configurations may be mappings.
 
     Extraction is a setting of each store. It runs after the answers: at its triggers, at the end of a block around the
     agent, in `flush`, and in a runtime's drain. Its cursor is in the agent's journal, so with a session manager no
     message is lost to memory when a process is killed: the rest is extracted when the session is open again. A memory
     may then be written twice, under the same idempotency key.
 
-    Errors: `Invalid` (a ValueError) for bad stores and settings.
+    Args:
+        stores: One or more `MemoryStore`s, of different names.
+        search_tool_config: The tool `search_memory`; True, False or a `MemoryToolConfig`.
+        add_tool_config: The tool `add_memory`; likewise, or a `MemoryAddToolConfig`.
+        injection: Entries added to model calls without a tool; True, False or a `MemoryInjectionConfig`.
+
+    Raises:
+        Invalid: For bad stores and settings. Correct the argument.
     """
 
     name = "memory-manager"
@@ -137,8 +141,14 @@ class MemoryManager(Plugin):
     ) -> list[MemoryEntry]:
         """Entries for the query: the first of each store, then the second of each, and so on, without repetitions.
 
-        `options`: a `MemorySearchOptions` or a mapping. A store that fails is logged and left out; so is, for a while,
-        one that has failed several times. Errors: `Invalid` for an unknown store; `Unavailable` when all have failed.
+        A store that fails is logged and left out; so is, for a while, one that has failed several times.
+
+        Args:
+            options: A `MemorySearchOptions` or a mapping.
+
+        Raises:
+            Invalid: For an unknown store. Correct the argument.
+            Unavailable: When all have failed. Call again later.
         """
         read = read_options(MemorySearchOptions, options, "options")
         stores = self.managed if read.stores is None else [self._store(name) for name in dict.fromkeys(read.stores)]
@@ -147,7 +157,11 @@ class MemoryManager(Plugin):
     async def search_stores(
         self, query: str, stores: Sequence[ManagedStore], results: int | None, agent: Any = None
     ) -> list[MemoryEntry]:
-        """`search` in some stores, on behalf of `agent`, if any. Errors: `Unavailable` when all have failed."""
+        """`search` in some stores, on behalf of `agent`, if any.
+
+        Raises:
+            Unavailable: When all have failed. Call again later.
+        """
         found: dict[str, Sequence[MemoryEntry]] = {}
         failed: list[RepertoryError] = []
 
@@ -170,9 +184,13 @@ class MemoryManager(Plugin):
     async def add(self, content: str, options: MemoryAddOptions | Mapping[str, object] | None = None) -> None:
         """Write one memory to the stores, and wait for that.
 
-        `options`: a `MemoryAddOptions` or a mapping; without `stores`, all writable ones that take single memories.
-        Errors: `Invalid` for stores that cannot take it, before anything is written; `AggregateMemoryError` when some
-        writes failed, while the others succeeded.
+        Args:
+            options: A `MemoryAddOptions` or a mapping; without `stores`, all writable ones that take single memories.
+
+        Raises:
+            Invalid: For stores that cannot take it, before anything is written. Correct the argument.
+            AggregateMemoryError: When some writes failed, while the others succeeded. Read its errors, one for each
+                store.
         """
         text = cast("object", content)
         if not isinstance(text, str) or not text.strip():
@@ -209,8 +227,10 @@ class MemoryManager(Plugin):
     # For the memory tools.
 
     def in_scope(self, wanted: Sequence[str] | None, *, among: Sequence[str] | None = None) -> list[ManagedStore]:
-        """The stores that a model has named, or all of those that it may name. Unknown names are logged. Errors:
-        `Invalid` when no name is known.
+        """The stores that a model has named, or all of those that it may name. Unknown names are logged.
+
+        Raises:
+            Invalid: When no name is known. Correct the argument.
         """
         scope = [store for store in self.managed if among is None or store.name in among]
         found = [store for store in scope if not wanted or store.name in wanted]
@@ -224,7 +244,11 @@ class MemoryManager(Plugin):
         return found
 
     async def write(self, stores: Sequence[ManagedStore], contents: Sequence[str], *, key: str, agent: Any) -> None:
-        """Write each of these to the stores. Errors: `AggregateMemoryError` with the number of failed writes."""
+        """Write each of these to the stores.
+
+        Raises:
+            AggregateMemoryError: With the number of failed writes. Read its errors, one for each store.
+        """
         failed = await self._write_all(stores, contents, None, key, agent)
         if failed:
             reasons = "; ".join(dict.fromkeys(str(error) for _, error in failed))
@@ -234,7 +258,10 @@ class MemoryManager(Plugin):
 
     async def accept(self, agent: Any, stores: Sequence[ManagedStore], contents: Sequence[str], key: str) -> int:
         """Queue memories to be written after the turn; returns how many. Outside any session they are written at once,
-        and failures are logged. Errors: `LimitReached` when too many wait.
+        and failures are logged.
+
+        Raises:
+            LimitReached: When too many wait.
         """
         memory = None if agent is None else self.parts_for(agent).link.ref
         if memory is None:  # The program has called the tool itself.

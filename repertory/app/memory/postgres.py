@@ -42,17 +42,25 @@ class PostgresMemoryStore(PostgresMemory):
         pooled: bool = False,
         connections: int = 4,
     ) -> None:
-        """`dsn`, `schema`, `direct_dsn`, `pooled`: as for `PostgresSessions`, whose tables may be in the same schema.
-        `connections`: the most connections for one event loop.
+        """Stores of different scopes may share a schema; none sees or changes the memories of another, and None is a
+        scope of its own.
 
-        `scope`: the owner of these memories, for example a tenant or a user. Stores of different scopes may share a
-        schema; none sees or changes the memories of another, and None is a scope of its own.
+        All stores of a schema have the same; another is refused by the first call that needs it. Vectors are compared
+        by pgvector where the database has it, and in this process where not. Needs numpy.
 
-        `name`, `description`, `max_search_results`, `writable`, `extraction`: as for any store of a manager.
-
-        `embedder`: makes vectors of entries, so that a search in other words finds them too. All stores of a schema
-        have the same; another is refused by the first call that needs it. Vectors are compared by pgvector where the
-        database has it, and in this process where not. Needs numpy.
+        Args:
+            dsn: As for `PostgresSessions`, whose tables may be in the same schema.
+            schema: As for `PostgresSessions`, whose tables may be in the same schema.
+            direct_dsn: As for `PostgresSessions`, whose tables may be in the same schema.
+            pooled: As for `PostgresSessions`, whose tables may be in the same schema.
+            connections: The most connections for one event loop.
+            scope: The owner of these memories, for example a tenant or a user.
+            name: As for any store of a manager.
+            description: As for any store of a manager.
+            max_search_results: As for any store of a manager.
+            writable: As for any store of a manager.
+            extraction: As for any store of a manager.
+            embedder: Makes vectors of entries, so that a search in other words finds them too.
         """
         if scope is not None:
             check_id(scope, "scope")

@@ -38,18 +38,23 @@ class SQLiteMemoryStore(SQLiteMemory):
         embedder: Embedder | None = None,
         busy_timeout_s: float = 5.0,
     ) -> None:
-        """`path`: the database file; `~/.repertory/memory.db` (or `$REPERTORY_HOME/memory.db`) when None. A missing
-        folder is created with mode 0700 on the first write, the file with 0600.
+        """A missing folder is created with mode 0700 on the first write, the file with 0600.
 
-        `scope`: the owner of these memories, for example a tenant or a user. Stores of different scopes may share a
-        file; none sees or changes the memories of another, and None is a scope of its own.
+        Stores of different scopes may share a file; none sees or changes the memories of another, and None is a scope
+        of its own.
 
-        `name`, `description`, `max_search_results`, `writable`, `extraction`: as for any store of a manager.
+        All stores of a file have the same; another is refused by the first call that needs it. Needs numpy.
 
-        `embedder`: makes vectors of entries, so that a search in other words finds them too. All stores of a file have
-        the same; another is refused by the first call that needs it. Needs numpy.
-
-        `busy_timeout_s`: how long to wait while other processes commit.
+        Args:
+            path: The database file; `~/.repertory/memory.db` (or `$REPERTORY_HOME/memory.db`) when None.
+            scope: The owner of these memories, for example a tenant or a user.
+            name: As for any store of a manager.
+            description: As for any store of a manager.
+            max_search_results: As for any store of a manager.
+            writable: As for any store of a manager.
+            extraction: As for any store of a manager.
+            embedder: Makes vectors of entries, so that a search in other words finds them too.
+            busy_timeout_s: How long to wait while other processes commit.
         """
         if scope is not None:
             check_id(scope, "scope")

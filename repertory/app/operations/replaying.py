@@ -199,16 +199,23 @@ async def replay(
     A tool that is called with a name and an input of the recorded turn answers what it answered then. `tools` decides
     about other calls; only `live` lets a tool run, with its effects.
 
-    `out`: a file of results, one JSON object per line, written as they come. The same call goes on where an earlier one
-    was stopped, however it ended: rows in the file are not made again, an answer that was stored costs no second model
-    call. `scratch` is a database beside that file (`results.jsonl.sessions.db`) unless it is given; without `out` both
-    are kept in memory. `retry_errors` makes rows with an error again. `prices`: by the name of a variant, or
-    `recorded`. `on_progress` is called after each row.
+    `on_progress` is called after each row.
 
-    A turn that fails and a scorer that fails are rows with an error; the others go on. Errors: `NotFound` for a
-    session, agent or label that is not there; `Invalid` for bad arguments, and for a file with results of another
-    variant of the same name; `Corrupt` for a file that holds something else; those of the place. When the call is
-    cancelled, the rows so far stay in the file.
+    A turn that fails and a scorer that fails are rows with an error; the others go on. Errors: those of the place. When
+    the call is cancelled, the rows so far stay in the file.
+
+    Args:
+        out: A file of results, one JSON object per line, written as they come. The same call goes on where an earlier
+            one was stopped, however it ended: rows in the file are not made again, an answer that was stored costs no
+            second model call. `scratch` is a database beside that file (`results.jsonl.sessions.db`) unless it is
+            given; without `out` both are kept in memory. `retry_errors` makes rows with an error again.
+        prices: By the name of a variant, or `recorded`.
+
+    Raises:
+        NotFound: For a session, agent or label that is not there. Check the name.
+        Invalid: For bad arguments, and for a file with results of another variant of the same name. Correct the
+            argument.
+        Corrupt: For a file that holds something else. Repair it, or restore a copy.
     """
     variants = _checked_variants([variant] if isinstance(variant, Variant) else list(variant))
     named = _checked_scorers(scorers)

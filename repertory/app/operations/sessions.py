@@ -109,14 +109,20 @@ class Sessions:
 
     async def cluster(self) -> ClusterReport:
         """The runtimes with `peers=` that share these sessions, what sessions owe, and the posted calls that are not
-        done. It makes no tables and no files. Errors: `Invalid` for a place that cannot be shared.
+        done. It makes no tables and no files.
+
+        Raises:
+            Invalid: For a place that cannot be shared. Correct the argument.
         """
         return await self._on(lambda store: shared.cluster(store))
 
     async def retry(self, session_id: str, *, token: str | None = None) -> Sequence[PostedCall]:
         """Have the parked posted calls of a session made once more, or only the one of a token: as if they were posted
-        now, in the same order. Returns them as they were. Errors: `NotFound` when none is parked; `Invalid` for a place
-        that keeps no posted calls.
+        now, in the same order. Returns them as they were.
+
+        Raises:
+            NotFound: When none is parked. Check the name.
+            Invalid: For a place that keeps no posted calls. Correct the argument.
         """
         return await self._on(lambda store: shared.retry(store, session_id, token))
 
@@ -136,14 +142,19 @@ class Sessions:
         """Up to `records_max` consecutive records of one agent: those around a position, those before a number, or the
         last ones. In SQLite, PostgreSQL and journals it costs about as much however long the session is.
 
-        Without `agent`: `default`, or the first in the order of their names. Errors: `Invalid` for both `at` and
-        `before`, and for more than 1,000 records.
+        Without `agent`: `default`, or the first in the order of their names.
+
+        Raises:
+            Invalid: For both `at` and `before`, and for more than 1,000 records. Correct the argument.
         """
         return await self._on(lambda store: paging.page_of(store, session_id, agent, at, before, records_max))
 
     async def shown_at(self, session_id: str, *, agent: str | None = None, at: PositionLike = None) -> ShownAt:
-        """What the model was shown at a position, with the agent's state there; None means the end. It reads as much
-        as opening the session there. `agent` as for `page`. Errors: `Invalid` when part of it was erased since.
+        """What the model was shown at a position, with the agent's state there; None means the end. It reads as much as
+        opening the session there. `agent` as for `page`.
+
+        Raises:
+            Invalid: When part of it was erased since. Correct the argument.
         """
         return await self._on(lambda store: paging.what_was_shown(store, session_id, agent, at))
 
@@ -173,7 +184,10 @@ class Sessions:
         """Name a position, with metadata; None means the end. It costs one small record.
 
         A label may be used again: then it names the new position, and the old mark stays in `marks`. It reads as much
-        as opening the session reads. Errors: `Invalid` for a bad label, or a number.
+        as opening the session reads.
+
+        Raises:
+            Invalid: For a bad label, or a number. Correct the argument.
         """
         wanted = Mark(label=label, metadata=metadata or {}, position=at)
         return (await self.mark_all(session_id, [wanted], agent=agent, takeover=takeover))[0]
@@ -204,7 +218,10 @@ class Sessions:
         A mark goes unless it is among the newest `keep`, or younger than `older_than` (seconds); where both are given,
         it goes when both say so. With `beyond_rewinds`, messages and work that rewinds left behind go as well, as far
         as they are older than `older_than`, unless a remaining mark leads to them. The current conversation is never
-        touched. A session with a live owner is `SessionBusy`. Errors: `Invalid` when nothing is to go.
+        touched. A session with a live owner is `SessionBusy`.
+
+        Raises:
+            Invalid: When nothing is to go. Correct the argument.
         """
         seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
         made = self._made()
@@ -237,7 +254,10 @@ class Sessions:
         """Write a session into a file of lines, one per row, with the hash links that prove it.
 
         An encrypted session is written in plain text, with links of its own. The file (mode 0600) appears complete or
-        not at all. Memory holds one agent's journal. Errors: `AlreadyExists` unless `overwrite`; those of the file.
+        not at all. Memory holds one agent's journal. Errors: those of the file.
+
+        Raises:
+            AlreadyExists: Unless `overwrite`. Choose another id, or delete the old one first.
         """
         async with new_file(Path(path), overwrite=overwrite) as write:
             return await self.write_export(session_id, write, progress=progress)
@@ -258,8 +278,12 @@ class Sessions:
         """Add the session of an export file, under its own id or another one. Rows and links are those of the file.
 
         The whole file is verified before anything is written, and the session is added in one commit. An earlier import
-        that was cut off is completed. Memory holds the session. Errors: `AlreadyExists` for an id that is taken;
-        `CorruptJournal` naming file and line when the file was cut off or edited; those of the file.
+        that was cut off is completed. Memory holds the session. Errors: those of the file.
+
+        Raises:
+            AlreadyExists: For an id that is taken. Choose another id, or delete the old one first.
+            CorruptJournal: Naming file and line when the file was cut off or edited. Repair the session, or restore a
+                copy.
         """
         found = await branching.read_export(Path(path), progress)
         new_id = session_id if session_id is not None else found.session_id
@@ -289,9 +313,12 @@ class Sessions:
         """A new session that continues from a position of another one; None means from its end.
 
         It shows the model the same messages, with the same state, and stores only those and its source. So it costs
-        about the window, however long the source is. Earlier messages are read in the source as long as that exists;
-        it may be deleted. With several agents, None takes all of them, a label those that have it, and a number needs
-        `agent`. Errors: `AlreadyExists` for an id that is taken.
+        about the window, however long the source is. Earlier messages are read in the source as long as that exists; it
+        may be deleted. With several agents, None takes all of them, a label those that have it, and a number needs
+        `agent`.
+
+        Raises:
+            AlreadyExists: For an id that is taken. Choose another id, or delete the old one first.
         """
         return await self._on(lambda store: branching.fork_session(store, session_id, new_id, at, agent, self._made()))
 
@@ -317,8 +344,11 @@ class Sessions:
     ) -> RewindReport:
         """Go back to a position: the model sees the messages of that position, with its state.
 
-        Nothing is destroyed, and rewinding to the position before (`was`) undoes it. Errors: `Invalid` when tools were
-        running at that position, or when a message shown there has been redacted since.
+        Nothing is destroyed, and rewinding to the position before (`was`) undoes it.
+
+        Raises:
+            Invalid: When tools were running at that position, or when a message shown there has been redacted since.
+                Correct the argument.
         """
         made = self._made()
         return await self._on(
@@ -328,8 +358,11 @@ class Sessions:
     async def drop_summary(self, session_id: str, *, agent: str | None = None, takeover: bool = False) -> RewindReport:
         """Show the messages behind a summary again. A summarising manager writes a new one when it is time.
 
-        Nothing is destroyed, and rewinding to the position before (`was`) shows the summary again. Errors: `Invalid`
-        when no summary is shown, or a message shown before it has been redacted since.
+        Nothing is destroyed, and rewinding to the position before (`was`) shows the summary again.
+
+        Raises:
+            Invalid: When no summary is shown, or a message shown before it has been redacted since. Correct the
+                argument.
         """
         made = self._made()
         return await self._on(lambda store: branching.drop_summary(store, session_id, agent, made, takeover=takeover))
@@ -347,12 +380,18 @@ class Sessions:
         """Replace the text of a message for good: the original is gone from every file and object.
 
         Outdated copies of it are erased too, and so are its memories that are not written yet. `left` names copies that
-        stay: `redact_text` replaces those as well. Tool uses and results keep their ids, with other contents. `memory`:
-        a manager, or stores with a method `forget(*, session_id, agent_id, seq)`, that forget their entries of the
-        message; `report.memories.left` names the stores that still have some. Exports and copies are not reached, nor
-        the bytes of forks, which show it redacted nevertheless; of a message that a fork copied, `source` names the
-        other session. Errors: `NotFound` when no message has the number; `Invalid` while its tools are still to run,
-        and for an empty text; those of the memory stores, with the message unchanged: call again.
+        stay: `redact_text` replaces those as well. Tool uses and results keep their ids, with other contents. Exports
+        and copies are not reached, nor the bytes of forks, which show it redacted nevertheless; of a message that a
+        fork copied, `source` names the other session. Errors: those of the memory stores, with the message unchanged:
+        call again.
+
+        Args:
+            memory: A manager, or stores with a method `forget(*, session_id, agent_id, seq)`, that forget their entries
+                of the message; `report.memories.left` names the stores that still have some.
+
+        Raises:
+            NotFound: When no message has the number. Check the name.
+            Invalid: While its tools are still to run, and for an empty text. Correct the argument.
         """
         if not replacement.strip():
             raise Invalid("the replacement is empty, and models refuse empty texts", got=replacement)
@@ -376,12 +415,14 @@ class Sessions:
 
         Messages, agent state, summaries, tool results, questions and answers, results of graph and swarm nodes,
         memories not written yet, and metadata of marks contain the replacement from then on, of all agents or of one.
-        The text is matched exactly, case included, also inside longer texts, keys and numbers. Names (an id, a token,
-        a tool, a label) stay, and `left` says where. The state of earlier runs, and the positions before the redaction,
+        The text is matched exactly, case included, also inside longer texts, keys and numbers. Names (an id, a token, a
+        tool, a label) stay, and `left` says where. The state of earlier runs, and the positions before the redaction,
         may be unknown afterwards. `memory` as in `redact`, for the messages with the text. A second call finds what was
-        said since. Errors: `Invalid` for a text of fewer than 4 characters, for a replacement that is empty or contains
-        the text, and while the last message contains it and waits for its tools; those of the memory stores, with the
-        session unchanged: call again.
+        said since. Errors: those of the memory stores, with the session unchanged: call again.
+
+        Raises:
+            Invalid: For a text of fewer than 4 characters, for a replacement that is empty or contains the text, and
+                while the last message contains it and waits for its tools. Correct the argument.
         """
         words, made, stores = Words(text, replacement), self._made(), store_clients(memory)
         return await self._on(
@@ -392,7 +433,9 @@ class Sessions:
         """Erase a session, with its quarantined files, and verify that it is gone.
 
         Also a damaged one. Of an encrypted session, the keys go first. Exports, copies and forks are not reached.
-        Errors: `Failed` when a part of it still exists.
+
+        Raises:
+            Failed: When a part of it still exists. Read its cause.
         """
         check_id(session_id, "session id")
         return await self._on(lambda store: erasing.delete(store, session_id, self._wall(), takeover=takeover))
@@ -401,8 +444,12 @@ class Sessions:
         """Give an encrypted session another key: whatever is written from now on is sealed with it, at once and in
         every process. What was written before stays sealed with the keys before, which are kept with it.
 
-        A session from before its place was encrypted gets its first key. Errors: `Invalid` for a place without
-        encryption; `KeyErased`; `KeyMissing`.
+        A session from before its place was encrypted gets its first key.
+
+        Raises:
+            Invalid: For a place without encryption. Correct the argument.
+            KeyErased: If the key was erased. Nothing can read it again.
+            KeyMissing: If the key is not there. Give the key.
         """
         made = self._made()
         return await self._on(lambda store: erasing.rotate_key(store, session_id, made.at, takeover=takeover))
@@ -411,8 +458,11 @@ class Sessions:
         """Erase every key of an encrypted session: nobody can read it any more, here or in any copy of its place that
         was ever made. Its rows stay, and their chain still proves when what was there; `delete` removes them as well.
 
-        Exports and forks are not reached: they have texts and keys of their own. Again changes nothing. Errors:
-        `Invalid` for a place without encryption, and for a session that has rows in plain text from before.
+        Exports and forks are not reached: they have texts and keys of their own. Again changes nothing.
+
+        Raises:
+            Invalid: For a place without encryption, and for a session that has rows in plain text from before. Correct
+                the argument.
         """
         made = self._made()
         return await self._on(lambda store: erasing.erase_key(store, session_id, made.at, takeover=takeover))

@@ -97,8 +97,10 @@ EdgeCondition: TypeAlias = LegacyEdgeCondition | EdgeConditionWithContext
 
 @dataclass(frozen=True, slots=True)
 class GraphEdge:
-    """An edge of a graph, followed when its condition holds. Errors: `Invalid` for a condition that is no function, or
-    an async one.
+    """An edge of a graph, followed when its condition holds.
+
+    Raises:
+        Invalid: For a condition that is no function, or an async one. Correct the argument.
     """
 
     from_node: GraphNode
@@ -111,7 +113,12 @@ class GraphEdge:
             raise Invalid("a condition is a plain function that gives True or False", edge=str(self), got=condition)
 
     def should_traverse(self, state: GraphState, *, invocation_state: dict[str, Any]) -> bool:
-        """Whether the condition holds. Errors: `HookFailed` when it raises; `Invalid` when it returns an awaitable."""
+        """Whether the condition holds.
+
+        Raises:
+            HookFailed: When it raises. Read its cause, and mend the callback.
+            Invalid: When it returns an awaitable. Correct the argument.
+        """
         if self.condition is None:
             return True
         with_state = {"invocation_state": invocation_state} if _takes_invocation_state(self.condition) else {}
@@ -244,13 +251,22 @@ class Graph(Orchestrator[GraphResult]):
     gets the task, and the answers of the nodes with an edge to it. It starts as soon as no unfinished node comes before
     it; nodes that do not wait for each other run at the same time.
 
-    `session_manager`: where runs, and every node's conversation, are stored; without one they live as long as this
-    object. `max_node_executions`, `execution_timeout` (seconds, all calls of a run together): end a run with status
-    `failed`. `node_timeout`: seconds for one attempt of a node. `reset_on_revisit`: whether a node that runs again in
-    the same run begins with the messages and state that it was built with. `busy`: what a call does while another one
-    works. `trace_attributes`: additional attributes of its spans. All of these can be read.
+    All of these can be read.
 
-    Errors: `Invalid` (a ValueError) for an invalid graph; from calls see `Orchestrator.invoke_async`.
+    Errors: from calls see `Orchestrator.invoke_async`.
+
+    Args:
+        session_manager: Where runs, and every node's conversation, are stored; without one they live as long as this
+            object. `max_node_executions`, `execution_timeout` (seconds, all calls of a run together): end a run with
+            status `failed`.
+        node_timeout: Seconds for one attempt of a node.
+        reset_on_revisit: Whether a node that runs again in the same run begins with the messages and state that it was
+            built with.
+        busy: What a call does while another one works.
+        trace_attributes: Additional attributes of its spans.
+
+    Raises:
+        Invalid: For an invalid graph. Correct the argument.
     """
 
     kind_of_run = "graph"
@@ -422,9 +438,16 @@ class GraphBuilder:
         on_failure: OnFailure = "fail",
     ) -> GraphNode:
         """Add an agent, a graph, a swarm, or another object with `invoke_async`. The default id is the executor's `id`,
-        else its `name`, else a number. `timeout_s`, `retries`, `on_failure`: see `NodePolicy`.
+        else its `name`, else a number.
 
-        Errors: `Invalid` for an id or an executor that was added before, and for one with a session manager.
+        Args:
+            timeout_s: See `NodePolicy`.
+            retries: See `NodePolicy`.
+            on_failure: See `NodePolicy`.
+
+        Raises:
+            Invalid: For an id or an executor that was added before, and for one with a session manager. Correct the
+                argument.
         """
         if node_id is None:
             own = getattr(executor, "id", None) or getattr(executor, "name", None)
@@ -449,8 +472,11 @@ class GraphBuilder:
     def add_edge(
         self, from_node: str | GraphNode, to_node: str | GraphNode, condition: EdgeCondition | None = None
     ) -> GraphEdge:
-        """Add an edge, followed if the condition holds. The condition may be called several times for one decision,
-        so it must have no effects. Errors: `Invalid` for an unknown node, and for an async condition.
+        """Add an edge, followed if the condition holds. The condition may be called several times for one decision, so
+        it must have no effects.
+
+        Raises:
+            Invalid: For an unknown node, and for an async condition. Correct the argument.
         """
         edge = GraphEdge(
             from_node=self._node(from_node, "Source node"),
@@ -470,7 +496,11 @@ class GraphBuilder:
         return found
 
     def set_entry_point(self, node_id: str) -> GraphBuilder:
-        """Begin at this node; several are allowed. Errors: `Invalid` for an unknown node."""
+        """Begin at this node; several are allowed.
+
+        Raises:
+            Invalid: For an unknown node. Correct the argument.
+        """
         self.entry_points.append(self._node(node_id, "Node"))
         return self
 
@@ -507,7 +537,11 @@ class GraphBuilder:
         return self._set("plugins", plugins)
 
     def build(self) -> Graph:
-        """The graph. Errors: `Invalid` for one without a node or an entry point."""
+        """The graph.
+
+        Raises:
+            Invalid: For one without a node or an entry point. Correct the argument.
+        """
         if not self.nodes:
             raise Invalid("Graph must contain at least one node")
         return Graph(nodes=self.nodes, edges=self.edges, entry_points=self.entry_points, **self._settings)

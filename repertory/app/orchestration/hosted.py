@@ -59,8 +59,10 @@ class HostedOrchestrator(Generic[Result]):
     def session(self, session_id: str, *, takeover: bool = False) -> OrchestratorSession[Result]:
         """The runs in one session. The same id is the same session, also after a restart.
 
-        Errors: `HookFailed` when `make` raises; `Invalid` when it returns anything but a new graph or swarm with the id
-        that the runtime knows, without a session manager, of agents of its own.
+        Raises:
+            HookFailed: When `make` raises. Read its cause, and mend the callback.
+            Invalid: When it returns anything but a new graph or swarm with the id that the runtime knows, without a
+                session manager, of agents of its own. Correct the argument.
         """
         made = self._made.get(session_id)
         if made is None or takeover:

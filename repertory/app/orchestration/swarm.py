@@ -59,8 +59,11 @@ class SharedContext:
     """By the agent that left it: values by name. Read-only."""
 
     def add_context(self, node: SwarmNode, key: str, value: Json) -> None:
-        """Leave a value in a context of the program's own. Errors: `Invalid` for a key without a text, a value that is
-        not JSON, and in the context of a swarm, whose agents leave values by handing over.
+        """Leave a value in a context of the program's own.
+
+        Raises:
+            Invalid: For a key without a text, a value that is not JSON, and in the context of a swarm, whose agents
+                leave values by handing over. Correct the argument.
         """
         if not isinstance(self.context, dict):
             raise Invalid("the context of a run is read-only: agents leave values by handing over", key=key)
@@ -153,13 +156,21 @@ class Swarm(Orchestrator[SwarmResult]):
     message and with values that all of them see from then on. An agent that ends its turn without a handoff ends the
     run. An agent begins each time with the messages and state that it was built with; its journal keeps all messages.
 
-    `nodes` (or `agents`): the agents; `entry_point`: the agent that begins, else the first. `max_handoffs`,
-    `max_iterations`, `execution_timeout` (seconds, all calls of a run together), and fewer than
-    `repetitive_handoff_min_unique_agents` different agents among the last `repetitive_handoff_detection_window`: end a
-    run with status `failed`. `node_timeout`: seconds for one turn. `session_manager`, `busy`, `trace_attributes`: as
-    for `Graph`. All of these can be read.
+    `nodes` (or `agents`): the agents; All of these can be read.
 
-    Errors: `Invalid` (a ValueError); from calls see `Orchestrator.invoke_async`.
+    Errors: from calls see `Orchestrator.invoke_async`.
+
+    Args:
+        entry_point: The agent that begins, else the first. `max_handoffs`, `max_iterations`, `execution_timeout`
+            (seconds, all calls of a run together), and fewer than `repetitive_handoff_min_unique_agents` different
+            agents among the last `repetitive_handoff_detection_window`: end a run with status `failed`.
+        node_timeout: Seconds for one turn.
+        session_manager: As for `Graph`.
+        busy: As for `Graph`.
+        trace_attributes: As for `Graph`.
+
+    Raises:
+        Invalid: For an argument that is not allowed. Correct the argument.
     """
 
     kind_of_run = "swarm"

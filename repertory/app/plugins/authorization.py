@@ -52,14 +52,23 @@ class CedarAuthorization(InterventionHandler):
     agent's state, so they outlive restarts, and agents that share this object share them. The resource is
     `Resource::"agent"`.
 
-    `policies`, `schema`: text, or the path of a `.cedar` or `.cedarschema` file. `entities`: a list, its JSON, or the
-    path of a JSON file. `tools`: the tools that policies may name, so that a mistyped name is found here. `principal`:
-    who asks, `User::"anonymous"` unless given; `principal_resolver` says it by the invocation state of each call.
-    `on_error`: what becomes of a tool use when one of the two functions raises; what the engine cannot decide is
-    refused. Files are read when this is made and by `reload`, which block until then.
+    Files are read when this is made and by `reload`, which block until then.
 
-    Errors: `Invalid` for policies that are wrong, or do not fit the schema or the tools, for entities without an id and
-    for two principals; `FileNotFoundError`; `ImportError` without cedarpy (extra `cedar`).
+    Args:
+        policies: Text, or the path of a `.cedar` or `.cedarschema` file.
+        schema: Text, or the path of a `.cedar` or `.cedarschema` file.
+        entities: A list, its JSON, or the path of a JSON file.
+        tools: The tools that policies may name, so that a mistyped name is found here.
+        principal: Who asks, `User::"anonymous"` unless given; `principal_resolver` says it by the invocation state of
+            each call.
+        on_error: What becomes of a tool use when one of the two functions raises; what the engine cannot decide is
+            refused.
+
+    Raises:
+        Invalid: For policies that are wrong, or do not fit the schema or the tools, for entities without an id and for
+            two principals. Correct the argument.
+        FileNotFoundError: Without cedarpy (extra `cedar`). Check the path.
+        ImportError: Without cedarpy (extra `cedar`). Install the extra that the message names.
     """
 
     name = "cedar-authorization"

@@ -90,7 +90,11 @@ class GoalResult:
 
 @dataclass
 class JudgeConfig:
-    """A model judges. `model`: None for the agent's `aux_model`, which is its `model` unless it has one."""
+    """A model judges.
+
+    Args:
+        model: None for the agent's `aux_model`, which is its `model` unless it has one.
+    """
 
     model: Model | None = None
     system_prompt: str = JUDGE_SYSTEM_PROMPT
@@ -114,14 +118,19 @@ class _Run:
 class GoalLoop(Plugin):
     """Has an agent try again, in the same call, until its answer meets the goal: `Agent(plugins=[GoalLoop(...)])`.
 
-    `goal`: a text, which a model judges with the whole conversation before it (`judge`), or a function of the answer
-    and the agent. A function that raises has not accepted the answer. `max_attempts`, `timeout` (seconds, of the whole
-    call): when to stop trying; the last answer is the call's result then, and `last_result(agent)` says how it ended.
-    `preserve_context`: whether the model sees its earlier attempts. `resume_prompt_template`: writes the prompt of the
-    next attempt from the feedback.
-
     A turn that waits for a person, or is cancelled, is not judged. Limits of the call count for all attempts together.
-    An agent has at most one; one object may serve many agents. Errors: `Invalid` for bad settings and for a second one.
+    An agent has at most one; one object may serve many agents.
+
+    Args:
+        goal: A text, which a model judges with the whole conversation before it (`judge`), or a function of the answer
+            and the agent. A function that raises has not accepted the answer. `max_attempts`, `timeout` (seconds, of
+            the whole call): when to stop trying; the last answer is the call's result then, and `last_result(agent)`
+            says how it ended.
+        preserve_context: Whether the model sees its earlier attempts.
+        resume_prompt_template: Writes the prompt of the next attempt from the feedback.
+
+    Raises:
+        Invalid: For bad settings and for a second one. Correct the argument.
     """
 
     def __init__(

@@ -65,8 +65,11 @@ class EvaluateCallback(Protocol):
 
 @dataclass
 class LLMClassifierConfig:
-    """A model decides which tool uses are risky. `system_prompt`: what counts as risky; None for a general text.
-    `model`: None for the agent's `aux_model`, which is its `model` unless it has one.
+    """A model decides which tool uses are risky.
+
+    Args:
+        system_prompt: What counts as risky; None for a general text.
+        model: None for the agent's `aux_model`, which is its `model` unless it has one.
     """
 
     system_prompt: str | None = None
@@ -76,15 +79,20 @@ class LLMClassifierConfig:
 class HumanInTheLoop(InterventionHandler):
     """Has a person allow the use of tools: `Agent(interventions=[HumanInTheLoop()])`.
 
-    `allowed_tools`: names that need no person; `"*"` for all, and `"!name"` for one that always needs a person.
-    `classifier`: which of the other uses need one: None for all; True or an `LLMClassifierConfig` has a model decide;
-    or a function. Where it fails, a person is asked; where a person has answered already, it is not called.
-    `enable_trust`: an answer that `evaluate_trust` accepts (`t` or `trust`) also allows every later use of the tool in
-    this conversation; this is agent state, so it outlives restarts. `evaluate`: which answers are a yes, else True, `y`
-    and `yes`. `ask`: how the person is asked: None waits with an interrupt, also across restarts; `"stdio"` asks in the
-    terminal, in a thread; or a function.
+    An agent has at most one, unless a subclass has another `name`.
 
-    An agent has at most one, unless a subclass has another `name`. Errors: `Invalid` for names that are not in a list.
+    Args:
+        allowed_tools: Names that need no person; `"*"` for all, and `"!name"` for one that always needs a person.
+        classifier: Which of the other uses need one: None for all; True or an `LLMClassifierConfig` has a model decide;
+            or a function. Where it fails, a person is asked; where a person has answered already, it is not called.
+        enable_trust: An answer that `evaluate_trust` accepts (`t` or `trust`) also allows every later use of the tool
+            in this conversation; this is agent state, so it outlives restarts.
+        evaluate: Which answers are a yes, else True, `y` and `yes`.
+        ask: How the person is asked: None waits with an interrupt, also across restarts; `"stdio"` asks in the
+            terminal, in a thread; or a function.
+
+    Raises:
+        Invalid: For names that are not in a list. Correct the argument.
     """
 
     name = "strands:human-in-the-loop"  # Programs look for the interrupt under this name.

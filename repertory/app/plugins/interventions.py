@@ -92,8 +92,11 @@ class Guide:
 
 @dataclass(frozen=True)
 class Confirm:
-    """Ask a person whether the tool may run: the turn waits for the answer. `response`: an answer that is known
-    already. `evaluate`: whether an answer is a yes; None for `default_evaluate`. After a no, no later handler is asked.
+    """Ask a person whether the tool may run: the turn waits for the answer. After a no, no later handler is asked.
+
+    Args:
+        response: An answer that is known already.
+        evaluate: Whether an answer is a yes; None for `default_evaluate`.
     """
 
     type: str = field(default="confirm", init=False)
@@ -173,8 +176,13 @@ _METHODS: Mapping[type[InterventionEvent], tuple[str, int]] = {
 class InterventionRegistry:
     """The handlers of an agent as callbacks of its hooks: `AgentSpec(hooks=[InterventionRegistry([handler])])`.
 
-    `hook_registry`: registers them there at once. Handlers are asked in the order given. Errors: `Invalid` for a name
-    twice, and for objects that are no handlers.
+    Handlers are asked in the order given.
+
+    Args:
+        hook_registry: Registers them there at once.
+
+    Raises:
+        Invalid: For a name twice, and for objects that are no handlers. Correct the argument.
     """
 
     def __init__(self, handlers: Sequence[InterventionHandler], hook_registry: HookRegistry | None = None) -> None:

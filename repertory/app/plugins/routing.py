@@ -131,9 +131,15 @@ class ClassifierStrategy:
         max_agent_instructions_chars: int = 4_000,
         max_candidate_chars: int = 16_000,
     ) -> None:
-        """`system_prompt`: by what it chooses; `timeout`: in seconds. Longer requests and instructions are cut.
+        """Longer requests and instructions are cut.
 
-        Errors: `TypeError` for what is of another type; `Invalid` for bounds that are not positive.
+        Args:
+            system_prompt: By what it chooses.
+            timeout: In seconds.
+
+        Raises:
+            TypeError: For what is of another type. Correct the call.
+            Invalid: For bounds that are not positive. Correct the argument.
         """
         if not isinstance(cast("object", model), Model):
             raise TypeError("model must be a Model")
@@ -154,7 +160,19 @@ class ClassifierStrategy:
         self._bounds = (max_message_chars, max_agent_instructions_chars, max_candidate_chars)
 
     async def select(self, context: RoutingContext) -> RoutingCandidate | None:
-        """Errors: `Invalid` when what is known of the candidates is longer than it may be."""
+        """Ask the classifier model for the number of a candidate. Without a number in its answer, the first candidate
+        is chosen.
+
+        Args:
+            context: The candidates, the messages and the attempts of this call.
+
+        Returns:
+            The candidate, or None once one was tried.
+
+        Raises:
+            Invalid: When the descriptions of the candidates are longer than `max_candidate_chars`. Shorten them, or
+                raise the bound.
+        """
         candidates = context.candidates
         if context.attempts or len(candidates) == 1:
             return None if context.attempts else candidates[0]
@@ -210,11 +228,16 @@ class ModelRouter(Plugin):
         strategy: RoutingStrategy | None = None,
         max_switches: int | None = None,
     ) -> None:
-        """`strategy`: `FallbackStrategy` when None; `max_switches`: how often a call of the agent may go to another
-        model after a failure. The first model is the agent's `model`.
+        """The first model is the agent's `model`.
 
-        Errors: `TypeError` for what is no model; `Invalid` for none, for one that is there twice or that keeps the
-        conversation itself, for a name that is there twice, and for a negative `max_switches`.
+        Args:
+            strategy: `FallbackStrategy` when None.
+            max_switches: How often a call of the agent may go to another model after a failure.
+
+        Raises:
+            TypeError: For what is no model. Correct the call.
+            Invalid: For none, for one that is there twice or that keeps the conversation itself, for a name that is
+                there twice, and for a negative `max_switches`. Correct the argument.
         """
         super().__init__()
         if strategy is not None and not iscoroutinefunction(getattr(strategy, "select", None)):

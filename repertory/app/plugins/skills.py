@@ -50,11 +50,15 @@ _DEPTH_MAX = 3
 class Skill:
     """One skill.
 
-    `name`: 1 to 64 lower-case letters, digits and hyphens, the name of its folder. `path`: the folder, if it was read
-    from one. `allowed_tools`: shown to the model, not enforced. Other fields are those of the file's head.
+    Other fields are those of the file's head.
 
     `strict` in the methods that read one: a name against these rules is an error, where it is only logged otherwise.
     The readers need PyYAML: `pip install 'repertory[skills]'`.
+
+    Args:
+        name: 1 to 64 lower-case letters, digits and hyphens, the name of its folder.
+        path: The folder, if it was read from one.
+        allowed_tools: Shown to the model, not enforced.
     """
 
     name: str
@@ -68,7 +72,12 @@ class Skill:
 
     @classmethod
     def from_file(cls, skill_path: str | Path, *, strict: bool = False) -> Skill:
-        """Read one skill: its folder, or its SKILL.md. Errors: `FileNotFoundError`; `Invalid` for a bad file."""
+        """Read one skill: its folder, or its SKILL.md.
+
+        Raises:
+            FileNotFoundError: For a bad file. Check the path.
+            Invalid: For a bad file. Correct the argument.
+        """
         path = Path(skill_path).resolve()
         if path.is_file() and path.name.lower() == "skill.md":
             file = path
@@ -84,8 +93,10 @@ class Skill:
 
     @classmethod
     def from_content(cls, content: str, *, strict: bool = False) -> Skill:
-        """Read one skill from the text of a SKILL.md. Errors: `Invalid` when the text has no head, or no name and
-        description in it.
+        """Read one skill from the text of a SKILL.md.
+
+        Raises:
+            Invalid: When the text has no head, or no name and description in it. Correct the argument.
         """
         head, body = _parts(content)
         for key in ("name", "description"):
@@ -108,7 +119,9 @@ class Skill:
     def from_url(cls, url: str, *, strict: bool = False) -> Skill:
         """Fetch a SKILL.md, of 1 MiB at most, by HTTPS. Blocks for at most half a minute.
 
-        Errors: `Invalid` for another scheme or a bad file, `HttpRequestError`.
+        Raises:
+            Invalid: For another scheme or a bad file. Correct the argument.
+            HttpRequestError: If the request failed. Read its cause.
         """
         _check_https(url)
         request = urllib.request.Request(url, headers={"User-Agent": "repertory"})
@@ -127,7 +140,10 @@ class Skill:
     @classmethod
     def from_directory(cls, skills_dir: str | Path, *, strict: bool = False) -> list[Skill]:
         """Read the skills in the folders of a folder, by the names of these. Folders without SKILL.md are passed over;
-        a skill that cannot be read is logged and left out. Errors: `FileNotFoundError`.
+        a skill that cannot be read is logged and left out.
+
+        Raises:
+            FileNotFoundError: If there is no such file. Check the path.
         """
         folder = Path(skills_dir).resolve()
         if not folder.is_dir():
@@ -150,15 +166,18 @@ SkillSources: TypeAlias = SkillSource | list[SkillSource]
 class AgentSkills(Plugin):
     """Tells the model which skills there are, and gives it their instructions by the tool `skills`.
 
-    `skills`: a source or a list of sources. Files and addresses are read when the plugin is made; inside an event loop,
-    where a constructor cannot wait, in a worker thread before the agent's first call. A source that cannot be read is
-    logged and left out; of two skills with one name the later counts. `max_resource_files`: how many files of a skill's
-    `scripts`, `references` and `assets` the tool lists. `strict`: see `Skill`.
-
     The list of skills is the end of the system prompt, and is written anew before each call. Which skills the model has
     asked for is in the agent's state under `state_key`, so it outlives restarts. One object may serve many agents.
 
-    Errors: `ImportError` when there are files to read and PyYAML is missing.
+    Args:
+        skills: A source or a list of sources. Files and addresses are read when the plugin is made; inside an event
+            loop, where a constructor cannot wait, in a worker thread before the agent's first call. A source that
+            cannot be read is logged and left out; of two skills with one name the later counts.
+        max_resource_files: How many files of a skill's `scripts`, `references` and `assets` the tool lists.
+        strict: See `Skill`.
+
+    Raises:
+        ImportError: When there are files to read and PyYAML is missing. Install the extra that the message names.
     """
 
     name = "agent_skills"

@@ -218,7 +218,11 @@ class SteeringHandler(Plugin):
 
     @hook
     async def provide_tool_steering_guidance(self, event: BeforeToolCallEvent) -> None:
-        """Decide about a tool use. Errors: `Invalid` for a decision of another kind."""
+        """Decide about a tool use.
+
+        Raises:
+            Invalid: For a decision of another kind. Correct the argument.
+        """
         name = event.tool_use["name"]
         action = await _decided(self.steer_before_tool(agent=event.agent, tool_use=event.tool_use))
         match action:
@@ -235,7 +239,11 @@ class SteeringHandler(Plugin):
 
     @hook
     async def provide_model_steering_guidance(self, event: AfterModelCallEvent) -> None:
-        """Decide about an answer. Errors: `Invalid` for a decision of another kind."""
+        """Decide about an answer.
+
+        Raises:
+            Invalid: For a decision of another kind. Correct the argument.
+        """
         said = event.stop_response
         if said is None:
             return
@@ -368,9 +376,12 @@ class _Decision(BaseModel):
 class LLMSteeringHandler(SteeringHandler):
     """Asks a model about each tool use, with `system_prompt` as its instructions.
 
-    `model`: None for the agent's `aux_model`, which is its `model` unless it has one. `prompt_mapper`: writes the
-    question. `context_providers`: None for a `LedgerProvider`. Each question is a conversation of its own, stored
-    nowhere. If it fails, the tool runs.
+    Each question is a conversation of its own, stored nowhere. If it fails, the tool runs.
+
+    Args:
+        model: None for the agent's `aux_model`, which is its `model` unless it has one.
+        prompt_mapper: Writes the question.
+        context_providers: None for a `LedgerProvider`.
     """
 
     def __init__(
@@ -386,7 +397,11 @@ class LLMSteeringHandler(SteeringHandler):
         self.model = model
 
     async def steer_before_tool(self, *, agent: Any, tool_use: ToolUse, **kwargs: Any) -> Any:
-        """What the model decides. Errors: those of the model; `StructuredOutputException` when it decides nothing."""
+        """What the model decides. Errors: those of the model.
+
+        Raises:
+            StructuredOutputException: When it decides nothing. Ask again, or loosen the type.
+        """
         from repertory.app.agent.agent import Agent  # which need not be loaded before
 
         question = self.prompt_mapper.create_steering_prompt(self.steering_context, tool_use=tool_use)

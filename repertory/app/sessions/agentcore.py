@@ -37,7 +37,11 @@ _TAG = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,63}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCoreMemoryConfig:
-    """A session's place in AgentCore Memory. Errors: `Invalid` (a ValueError) naming the field and what to change."""
+    """A session's place in AgentCore Memory.
+
+    Raises:
+        Invalid: Naming the field and what to change. Correct the argument.
+    """
 
     memory_id: str
     """The memory's id or ARN."""
@@ -113,7 +117,11 @@ class AgentCoreMemorySessions:
         return f"agentcore:{self.endpoint_url or ''}/{self.region_name or ''}/{self.memory_id}/{self.actor_id}"
 
     def open_store(self) -> SessionStore:
-        """A store on this memory. The caller closes it. Errors: `ImportError` naming what to install."""
+        """A store on this memory. The caller closes it.
+
+        Raises:
+            ImportError: If the extra is missing. Install what the message names.
+        """
         from repertory.backends.sessions.agentcore.events import AgentCoreEvents
         from repertory.backends.sessions.agentcore.ownership import AgentCoreSettings
         from repertory.backends.sessions.agentcore.store import AgentCoreSessionStore
@@ -134,8 +142,12 @@ class AgentCoreMemorySessionManager:
     """One session in AgentCore Memory: pass it to `Agent(session_manager=...)`.
 
     The same ids open the same conversation again, also after the package `bedrock-agentcore` has continued it. Fencing
-    between processes is weaker than in other stores; see `docs/guides/sessions/agentcore.md`. Errors: `SessionBusy`
-    from a call when another live process owns the session; `NotFound` when there is no such memory.
+    between processes is weaker than in other stores; see `docs/guides/sessions/agentcore.md`.
+
+    Raises:
+        SessionBusy: From a call when another live process owns the session. Call again later, or let the other process
+            release it.
+        NotFound: When there is no such memory. Check the name.
     """
 
     agentcore_memory_config: AgentCoreMemoryConfig

@@ -94,7 +94,8 @@ class S3Sessions:
     def open_documents(self, client: ThreadedClient | None = None) -> tuple[ObjectStore, TreeLeases, bool]:
         """The documents, which the caller closes, their leases, and whether long ids are shortened.
 
-        Errors: `ImportError` naming what to install.
+        Raises:
+            ImportError: If the extra is missing. Install what the message names.
         """
         from repertory.backends.sessions.documents.lease import TreeLeases
         from repertory.backends.sessions.liveness import TimeToLive
@@ -116,7 +117,11 @@ class S3Sessions:
         )
 
     def open_store(self) -> SessionStore:
-        """A store on this bucket. The caller closes it. Errors: `ImportError` naming what to install."""
+        """A store on this bucket. The caller closes it.
+
+        Raises:
+            ImportError: If the extra is missing. Install what the message names.
+        """
         from repertory.backends.sessions.documents.journal import TreeSettings
         from repertory.backends.sessions.documents.store import MessageTreeStore
         from repertory.backends.sessions.liveness import TimeToLive
@@ -137,8 +142,12 @@ class FileSessionManager(RecordsInDocuments, SessionByHand):
     """One session in a folder of JSON documents: pass it to `Agent(session_manager=...)`.
 
     The same id opens the same conversation again, in this process or the next, also after other tools of this layout
-    have continued it. Errors: `Invalid` (a ValueError) for a bad id; `SessionBusy` from a call when another live
-    process owns the session.
+    have continued it.
+
+    Raises:
+        Invalid: For a bad id. Correct the argument.
+        SessionBusy: From a call when another live process owns the session. Call again later, or let the other process
+            release it.
     """
 
     session_id: str

@@ -31,10 +31,16 @@ class LocalKeys:
     Erasing a key is removing it here: no copy of the sessions can be read afterwards. So the folder must not be part of
     the backups of the sessions; losing it loses every session.
 
-    `path`: the folder, or any storage (`S3Storage`, `InMemoryStorage`), whose bucket must keep no old versions.
-    `master_key`: 32 bytes that wrap every key in it; without one, the rights on the folder protect the keys.
-    `former_master_keys`: those that have wrapped keys before; see `rewrap`. Keys that nothing has wrapped are read as
-    well. Errors: `Invalid` for a master key of another length; `ImportError` without the extra `encryption`.
+    Keys that nothing has wrapped are read as well.
+
+    Args:
+        path: The folder, or any storage (`S3Storage`, `InMemoryStorage`), whose bucket must keep no old versions.
+        master_key: 32 bytes that wrap every key in it; without one, the rights on the folder protect the keys.
+        former_master_keys: Those that have wrapped keys before; see `rewrap`.
+
+    Raises:
+        Invalid: For a master key of another length. Correct the argument.
+        ImportError: Without the extra `encryption`. Install the extra that the message names.
     """
 
     def __init__(
@@ -74,7 +80,10 @@ class LocalKeys:
     async def rewrap(self) -> int:
         """Wrap every key that another master key has wrapped, or none, with `master_key`. Returns the number of
         sessions that this has changed. No session is touched, and sessions may be in use. Cut off, call it again.
-        Errors: `Invalid` without a master key; `KeyMissing` for a key that none of the master keys unwraps.
+
+        Raises:
+            Invalid: Without a master key. Correct the argument.
+            KeyMissing: For a key that none of the master keys unwraps. Give the key.
         """
         if self._master is None:
             raise Invalid("rewrap needs a master_key to wrap with")
@@ -85,10 +94,19 @@ class KmsKeys:
     """One key per session, each wrapped by one key of AWS KMS with the session's id as encryption context.
 
     KMS holds the wrapping key alone, so a session costs one request when it is first opened, and none per turn.
-    `key_id`: the id, ARN or alias of a symmetric key; it needs kms:Encrypt and kms:Decrypt. `path`: the folder or the
-    storage of the wrapped keys, as in `LocalKeys`: erasing a session's key is removing it there. `region_name`,
-    `endpoint_url`, `boto_session`, `boto_client_config`: as in every AWS tool. Errors: `Invalid` for a bad key id;
-    `ImportError` without the extra `kms`.
+
+    Args:
+        key_id: The id, ARN or alias of a symmetric key; it needs kms:Encrypt and kms:Decrypt.
+        path: The folder or the storage of the wrapped keys, as in `LocalKeys`: erasing a session's key is removing it
+            there.
+        region_name: As in every AWS tool.
+        endpoint_url: As in every AWS tool.
+        boto_session: As in every AWS tool.
+        boto_client_config: As in every AWS tool.
+
+    Raises:
+        Invalid: For a bad key id. Correct the argument.
+        ImportError: Without the extra `kms`. Install the extra that the message names.
     """
 
     def __init__(

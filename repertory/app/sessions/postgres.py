@@ -20,28 +20,33 @@ class PostgresSessions:
     """All sessions in one schema of a PostgreSQL database, version 13 or newer. Nothing is opened or created before it
     is needed; the tables are made on the first write.
 
-    `dsn`: where the database is, as a URL (`postgresql://USER@HOST/DATABASE`) or in libpq's keywords, with any of its
-    parameters: `sslmode`, `sslrootcert`, `connect_timeout`, several hosts. What is left out comes from the environment
-    (`PGPASSWORD`, `PGHOST`) and the password file. The password stands in no name, message or log of this package.
+    What is left out comes from the environment (`PGPASSWORD`, `PGHOST`) and the password file. The password stands in
+    no name, message or log of this package.
 
-    `schema`: the name of the schema. `connections`: the most connections for one event loop, besides one that shows
-    others that this process is alive.
+    Without it, a killed process is replaced after 10 seconds instead of at once, and requests of others are seen within
+    one second.
 
-    `pooled`: True if the address leads to a pooler that gives each transaction another connection, such as PgBouncer in
-    transaction mode. `direct_dsn`: then the database without the pooler. Without it, a killed process is replaced after
-    10 seconds instead of at once, and requests of others are seen within one second.
+    True: in the scope of a store without one; a name: in that scope; a function: in the scope that it returns for a
+    session id, or not at all when it returns None. It is called on the event loop when the session gets an owner; when
+    it raises or returns a bad scope, the session is not opened (`Invalid`). A redacted or deleted message is forgotten
+    in the same commit, whatever `remember` says.
 
-    `remember`: writes every message to the memory in the same schema, in the commit that stores it, where
-    `PostgresMemoryStore(dsn, scope=...)` finds it. True: in the scope of a store without one; a name: in that scope; a
-    function: in the scope that it returns for a session id, or not at all when it returns None. It is called on the
-    event loop when the session gets an owner; when it raises or returns a bad scope, the session is not opened
-    (`Invalid`). A redacted or deleted message is forgotten in the same commit, whatever `remember` says.
+    Args:
+        dsn: Where the database is, as a URL (`postgresql://USER@HOST/DATABASE`) or in libpq's keywords, with any of its
+            parameters: `sslmode`, `sslrootcert`, `connect_timeout`, several hosts.
+        schema: The name of the schema.
+        connections: The most connections for one event loop, besides one that shows others that this process is alive.
+        pooled: True if the address leads to a pooler that gives each transaction another connection, such as PgBouncer
+            in transaction mode.
+        direct_dsn: Then the database without the pooler.
+        remember: Writes every message to the memory in the same schema, in the commit that stores it, where
+            `PostgresMemoryStore(dsn, scope=...)` finds it.
+        encryption: Where the keys are with which the contents are encrypted, such as `LocalKeys("keys")`
+            (`docs/guides/sessions/encryption.md`); it excludes `remember`.
 
-    `encryption`: where the keys are with which the contents are encrypted, such as `LocalKeys("keys")`
-    (`docs/guides/sessions/encryption.md`); it excludes `remember`.
-
-    Errors: `Invalid` for what is no connection string or schema name, and for any other `remember`; `ImportError`
-    without the extra `postgres`.
+    Raises:
+        Invalid: For what is no connection string or schema name, and for any other `remember`. Correct the argument.
+        ImportError: Without the extra `postgres`. Install the extra that the message names.
     """
 
     wakes = True
@@ -108,9 +113,18 @@ class PostgresSessions:
 class PostgresSessionManager:
     """One session in a PostgreSQL database: pass it to `Agent(session_manager=...)`.
 
-    The same id opens the same conversation again, in any process on any machine. `dsn`, `schema`, `direct_dsn` and
-    `pooled`: see `PostgresSessions`. Errors: `Invalid` (a ValueError) for a bad id; `SessionBusy` from a call when
-    another live process owns the session.
+    The same id opens the same conversation again, in any process on any machine.
+
+    Args:
+        dsn: See `PostgresSessions`.
+        schema: See `PostgresSessions`.
+        direct_dsn: See `PostgresSessions`.
+        pooled: See `PostgresSessions`.
+
+    Raises:
+        Invalid: For a bad id. Correct the argument.
+        SessionBusy: From a call when another live process owns the session. Call again later, or let the other process
+            release it.
     """
 
     session_id: str

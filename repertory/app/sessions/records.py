@@ -81,7 +81,11 @@ class SessionAgent(_StoredRecord):
 
     @classmethod
     def from_agent(cls, agent: Any) -> SessionAgent:
-        """The record of an agent as it is now, without what waits for a person. Errors: `Invalid` without an id."""
+        """The record of an agent as it is now, without what waits for a person.
+
+        Raises:
+            Invalid: Without an id. Correct the argument.
+        """
         if agent.agent_id is None:
             raise Invalid("agent_id needs to be defined")
         manager = getattr(agent, "conversation_manager", None)

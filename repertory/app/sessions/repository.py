@@ -73,8 +73,11 @@ _NEEDED = (
 class RepositorySessionManager(SessionByHand):
     """One session in a user's own repository: pass it to `Agent(session_manager=...)`.
 
-    Nothing is read or written before the session opens. Errors: `Invalid` (a ValueError) for a bad id; from calls
-    `SessionException` for the repository's exceptions.
+    Nothing is read or written before the session opens. Errors: from calls `SessionException` for the repository's
+    exceptions.
+
+    Raises:
+        Invalid: For a bad id. Correct the argument.
     """
 
     session_id: str

@@ -141,18 +141,22 @@ class PlacedSession(Struct, frozen=True):
 class SQLiteSessions:
     """All sessions in one SQLite database. Nothing is opened or created before it is needed.
 
-    `path`: the database file; `~/.repertory/sessions.db` (or `$REPERTORY_HOME/sessions.db`) when None. A missing folder
-    is created with mode 0700 on the first write, the file with 0600.
+    A missing folder is created with mode 0700 on the first write, the file with 0600.
 
-    `remember`: writes every message to the memory in the same file, in the commit that stores it, where
-    `SQLiteMemoryStore(path, scope=...)` finds it. True: in the scope of a store without one; a name: in that scope; a
-    function: in the scope that it returns for a session id, or not at all when it returns None. It is called when the
-    session gets an owner, on a thread of the store; when it raises or returns a bad scope, the session is not opened
-    (`Invalid`). A redacted or deleted message is forgotten in the same commit, whatever `remember` says. Errors:
-    `Invalid` for anything else.
+    True: in the scope of a store without one; a name: in that scope; a function: in the scope that it returns for a
+    session id, or not at all when it returns None. It is called when the session gets an owner, on a thread of the
+    store; when it raises or returns a bad scope, the session is not opened (`Invalid`). A redacted or deleted message
+    is forgotten in the same commit, whatever `remember` says.
 
-    `encryption`: where the keys are with which the contents are encrypted, such as `LocalKeys("keys")`
-    (`docs/guides/sessions/encryption.md`); it excludes `remember`.
+    Args:
+        path: The database file; `~/.repertory/sessions.db` (or `$REPERTORY_HOME/sessions.db`) when None.
+        remember: Writes every message to the memory in the same file, in the commit that stores it, where
+            `SQLiteMemoryStore(path, scope=...)` finds it.
+        encryption: Where the keys are with which the contents are encrypted, such as `LocalKeys("keys")`
+            (`docs/guides/sessions/encryption.md`); it excludes `remember`.
+
+    Raises:
+        Invalid: For anything else. Correct the argument.
     """
 
     wakes = True
@@ -196,8 +200,12 @@ class SQLiteSessions:
 class SQLiteSessionManager:
     """One session in a SQLite database: pass it to `Agent(session_manager=...)`.
 
-    The same id opens the same conversation again, in this process or the next. Errors: `Invalid` (a ValueError) for a
-    bad id; `SessionBusy` from a call when another live process owns the session.
+    The same id opens the same conversation again, in this process or the next.
+
+    Raises:
+        Invalid: For a bad id. Correct the argument.
+        SessionBusy: From a call when another live process owns the session. Call again later, or let the other process
+            release it.
     """
 
     session_id: str

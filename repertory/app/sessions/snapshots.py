@@ -79,7 +79,11 @@ class SnapshotSessions:
         )
 
     def keep_in(self, storage: SnapshotPlace) -> None:
-        """Use the storage of the first agent that has one, unless one was given. Errors: `Invalid` for others."""
+        """Use the storage of the first agent that has one, unless one was given.
+
+        Raises:
+            Invalid: For others. Correct the argument.
+        """
         if not self._given:
             self.storage, self._given = _storage(storage), True
 
@@ -93,7 +97,11 @@ class SnapshotSessions:
         return f"snapshots:{_key(self.storage)}"
 
     def open_store(self) -> SessionStore:
-        """A store on this storage. The caller closes it. Errors: `ImportError` naming what to install."""
+        """A store on this storage. The caller closes it.
+
+        Raises:
+            ImportError: If the extra is missing. Install what the message names.
+        """
         return self.open_any()
 
     def marker(self, spec: AgentSessionSpec, keeper: Durable | InMemoryJournal) -> MarkTurn | None:
@@ -107,7 +115,8 @@ class SnapshotSessions:
     async def list(self) -> Sequence[SessionInfo]:
         """Every session, the most recently changed first; empty when there is nothing yet.
 
-        Errors: `Invalid` for a user's own storage, which cannot list them.
+        Raises:
+            Invalid: For a user's own storage, which cannot list them. Correct the argument.
         """
         return await listed(self)
 
@@ -147,21 +156,26 @@ class SnapshotSessionManager(SnapshotsByHand):
     have continued it. Every acknowledged record is durable whatever `save_latest_on` says: it decides only when other
     tools see it.
 
-    `storage`: `FileStorage`, `S3Storage`, `InMemoryStorage`, or your own `SnapshotStorage`; also as
-    `{"snapshot": storage}`. When None, the `storage` of the first agent that has one, else `FileStorage()`.
-    `save_latest_on`: `message` saves the latest snapshot after each committed message, `invocation` after each turn,
-    `never` (also named `trigger`) when a numbered snapshot is taken.
-    `multi_agent_save_latest_on`: `node` saves the snapshot of a graph or swarm each time that a node has ended,
-    `invocation` when the run has ended or waits for a person.
-    `snapshot_trigger`: called after each turn, returns whether to take a numbered snapshot; a function or coroutine
-    function with any of the parameters `turn_count`, `last_snapshot_at` and `agent_data`, or a `SnapshotEvery`. When it
-    raises, that is logged and the latest snapshot is saved.
-    `load_snapshot_id`: the numbered snapshot to continue from, the first time that an agent opens the session through
-    this object. New snapshots overwrite later ones; the journal keeps everything.
-    `takeover`: fence a live owner in another process instead of being refused.
+    Errors: from calls `SessionBusy` when another live process owns the session.
 
-    Errors: `Invalid` (a ValueError) for bad arguments; from calls `SessionBusy` when another live process owns the
-    session, `NotFound` for a missing snapshot, `SnapshotException` for a damaged one.
+    Args:
+        storage: `FileStorage`, `S3Storage`, `InMemoryStorage`, or your own `SnapshotStorage`; also as `{"snapshot":
+            storage}`. When None, the `storage` of the first agent that has one, else `FileStorage()`.
+        save_latest_on: `message` saves the latest snapshot after each committed message, `invocation` after each turn,
+            `never` (also named `trigger`) when a numbered snapshot is taken.
+        multi_agent_save_latest_on: `node` saves the snapshot of a graph or swarm each time that a node has ended,
+            `invocation` when the run has ended or waits for a person.
+        snapshot_trigger: Called after each turn, returns whether to take a numbered snapshot; a function or coroutine
+            function with any of the parameters `turn_count`, `last_snapshot_at` and `agent_data`, or a `SnapshotEvery`.
+            When it raises, that is logged and the latest snapshot is saved.
+        load_snapshot_id: The numbered snapshot to continue from, the first time that an agent opens the session through
+            this object. New snapshots overwrite later ones; the journal keeps everything.
+        takeover: Fence a live owner in another process instead of being refused.
+
+    Raises:
+        Invalid: For bad arguments. Correct the argument.
+        NotFound: For a missing snapshot. Check the name.
+        SnapshotException: For a damaged one. Use an intact snapshot.
     """
 
     session_id: str
@@ -200,7 +214,11 @@ class SnapshotSessionManager(SnapshotsByHand):
         return self.sessions.open_any()
 
     def keep_in(self, storage: SnapshotPlace) -> None:
-        """Use this storage, unless one was given. Errors: `Invalid` for what is none."""
+        """Use this storage, unless one was given.
+
+        Raises:
+            Invalid: For what is none. Correct the argument.
+        """
         self.sessions.keep_in(storage)
 
     async def list_snapshot_ids(
@@ -208,7 +226,11 @@ class SnapshotSessionManager(SnapshotsByHand):
     ) -> list[str]:
         """The ids of an agent's numbered snapshots, oldest first: those after `start_after`, at most `limit`.
 
-        `agent`: the agent, or its id. Errors: `Invalid` for a bad id, those of the storage.
+        Args:
+            agent: The agent, or its id.
+
+        Raises:
+            Invalid: For a bad id, those of the storage. Correct the argument.
         """
         agent_id = agent if isinstance(agent, str) else agent.agent_id
         ids = list(await self.sessions.list_snapshot_ids(self.session_id, agent_id))
@@ -221,8 +243,11 @@ class SnapshotSessionManager(SnapshotsByHand):
         """Take a numbered snapshot of an agent that has this manager, as its trigger would; returns its id. With
         `is_latest` save the latest one instead, whatever was chosen; then there is no id.
 
-        It ends what calls in this event loop, or in sync code, have left open of the agent. Errors: `SessionBusy` while
-        a call works, those of the storage.
+        It ends what calls in this event loop, or in sync code, have left open of the agent.
+
+        Raises:
+            SessionBusy: While a call works, those of the storage. Call again later, or let the other process release
+                it.
         """
         from repertory.app.operations.reading import commit_rows, opening_of, owned  # loaded when used
 
@@ -246,7 +271,10 @@ class SnapshotSessionManager(SnapshotsByHand):
         """Let the agent continue from a numbered snapshot, or from the latest one; False when there is none. As
         `agent.load_snapshot`, inside an event loop: the next call stores it.
 
-        Errors: `Invalid` for a bad id; those of `agent.load_snapshot`, and of the storage.
+        Errors: those of `agent.load_snapshot`, and of the storage.
+
+        Raises:
+            Invalid: For a bad id. Correct the argument.
         """
         try:
             wanted = None if snapshot_id is None else check_snapshot_id(snapshot_id)
@@ -261,7 +289,9 @@ class SnapshotSessionManager(SnapshotsByHand):
     async def delete_session(self) -> None:
         """Erase the session with all messages and snapshots. Close the agents that have it open first.
 
-        Errors: `NotFound`, `SessionBusy`; `Invalid` for a user's own storage, which cannot remove anything.
+        Raises:
+            NotFound: `SessionBusy`. Check the name.
+            Invalid: For a user's own storage, which cannot remove anything. Correct the argument.
         """
         store = self.sessions.open_store()
         try:

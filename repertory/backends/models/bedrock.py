@@ -95,10 +95,14 @@ class BedrockModel(ProviderModel):
     are looked up at the first call. Many agents may use one model at once, from several event loops; each loop has its
     own connections, released by `aclose` in that loop.
 
-    Errors: `Throttled` and `Unavailable` (call again later), `ModelStreamBroken` (call again),
-    `ContextWindowOverflowException` (shorten), `ModelFailed` (refused, not allowed, no credentials or region, nonsense:
-    the message says what to set). botocore's own retries are off, so that the caller decides about retries.
     Cancellation: closing the stream early releases its connection.
+
+    Raises:
+        Throttled: If the service asks for fewer requests. Call again later, less often.
+        Unavailable: If the service or the store cannot be reached. Call again later.
+        ModelStreamBroken: If the answer broke off. Call again.
+        ContextWindowOverflowException: If the conversation is too long for the model. Shorten it.
+        ModelFailed: If the model failed. Read its cause, and call again.
     """
 
     BedrockConfig = BedrockConfig
@@ -153,8 +157,10 @@ class BedrockModel(ProviderModel):
         return converse_request(model_call(self._config, messages, tool_specs, None, options))
 
     def convert_non_streaming_to_streaming(self, response: Mapping[str, Any]) -> Iterator[StreamEvent]:
-        """An answer of Converse as the events that ConverseStream would have sent. Errors: `ModelFailed` for one
-        without a message.
+        """An answer of Converse as the events that ConverseStream would have sent.
+
+        Raises:
+            ModelFailed: For one without a message. Read its cause, and call again.
         """
         return events_of_whole(response)
 

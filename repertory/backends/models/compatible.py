@@ -106,7 +106,10 @@ class MistralModel(CompatibleModel):
         """`MistralConfig` documents the fields of `config`; an unknown name is a `TypeError`.
 
         `client_args` are arguments of `openai.AsyncOpenAI`; `server_url` and `timeout_ms`, as Mistral's own SDK has
-        them, are accepted too. Errors: `ValueError` for a temperature or `top_p` outside of 0 to 1.
+        them, are accepted too.
+
+        Raises:
+            ValueError: For a temperature or `top_p` outside of 0 to 1. Correct the argument.
         """
         arguments = dict(client_args or {})
         if api_key:

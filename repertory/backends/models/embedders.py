@@ -50,8 +50,12 @@ class BedrockEmbedder(_ServiceEmbedder):
     """An `Embedder` that uses Titan Text Embeddings V2, through InvokeModel. Building one connects to nothing.
 
     Credentials and region are found as in every AWS tool. May be used from several event loops; each has its own
-    connections, released by `aclose` in that loop. Errors: `Throttled` and `Unavailable` (call again later),
-    `ModelFailed` (refused, no credentials, nonsense: the message says what to set).
+    connections, released by `aclose` in that loop.
+
+    Raises:
+        Throttled: If the service asks for fewer requests. Call again later, less often.
+        Unavailable: If the service or the store cannot be reached. Call again later.
+        ModelFailed: If the model failed. Read its cause, and call again.
     """
 
     def __init__(
@@ -64,7 +68,11 @@ class BedrockEmbedder(_ServiceEmbedder):
         boto_client_config: Any = None,
         endpoint_url: str | None = None,
     ) -> None:
-        """`dimensions`: 256, 512 or 1024."""
+        """Make one.
+
+        Args:
+            dimensions: 256, 512 or 1024.
+        """
         if dimensions not in _DIMENSIONS:
             raise Invalid("dimensions is 256, 512 or 1024", got=dimensions)
         settings = AwsSettings(
@@ -121,9 +129,13 @@ _OPENAI = replace(OPENAI, model="OpenAIEmbedder", resource="embeddings")
 class OpenAIEmbedder(_ServiceEmbedder):
     """An `Embedder` behind the Embeddings API. Building one connects to nothing.
 
-    May be used from several event loops; each has its own connections, released by `aclose` in that loop. Errors:
-    `Throttled` and `Unavailable` (call again later), `ModelFailed` (refused, no key, nonsense: the message says what to
-    set), `ContextWindowOverflowException` (a text is too long).
+    May be used from several event loops; each has its own connections, released by `aclose` in that loop.
+
+    Raises:
+        Throttled: If the service asks for fewer requests. Call again later, less often.
+        Unavailable: If the service or the store cannot be reached. Call again later.
+        ModelFailed: If the model failed. Read its cause, and call again.
+        ContextWindowOverflowException: If the conversation is too long for the model. Shorten it.
     """
 
     def __init__(
@@ -134,8 +146,12 @@ class OpenAIEmbedder(_ServiceEmbedder):
         client_args: Mapping[str, Any] | None = None,
         client: Any = None,
     ) -> None:
-        """`dimensions`: the length of a vector, which the service is asked for. `client_args`: arguments of
-        `openai.AsyncOpenAI`. `client`: your own such client, used as it is and never closed.
+        """Make one.
+
+        Args:
+            dimensions: The length of a vector, which the service is asked for.
+            client_args: Arguments of `openai.AsyncOpenAI`.
+            client: Your own such client, used as it is and never closed.
         """
         if dimensions < 1:
             raise Invalid("dimensions is a positive number", got=dimensions)

@@ -74,10 +74,15 @@ class GeminiModel(ProviderModel):
     once, from several event loops; each loop has its own connections, released by `aclose` in that loop. It works on
     trio with a key; credentials of Vertex AI, which the SDK fetches itself, need asyncio.
 
-    Errors: `Throttled` and `Unavailable` (call again later), `ModelStreamBroken` (call again),
-    `ContextWindowOverflowException` (shorten), `ModelFailed` (refused, not allowed, no key, nonsense: the message says
-    what to set), `Invalid` (a block that the service cannot take; nothing was sent). Cancellation: closing the stream
-    early releases its connection.
+    Errors: nothing was sent). Cancellation: closing the stream early releases its connection.
+
+    Raises:
+        Throttled: If the service asks for fewer requests. Call again later, less often.
+        Unavailable: If the service or the store cannot be reached. Call again later.
+        ModelStreamBroken: If the answer broke off. Call again.
+        ContextWindowOverflowException: If the conversation is too long for the model. Shorten it.
+        ModelFailed: If the model failed. Read its cause, and call again.
+        Invalid: For an argument that is not allowed. Correct the argument.
     """
 
     GeminiConfig = GeminiConfig
@@ -96,8 +101,10 @@ class GeminiModel(ProviderModel):
         """`GeminiConfig` documents the fields of `config`; an unknown name is a `TypeError`.
 
         `client_args` are arguments of `google.genai.Client` and override the timeouts here. `client` is your own such
-        client: it is used as it is and never closed. Errors: `ValueError` for both, and for functions among
-        `gemini_tools`.
+        client: it is used as it is and never closed.
+
+        Raises:
+            ValueError: For both, and for functions among `gemini_tools`. Correct the argument.
         """
         if client is not None and client_args:
             msg = "client and client_args exclude each other"

@@ -61,9 +61,15 @@ class LiteLLMModel(ProviderModel):
     LiteLLM runs on asyncio only; on trio a call is `ModelFailed`. It keeps the connections of a process itself, for all
     models, so `aclose` closes none. Its own retries are off, so that the caller decides about retries.
 
-    Errors: `Throttled` and `Unavailable` (call again later), `ModelStreamBroken` (call again),
-    `ContextWindowOverflowException` (shorten), `ModelFailed` (refused, not allowed, no key, nonsense), `Invalid` (a
-    block that cannot be sent). Cancellation: closing the stream early releases its connection.
+    Cancellation: closing the stream early releases its connection.
+
+    Raises:
+        Throttled: If the service asks for fewer requests. Call again later, less often.
+        Unavailable: If the service or the store cannot be reached. Call again later.
+        ModelStreamBroken: If the answer broke off. Call again.
+        ContextWindowOverflowException: If the conversation is too long for the model. Shorten it.
+        ModelFailed: If the model failed. Read its cause, and call again.
+        Invalid: For an argument that is not allowed. Correct the argument.
     """
 
     LiteLLMConfig = LiteLLMConfig

@@ -93,9 +93,15 @@ class OllamaModel(ProviderModel):
     Many agents may use one model at once, from several event loops; each loop has its own connections, released by
     `aclose` in that loop. The server cannot be told to use a tool, so `tool_choice` has no effect.
 
-    Errors: `Throttled` and `Unavailable` (call again later), `ModelStreamBroken` (call again),
-    `ContextWindowOverflowException` (shorten), `ModelFailed` (refused, no such model, nonsense), `Invalid` (a block
-    that the server cannot take; nothing was sent). Cancellation: closing the stream early releases its connection.
+    Errors: nothing was sent). Cancellation: closing the stream early releases its connection.
+
+    Raises:
+        Throttled: If the service asks for fewer requests. Call again later, less often.
+        Unavailable: If the service or the store cannot be reached. Call again later.
+        ModelStreamBroken: If the answer broke off. Call again.
+        ContextWindowOverflowException: If the conversation is too long for the model. Shorten it.
+        ModelFailed: If the model failed. Read its cause, and call again.
+        Invalid: For an argument that is not allowed. Correct the argument.
     """
 
     OllamaConfig = OllamaConfig
@@ -114,9 +120,12 @@ class OllamaModel(ProviderModel):
     ) -> None:
         """`OllamaConfig` documents the fields of `config`; an unknown name is a `TypeError`.
 
-        `host`: the server's address; else `OLLAMA_HOST`, else this machine. `ollama_client_args` (or `client_args`) are
-        arguments of `ollama.AsyncClient`, which override the timeouts here. `read_timeout_s` bounds the time between
-        two pieces of an answer; a model that is loaded first takes that long, too.
+        `ollama_client_args` (or `client_args`) are arguments of `ollama.AsyncClient`, which override the timeouts here.
+        `read_timeout_s` bounds the time between two pieces of an answer; a model that is loaded first takes that long,
+        too.
+
+        Args:
+            host: The server's address; else `OLLAMA_HOST`, else this machine.
         """
         need(OLLAMA)
         self.host = host

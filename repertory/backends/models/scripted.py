@@ -40,8 +40,11 @@ class ScriptedModel(Model):
     Tool use ids that a reply leaves out are `tooluse_1`, `tooluse_2`, ... over the life of the model. Usage is an
     estimate. A call takes its reply when its stream is first read.
 
-    Errors: what a reply says; `LimitReached` when the replies are used up and `loop` is off; `Invalid` for a reply
-    that is none of the kinds above. A stream that is closed early has used its reply up.
+    Errors: what a reply says. A stream that is closed early has used its reply up.
+
+    Raises:
+        LimitReached: When the replies are used up and `loop` is off.
+        Invalid: For a reply that is none of the kinds above. Correct the argument.
     """
 
     def __init__(

@@ -32,7 +32,11 @@ class PeerTls:
     ca: str
 
     def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """For the side that is called, and for the side that calls. Errors: `Invalid` for files that do not serve."""
+        """For the side that is called, and for the side that calls.
+
+        Raises:
+            Invalid: For files that do not serve. Correct the argument.
+        """
         try:
             server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.ca)
             client = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=self.ca)

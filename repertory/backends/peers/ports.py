@@ -34,8 +34,10 @@ class Directory(Protocol):
 
     async def join(self, peer: Peer) -> None:
         """Be listed with these words until `leave`, or until the store's owner counts as dead. Again: the new words
-        replace the old ones, such as another `busy`. Errors: `Invalid` when `peer.name` is not the name of the store's
-        owner.
+        replace the old ones, such as another `busy`.
+
+        Raises:
+            Invalid: When `peer.name` is not the name of the store's owner. Correct the argument.
         """
         ...
 
@@ -80,8 +82,10 @@ class CallBox(Protocol):
 
     async def put(self, call: BoxedCall) -> bool:
         """Keep a call. False if one with its session, agent and token is there already: nothing has changed. One that
-        is parked is replaced, as if it had not been there. Errors: `Invalid` for bad ids, also as a token, and for what
-        is not JSON.
+        is parked is replaced, as if it had not been there.
+
+        Raises:
+            Invalid: For bad ids, also as a token, and for what is not JSON. Correct the argument.
         """
         ...
 
@@ -101,7 +105,10 @@ class CallBox(Protocol):
 
     async def again(self, call: BoxedCall, after_s: float, error: str, *, park: bool = False) -> None:
         """Give a call back that could not be done: it can be taken in so many seconds, before the later ones of its
-        session; `park`: not before somebody puts it again. Nothing changes if it is not this owner's (any more).
+        session; Nothing changes if it is not this owner's (any more).
+
+        Args:
+            park: Not before somebody puts it again.
         """
         ...
 
@@ -122,8 +129,10 @@ class Shared(Protocol):
         return None
 
     def share_in(self, elsewhere: PeerDirectory) -> None:
-        """Keep directory and call box in another place, before the store is maintained. Errors: `Invalid` for a store
-        that has its own, or cannot be shared.
+        """Keep directory and call box in another place, before the store is maintained.
+
+        Raises:
+            Invalid: For a store that has its own, or cannot be shared. Correct the argument.
         """
         raise Invalid("only journals in a storage find their peers elsewhere: leave out directory=...")
 
@@ -142,7 +151,11 @@ class SharedElsewhere(Protocol):
         ...
 
     async def forget(self, session_id: str) -> bool:
-        """Forget the posted calls of a session. True if there were any. Errors: `Unavailable`."""
+        """Forget the posted calls of a session. True if there were any.
+
+        Raises:
+            Unavailable: If the service or the store cannot be reached. Call again later.
+        """
         ...
 
     async def maintain(self) -> None:
@@ -159,7 +172,9 @@ class PeerDirectory(Protocol):
 
     def of_store(self, place: str, owner: str, owns: Callable[[], Collection[str]]) -> SharedElsewhere:
         """`place` is equal for all stores that have the same sessions; `owns` gives the sessions that `owner` has now.
-        Errors: `ImportError` naming what to install.
+
+        Raises:
+            ImportError: If the extra is missing. Install what the message names.
         """
         ...
 
@@ -213,17 +228,24 @@ class PeerWire(Protocol):
 
     async def serve(self, handle: Handler, listening: Callable[[str], Awaitable[None]]) -> None:
         """Answer requests until cancelled. `listening` is awaited once with the address that others reach it under.
-        Errors: `Invalid` for an address that cannot be used; `Unavailable` when it is taken.
+
+        Raises:
+            Invalid: For an address that cannot be used. Correct the argument.
+            Unavailable: When it is taken. Call again later.
         """
         ...
 
     def call(self, address: str, path: str, body: JsonLine) -> AbstractAsyncContextManager[AsyncIterator[JsonLine]]:
         """Send a request and read its answer: `async with wire.call(...) as lines: async for line in lines`. The block
-        is entered with the first line, or when the peer says that it is at work. When the end of the answer has come
-        by the time it is left, the connection is kept for the next call; else it is closed.
+        is entered with the first line, or when the peer says that it is at work. When the end of the answer has come by
+        the time it is left, the connection is kept for the next call; else it is closed.
 
-        Errors: `PeerRefused`, `PeerUnreachable` (both when the block is entered), `PeerLost` (then, or later). Before
-        anything is sent: `Invalid` for an address or a body that cannot be written, and `TooLarge`.
+        Before anything is sent: `Invalid` for an address or a body that cannot be written, and `TooLarge`.
+
+        Raises:
+            PeerRefused: If the peer refused. Read its reason.
+            PeerUnreachable: If the peer cannot be reached. Nothing was done there.
+            PeerLost: If the connection broke off. Ask whether it was done.
         """
         ...
 

@@ -110,9 +110,11 @@ class FolderQueue:
     what `send` puts there has the time in nanoseconds, in 19 digits, as its name. The same token may be kept twice: its
     turn happens once all the same.
 
-    `lease_s`: how long a worker that lives, but says nothing, has a job; that of a dead one goes back at once. Meant
-    for thousands of waiting jobs: each look reads the names of all. Errors of every call: `Unavailable` (disk full,
-    others hold the folder), `Failed` (no right to it), `Invalid` (no folder, closed).
+    Meant for thousands of waiting jobs: each look reads the names of all. Errors of every call: `Unavailable` (disk
+    full, others hold the folder), `Failed` (no right to it), `Invalid` (no folder, closed).
+
+    Args:
+        lease_s: How long a worker that lives, but says nothing, has a job; that of a dead one goes back at once.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, lease_s: float = 30.0) -> None:

@@ -55,9 +55,12 @@ class SQLiteQueue:
     `not_before` takes its place at that time. A job whose session, agent and token the queue has already is not kept
     twice; one that was set aside is replaced.
 
-    `lease_s`: how long a worker has a job without saying that it lives. `busy_timeout_s`: how long to wait while other
-    processes write. Errors of every call: `Unavailable` (locked for too long, disk full), `Failed` (no right to write
-    there), `Invalid` (no queue, closed), `Corrupt` (damaged).
+    Errors of every call: `Unavailable` (locked for too long, disk full), `Failed` (no right to write there), `Invalid`
+    (no queue, closed), `Corrupt` (damaged).
+
+    Args:
+        lease_s: How long a worker has a job without saying that it lives.
+        busy_timeout_s: How long to wait while other processes write.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, lease_s: float = 30.0, busy_timeout_s: float = 5.0) -> None:

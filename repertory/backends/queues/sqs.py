@@ -52,13 +52,16 @@ class SQSQueue:
     worker needs one of the two. Messages that SQS itself moves there, by `maxReceiveCount`, are listed without a
     reason.
 
-    `lease_s`: how long a worker has a job without saying that it lives, up to 12 hours. Receiving counts as a try, also
-    of a job that was given back untried. Credentials and region are looked up at the first call, as in every AWS tool.
-    It needs sqs:SendMessage, sqs:ReceiveMessage, sqs:DeleteMessage, sqs:ChangeMessageVisibility and
-    sqs:GetQueueAttributes on the queue, and the same and sqs:GetQueueUrl on the other one.
+    Receiving counts as a try, also of a job that was given back untried. Credentials and region are looked up at the
+    first call, as in every AWS tool. It needs sqs:SendMessage, sqs:ReceiveMessage, sqs:DeleteMessage,
+    sqs:ChangeMessageVisibility and sqs:GetQueueAttributes on the queue, and the same and sqs:GetQueueUrl on the other
+    one.
 
     Errors of every call: `Throttled` and `Unavailable` (retries took 20 s), `Failed` (no such queue, not allowed),
     `Invalid` (no credentials, no region, no place for what is set aside).
+
+    Args:
+        lease_s: How long a worker has a job without saying that it lives, up to 12 hours.
     """
 
     def __init__(
@@ -116,7 +119,10 @@ class SQSQueue:
 
     async def send(self, job: TurnJob) -> None:
         """Keep a job. `not_before` may be 15 minutes ahead in a standard queue, and nothing in a FIFO one; a worker
-        gives back what comes too early. Cancelled, it may be kept. Errors: see the class; `TooLarge`.
+        gives back what comes too early. Cancelled, it may be kept. Errors: see the class.
+
+        Raises:
+            TooLarge: For a value above the bound. Give a smaller value, or raise the bound.
         """
         request: dict[str, Any] = {"MessageBody": job_text(job)}
         if self._fifo:

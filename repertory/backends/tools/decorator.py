@@ -55,12 +55,17 @@ def tool(
 
     Types and docstring become the JSON schema when it is first needed. Parameters named `agent` or `tool_context`, and
     those annotated `ToolContext`, are filled in by the runtime and hidden from the model; `context="name"` names one
-    more, `context=True` none (`tool_context` is filled in anyway). `timeout_s`: seconds one attempt may take.
-    `effects=False`: running it changes nothing, so its start need not be durable first. `idempotent=True`: after a
-    crash it may simply run again. `inputSchema` replaces the schema that the model sees (with or without its outer
-    `{"json": ...}`); the input is still checked against the signature.
+    more, `context=True` none (`tool_context` is filled in anyway). `effects=False`: running it changes nothing, so its
+    start need not be durable first. `idempotent=True`: after a crash it may simply run again. `inputSchema` replaces
+    the schema that the model sees (with or without its outer `{"json": ...}`); the input is still checked against the
+    signature.
 
-    Errors: `TypeError` for other objects and for parameters that a model cannot name; `Invalid` for bad settings.
+    Args:
+        timeout_s: Seconds one attempt may take.
+
+    Raises:
+        TypeError: For other objects and for parameters that a model cannot name. Correct the call.
+        Invalid: For bad settings. Correct the argument.
     """
 
     def decorate(target: Callable[..., Any], /) -> FunctionTool[..., Any]:

@@ -54,21 +54,33 @@ def read_options(kind: type[_Kind], given: object, what: str) -> _Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SearchOptions(Options):
-    """Options of a store's search. `max_search_results`: the largest number of entries."""
+    """Options of a store's search.
+
+    Args:
+        max_search_results: The largest number of entries.
+    """
 
     max_search_results: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemorySearchOptions(SearchOptions):
-    """Options of a manager's search. `stores`: the names of the stores to search; None for all."""
+    """Options of a manager's search.
+
+    Args:
+        stores: The names of the stores to search; None for all.
+    """
 
     stores: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryAddOptions(Options):
-    """Options of a manager's write. `stores`: the names of the stores to write to; None for all that are writable."""
+    """Options of a manager's write.
+
+    Args:
+        stores: The names of the stores to write to; None for all that are writable.
+    """
 
     metadata: EntryMetadata | None = None
     stores: Sequence[str] | None = None
@@ -86,9 +98,10 @@ class MemoryToolConfig(Options):
 class MemoryAddToolConfig(MemoryToolConfig):
     """The tool that writes.
 
-    `stores`: the stores that it may write to, as names or objects; None for all that have an `add`. `wait_for_writes`:
-    True if the model waits for the stores and learns of failures; else it is told at once that the write was accepted,
-    and the write survives a crash.
+    Args:
+        stores: The stores that it may write to, as names or objects; None for all that have an `add`.
+        wait_for_writes: True if the model waits for the stores and learns of failures; else it is told at once that the
+            write was accepted, and the write survives a crash.
     """
 
     stores: Sequence[object] | None = None
@@ -129,7 +142,9 @@ EntryMetadata: TypeAlias = Mapping[str, Json]
 class MemoryEntry:
     """An entry of a memory store.
 
-    `store_name`: the store; a `MemoryManager` fills it in. `metadata`: the store's own, such as ids, times and scores.
+    Args:
+        store_name: The store; a `MemoryManager` fills it in.
+        metadata: The store's own, such as ids, times and scores.
     """
 
     content: str
@@ -145,7 +160,8 @@ KINDS = tuple(ContentBlock.__annotations__)
 class MemoryMessageFilter(Options):
     """The kinds of content blocks to leave out: `text`, `toolUse`, `toolResult`, `image` and so on.
 
-    Errors: `Invalid` for unknown kinds.
+    Raises:
+        Invalid: For unknown kinds. Correct the argument.
     """
 
     exclude: Sequence[str] = ("toolUse", "toolResult")

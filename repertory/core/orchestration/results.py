@@ -102,7 +102,11 @@ class NodeResult:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> NodeResult:
-        """The result that `to_dict` gave. Errors: `Corrupt` for anything else."""
+        """The result that `to_dict` gave.
+
+        Raises:
+            Corrupt: For anything else. Repair it, or restore a copy.
+        """
         try:
             return node_result_in(whole_fields_in(data))
         except MALFORMED as error:
@@ -110,7 +114,11 @@ class NodeResult:
 
     @classmethod
     def from_record(cls, data: Mapping[str, Json]) -> NodeResult:
-        """The result that `to_record` gave, or a document holds. Errors: `Corrupt` for anything else."""
+        """The result that `to_record` gave, or a document holds.
+
+        Raises:
+            Corrupt: For anything else. Repair it, or restore a copy.
+        """
         try:
             return node_result_in(data)
         except MALFORMED as error:
@@ -170,7 +178,10 @@ class MultiAgentResult:
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> Self:
         """The result that `to_dict` gave. A nested run's result is a `MultiAgentResult`, and nodes have no executor.
-        Unknown keys are passed over. Errors: `Corrupt` for anything else.
+        Unknown keys are passed over.
+
+        Raises:
+            Corrupt: For anything else. Repair it, or restore a copy.
         """
         try:
             return run_result_in(whole_fields_in(data), cls)

@@ -14,7 +14,11 @@ from repertory.errors import Invalid
 
 
 class ServiceLimits(Struct, frozen=True, kw_only=True):
-    """What a service takes at most. Errors: `Invalid` for values that are no bounds."""
+    """What a service takes at most.
+
+    Raises:
+        Invalid: For values that are no bounds. Correct the argument.
+    """
 
     body_bytes: int = 8 * 1024 * 1024
     """The body of one request. Its JSON may weigh four times that, counting 256 bytes for each value in it."""

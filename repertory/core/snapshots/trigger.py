@@ -59,8 +59,10 @@ class AgentData(Mapping[str, object]):
 class SnapshotEvery:
     """A trigger: fires after every `turns` turns, or `seconds` seconds after the last snapshot, whichever comes first.
 
-    `turns` counts the session's turns; without a snapshot, `seconds` count from the session's start. Errors: `Invalid`
-    (a ValueError).
+    `turns` counts the session's turns; without a snapshot, `seconds` count from the session's start.
+
+    Raises:
+        Invalid: For an argument that is not allowed. Correct the argument.
     """
 
     turns: int | None = None
@@ -75,7 +77,11 @@ class SnapshotEvery:
             raise Invalid("seconds is more than 0", got=self.seconds)
 
     def due(self, turn_count: int, passed_s: float) -> bool:
-        """True if a snapshot is due. `passed_s`: seconds since the last one, or since the session's start."""
+        """True if a snapshot is due.
+
+        Args:
+            passed_s: Seconds since the last one, or since the session's start.
+        """
         by_turns = self.turns is not None and turn_count % self.turns == 0
         return by_turns or (self.seconds is not None and passed_s >= self.seconds)
 

@@ -50,7 +50,9 @@ class Probe:
     async def expect(self, kind: type[T], *, timeout_s: float = 5.0) -> T:
         """The next message that no `expect` has returned yet.
 
-        Errors: `AssertionError` if it is not a `kind`; `TimeoutError` if none comes.
+        Raises:
+            AssertionError: If it is not a `kind`.
+            TimeoutError: If none comes.
         """
         with anyio.fail_after(timeout_s):
             while not self._unseen:
@@ -60,7 +62,11 @@ class Probe:
         return message
 
     async def expect_nothing(self, for_s: float) -> None:
-        """Wait, and check that no message arrives that no `expect` has returned. Errors: `AssertionError`."""
+        """Wait, and check that no message arrives that no `expect` has returned.
+
+        Raises:
+            AssertionError: If the message does not come. The test fails.
+        """
         with anyio.move_on_after(for_s):
             while not self._unseen:
                 await self._arrival.wait()
