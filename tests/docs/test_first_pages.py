@@ -6,6 +6,7 @@ import re
 import tomllib
 from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.docs.markdown import links
 from tests.source_tree import ROOT
 
 FOLDERS = ["start", "tutorial", "concepts"]
+CONCEPTS = sorted(path for path in (ROOT / "docs/concepts").glob("*.md") if path.name != "index.md")
 STEPS = sorted(path for path in (ROOT / "docs/tutorial").glob("*.md") if path.name != "index.md")
 
 
@@ -36,3 +38,12 @@ def test_the_tutorial_has_eight_steps() -> None:
 def test_a_step_leads_to_the_next_one_which_takes_its_files(step: Path, following: Path) -> None:
     assert following.name in {path for path, _ in links(step)}
     assert f"<!-- files of: {step.name} -->" in following.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", CONCEPTS, ids=lambda path: path.stem)
+def test_a_concept_has_one_picture_whose_title_is_its_description(page: Path) -> None:
+    shown = re.findall(r"^!\[([^\]]+)\]\(\.\./pictures/([\w-]+\.svg)\)$", page.read_text(), re.MULTILINE)
+    assert len(shown) == 1
+    [(description, name)] = shown
+    drawing = ElementTree.fromstring((ROOT / "docs/pictures" / name).read_text(encoding="utf-8"))
+    assert drawing.findtext("{http://www.w3.org/2000/svg}title") == description
