@@ -1,5 +1,6 @@
-"""What the site does with files outside `docs/`: a page that links to one gets a page for it.
+"""What the site does with files outside `docs/`, and with what a terminal prints.
 
+A page that links to a file outside `docs/` gets a page for it.
 Documents at the root and in `examples/` become pages below `project/`, source files pages that show their text below
 `source/`. So every link works in the repository and on the site, without an address where the source is hosted.
 """
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 _LINK = re.compile(r"(?P<before>\]\()(?!https?://|mailto:|#)(?P<path>[^)#\s]+)(?P<after>(?:#[^)\s]*)?\))")
+_NO_PROMPT = re.compile(r'<span class="gp">#</span>(?P<rest>.*)')
 _LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".json": "json", ".ipynb": "json"}
 
 
@@ -50,6 +52,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{match['before']}{address}{match['after']}"
 
     return _LINK.sub(moved, markdown)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Show a line of output that begins with `#` as output: the highlighter takes it for the prompt of root."""
+    return _NO_PROMPT.sub(lambda match: f'<span class="go">#{re.sub("<[^>]+>", "", match["rest"])}</span>', html)
 
 
 def _targets(document: str) -> list[str]:

@@ -159,6 +159,20 @@ def test_a_search_in_the_words_of_others_finds_the_page(browser: Browser, addres
 
 
 @in_a_browser
+def test_the_copy_button_takes_commands_without_prompts_and_output(browser: Browser, address: str) -> None:
+    asked: list[str] = []
+    context = _context(browser, address, asked)
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(f"{address}/start/durable-session.html")
+    button = page.locator("button[data-md-type=copy]").last
+    button.click()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    context.close()
+    assert copied == "repertory sessions show marta --at stall.db"
+
+
+@in_a_browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_are_shown_in_light_and_dark(browser: Browser, address: str, scheme: str, tmp_path: Path) -> None:
     asked: list[str] = []
