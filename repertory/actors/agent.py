@@ -236,7 +236,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             case CompleteTool():
                 return self._complete_tool(message)
             case CancelTurn():
-                request = self._parts.stop_request.take()
+                beginning = self._running is not None and self._driver is None  # The turn takes the request itself.
+                request = None if beginning else self._parts.stop_request.take()
                 if request is not None and self._driver is not None:
                     self._driver.stop(request[0], after_tools=request[1])
                 return carry_on()
@@ -556,6 +557,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         if due is not None and self._timers is not None and not call.shared and self._timers.is_over(due):
             return
         read_model, clock = self._parts.read_model, self.context.clock
+        self._parts.stop_request.take()  # Any request was for an earlier turn.
         self._running, read_model.turn = call, TurnProgress(began_at := clock(), self._waiting)
         if call.at > -math.inf:
             self.context.note_wait(began_at - call.at)
@@ -565,7 +567,6 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         turns_before = self._journal.fold.turns
         if self._owes is not None:
             self._owes.call_began(self._wall())
-        self._parts.stop_request.take()  # Any request was for an earlier turn.
         if call.invocation.cancel_signal is not None:
             self._look_at_signal(call.invocation)
         find = self._parts.find_telemetry

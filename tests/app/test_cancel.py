@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from histories import check_history
 from recorder import EVENT_TYPES, On, add, slow, use
@@ -108,6 +110,32 @@ async def test_a_cancellation_at_once_overtakes_one_that_waits_for_tools() -> No
         result = await cancelled_after(agent, 10, 10, after_current_tools=True, message="later")
     assert result.stop_reason == "cancelled"
     assert results_of(agent) == ["error"]
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["by itself", "in a block"])
+async def test_a_call_is_cancelled_however_soon_after_its_beginning(held: bool) -> None:
+    """While its session opens, while it waits in the mailbox, and when its turn has begun."""
+    for steps in range(40):
+        agent = agent_with()
+        agent.model = ScriptedModel(["too late"], delay_s=1000)
+        results: list[AgentResult] = []
+
+        async def call(agent: Agent = agent, results: list[AgentResult] = results) -> None:
+            results.append(await agent.invoke_async("go"))
+
+        async def cancel(agent: Agent = agent, steps: int = steps) -> None:
+            for _ in range(steps):
+                await anyio.lowlevel.checkpoint()
+            agent.cancel("enough")
+
+        async with AsyncExitStack() as stack:
+            if held:
+                await stack.enter_async_context(agent)
+            with anyio.fail_after(100):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(call)
+                    group.start_soon(cancel)
+        assert [(result.stop_reason, str(result)) for result in results] == [("cancelled", "enough")], steps
 
 
 async def test_the_first_of_two_decides() -> None:

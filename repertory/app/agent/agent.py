@@ -624,7 +624,7 @@ class Agent(SdkAgentMembers):
         """
         if self._calls.running and (options.get("busy") or self._busy) == "reject":
             token = options.get("idempotency_token")
-            if token is None or token not in self._calls.running:  # Known here even if a model blocks the event loop.
+            if token is None or not self._calls.runs(token):  # Known here even if a model blocks the event loop.
                 raise AgentBusy("a concurrent invocation runs", agent=self.agent_id)
         return later.blocking_host().run(self.invoke_async, prompt, **options)
 
@@ -700,10 +700,12 @@ class Agent(SdkAgentMembers):
         `message` becomes the turn's answer. `after_current_tools` lets running tools end first.
         """
         stop = later.StopReason(text=message)
-        current = self._life.current
-        if current is not None and current.alive and (self._calls.running or self._read_model.in_a_turn):
+        current, running = self._life.current, bool(self._calls.running)
+        if running and not self._read_model.in_a_turn:
+            self._calls.stop_before_its_turn(stop)
+        if current is not None and current.alive and (running or self._read_model.in_a_turn):
             current.cancel(stop, after_tools=after_current_tools)
-        elif not self._calls.running:
+        elif not running:
             self._calls.stop = stop
 
     async def ready(self) -> None:

@@ -18,7 +18,7 @@ from weakref import ref
 
 import anyio
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from repertory.actors.call import Busy, Invocation
 from repertory.actors.leases import Durable
@@ -244,19 +244,28 @@ class AgentCalls:
     __slots__ = ("running", "stop")
 
     def __init__(self) -> None:
-        self.running: list[str | None] = []
-        """Their idempotency tokens."""
+        self.running: list[Invocation] = []
+        """The oldest first."""
         self.stop: StopReason | None = None
         """The next call was cancelled before it begins."""
 
     @contextmanager
     def running_now(self, invocation: Invocation) -> Generator[None]:
         """The call runs in the block."""
-        self.running.append(invocation.idempotency_token)
+        self.running.append(invocation)
         try:
             yield
         finally:
-            self.running.remove(invocation.idempotency_token)
+            self.running.remove(invocation)
+
+    def runs(self, token: str | None) -> bool:
+        """True while a call with this idempotency token runs."""
+        return any(each.idempotency_token == token for each in self.running)
+
+    def stop_before_its_turn(self, stop: StopReason) -> None:
+        """End the oldest call when its turn begins. No effect on a turn that has begun."""
+        for invocation in self.running[:1]:
+            force_setattr(invocation, "stop", invocation.stop or stop)
 
 
 def flush_at_exit(agent: Any, parts: MemoryParts, flush: Callable[[Any, float], Awaitable[str | None]]) -> None:
