@@ -266,7 +266,7 @@ class _Reader:
         return {key: value for key, value in read.items() if value is not _WRONG}
 
 
-_SECRET_FORMS = '`{ env = "NAME" }`, `{ file = "PATH" }` or, for whoever insists, `{ plain = "..." }`'
+_SECRET_FORMS = '`{ env = "NAME" }`, `{ file = "PATH" }` or, if it must stand here, `{ plain = "..." }`'
 
 
 def _fits(kind: Kind, raw: object) -> bool:

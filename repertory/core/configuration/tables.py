@@ -25,14 +25,14 @@ FreeTable: TypeAlias = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretSource:
-    """Where a secret comes from: exactly one of the three."""
+    """The source of a secret: exactly one of the three."""
 
     env: Annotated[Text | None, Meta(description="The variable of the environment that holds it.")] = None
     file: Annotated[
         Text | None, Meta(description="The file that holds it, without the end of its last line.", examples=["key.txt"])
     ] = None
     plain: Annotated[
-        Text | None, Meta(description="The secret itself, for whoever insists. Everybody who sees the file has it.")
+        Text | None, Meta(description="The secret itself, in plain text. Everybody who sees the file has it.")
     ] = field(default=None, repr=False)
 
 
@@ -43,7 +43,7 @@ TextOrSecret: TypeAlias = str | SecretSource
 
 
 class PatienceTable(Struct, frozen=True, kw_only=True):
-    """What a session does while its store is down, slow or full."""
+    """Bounds of waiting while a store is down, slow or full."""
 
     wait_s: Annotated[PositiveSeconds, Meta(description="Seconds that a call waits for its records to be stored.")] = (
         30.0
@@ -58,22 +58,22 @@ class PatienceTable(Struct, frozen=True, kw_only=True):
 
 
 class RuntimeTable(Struct, frozen=True, kw_only=True):
-    """How the process hosts sessions, and how it ends."""
+    """Settings of the process that hosts sessions."""
 
-    drain_timeout_s: Annotated[PositiveSeconds, Meta(description="Seconds that ending may take in all.")] = 25.0
+    drain_timeout_s: Annotated[PositiveSeconds, Meta(description="Seconds that the drain may take in all.")] = 25.0
     idle_timeout_s: Annotated[
         float, Meta(ge=0, description="Seconds that a session without a message stays in memory.")
     ] = 120.0
     wakes_max: Annotated[
         int, Meta(ge=0, description="Sessions that are woken at the same time for work that they owe; 0 for none.")
     ] = 16
-    patience: Annotated[PatienceTable, Meta(description="What happens while a store cannot be written.")] = (
+    patience: Annotated[PatienceTable, Meta(description="Bounds of waiting while a store cannot be written.")] = (
         PatienceTable()
     )
 
 
 class LogsTable(Struct, frozen=True, kw_only=True):
-    """What is written to standard error."""
+    """The log on standard error."""
 
     level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="The least level that is written.")
@@ -86,10 +86,10 @@ class LogsTable(Struct, frozen=True, kw_only=True):
 class TelemetryTable(Struct, frozen=True, kw_only=True):
     """Spans and metrics of OpenTelemetry. The `OTEL_*` variables say where they are sent."""
 
-    traces: Annotated[Literal["otlp", "console", "off"], Meta(description="Where spans go.")] = "otlp"
-    metrics: Annotated[Literal["otlp", "console", "off"], Meta(description="Where metrics go.")] = "otlp"
+    traces: Annotated[Literal["otlp", "console", "off"], Meta(description="The destination of spans.")] = "otlp"
+    metrics: Annotated[Literal["otlp", "console", "off"], Meta(description="The destination of metrics.")] = "otlp"
     service_name: Annotated[Text, Meta(description="The name of the service; OTEL_SERVICE_NAME wins.")] = "repertory"
-    capture_content: Annotated[bool, Meta(description="Whether spans show what people, models and tools say.")] = False
+    capture_content: Annotated[bool, Meta(description="Spans show what people, models and tools say.")] = False
 
 
 # Where sessions are stored.
@@ -102,7 +102,7 @@ class SqliteSessionsTable(Struct, frozen=True, kw_only=True, tag_field="kind", t
         None
     )
     remember: Annotated[
-        bool, Meta(description="Whether every message is a memory too, for a `sqlite` memory of the same file.")
+        bool, Meta(description="Every message is a memory too, for a `sqlite` memory of the same file.")
     ] = False
 
 
@@ -121,11 +121,11 @@ class PostgresSessionsTable(Struct, frozen=True, kw_only=True, tag_field="kind",
         TextOrSecret | None, Meta(description="The database without the pooler, where `url` leads to one.")
     ] = None
     pooled: Annotated[
-        bool, Meta(description="Whether `url` leads to a pooler that gives each transaction another connection.")
+        bool, Meta(description="`url` leads to a pooler that gives each transaction another connection.")
     ] = False
     connections: Annotated[PositiveCount, Meta(description="The most connections.")] = 8
     remember: Annotated[
-        bool, Meta(description="Whether every message is a memory too, for a `postgres` memory of the same schema.")
+        bool, Meta(description="Every message is a memory too, for a `postgres` memory of the same schema.")
     ] = False
 
 
@@ -139,7 +139,7 @@ class S3SessionsTable(Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     """Sessions in the documented layout, in a bucket."""
 
     bucket: Annotated[Text, Meta(description="The bucket.")]
-    prefix: Annotated[str, Meta(description="What all keys begin with.")] = ""
+    prefix: Annotated[str, Meta(description="The beginning of all keys.")] = ""
     region: Annotated[Text | None, Meta(description="The region; else that of the environment.")] = None
     endpoint_url: Annotated[Text | None, Meta(description="Another address of the service.")] = None
     kms_key_id: Annotated[Text | None, Meta(description="The key that S3 encrypts with.")] = None
@@ -148,7 +148,7 @@ class S3SessionsTable(Struct, frozen=True, kw_only=True, tag_field="kind", tag="
 class _Storage(Struct, frozen=True, kw_only=True):
     folder: Annotated[Text | None, Meta(description="A folder, or `bucket` instead of it.")] = None
     bucket: Annotated[Text | None, Meta(description="A bucket, or `folder` instead of it.")] = None
-    prefix: Annotated[str, Meta(description="What all keys in the bucket begin with.")] = ""
+    prefix: Annotated[str, Meta(description="The beginning of all keys in the bucket.")] = ""
     region: Annotated[Text | None, Meta(description="The bucket's region; else that of the environment.")] = None
     endpoint_url: Annotated[Text | None, Meta(description="Another address of the service.")] = None
     kms_key_id: Annotated[Text | None, Meta(description="The key that S3 encrypts with.")] = None
@@ -166,7 +166,7 @@ class AgentcoreSessionsTable(Struct, frozen=True, kw_only=True, tag_field="kind"
     """Sessions in Amazon Bedrock AgentCore Memory."""
 
     memory_id: Annotated[Text, Meta(description="The memory.")]
-    actor_id: Annotated[Text, Meta(description="Whose conversations they are.")]
+    actor_id: Annotated[Text, Meta(description="The actor whose conversations they are.")]
     region: Annotated[Text | None, Meta(description="The region; else that of the environment.")] = None
     endpoint_url: Annotated[Text | None, Meta(description="Another address of the service.")] = None
 
@@ -191,21 +191,19 @@ SessionsTable: TypeAlias = (
 
 
 class _Memory(Struct, frozen=True, kw_only=True):
-    description: Annotated[Text | None, Meta(description="What the model is told that this memory holds.")] = None
+    description: Annotated[Text | None, Meta(description="The content of this memory, in words for the model.")] = None
     max_search_results: Annotated[PositiveCount | None, Meta(description="The most entries that a search finds.")] = (
         None
     )
-    scope: Annotated[Text | None, Meta(description="Whose memories they are, where stores share a place.")] = None
+    scope: Annotated[Text | None, Meta(description="The owner of the memories, where stores share a place.")] = None
 
 
 class SqliteMemoryTable(_Memory, frozen=True, kw_only=True, tag_field="kind", tag="sqlite"):
     """A memory in one database file."""
 
     path: Annotated[Text | None, Meta(description="The file (`~/.repertory/memory.db`).")] = None
-    writable: Annotated[bool, Meta(description="Whether agents may add to it.")] = True
-    extraction: Annotated[bool, Meta(description="Whether memories are made of what is said, behind the answers.")] = (
-        False
-    )
+    writable: Annotated[bool, Meta(description="Agents may add to it.")] = True
+    extraction: Annotated[bool, Meta(description="Memories are made of the conversations, behind the answers.")] = False
 
 
 class PostgresMemoryTable(_Memory, frozen=True, kw_only=True, tag_field="kind", tag="postgres"):
@@ -217,30 +215,26 @@ class PostgresMemoryTable(_Memory, frozen=True, kw_only=True, tag_field="kind", 
         TextOrSecret | None, Meta(description="The database without the pooler, where `url` leads to one.")
     ] = None
     pooled: Annotated[
-        bool, Meta(description="Whether `url` leads to a pooler that gives each transaction another connection.")
+        bool, Meta(description="`url` leads to a pooler that gives each transaction another connection.")
     ] = False
     connections: Annotated[PositiveCount, Meta(description="The most connections.")] = 4
-    writable: Annotated[bool, Meta(description="Whether agents may add to it.")] = True
-    extraction: Annotated[bool, Meta(description="Whether memories are made of what is said, behind the answers.")] = (
-        False
-    )
+    writable: Annotated[bool, Meta(description="Agents may add to it.")] = True
+    extraction: Annotated[bool, Meta(description="Memories are made of the conversations, behind the answers.")] = False
 
 
 class BedrockMemoryTable(_Memory, frozen=True, kw_only=True, tag_field="kind", tag="bedrock"):
     """A knowledge base of Amazon Bedrock."""
 
     knowledge_base_id: Annotated[Text, Meta(description="The knowledge base.")]
-    data_source_id: Annotated[Text | None, Meta(description="Where new entries go.")] = None
+    data_source_id: Annotated[Text | None, Meta(description="The data source for new entries.")] = None
     data_source_type: Annotated[
         Literal["CUSTOM", "S3", "OTHER"] | None, Meta(description="The kind of the data source.")
     ] = None
-    bucket: Annotated[Text | None, Meta(description="Of an S3 data source.")] = None
-    prefix: Annotated[Text | None, Meta(description="Of an S3 data source.")] = None
+    bucket: Annotated[Text | None, Meta(description="The bucket of an S3 data source.")] = None
+    prefix: Annotated[Text | None, Meta(description="The prefix in that bucket.")] = None
     region: Annotated[Text | None, Meta(description="The region; else that of the environment.")] = None
-    writable: Annotated[bool, Meta(description="Whether agents may add to it.")] = False
-    extraction: Annotated[bool, Meta(description="Whether memories are made of what is said, behind the answers.")] = (
-        False
-    )
+    writable: Annotated[bool, Meta(description="Agents may add to it.")] = False
+    extraction: Annotated[bool, Meta(description="Memories are made of the conversations, behind the answers.")] = False
 
 
 MemoryTable: TypeAlias = SqliteMemoryTable | PostgresMemoryTable | BedrockMemoryTable
@@ -267,14 +261,16 @@ ModelProvider: TypeAlias = Literal[
 class ModelTable(Struct, frozen=True, kw_only=True):
     """A model: a provider's, or an object of a Python module."""
 
-    provider: Annotated[ModelProvider | None, Meta(description="Whose model it is.")] = None
+    provider: Annotated[ModelProvider | None, Meta(description="The provider of the model.")] = None
     model_id: Annotated[Text | None, Meta(description="The provider's id; else the default one.")] = None
     python: Annotated[
         PythonName | None, Meta(description="Instead of a provider: a model, or a function that makes one.")
     ] = None
     api_key: Annotated[SecretSource | None, Meta(description="The key; else that of the environment.")] = None
     base_url: Annotated[Text | None, Meta(description="Another address of the service.")] = None
-    region: Annotated[Text | None, Meta(description="Of Amazon Bedrock; else that of the environment.")] = None
+    region: Annotated[Text | None, Meta(description="The region of Amazon Bedrock; else that of the environment.")] = (
+        None
+    )
     read_timeout_s: Annotated[
         PositiveSeconds | None, Meta(description="Seconds between two pieces of an answer, at most.")
     ] = None
@@ -286,8 +282,10 @@ class ModelTable(Struct, frozen=True, kw_only=True):
 class SlidingTable(Struct, frozen=True, kw_only=True, tag_field="kind", tag="sliding"):
     """Shows the model the last messages."""
 
-    window_size: Annotated[int, Meta(ge=0, description="Messages, not pairs.")] = 40
-    truncate_results: Annotated[bool, Meta(description="Whether long tool results are shortened first.")] = True
+    window_size: Annotated[
+        int, Meta(ge=0, description="The last messages that are shown; a prompt and its answer are two.")
+    ] = 40
+    truncate_results: Annotated[bool, Meta(description="Long tool results are shortened first.")] = True
     pin_first: Annotated[PositiveCount | None, Meta(description="Messages at the start that stay shown.")] = None
 
 
@@ -298,7 +296,7 @@ class SummarizingTable(Struct, frozen=True, kw_only=True, tag_field="kind", tag=
         float, Meta(ge=0.1, le=0.8, description="The part of the messages that a summary replaces.")
     ] = 0.3
     preserve_recent_messages: Annotated[int, Meta(ge=0, description="Messages that stay as they are.")] = 10
-    system_prompt: Annotated[Text | None, Meta(description="What the model is told to do.")] = None
+    system_prompt: Annotated[Text | None, Meta(description="The prompt of the model that writes the summary.")] = None
     pin_first: Annotated[PositiveCount | None, Meta(description="Messages at the start that stay shown.")] = None
 
 
@@ -321,7 +319,7 @@ class LimitsTable(Struct, frozen=True, kw_only=True):
 
 
 class RetryTable(Struct, frozen=True, kw_only=True):
-    """How model calls that failed are made again."""
+    """Repetition of model calls that failed."""
 
     max_attempts: Annotated[PositiveCount, Meta(description="Attempts of a throttled call.")] = 6
     initial_delay_s: Annotated[float, Meta(ge=0, description="Seconds before the second attempt.")] = 4.0
@@ -340,8 +338,10 @@ class AgentTable(Struct, frozen=True, kw_only=True):
             examples=["anthropic:claude-sonnet-4-5"],
         ),
     ]
-    description: Annotated[Text | None, Meta(description="What it is for, for callers and other agents.")] = None
-    system_prompt: Annotated[Text | None, Meta(description="What the model is told first.")] = None
+    description: Annotated[Text | None, Meta(description="The purpose of the agent, for callers and other agents.")] = (
+        None
+    )
+    system_prompt: Annotated[Text | None, Meta(description="The system prompt.")] = None
     system_prompt_file: Annotated[Text | None, Meta(description="The file that holds the system prompt.")] = None
     tools: Annotated[
         tuple[PythonName, ...],
@@ -354,23 +354,26 @@ class AgentTable(Struct, frozen=True, kw_only=True):
     output: Annotated[
         PythonName | None, Meta(description="The pydantic model of its answers.", examples=["shapes:Ticket"])
     ] = None
-    conversation: Annotated[ConversationTable, Meta(description="What the model is shown of a long conversation.")] = (
-        SlidingTable()
-    )
+    conversation: Annotated[
+        ConversationTable, Meta(description="The part of a long conversation that the model is shown.")
+    ] = SlidingTable()
     limits: Annotated[LimitsTable, Meta(description="Limits of one call.")] = LimitsTable()
-    retry: Annotated[RetryTable, Meta(description="How failed model calls are made again.")] = RetryTable()
+    retry: Annotated[RetryTable, Meta(description="Repetition of model calls that failed.")] = RetryTable()
     durability: Annotated[
-        Literal["pipelined", "strict", "relaxed"], Meta(description="What waits until records are stored.")
+        Literal["pipelined", "strict", "relaxed"],
+        Meta(description="`strict`: each step waits until records are stored. `relaxed`: answers do not wait."),
     ] = "pipelined"
     busy: Annotated[
-        Literal["queue", "reject", "interrupt", "steer"], Meta(description="What a call does while a turn runs.")
+        Literal["queue", "reject", "interrupt", "steer"],
+        Meta(description="A call while a turn runs waits, is refused, cancels that turn, or adds to it."),
     ] = "queue"
     unknown_tool_outcome: Annotated[
         Literal["ask", "retry", "fail"],
-        Meta(description="What happens to a tool that was cut off, when nobody knows how far it had got."),
+        Meta(description="The fate of a tool that was cut off, when nobody knows how far it had got."),
     ] = "ask"
     tool_execution: Annotated[
-        Literal["concurrent", "sequential"], Meta(description="Whether tools of one step run at the same time.")
+        Literal["concurrent", "sequential"],
+        Meta(description="Tools of one step run at the same time, or one after the other."),
     ] = "concurrent"
     aux_model: Annotated[
         Text | ModelTable | None, Meta(description="The model for summaries and memories; else `model`.")
@@ -391,21 +394,19 @@ class McpTable(Struct, frozen=True, kw_only=True):
     cwd: Annotated[Text | None, Meta(description="The folder in which it runs.")] = None
     url: Annotated[Text | None, Meta(description="The address of a server over streamable HTTP.")] = None
     headers: Annotated[dict[str, TextOrSecret], Meta(description="Headers of each request to it.")] = {}
-    prefix: Annotated[Text | None, Meta(description="Put before the names of its tools.")] = None
+    prefix: Annotated[Text | None, Meta(description="A text before the names of its tools.")] = None
     allowed: Annotated[tuple[Text, ...], Meta(description="The tools that are used; else all.")] = ()
     rejected: Annotated[tuple[Text, ...], Meta(description="The tools that are not used.")] = ()
     startup_timeout_s: Annotated[PositiveSeconds, Meta(description="Seconds to connect and list tools.")] = 30.0
     call_timeout_s: Annotated[PositiveSeconds, Meta(description="Seconds of one call.")] = 60.0
-    continue_on_error: Annotated[
-        bool, Meta(description="Whether agents go on without it when it cannot be reached.")
-    ] = False
+    continue_on_error: Annotated[bool, Meta(description="Agents go on without it when it cannot be reached.")] = False
 
 
 # How it is reached.
 
 
 class ServiceLimitsTable(Struct, frozen=True, kw_only=True):
-    """What the service takes at most."""
+    """Bounds of requests and tenants."""
 
     body_bytes: Annotated[PositiveCount, Meta(description="Bytes of one request.")] = 8 * 1024 * 1024
     concurrent: Annotated[PositiveCount, Meta(description="Requests of one tenant at the same time.")] = 64
@@ -415,7 +416,7 @@ class ServiceLimitsTable(Struct, frozen=True, kw_only=True):
 
 
 class ServiceTable(Struct, frozen=True, kw_only=True):
-    """What `repertory serve` listens on, and who may call."""
+    """The address of `repertory serve`, and its callers."""
 
     host: Annotated[Text, Meta(description="The address; one that other machines reach needs `tokens`.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="The port; 0 for any.")] = 8000
@@ -441,7 +442,7 @@ class ServiceTable(Struct, frozen=True, kw_only=True):
     protocols: Annotated[
         tuple[Text, ...] | None, Meta(description="The protocols that are spoken; else all there are.")
     ] = None
-    limits: Annotated[ServiceLimitsTable, Meta(description="What is taken at most.")] = ServiceLimitsTable()
+    limits: Annotated[ServiceLimitsTable, Meta(description="Bounds of requests and tenants.")] = ServiceLimitsTable()
 
 
 class PeerTlsTable(Struct, frozen=True, kw_only=True):
@@ -453,29 +454,35 @@ class PeerTlsTable(Struct, frozen=True, kw_only=True):
 
 
 class PeersTable(Struct, frozen=True, kw_only=True):
-    """How processes share the sessions."""
+    """Processes that share the sessions."""
 
     listen: Annotated[
         Text | None,
-        Meta(description="Where it answers the others: `host:port`, or `unix:` and a path.", examples=["127.0.0.1:0"]),
+        Meta(
+            description="The address at which it answers the others: `host:port`, or `unix:` and a path.",
+            examples=["127.0.0.1:0"],
+        ),
     ] = None
-    address: Annotated[Text | None, Meta(description="Where the others reach it, if that is elsewhere.")] = None
+    address: Annotated[
+        Text | None, Meta(description="The address at which the others reach it, if that is another one.")
+    ] = None
     room: Annotated[int, Meta(ge=0, description="Sessions that run turns at the same time.")] = 500
     queue: Annotated[
         Annotated[int, Meta(ge=0)] | None, Meta(description="Calls that wait for that; else as many as `room`.")
     ] = None
-    secret: Annotated[SecretSource | None, Meta(description="What all peers know, at least 16 characters.")] = None
+    secret: Annotated[SecretSource | None, Meta(description="The secret of all peers, at least 16 characters.")] = None
     tls: Annotated[PeerTlsTable | None, Meta(description="Certificates of both sides.")] = None
-    version: Annotated[str, Meta(description="New sessions go to the highest one.")] = ""
-    zone: Annotated[str, Meta(description="Peers of the same one are preferred.")] = ""
+    version: Annotated[str, Meta(description="The release of the program: new sessions go to the highest one.")] = ""
+    zone: Annotated[str, Meta(description="The zone of the process: peers of the same zone are preferred.")] = ""
     patience_s: Annotated[PositiveSeconds, Meta(description="Seconds that a call goes on without an answer.")] = 30.0
     valkey_url: Annotated[
-        SecretSource | Text | None, Meta(description="Where peers find each other, for sessions in a storage.")
+        SecretSource | Text | None,
+        Meta(description="The Valkey server in which peers find each other, for sessions in a storage."),
     ] = None
 
 
 class QueueTable(Struct, frozen=True, kw_only=True):
-    """Where a worker takes its jobs."""
+    """The queue from which a worker takes its jobs."""
 
     url: Annotated[TextOrSecret, Meta(description="The queue, as `--queue` takes it.")]
     concurrency: Annotated[
@@ -487,14 +494,14 @@ class Configuration(Struct, frozen=True, kw_only=True):
     """The whole file."""
 
     agents: Annotated[dict[str, AgentTable], Meta(description="The agents, by name.", min_length=1)]
-    runtime: Annotated[RuntimeTable, Meta(description="How sessions are hosted.")] = RuntimeTable()
-    sessions: Annotated[SessionsTable, Meta(description="Where sessions are stored.")] = SqliteSessionsTable()
-    memory: Annotated[dict[str, MemoryTable], Meta(description="What outlives sessions, by name.")] = {}
+    runtime: Annotated[RuntimeTable, Meta(description="Settings of the process that hosts sessions.")] = RuntimeTable()
+    sessions: Annotated[SessionsTable, Meta(description="The place of the sessions.")] = SqliteSessionsTable()
+    memory: Annotated[dict[str, MemoryTable], Meta(description="Memories that outlive sessions, by name.")] = {}
     mcp: Annotated[dict[str, McpTable], Meta(description="Tool servers, by name.")] = {}
-    service: Annotated[ServiceTable, Meta(description="What is served, and to whom.")] = ServiceTable()
-    peers: Annotated[PeersTable | None, Meta(description="How processes share the sessions.")] = None
-    queue: Annotated[QueueTable | None, Meta(description="Where a worker takes its jobs.")] = None
-    logs: Annotated[LogsTable, Meta(description="What is written to standard error.")] = LogsTable()
+    service: Annotated[ServiceTable, Meta(description="The HTTP service, and its callers.")] = ServiceTable()
+    peers: Annotated[PeersTable | None, Meta(description="Processes that share the sessions.")] = None
+    queue: Annotated[QueueTable | None, Meta(description="The queue from which a worker takes its jobs.")] = None
+    logs: Annotated[LogsTable, Meta(description="The log on standard error.")] = LogsTable()
     telemetry: Annotated[TelemetryTable | None, Meta(description="Spans and metrics; without it none.")] = None
 
 
