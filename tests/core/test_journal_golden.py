@@ -95,7 +95,7 @@ def test_golden_records_are_written_the_same_way_today(path: Path) -> None:
 def documented(name: str) -> str:
     """A value of the worked example in the format document."""
     example = FORMAT.partition("### A worked example")[2]
-    found = re.search(rf"^ +{re.escape(name)} += (.+)$", example, re.MULTILINE)
+    found = re.search(rf"^{re.escape(name)} += (.+)$", example, re.MULTILINE)
     assert found is not None, name
     return found.group(1)
 
