@@ -9,10 +9,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from examples.nightly_worker.reports import Settings
 from tests.docs.markdown import blocks, prose
 from tests.docs.running import environment
 from tests.source_tree import ROOT
@@ -77,9 +80,10 @@ def test_the_index_names_every_program_of_the_folder() -> None:
             assert f"({path.name}" in index, f"{path.name} is not listed"
 
 
-def started(folder: Path, *command: str, **more: str) -> subprocess.Popen[str]:
-    """A process of an example, in a folder that is also its home."""
-    return subprocess.Popen(
+@contextmanager
+def started(folder: Path, *command: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of an example, in a folder that is also its home. It is gone at the end of the block."""
+    with subprocess.Popen(
         [sys.executable, "-m", *command],
         cwd=folder,
         env=environment(folder, **more),
@@ -87,7 +91,11 @@ def started(folder: Path, *command: str, **more: str) -> subprocess.Popen[str]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def run(folder: Path, *command: str, **more: str) -> str:
@@ -109,11 +117,49 @@ def lines(process: subprocess.Popen[str]) -> Iterator[str]:
 def test_a_run_of_the_research_swarm_goes_on_after_a_kill(tmp_path: Path, killed_at: str) -> None:
     asked = ("examples.research_swarm", "How do beavers change floods?")
     with started(tmp_path, *asked) as process:
-        for line in lines(process):
-            if line == killed_at:
-                process.kill()
-                break
+        assert killed_at in lines(process)
     printed = run(tmp_path, *asked)
     assert printed.count("(floods.txt)") == 2
     (report,) = (tmp_path / "research_swarm_data/reports").iterdir()
     assert report.read_text(encoding="utf-8") in printed
+
+
+@pytest.mark.real_time
+def test_the_nightly_worker_loses_no_report_to_a_kill_and_writes_none_twice(tmp_path: Path) -> None:
+    worker = "examples.nightly_worker"
+    sales = tmp_path / "nightly_worker_data/sales"
+    sales.mkdir(parents=True)
+    for shop in ("bakery", "florist"):
+        (sales / f"{shop}.csv").write_text("2026-11-26,rose,4.20\n", encoding="utf-8")
+        run(tmp_path, worker, "schedule", shop, "--in-s", "3")
+    with started(tmp_path, worker, "run") as process:
+        assert ": saved as " in next(lines(process))
+    run(tmp_path, worker, "run", "--once")
+    for shop in ("bakery", "florist"):
+        report = tmp_path / f"nightly_worker_data/reports/{shop}-2026-11-26.txt"
+        assert report.read_text(encoding="utf-8") == "1 sales, 4.20 in all\n"
+    assert run(tmp_path, worker, "run", "--once") == ""
+
+
+@pytest.mark.real_time
+def test_the_nightly_worker_ends_at_sigterm_and_leaves_its_timers(tmp_path: Path) -> None:
+    worker = "examples.nightly_worker"
+    run(tmp_path, worker, "schedule", "bakery", "--in-s", "3")
+    with started(tmp_path, worker, "run") as process:
+        assert next(lines(process)) == "bakery: saved as bakery.txt"
+        process.terminate()
+        assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize(
+    ("now", "night"),
+    [
+        ("2026-03-28T12:00+01:00", "2026-03-29T03:00+02:00"),  # the clock goes forward at two
+        ("2026-10-24T12:00+02:00", "2026-10-25T03:00+01:00"),  # the clock goes back at three
+        ("2026-11-27T02:59+01:00", "2026-11-27T03:00+01:00"),
+        ("2026-11-27T03:00+01:00", "2026-11-28T03:00+01:00"),
+    ],
+)
+def test_the_nightly_worker_keeps_the_time_of_its_zone(now: str, night: str) -> None:
+    settings = Settings.of({"NIGHTLY_WORKER_AT": "03:00", "NIGHTLY_WORKER_ZONE": "Europe/Berlin"})
+    assert settings.next_night(datetime.fromisoformat(now)).isoformat("T", "minutes") == night
