@@ -1,0 +1,1 @@
+"""Questions to a folder of text, answered with sources."""
