@@ -158,7 +158,9 @@ def json_copy(value: object, bytes_max: int = VALUE_BYTES_MAX) -> Json:
     check_size(value, bytes_max, "the value is too large to be kept; keep less, or keep it elsewhere", "the bound")
     try:
         copied = cast("Json", json.loads(json.dumps(value, allow_nan=False)))
-    except (TypeError, ValueError, RecursionError) as error:
+    except RecursionError as error:  # before Python 3.14, which goes on to where the machine's stack ends
+        raise Invalid("Value is nested too deeply", depth_max=DEPTH_MAX) from error
+    except (TypeError, ValueError) as error:
         raise Invalid(
             f"Value is not JSON serializable: {type(value).__name__}. "
             "Only JSON-compatible types (str, int, float, bool, list, dict, None) are allowed."

@@ -239,7 +239,8 @@ def test_a_mistake_says_what_to_write_in_few_lines(
     ):
         first = first.tb_next
     printed = "".join(traceback.format_exception(error.with_traceback(first))).splitlines()
-    assert len(printed) <= LINES_MAX, "\n".join(printed)
+    written = [line for line in printed if line.strip("~^ ")]  # without the marks below lines of newer Pythons
+    assert len(written) <= LINES_MAX, "\n".join(printed)
     assert capfd.readouterr().err.count("\n") <= 1, "and no log beside it"
 
 

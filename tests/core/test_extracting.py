@@ -145,6 +145,8 @@ def test_facts_are_found_in_an_array_wherever_it_stands(answer: str, facts: list
         '[{"content": "likes tea", "tags": []}, {"content": "lives',
         "[1, 2]",
         "[" * 5_000,
+        '[{"content": "likes tea", "metadata": {"a": ' + "[" * 5_000 + "]" * 5_000 + "}}]",
+        "[" * 5_000 + "]" * 5_000,
     ],
 )
 def test_an_answer_that_is_no_array_of_facts_is_an_error_and_never_no_facts(answer: str) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NoReturn, cast
 
+from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep
 from repertory.core.memory.options import EntryMetadata
 from repertory.core.messages import Message
 from repertory.core.tokens import estimate_tokens
@@ -89,6 +90,8 @@ def facts_in(answer: str) -> list[ExtractionResult]:
                 _refuse(answer, "broken JSON")
             position = start.end()
             continue
+        if is_too_deep(value, MESSAGE_DEPTH_MAX):
+            _refuse(answer, "deeply nested JSON")
         facts = _facts(value)
         if facts is not None:
             found = facts

@@ -12,6 +12,11 @@ from cryptography.x509.oid import NameOID
 
 from repertory.backends.peers.http import PeerTls
 
+KEY_USAGES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
+
 
 class PeerAuthority:
     """Signs what it is asked for, into a folder."""
@@ -39,4 +44,11 @@ class PeerAuthority:
         builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
         builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
         builder = builder.add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+        # Without the following, Python 3.13 and newer refuse a certificate.
+        usage = dict.fromkeys(KEY_USAGES, False) | {"key_cert_sign": is_ca, "digital_signature": not is_ca}
+        builder = builder.add_extension(x509.KeyUsage(**usage), critical=True)
+        identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        builder = builder.add_extension(identifier, critical=False)
+        authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(authority, critical=False)
         return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
