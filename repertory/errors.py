@@ -149,6 +149,9 @@ class RepertoryError(Exception):
     """Root of the tree. `fields` holds what the message was built from.
 
     `RepertoryError("lease lost", session="s1", generation=3)` reads `lease lost session='s1' generation=3`.
+
+    Args:
+        fields: The values that the message was built from, by name.
     """
 
     type_name: str = ""
@@ -177,6 +180,7 @@ class EventLoopException(RepertoryError):
 
     Args:
         request_state: What a program gives that raises one itself; here it is empty, and `result.state` has it.
+        fields: The values that the message was built from, by name.
     """
 
     def __init__(self, original_exception: object = "", request_state: object = None, **fields: object) -> None:
@@ -214,7 +218,13 @@ class ModelStreamBroken(Unavailable, EventLoopException):
 
 
 class Throttled(Retryable):
-    """The service asks for fewer requests. Wait `retry_after_s` (seconds) when it is known, else back off."""
+    """The service asks for fewer requests. Wait `retry_after_s` (seconds) when it is known, else back off.
+
+    Args:
+        message: What failed.
+        retry_after_s: Seconds after which the service lets another call pass; None if it did not say.
+        fields: The values that the message was built from, by name.
+    """
 
     def __init__(self, message: object = "", /, *, retry_after_s: float | None = None, **fields: object) -> None:
         self.retry_after_s = retry_after_s
@@ -379,7 +389,13 @@ class StructuredOutputException(Failed):
 
 
 class AggregateMemoryError(Failed):
-    """Some writes to memory stores failed, and the others succeeded. Repeat those that `errors` names."""
+    """Some writes to memory stores failed, and the others succeeded. Repeat those that `errors` names.
+
+    Args:
+        message: What failed.
+        errors: The errors, one for each store that failed.
+        fields: The values that the message was built from, by name.
+    """
 
     def __init__(self, message: object = "", /, errors: Sequence[Exception] = (), **fields: object) -> None:
         self.errors = tuple(errors)
@@ -408,7 +424,11 @@ class MiddlewareFailed(HookFailed, RuntimeError):
 
 class NodeFailed(Failed, RuntimeError):
     """A node of an orchestrator failed, and with it the run, which can be resumed. `__cause__` is the node's error, and
-    `result` the result so far."""
+    `result` the result so far.
+
+    Attributes:
+        result: The result of the run until then.
+    """
 
     result: object = None
 
@@ -462,7 +482,14 @@ class RestartLimitReached(LimitReached):
 
 
 class CommandTimeout(LimitReached, TimeoutError):
-    """A command did not end in time, and was killed; the message has what it had written. Allow more, or do less."""
+    """A command did not end in time, and was killed; the message has what it had written. Allow more, or do less.
+
+    Args:
+        message: What failed.
+        stdout: The output until then.
+        stderr: The error output until then.
+        fields: The values that the message was built from, by name.
+    """
 
     def __init__(self, message: object = "", /, *, stdout: str = "", stderr: str = "", **fields: object) -> None:
         self.stdout = stdout

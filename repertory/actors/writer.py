@@ -297,7 +297,14 @@ def keeper_spec(store: SessionStore, name: str, give_up: OnGiveUp | None = None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotStored:
-    """Records of one agent in one session that are not on stable storage."""
+    """Records of one agent in one session that are not on stable storage.
+
+    Args:
+        session_id: The id of the session.
+        agent_id: The id of the agent in its session.
+        size_bytes: The size of the records.
+        error: Why they were not stored.
+    """
 
     session_id: str
     agent_id: str

@@ -18,6 +18,9 @@ class MemoryStore(Protocol):
 
     A store may also have `add(content, metadata)`, `add_messages(messages, context)`, `initialize()` and `get_tools()`;
     see `AddingStore` and the other protocols here. A store with `writable = True` has `add` or `add_messages`.
+
+    Attributes:
+        writable: True if entries can be added.
     """
 
     name: str
@@ -33,7 +36,12 @@ class MemoryStore(Protocol):
     """
 
     async def search(self, query: str, options: SearchOptions | None = None) -> Sequence[MemoryEntry]:
-        """The entries that match the query, best first. Errors: any; the other stores are asked all the same."""
+        """The entries that match the query, best first. Errors: any; the other stores are asked all the same.
+
+        Args:
+            query: What to look for, in words.
+            options: The options of this search.
+        """
         ...
 
 
@@ -125,5 +133,9 @@ class Embedder(Protocol):
         ...
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """One vector per text, in order. Errors: any; the texts are tried again later."""
+        """One vector per text, in order. Errors: any; the texts are tried again later.
+
+        Args:
+            texts: The texts, in the order of the vectors.
+        """
         ...

@@ -74,14 +74,25 @@ class Model(SdkModelMembers, ABC):
         system_prompt: str | None = None,
         **options: Any,
     ) -> AsyncIterator[StreamEvent]:
-        """Ask the model. The messages must not be edited; `options` are the provider's own."""
+        """Ask the model. The messages must not be edited; `options` are the provider's own.
+
+        Args:
+            messages: The messages, oldest first.
+            tool_specs: The tools that the model may use.
+            system_prompt: The system prompt; None for none.
+            options: Options of this model, by name; others are ignored.
+        """
 
     def get_config(self) -> Mapping[str, Any]:
         """The settings this model was built with."""
         return {}
 
     def update_config(self, **settings: Any) -> None:
-        """Change settings for later calls. Models without settings refuse."""
+        """Change settings for later calls. Models without settings refuse.
+
+        Args:
+            settings: The settings to change, by name.
+        """
         msg = f"{type(self).__name__} has no settings to update: {', '.join(settings)}"
         raise TypeError(msg)
 
@@ -106,6 +117,12 @@ class Model(SdkModelMembers, ABC):
     ) -> int:
         """The tokens that these would take; an estimate unless the provider counts. The system prompt as content blocks
         overrides the string.
+
+        Args:
+            messages: The messages, oldest first.
+            tool_specs: The tools that the model may use.
+            system_prompt: The system prompt; None for none.
+            system_prompt_content: The system prompt as content blocks, in place of `system_prompt`.
         """
         if system_prompt_content:
             system_prompt = "\n".join(str(block["text"]) for block in system_prompt_content if "text" in block)
@@ -134,7 +151,17 @@ class AgentMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext(MayDefer):
-    """What a running tool is told about its call. `ToolContext[X]` is the same type."""
+    """What a running tool is told about its call. `ToolContext[X]` is the same type.
+
+    Args:
+        tool_use: The tool use: its id, the name of the tool, and its input.
+        agent_id: The agent that runs the tool.
+        state: The agent's state.
+        attempt: The number of this attempt, from 1.
+        invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
+        new_deferred_id: Makes the id of a deferral; the runtime gives it.
+        on_deferred: Records a deferral; the runtime gives it.
+    """
 
     def __class_getitem__(cls, of: object) -> type[ToolContext]:
         return cls
@@ -182,6 +209,8 @@ class ToolContext(MayDefer):
         `InterruptException`: it is what stops the tool.
 
         Args:
+            name: The question's name; the same name is the same question.
+            reason: What the person is shown, as JSON.
             response: An answer that is known already.
             expires_s: How many seconds from now the question stays open.
 
@@ -202,6 +231,8 @@ class ToolContext(MayDefer):
 
         Args:
             at: An aware datetime or epoch seconds; or `in_s`, seconds from now.
+            prompt: What the turn begins with.
+            in_s: Seconds from now, in place of `at`.
             every_s: Again and again, at this period.
             id: Replaces the timer of that id; without one, every attempt at this tool use sets the same timer.
 
@@ -217,7 +248,11 @@ class ToolContext(MayDefer):
 
 
 class Tool(Protocol):
-    """Something that the model may call."""
+    """Something that the model may call.
+
+    Attributes:
+        name: The name by which the model asks for it.
+    """
 
     @property
     def name(self) -> str: ...
@@ -242,7 +277,12 @@ class Tool(Protocol):
         ...
 
     async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
-        """Run once. Failures of the tool itself are results with status `error`, not exceptions."""
+        """Run once. Failures of the tool itself are results with status `error`, not exceptions.
+
+        Args:
+            tool_use: The tool use: its id, the name of the tool, and its input.
+            context: The call's context.
+        """
         ...
 
 

@@ -18,7 +18,13 @@ ANY_MODEL = "*"
 
 
 class Spent(NamedTuple):
-    """What was used: tokens, cost and calls."""
+    """What was used: tokens, cost and calls.
+
+    Attributes:
+        input_tokens: Tokens that models have read.
+        output_tokens: Tokens that models have written.
+        total_tokens: Both.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -29,7 +35,11 @@ class Spent(NamedTuple):
     """Answered model calls."""
 
     def and_also(self, usage: Usage, cost: float) -> Spent:
-        """The sum with one more call."""
+        """The sum with one more call.
+
+        Args:
+            usage: The tokens of the call.
+        """
         return Spent(
             self.input_tokens + usage["inputTokens"],
             self.output_tokens + usage["outputTokens"],
@@ -65,6 +75,9 @@ class Budget:
         """Make one.
 
         Args:
+            total_tokens: The most input and output tokens; None for no limit.
+            output_tokens: The most output tokens; None for no limit.
+            cost: The most that may be spent, in the unit of `prices`; None for no limit.
             prices: Model id, or `*` for any other, to the prices of a million input and a million output tokens, in the
                 unit of `cost`.
 
@@ -109,6 +122,9 @@ class Budget:
     def reached(self, model: str) -> str | None:
         """`used_up`, for a model call that is about to start: it must not start unless this is None.
 
+        Args:
+            model: The id of the model.
+
         Raises:
             Invalid: For a model without a price, when the cost is limited. Correct the argument.
         """
@@ -119,7 +135,13 @@ class Budget:
         return reason
 
     def charge(self, who: str, model: str, usage: Usage) -> None:
-        """Count an answered model call."""
+        """Count an answered model call.
+
+        Args:
+            who: The agent's id, as `by` lists it.
+            model: The id of the model.
+            usage: The tokens of the call.
+        """
         cost = 0.0
         if self._has_price(model):
             per_input, per_output = self._prices.get(model) or self._prices[ANY_MODEL]

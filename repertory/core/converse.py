@@ -461,7 +461,22 @@ class RedactContentEvent(TypedDict, total=False):
 
 
 class StreamEvent(TypedDict, total=False):
-    """One event of a model's answer: exactly one of these keys is present."""
+    """One event of a model's answer: exactly one of these keys is present.
+
+    Attributes:
+        messageStart: The answer begins.
+        contentBlockStart: A content block begins.
+        contentBlockDelta: A piece of a content block.
+        contentBlockStop: A content block has ended.
+        messageStop: The answer has ended, with its stop reason.
+        metadata: Tokens and milliseconds.
+        redactContent: A guardrail took content back.
+        internalServerException: The service failed.
+        modelStreamErrorException: The answer broke off.
+        serviceUnavailableException: The service cannot answer now.
+        throttlingException: The service asks for fewer requests.
+        validationException: The service refused the request.
+    """
 
     messageStart: MessageStartEvent
     contentBlockStart: ContentBlockStartEvent

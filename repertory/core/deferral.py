@@ -55,7 +55,12 @@ class Deferral:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeferredTool:
-    """A tool that waits for its result."""
+    """A tool that waits for its result.
+
+    Args:
+        tool_use_id: The id of the tool use.
+        on_expiry: What happens when no result came in time: `tell` tells the model in a turn, `drop` drops what waits.
+    """
 
     id: str
     """What `complete_tool` takes."""

@@ -33,6 +33,9 @@ class Interrupt:
     """A question to a person; the turn waits for the answer.
 
     Answer it by calling the agent with `[{"interruptResponse": {"interruptId": id, "response": ...}}]`.
+
+    Args:
+        id: The id that an answer names.
     """
 
     id: str
@@ -69,6 +72,13 @@ class InterruptException(Exception):
     """Carries a question out of the tool or hook that asks it. Not an error: let it pass.
 
     A tool that catches it has asked nothing: what it then returns is its result.
+
+    Args:
+        interrupt: The first question.
+        more: Further questions of the same step.
+
+    Attributes:
+        interrupts: All of them, in the order asked.
     """
 
     def __init__(self, interrupt: Interrupt, *more: Interrupt) -> None:

@@ -31,6 +31,10 @@ class ToolUse(TypedDict):
     Args:
         input: Any JSON that the model produced.
         reasoningSignature: Ties the reasoning before it to the use, for services that want it back.
+
+    Attributes:
+        toolUseId: The id that the result names.
+        name: The tool's name.
     """
 
     toolUseId: str
@@ -40,7 +44,13 @@ class ToolUse(TypedDict):
 
 
 class ToolResult(TypedDict):
-    """A tool's answer. Each element of `content` is one of `{"text"}`, `{"json"}`, `{"image"}`, `{"document"}`."""
+    """A tool's answer. Each element of `content` is one of `{"text"}`, `{"json"}`, `{"image"}`, `{"document"}`.
+
+    Attributes:
+        toolUseId: The id of the tool use that it answers.
+        status: `success` or `error`.
+        content: Blocks of text, JSON, images or documents.
+    """
 
     toolUseId: str
     status: ToolStatus
@@ -48,7 +58,21 @@ class ToolResult(TypedDict):
 
 
 class ContentBlock(TypedDict, total=False):
-    """One part of a message: exactly one of these keys is present."""
+    """One part of a message: exactly one of these keys is present.
+
+    Attributes:
+        text: A text.
+        toolUse: A tool use.
+        toolResult: A tool result.
+        image: An image: its format and its source.
+        document: A document: its format, name and source.
+        video: A video: its format and its source.
+        audio: A sound: its format and its source.
+        reasoningContent: What the model thought, where it shows that.
+        guardContent: What a guardrail looks at.
+        citationsContent: A text with its citations.
+        cachePoint: What stands before it may be cached.
+    """
 
     text: str
     toolUse: ToolUse
@@ -64,7 +88,15 @@ class ContentBlock(TypedDict, total=False):
 
 
 class Usage(TypedDict):
-    """Token counts of one model call."""
+    """Token counts of one model call.
+
+    Attributes:
+        inputTokens: Tokens that the model has read.
+        outputTokens: Tokens that the model has written.
+        totalTokens: Both.
+        cacheReadInputTokens: Input tokens that came from the cache.
+        cacheWriteInputTokens: Input tokens that were written to the cache.
+    """
 
     inputTokens: int
     outputTokens: int
@@ -82,7 +114,14 @@ class MessageMetadata(TypedDict, total=False):
 
 
 class Message(TypedDict):
-    """One message. `metadata` and `tracking_id` are ours; they are stripped before a model gets the message."""
+    """One message. `metadata` and `tracking_id` are ours; they are stripped before a model gets the message.
+
+    Attributes:
+        role: `user` or `assistant`.
+        content: The content blocks, in order.
+        metadata: Values about the message; models are not shown them.
+        tracking_id: A number that stays with the message; see `Agent.tracks_messages`.
+    """
 
     role: Role
     content: list[ContentBlock]
@@ -98,14 +137,25 @@ class CachePoint(TypedDict):
 
 
 class SystemContentBlock(TypedDict, total=False):
-    """One part of a system prompt: text, or a point up to which the provider may cache."""
+    """One part of a system prompt: text, or a point up to which the provider may cache.
+
+    Attributes:
+        cachePoint: What stands before it may be cached.
+        text: A text.
+    """
 
     cachePoint: CachePoint
     text: str
 
 
 class ToolSpec(TypedDict):
-    """A tool as described to the model. `inputSchema` is `{"json": <JSON schema>}`."""
+    """A tool as described to the model. `inputSchema` is `{"json": <JSON schema>}`.
+
+    Attributes:
+        name: The tool's name.
+        description: What it does, in words for the model.
+        inputSchema: The JSON schema of its input, in `{"json": ...}`.
+    """
 
     name: str
     description: str
@@ -127,7 +177,11 @@ class InterruptResponse(TypedDict):
 
 
 class InterruptResponseContent(TypedDict):
-    """A person's answer, as one of the blocks that an agent is called with."""
+    """A person's answer, as one of the blocks that an agent is called with.
+
+    Attributes:
+        interruptResponse: The id of the interrupt and the answer.
+    """
 
     interruptResponse: InterruptResponse
 

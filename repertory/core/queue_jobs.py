@@ -47,6 +47,9 @@ _FIRST_S, _MAX_S = 1.0, 300.0
 class TurnJob:
     """One turn of a session, or one run of a graph or swarm, as a queue keeps it.
 
+    Args:
+        session_id: The id of the session.
+
     Raises:
         Invalid: For bad ids and values that are not JSON. Correct the argument.
         TooLarge: For a job of more than 1 MiB of JSON. Give a smaller value, or raise the bound.

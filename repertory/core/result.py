@@ -241,7 +241,9 @@ class AgentResult:
         stop_reason: The model's (`end_turn`, `stop_sequence`, `guardrail_intervened`, ...), or `cancelled`,
             `interrupt`, `limit_turns`, `limit_total_tokens`, `limit_output_tokens`, `limit_time`.
         message: The final answer; None when the turn ended without one.
+        metrics: Tokens, times and tool calls of the turn.
         state: The request state that callback handlers, hooks and tools wrote into.
+        interrupts: The questions that the turn waits for, in the order asked.
         structured_output: The model's structured output, when the caller asked for it.
         replayed: True if the turn had been answered before under the same idempotency token; then nothing ran again.
     """
@@ -321,6 +323,9 @@ class AgentResult:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> AgentResult:
         """The result that `to_dict` gave; a structured output is its JSON. Unknown keys are passed over.
+
+        Args:
+            data: What the method that is its opposite returned.
 
         Raises:
             Invalid: For anything else. Correct the argument.

@@ -30,8 +30,15 @@ class ModelRetryStrategy:
     A throttled call waits as long as the provider asked for, else `initial_delay` seconds, doubling up to `max_delay`,
     with `max_attempts` attempts in all. Any other `Retryable` failure (unreachable, 5xx, a broken stream) starts at
     `transient_delay`, with `transient_attempts` attempts. Every wait is shortened at random by up to half, so that many
-    agents do not return at once; a wait that the provider asked for is lengthened instead.
-    Source: names and throttling defaults of the SDK whose users we serve; the rest is our decision.
+    agents do not return at once; a wait that the provider asked for is lengthened instead. Source: names and throttling
+    defaults of the SDK whose users we serve; the rest is our decision.
+
+    Args:
+        max_attempts: Attempts of a throttled call in all.
+        initial_delay: Seconds before the second attempt of a throttled call.
+        max_delay: The most seconds between two attempts.
+        transient_attempts: Attempts in all after any other failure that may pass.
+        transient_delay: Seconds before the second of those.
     """
 
     max_attempts: int = 6
@@ -50,11 +57,21 @@ class ModelRetryStrategy:
                 raise Invalid(f"{name} is a number of seconds, 0 or more", got=getattr(self, name))
 
     def is_retryable(self, exception: Exception) -> bool:
-        """True if the same call may succeed later. Override to widen or narrow."""
+        """True if the same call may succeed later. Override to widen or narrow.
+
+        Args:
+            exception: The error of the model.
+        """
         return isinstance(exception, Retryable)
 
     def delay_s(self, error: Exception, attempt: int, jitter: float) -> float | None:
-        """Seconds to wait before the next attempt; None gives up."""
+        """Seconds to wait before the next attempt; None gives up.
+
+        Args:
+            error: The error.
+            attempt: How many attempts have failed, from 1.
+            jitter: A random number from 0 to 1.
+        """
         throttled = isinstance(error, Throttled)
         attempts = self.max_attempts if throttled else self.transient_attempts
         if attempt >= attempts or not self.is_retryable(error):

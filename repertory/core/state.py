@@ -42,6 +42,7 @@ class AgentState:
         """Start from `initial_state`, which is no change: a stored state replaces it.
 
         Args:
+            initial_state: The values to begin with; None for none.
             value_bytes: The largest weight of one value, its bytes plus 256 for each text, number, list and object in
                 it.
 
@@ -58,13 +59,21 @@ class AgentState:
         """Called from any thread: with True after a change, with False when the patch was taken."""
 
     def get(self, key: str | None = None) -> Json:
-        """A copy of one value (None when the key is missing), or of all values without a key."""
+        """A copy of one value (None when the key is missing), or of all values without a key.
+
+        Args:
+            key: The name of the value. `get` without a key returns all values.
+        """
         if key is None:
             return copy_json(self._values)
         return copy_json(self._values.get(key))
 
     def set(self, key: str, value: object) -> None:
         """Store a copy of `value`; tuples become lists at once, as after a restart.
+
+        Args:
+            key: The name of the value. `get` without a key returns all values.
+            value: A value that JSON can hold.
 
         Raises:
             Invalid: When the key is not a non-empty string or the value is not JSON (NaN and infinities are not).
@@ -77,7 +86,11 @@ class AgentState:
         self._note((key, checked, True))
 
     def delete(self, key: str) -> None:
-        """Delete a key. A missing key is no error and no change."""
+        """Delete a key. A missing key is no error and no change.
+
+        Args:
+            key: The name of the value. `get` without a key returns all values.
+        """
         key = _checked_key(key)
         if key in self._values:
             self._values.pop(key, None)
@@ -110,7 +123,11 @@ class AgentState:
         return StatePatch(set=kept, delete=tuple(key for key, (_, present) in latest.items() if not present))
 
     def apply(self, patch: StatePatch) -> None:
-        """Apply another state's changes, as changes of this one."""
+        """Apply another state's changes, as changes of this one.
+
+        Args:
+            patch: The changes of another state.
+        """
         for key, value in patch.set.items():
             checked = json_copy(value, sys.maxsize)
             self._values[key] = checked
@@ -119,12 +136,20 @@ class AgentState:
             self.delete(key)
 
     def replace(self, values: Mapping[str, Json]) -> None:
-        """Replace all values. Changes not yet taken are dropped: the caller stores the new values."""
+        """Replace all values. Changes not yet taken are dropped: the caller stores the new values.
+
+        Args:
+            values: All values by key.
+        """
         self.take_patch()
         self._values = {key: copy_json(value) for key, value in values.items()}
 
     def restore(self, values: Mapping[str, Json]) -> None:
-        """Replace all values with those of a journal; changes not yet taken stay on top, as they are newer."""
+        """Replace all values with those of a journal; changes not yet taken stay on top, as they are newer.
+
+        Args:
+            values: All values by key.
+        """
         self._values = {key: copy_json(value) for key, value in values.items()}
         for key, value, present in list(self._changes):
             if present:

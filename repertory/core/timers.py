@@ -35,7 +35,11 @@ NOBODY_WAKES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timer:
-    """A turn that a session begins by itself."""
+    """A turn that a session begins by itself.
+
+    Args:
+        id: The timer's name in its session.
+    """
 
     id: str
     at: float
@@ -56,8 +60,10 @@ class Timer:
         return len(self.id) + len(self.prompt.encode())
 
     def following(self, now: float) -> Timer | None:
-        """The timer after this due time, if it is due again: at the next regular time after `now`, whatever was
-        missed.
+        """The timer after this due time, if it is due again: at the next regular time after `now`, whatever was missed.
+
+        Args:
+            now: The time in epoch seconds.
         """
         if self.every_s is None:
             return None

@@ -36,6 +36,9 @@ def error_to_json(error: BaseException) -> dict[str, Json]:
     """The error as JSON: its `group`, `type` and `text`, and what it carries, with its causes.
 
     Never fails, whatever the error is. Of values in its fields that JSON cannot hold, it has the `repr`, shortened.
+
+    Args:
+        error: The error.
     """
     return _marked(error_fields(error, _whole_run))
 
@@ -45,6 +48,9 @@ def error_from_json(data: Mapping[str, object]) -> Exception:
 
     A class of a later release is the group's class here, and `type_name` has its name. A class that is neither public
     in `repertory.errors` nor one of Python's is `Failed`, whose text names it.
+
+    Args:
+        data: What `error_to_json` returned.
 
     Raises:
         Invalid: For anything else. Correct the argument.
@@ -57,6 +63,9 @@ def error_from_json(data: Mapping[str, object]) -> Exception:
 
 def event_to_json(event: Mapping[str, object]) -> dict[str, Json]:
     """An event of `stream_async` as JSON, whatever is in it.
+
+    Args:
+        event: An event of a stream.
 
     Raises:
         Invalid: For what is no dictionary. Correct the argument.
@@ -74,6 +83,7 @@ def event_from_json(data: Mapping[str, object], run_result: type[MultiAgentResul
     """The event that `event_to_json` gave, with results, interrupts and errors as objects.
 
     Args:
+        data: What `event_to_json` returned.
         run_result: What the result of a run is read as; `GraphResult` or `SwarmResult`, if that was called.
 
     Raises:

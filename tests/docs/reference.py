@@ -190,9 +190,8 @@ def _lacking_members(found: Class, sections: list[DocstringSection]) -> Iterator
 def _lacking_parameters(where: str, found: Function, sections: list[DocstringSection]) -> Iterator[str]:
     has = [p.name.lstrip("*") for p in found.parameters if p.name not in {"self", "cls"} and not p.name.startswith("_")]
     described = [name.lstrip("*") for section in sections for name in _names(section)]
-    if isinstance(found.parent, Class):
-        attributes = found.parent.members
-        described += [n for n in has if n in attributes and attributes[n].docstring is not None]
+    if found.name == "__init__" and isinstance(found.parent, Class):
+        described += [name for each in (found.parent, *_ancestors(found.parent)) for name in _described_by(each)]
     for name in has:
         if name not in described:
             yield f"{where}: Args does not say what `{name}` is"
@@ -261,6 +260,12 @@ def _sections(found: Entry) -> list[DocstringSection]:
     if found.docstring is None:
         return []
     return found.docstring.parse("google", warn_unknown_params=False, warnings=False)
+
+
+def _described_by(found: Class) -> list[str]:
+    """The attributes that a class says what they are, below each or in its own docstring."""
+    listed = [name for section in _sections(found) for name in _names(section)]
+    return [*listed, *(name for name, member in found.members.items() if member.is_attribute and member.docstring)]
 
 
 def _names(section: DocstringSection) -> list[str]:

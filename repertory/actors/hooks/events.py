@@ -90,7 +90,11 @@ class HookEvent(BaseHookEvent):
 
 @dataclass(kw_only=True)
 class AgentInitializedEvent(HookEvent):
-    """The agent is built and its session is open. Fired once; its callbacks are synchronous."""
+    """The agent is built and its session is open. Fired once; its callbacks are synchronous.
+
+    Args:
+        agent: The agent that was made.
+    """
 
 
 @dataclass(kw_only=True)
@@ -100,6 +104,8 @@ class BeforeSnapshotEvent(HookEvent):
     Callbacks are synchronous; one that raises prevents it.
 
     Args:
+        agent: The agent.
+        action: `save` or `load`.
         metadata: The caller's metadata for a new snapshot; add to it, or assign another.
         snapshot: The one that is loaded.
         source: The orchestrator, for an orchestrator's snapshot; `agent` is None then.
@@ -119,6 +125,9 @@ class AfterSnapshotEvent(HookEvent):
     """A snapshot was taken or loaded. Callbacks are synchronous.
 
     Args:
+        agent: The agent.
+        action: `save` or `load`.
+        snapshot: The snapshot.
         loaded: A `SnapshotLoaded`, after a load.
         source: The orchestrator, for an orchestrator's snapshot; `agent` is None then.
     """
@@ -136,6 +145,8 @@ class BeforeInvocationEvent(HookEvent):
     """A call is about to begin. Nothing of it is stored yet.
 
     Args:
+        agent: The agent.
+        invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
         messages: Copies of the caller's messages (None: interrupt responses); edit them or assign others.
         cancel: True or a text ends the call here, with that text as its answer and nothing stored.
     """
@@ -153,6 +164,8 @@ class AfterInvocationEvent(HookEvent):
     """A call has ended, even one that could not begin. Agent state that callbacks set is committed with the turn.
 
     Args:
+        agent: The agent.
+        invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
         result: None if the call failed.
         resume: Assign any prompt to begin another turn in the same call, whose result the caller then gets, unless the
             call has reached a limit or was cut short.
@@ -173,6 +186,10 @@ class MessageAddedEvent(HookEvent):
 
     Role, tool uses and tool results stay where they are; their inputs and contents may be edited. Tools run with the
     input that the model asked for: `BeforeToolCallEvent` changes that.
+
+    Args:
+        agent: The agent.
+        message: The message that was added.
     """
 
     message: Message
@@ -183,6 +200,8 @@ class BeforeModelCallEvent(HookEvent):
     """The model is about to be asked.
 
     Args:
+        agent: The agent.
+        invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
         projected_input_tokens: An estimate of the request.
         cancel: True or a text is the answer, and the model is not asked.
     """
@@ -202,12 +221,21 @@ class AfterModelCallEvent(HookEvent):
     After a failure that the retry strategy will retry it is True already; False then gives up at once.
 
     Args:
+        agent: The agent.
+        invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
+        stop_response: The answer; None when the call failed.
+        exception: The error of the call; None when it answered.
         retry: True throws the answer or the failure away and asks again.
     """
 
     @dataclass
     class ModelStopResponse:
-        """The model's message and its stop reason."""
+        """The model's message and its stop reason.
+
+        Args:
+            message: The answer.
+            stop_reason: Why the model stopped.
+        """
 
         message: Message
         stop_reason: str
@@ -250,7 +278,14 @@ class BeforeToolsEvent(Asking, HookEvent):
     `interrupt` asks a person.
 
     Args:
+        agent: The agent.
+        message: The answer that asks for the tools.
+        invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
         cancel: True or a text is the error result of each tool use that has none.
+        questions: The interrupts asked so far; the runtime fills it in.
+
+    Attributes:
+        scope: What tells its interrupts from those of tools.
     """
 
     writable = frozenset(("cancel",))
@@ -268,6 +303,9 @@ class AfterToolsEvent(HookEvent):
     """The tools of one answer have ended; `message` holds their results and is about to be added.
 
     Args:
+        agent: The agent.
+        message: The message with the results.
+        invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
         end_turn: True, a text or content blocks end the turn here, with that as its answer.
     """
 
@@ -284,9 +322,15 @@ class BeforeToolCallEvent(Asking, HookEvent):
     """One tool is about to run; its start is not recorded yet. `interrupt` asks a person about it.
 
     Args:
+        agent: The agent.
         selected_tool: The tool, None if its name is unknown; assign another to run that.
         tool_use: A copy; edit its input or assign another to run with that; its id and the history stay.
+        invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
         cancel_tool: True or a text is the error result, and the tool does not run.
+        questions: The interrupts asked so far; the runtime fills it in.
+
+    Attributes:
+        scope: What tells its interrupts from those of other tools.
     """
 
     writable = frozenset(("selected_tool", "tool_use", "cancel_tool"))
@@ -308,11 +352,15 @@ class AfterToolCallEvent(HookEvent):
     """One tool has ended, was cut short, or was kept from running.
 
     Args:
+        agent: The agent.
+        selected_tool: The tool; None for an unknown name.
+        tool_use: The tool use: its id, the name of the tool, and its input.
+        invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
         result: Assign another to change what the model is shown.
-        retry: True throws the result away and runs the tool again.
         exception: What the tool raised.
         cancel_message: Why it did not run, or not to its end.
         duration: Seconds; None if it did not run to its end.
+        retry: True throws the result away and runs the tool again.
     """
 
     writable = frozenset(("result", "retry"))
@@ -343,7 +391,11 @@ class HookProvider(Protocol):
     """Registers callbacks: `Agent(hooks=[provider])`."""
 
     def register_hooks(self, registry: HookRegistry) -> None:
-        """Add the callbacks, by `registry.add_callback(EventType, callback)`."""
+        """Add the callbacks, by `registry.add_callback(EventType, callback)`.
+
+        Args:
+            registry: The registry to which it adds callbacks.
+        """
         ...
 
 
@@ -360,7 +412,11 @@ class Registered:
 
 
 class HookRegistry:
-    """The callbacks of one agent. It may grow at any time; a running call sees new callbacks at its next event."""
+    """The callbacks of one agent. It may grow at any time; a running call sees new callbacks at its next event.
+
+    Attributes:
+        registered: The callbacks, by class of event.
+    """
 
     def __init__(self) -> None:
         self._registered: dict[type[BaseHookEvent], list[Registered]] = {}
@@ -386,6 +442,12 @@ class HookRegistry:
         `RepertoryError`) before the guarded action happens; an observer is logged and the turn goes on. By default
         callbacks of Before-events are guards and all others observers; `guard` overrides that.
 
+        Args:
+            event_type: The class of the events; None reads it from the annotation of the callback's parameter.
+            callback: The function to call; it gets the event. It may be async.
+            order: Callbacks of a lower number run first; see `HookOrder`.
+            guard: True if the step must fail when the callback fails. None: as its kind of event says.
+
         Raises:
             Invalid: If the type is no event type, if the annotation names none, and for an asynchronous callback of
                 `AgentInitializedEvent`. Correct the argument.
@@ -402,7 +464,11 @@ class HookRegistry:
             self.in_order[kind] = _cleanup_order(in_order) if kind.cleanup else tuple(in_order)
 
     def add_hook(self, hook: HookProvider | HookCallback) -> None:
-        """Add everything that the provider registers, or a function of one event, whose annotation says which."""
+        """Add everything that the provider registers, or a function of one event, whose annotation says which.
+
+        Args:
+            hook: A provider, or one callback.
+        """
         if isinstance(hook, HookProvider):
             hook.register_hooks(self)
         elif callable(cast("object", hook)):
@@ -411,7 +477,11 @@ class HookRegistry:
             raise Invalid("Invalid hook: it is a function of one event, or has register_hooks(registry)", got=hook)
 
     def add_own(self, provider: HookProvider) -> None:
-        """As `add_hook`, for a part of the agent of which each copy of the agent has its own."""
+        """As `add_hook`, for a part of the agent of which each copy of the agent has its own.
+
+        Args:
+            provider: The provider.
+        """
         self._own = True
         try:
             provider.register_hooks(self)
@@ -425,6 +495,9 @@ class HookRegistry:
 
     def add_injection(self, injection: Injection) -> None:
         """Ask this injection before each model call, after the earlier ones.
+
+        Args:
+            injection: What renders the text for a model call.
 
         Raises:
             Invalid: For a name twice. Correct the argument.
@@ -442,11 +515,19 @@ class HookRegistry:
         return self._registered
 
     def callbacks_for(self, event_type: type[BaseHookEvent]) -> tuple[Registered, ...]:
-        """The callbacks in running order."""
+        """The callbacks in running order.
+
+        Args:
+            event_type: The class of the events; None reads it from the annotation of the callback's parameter.
+        """
         return self.in_order.get(event_type, ())
 
     def get_callbacks_for(self, event: BaseHookEvent) -> Iterator[HookCallback]:
-        """The functions that this event would call, in running order."""
+        """The functions that this event would call, in running order.
+
+        Args:
+            event: The event.
+        """
         in_order = sorted(self._registered.get(type(event), ()), key=lambda one: one.order)
         for one in _cleanup_order(in_order) if event.should_reverse_callbacks else in_order:
             yield one.callback
@@ -456,6 +537,9 @@ class HookRegistry:
         questions that they asked. The agent fires its own events itself.
 
         What a callback raises is raised, and later ones are not called.
+
+        Args:
+            event: The event.
         """
         asked: list[Interrupt] = []
         for callback in self.get_callbacks_for(event):
@@ -470,6 +554,9 @@ class HookRegistry:
     def invoke_callbacks(self, event: _Event) -> tuple[_Event, list[Interrupt]]:
         """`invoke_callbacks_async` for synchronous callbacks. Errors: also `Invalid` before any is called, if one is
         asynchronous.
+
+        Args:
+            event: The event.
         """
         if any(_is_asynchronous(callback) for callback in self.get_callbacks_for(event)):
             raise Invalid("use invoke_callbacks_async to invoke async callback", event=type(event).__name__)

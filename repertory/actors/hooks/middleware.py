@@ -99,6 +99,14 @@ class _Context:
 class InvokeModelContext(_Context):
     """One call of the model. All values are copies, except for the agent, the model and the invocation state: edits
     concern this call alone.
+
+    Args:
+        agent: The agent.
+        messages: The messages, oldest first.
+        system_prompt: The system prompt; None for none.
+        tool_specs: The tools that the model may use.
+        tool_choice: Which tool the model has to use; None leaves it to the model.
+        invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
     """
 
     agent: Any
@@ -119,7 +127,11 @@ class InvokeModelContext(_Context):
 
 @dataclass
 class InvokeModelResult:
-    """What output handlers of model calls get and return."""
+    """What output handlers of model calls get and return.
+
+    Args:
+        result: The end of the call; see `ModelStopReason`.
+    """
 
     result: ModelStopReason
 
@@ -133,7 +145,14 @@ class MiddlewareInterruptResult:
 
 @dataclass
 class ExecuteToolContext(_Context):
-    """One call of a tool. The tool use is a copy; its input is the one that the tool gets."""
+    """One call of a tool. The tool use is a copy; its input is the one that the tool gets.
+
+    Args:
+        agent: The agent.
+        tool_use: The tool use: its id, the name of the tool, and its input.
+        invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
+        questions: The interrupts asked so far; the runtime fills it in.
+    """
 
     agent: Any
     tool: Any
@@ -148,6 +167,11 @@ class ExecuteToolContext(_Context):
         """Ask a person, as `ToolContext.interrupt` does. The handler then runs again from its beginning, and the tool
         with it if it ran before the question.
 
+        Args:
+            name: The question's name; the same name is the same question.
+            reason: What the person is shown, as JSON.
+            response: An answer that is known already.
+
         Raises:
             Invalid: Where no person can be asked. Correct the argument.
         """
@@ -159,7 +183,11 @@ class ExecuteToolContext(_Context):
 
 @dataclass
 class ExecuteToolResult:
-    """What output handlers of tool calls get and return."""
+    """What output handlers of tool calls get and return.
+
+    Args:
+        result: The end of the call; see `ToolResultEvent`.
+    """
 
     result: ToolResultEvent
 

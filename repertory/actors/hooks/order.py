@@ -4,7 +4,16 @@ from __future__ import annotations
 
 
 class HookOrder:
-    """Where a callback stands among those of one event: lower first; within one order, as registered."""
+    """Where a callback stands among those of one event: lower first; within one order, as registered.
+
+    Attributes:
+        SDK_FIRST: Before all others.
+        INTERVENTION_OUTPUT: Interventions that look at results.
+        DEFAULT: Callbacks that name no order.
+        MODEL_ROUTING: The choice of a model.
+        INTERVENTION_INPUT: Interventions that look at what is about to be done.
+        SDK_LAST: After all others.
+    """
 
     SDK_FIRST = -100
     INTERVENTION_OUTPUT = -90

@@ -33,19 +33,37 @@ class MultiAgentEvent(HookEvent):
 
 @dataclass(kw_only=True)
 class MultiAgentInitializedEvent(MultiAgentEvent):
-    """The orchestrator is built. Asynchronous callbacks are awaited when the first call begins."""
+    """The orchestrator is built. Asynchronous callbacks are awaited when the first call begins.
+
+    Args:
+        agent: The agent.
+        source: The graph or the swarm.
+        invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
+    """
 
 
 @dataclass(kw_only=True)
 class BeforeMultiAgentInvocationEvent(MultiAgentEvent):
-    """A call is about to begin or continue a run."""
+    """A call is about to begin or continue a run.
+
+    Args:
+        agent: The agent.
+        source: The graph or the swarm.
+        invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
+    """
 
     guards = True
 
 
 @dataclass(kw_only=True)
 class AfterMultiAgentInvocationEvent(MultiAgentEvent):
-    """A call has ended, with a result or an error."""
+    """A call has ended, with a result or an error.
+
+    Args:
+        agent: The agent.
+        source: The graph or the swarm.
+        invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
+    """
 
     cleanup = True
 
@@ -55,7 +73,15 @@ class BeforeNodeCallEvent(Asking, MultiAgentEvent):
     """A node is about to run, or to continue after a person was asked. `interrupt` asks a person about it.
 
     Args:
+        agent: The agent.
+        source: The graph or the swarm.
+        invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
+        node_id: The id of the node.
         cancel_node: True or a text fails the node with that, and it does not run.
+        questions: The interrupts asked so far; the runtime fills it in.
+
+    Attributes:
+        scope: What tells its interrupts from those of other nodes.
     """
 
     writable = frozenset(("cancel_node",))
@@ -75,6 +101,12 @@ class AfterNodeCallEvent(MultiAgentEvent):
     """A node has ended, in success or failure; its record is on its way to the store, and no following node has begun.
 
     A guard that raises withholds the result: the node has failed with the guard's error, and must run again.
+
+    Args:
+        agent: The agent.
+        source: The graph or the swarm.
+        invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
+        node_id: The id of the node.
     """
 
     cleanup = True

@@ -54,7 +54,11 @@ OnFailure = Literal["fail", "skip"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePolicy:
-    """How long a node may take, and what happens when it fails."""
+    """How long a node may take, and what happens when it fails.
+
+    Args:
+        on_failure: `fail` ends the run when the node fails; `skip` goes on without it.
+    """
 
     timeout_s: float | None = None
     """Of one attempt."""

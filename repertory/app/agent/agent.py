@@ -73,33 +73,40 @@ class Agent(SdkAgentMembers):
 
     Args:
         model: A `Model`, a `ModelRouter`, the id of a Bedrock model, or None for Bedrock's default.
-        aux_model: A cheaper one for side calls (it is `model` when None).
-        tools: Functions decorated with `@tool`, agents, or any other `Tool`.
-        enabled_tools: The names of the tools that the model sees, None for all.
-        tool_execution: Whether the tools of one answer run at the same time.
-        session_manager: Where the conversation is stored; without one it lives as long as this object.
-        memory_manager: Memory across conversations.
         messages: The start of a new conversation; a stored one continues as it was stored.
-        snapshot: The conversation continues from it, whatever was stored; see `load_snapshot`.
+        tools: Functions decorated with `@tool`, agents, or any other `Tool`.
+        callback_handler: Called with each event's entries as keywords; prints by default, None is silent.
+        conversation_manager: Decides what the model is shown; None for a sliding window of 40 messages,
+            `NullConversationManager()` for all.
+        record_direct_tool_call: Whether `agent.tool.name()` is recorded.
+        load_tools_from_directory: True loads the tools in the folder `tools`, and loads them again when they change.
+        trace_attributes: Additional attributes of all its spans.
+        agent_id: The agent's id in its session.
+        name: Its name, for people and traces; `Repertory Agent` when None.
+        description: What it does, for agents that use it as a tool.
         context_manager: `auto` adds a `ContextOffloader` and a `SummarizingConversationManager`, `agentic` also tools
             by which the model shortens its conversation, False nothing at all (`docs/guides/agents/context.md`).
-        callback_handler: Called with each event's entries as keywords; prints by default, None is silent.
-        hooks: Callbacks that see events and may change them.
         plugins: Callbacks that see events and may change them.
+        hooks: Callbacks that see events and may change them.
         interventions: Policies that decide about them.
-        sandbox: Where the commands and files of its tools are (`docs/guides/agents/sandboxes.md`); it adds its own
-            tools, except those whose names are taken.
-        structured_output_model: The type of every answer.
-        retry_strategy: When to repeat a failed model call; None never repeats it.
-        limits: Of calls that set none.
-        record_direct_tool_call: Whether `agent.tool.name()` is recorded.
-        concurrent_invocation_mode: `throw` for `busy="reject"`, `unsafe_reentrant` for `queue`.
         structured_output_prompt: What a model is told that answers without the structured output.
-        storage: Where a `ContextOffloader` and a `SnapshotSessionManager` keep their data that have none of their own.
-        trace_attributes: Additional attributes of all its spans.
+        concurrent_invocation_mode: `throw` for `busy="reject"`, `unsafe_reentrant` for `queue`.
         baggage_attributes: What its calls carry as OpenTelemetry's baggage (`docs/reference/telemetry.md`).
+        storage: Where a `ContextOffloader` and a `SnapshotSessionManager` keep their data that have none of their own.
         checkpointing: Are not here, and can only be off.
         background_tasks: Are not here, and can only be off.
+        session_manager: Where the conversation is stored; without one it lives as long as this object.
+        memory_manager: Memory across conversations.
+        structured_output_model: The type of every answer.
+        aux_model: A cheaper one for side calls (it is `model` when None).
+        retry_strategy: When to repeat a failed model call; None never repeats it.
+        limits: Of calls that set none.
+        snapshot: The conversation continues from it, whatever was stored; see `load_snapshot`.
+        sandbox: Where the commands and files of its tools are (`docs/guides/agents/sandboxes.md`); it adds its own
+            tools, except those whose names are taken.
+        enabled_tools: The names of the tools that the model sees, None for all.
+        tool_execution: Whether the tools of one answer run at the same time.
+        tool_executor: An object of the SDK in place of `tool_execution`.
         durability: See `AgentSettings`, `Busy` and `UnknownOutcome`.
         busy: See `AgentSettings`, `Busy` and `UnknownOutcome`.
         unknown_tool_outcome: See `AgentSettings`, `Busy` and `UnknownOutcome`.
@@ -343,12 +350,22 @@ class Agent(SdkAgentMembers):
     ) -> None:
         """Call `callback` at each event of that type (read from its annotation when None); see
         `HookRegistry.add_callback`.
+
+        Args:
+            callback: The function to call; it gets the event. It may be async.
+            event_type: The class of the events; None reads it from the annotation of the callback's parameter.
+            order: Callbacks of a lower number run first; see `HookOrder`.
+            guard: True if the step must fail when the callback fails. None: as its kind of event says.
         """
         self.hooks.add_callback(event_type, callback, order=order, guard=guard)
 
     def add_middleware(self, stage_or_phase: AnyPhase, handler: Callable[..., Any]) -> None:
         """Put `handler` around each call of the model (`InvokeModelStage`) or of a tool (`ExecuteToolStage`), or at one
         phase of it; see `docs/guides/agents/middleware.md`. Counts from the next such call on.
+
+        Args:
+            stage_or_phase: `InvokeModelStage`, `ExecuteToolStage`, or one phase of them.
+            handler: The function that stands around the call.
 
         Raises:
             TypeError: For an argument of another type. Correct the call.
@@ -379,7 +396,14 @@ class Agent(SdkAgentMembers):
         preserve_context: bool = False,
         delegate: bool = False,
     ) -> AgentTool:
-        """This agent as a tool for another one; see `AgentTool`. With `delegate` its answer is the other one's."""
+        """This agent as a tool for another one; see `AgentTool`. With `delegate` its answer is the other one's.
+
+        Args:
+            name: The tool's name; None for the agent's.
+            description: The tool's description; None for the agent's.
+            preserve_context: True keeps the conversation between calls. False begins anew each time.
+            delegate: True makes its answer the answer of the calling agent.
+        """
         return later.AgentTool(
             self, name=name, description=description, preserve_context=preserve_context, delegate=delegate
         )
@@ -508,6 +532,12 @@ class Agent(SdkAgentMembers):
         are `Snapshottable`, `enabled_tools` when it was set, and those to `include` (`system_prompt`), without those to
         `exclude`.
 
+        Args:
+            metadata: Values of your own, as JSON, that the snapshot carries.
+            preset: A named set of fields; `session` has all of a conversation.
+            include: Further fields.
+            exclude: Fields to leave out.
+
         Raises:
             Invalid: For unknown names and bad values. Correct the argument.
             NotReady: Before the session was opened. Open it first.
@@ -526,6 +556,12 @@ class Agent(SdkAgentMembers):
         """`save_snapshot` as the SDK's newest release spells it: only the fields that preset and `include` name.
 
         Errors: those of `save_snapshot`.
+
+        Args:
+            preset: A named set of fields; `session` has all of a conversation.
+            include: Further fields.
+            exclude: Fields to leave out.
+            app_data: Values of your own, as JSON, that the snapshot carries.
 
         Raises:
             SnapshotException: When they name none. Use an intact snapshot.
@@ -557,6 +593,7 @@ class Agent(SdkAgentMembers):
         `load_snapshot_async` waits. Then nothing has changed.
 
         Args:
+            snapshot: The snapshot, as `save_snapshot` gave it.
             overrides: Other values for some fields, or, by `state.KEY`, for single values of the state.
 
         Raises:
@@ -573,7 +610,12 @@ class Agent(SdkAgentMembers):
     async def load_snapshot_async(
         self, snapshot: Mapping[str, Any], *, overrides: Mapping[str, Any] | None = None
     ) -> SnapshotLoaded:
-        """`load_snapshot` that returns when the session has stored it. If cancelled, the next call stores it."""
+        """`load_snapshot` that returns when the session has stored it. If cancelled, the next call stores it.
+
+        Args:
+            snapshot: The snapshot, as `save_snapshot` gave it.
+            overrides: Other values for some fields, or, by `state.KEY`, for single values of the state.
+        """
         loaded = self._load_snapshot(snapshot, overrides)
         await self.ready()
         return loaded
@@ -621,6 +663,13 @@ class Agent(SdkAgentMembers):
     def __call__(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
         """Run a turn from sync code; takes the arguments of `invoke_async`. Blocks the calling thread until the turn is
         durable.
+
+        Args:
+            prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
+                what is unfinished.
+            options: The options of `CallOptions`: `invocation_state`, `structured_output_model`, `limits`,
+                `idempotency_token`, `timeout_s`, `drop_interrupts`, `budget`, `busy`, `cancel_signal` and
+                `structured_output_prompt`.
         """
         if self._calls.running and (options.get("busy") or self._busy) == "reject":
             token = options.get("idempotency_token")
@@ -633,6 +682,11 @@ class Agent(SdkAgentMembers):
 
         Errors: what the model, the store, guards and the policies raise (`repertory.errors`). Cancelled, the turn ends
         with the messages until then; the history stays valid.
+
+        Args:
+            prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
+                what is unfinished.
+            options: As for a direct call of the agent.
         """
         invocation = self._read_call(prompt, options)
         with self._calls.running_now(invocation):
@@ -659,6 +713,11 @@ class Agent(SdkAgentMembers):
         """Run a turn and yield its events (`core/result.py` lists the shapes); the last event holds the result.
 
         Leaving the loop early, by `break` inside `contextlib.aclosing`, cancels the turn.
+
+        Args:
+            prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
+                what is unfinished.
+            options: As for a direct call of the agent.
         """
         invocation = self._read_call(prompt, options)
         with self._calls.running_now(invocation):
@@ -688,6 +747,11 @@ class Agent(SdkAgentMembers):
     async def complete_tool(self, id: str, result: object, *, status: ToolStatus = "success") -> bool:
         """Give the result of a tool that has deferred; returns when it is stored. The next call tells it to the model,
         also one without a prompt: no turn begins by itself. See `HostedSession.complete_tool`.
+
+        Args:
+            id: The id that `tool_context.defer` gave.
+            result: The result, as a tool returns it.
+            status: `success` or `error`.
         """
         wanted = later.late_result(result, status, self._limits.sizes.result_bytes)
         async with self._session() as session:
@@ -698,6 +762,10 @@ class Agent(SdkAgentMembers):
         runs, the next one ends so before anything is done for it.
 
         `message` becomes the turn's answer. `after_current_tools` lets running tools end first.
+
+        Args:
+            message: The text that becomes the turn's answer.
+            after_current_tools: True lets running tools end first.
         """
         stop = later.StopReason(text=message)
         current, running = self._life.current, bool(self._calls.running)

@@ -106,6 +106,19 @@ class ContextOffloader(Plugin):
     `should_offload(tool_name, tokens)`, synchronous or not, decides for each large result; an exception means no.
     `include_retrieval_tool=False` leaves the tool out. One offloader may serve many agents; an agent has at most one.
 
+    Args:
+        storage: Where large results are kept; None for the agent's storage.
+        max_result_tokens: Results above this many tokens are moved.
+        preview_tokens: How many tokens of a moved result the model still sees.
+        include_retrieval_tool: True gives the model a tool that reads moved results.
+        should_offload: Called with the tool's name and the tokens of a large result; False leaves it in place. It may
+            be async.
+        evict_after_cycles: With a storage: a result is deleted there after so many model calls that did not show its
+            preview; None keeps it.
+
+    Attributes:
+        name: The plugin's name.
+
     Raises:
         Invalid: For bad settings. Correct the argument.
     """
@@ -170,6 +183,10 @@ class ContextOffloader(Plugin):
         """Delete the stored contents of one agent in one session; returns their number.
 
         Their references stop working. Errors: those of the storage.
+
+        Args:
+            session_id: The id of the session.
+            agent_id: The id of the agent in its session.
 
         Raises:
             Invalid: Without one. Correct the argument.
@@ -254,6 +271,7 @@ class ContextOffloader(Plugin):
             pattern: Gives only the lines that match this regular expression (a plain text is found as it is).
             line_range: Gives only these lines, counted from 1; with a pattern, searches only them.
             context_lines: How many lines before and after each match to give as well, at most 50.
+            tool_context: Filled in by the runtime.
         """
         parsed = read_reference(reference)
         content = await self._content(parsed, None if tool_context is None else tool_context.agent)
@@ -491,12 +509,13 @@ class ContextInjector(Plugin):
     the journal or a snapshot. The model sees it unchanged, so escape text that others have written.
 
     Args:
+        render_content: Called with an `InjectionContext`; returns what to add, or None for nothing. It may be async.
+        name: In the log; those without one are numbered, and two with the same are refused.
         trigger: `userTurn` (None means this) for the first call after a user's message, `everyTurn` also between the
             tools of a turn, or a function of the `InjectionContext`, synchronous or not, that decides.
         timeout_s: Seconds for trigger and renderer together. A failure or timeout is logged, the call is made without
             the content, and the result says so (`metrics.left_out`), as does an event on the caller's span. Several
             injectors run at the same time, and their texts stand in the order of the plugins.
-        name: In the log; those without one are numbered, and two with the same are refused.
 
     Raises:
         Invalid: For a bad trigger or timeout. Correct the argument.

@@ -93,13 +93,24 @@ class ConversationManager:
         return read_threshold(self.proactive_compression)
 
     def apply_management(self, agent: Any, **kwargs: Any) -> Awaitable[None] | None:
-        """Shorten `agent.messages` after a turn, if necessary."""
+        """Shorten `agent.messages` after a turn, if necessary.
+
+        Args:
+            agent: The agent.
+            kwargs: Further values of a later version; pass them on, or ignore them.
+        """
         raise NotImplementedError
 
     def reduce_context(
         self, agent: Any, e: ContextWindowOverflowException | None = None, **kwargs: Any
     ) -> Awaitable[None] | None:
-        """Shorten `agent.messages`: the model's window is full, or nearly. Raise when nothing can be dropped."""
+        """Shorten `agent.messages`: the model's window is full, or nearly. Raise when nothing can be dropped.
+
+        Args:
+            agent: The agent.
+            e: The error of the model that found the conversation too long; None before a call.
+            kwargs: Further values of a later version; pass them on, or ignore them.
+        """
         raise NotImplementedError
 
     def get_state(self) -> dict[str, Json]:
@@ -108,6 +119,9 @@ class ConversationManager:
 
     def restore_from_session(self, state: dict[str, Any]) -> Sequence[Message] | None:
         """Restore what `get_state` gave. The return value is ignored: the session stores the shown messages.
+
+        Args:
+            state: What `get_state` returned when the session was stored.
 
         Raises:
             Invalid: For the state of another kind of manager. Correct the argument.
@@ -120,6 +134,10 @@ class ConversationManager:
     def register_hooks(self, registry: Any, **kwargs: Any) -> None:
         """Add the manager's own hooks to the agent's. An `Agent` calls `apply_management` and `reduce_context` itself;
         in any other registry, a hook before each model call does.
+
+        Args:
+            registry: The registry to which it adds callbacks.
+            kwargs: Further values of a later version; pass them on, or ignore them.
         """
         del kwargs
         if not getattr(registry, "of_agent", False):
@@ -242,10 +260,14 @@ class SlidingWindowConversationManager(PlannedManager):
     Pinned messages (`pin_message`) are always shown as well.
 
     Args:
+        window_size: How many messages the model is shown at most.
         should_truncate_results: On overflow, first shorten the oldest long tool result, before hiding messages.
         per_turn: False trims after each turn; True also before each model call; n before every n-th.
         pin_first: That many messages at the start are always shown, with the partners of their tool uses.
         proactive_compression: Hide the oldest messages before a call that nearly fills the model's window.
+
+    Attributes:
+        settings: The settings as one value.
 
     Raises:
         Invalid: For a negative window, or `per_turn` or `pin_first` below 1. Correct the argument.
@@ -302,6 +324,11 @@ class SummarizingConversationManager(PlannedManager):
         summarization_system_prompt: Instead of the default; not both.
         pin_first: That many messages at the start are always shown, with the partners of their tool uses; so are pinned
             messages (`pin_message`).
+        proactive_compression: When to summarize before the model refuses; None waits for its refusal.
+
+    Attributes:
+        settings: The settings as one value.
+        summarizes: True: its plans need a model.
 
     Raises:
         Invalid: For a setting out of range, and for an agent and a prompt together. Correct the argument.

@@ -137,6 +137,10 @@ class MCPClient:
     Args:
         transport: A function that returns a transport of the `mcp` package, as in `MCPClient(lambda:
             stdio_client(StdioServerParameters(command="python", args=["server.py"])))`.
+        url: The address of a server that speaks streamable HTTP.
+        headers: HTTP headers of every request.
+        auth: Credentials by OAuth.
+        auth_provider: An `httpx.Auth` of your own.
         name: The server's name in messages.
         startup_timeout_s: The bound for connecting and listing tools.
         call_timeout_s: The bound for one call; None means no bound.
@@ -244,14 +248,28 @@ class MCPClient:
         cwd: str | Path | None = None,
         **settings: Unpack[MCPClientSettings],
     ) -> MCPClient:
-        """A server started as a process. `env` is added to `PATH`, `HOME` and a few more, not to our environment."""
+        """A server started as a process. `env` is added to `PATH`, `HOME` and a few more, not to our environment.
+
+        Args:
+            command: The program to start.
+            args: Its arguments.
+            env: Its environment variables besides a few usual ones.
+            cwd: The folder where it starts.
+            settings: The other settings of `MCPClient`.
+        """
         return cls(StdioServer(command=command, args=tuple(args), env=env, cwd=cwd), **settings)
 
     @classmethod
     def http(
         cls, url: str, *, headers: Mapping[str, str] | None = None, **settings: Unpack[MCPClientSettings]
     ) -> MCPClient:
-        """A server reached over streamable HTTP, such as `http://127.0.0.1:8000/mcp`."""
+        """A server reached over streamable HTTP, such as `http://127.0.0.1:8000/mcp`.
+
+        Args:
+            url: The address.
+            headers: HTTP headers of every request.
+            settings: The other settings of `MCPClient`.
+        """
         return cls(HTTPServer(url=url, headers=dict(headers or {})), **settings)
 
     @classmethod
@@ -271,6 +289,7 @@ class MCPClient:
         its own: a server whose settings are wrong is left out, and see `MCPClient`.
 
         Args:
+            config: A file or a mapping in the form `{"mcpServers": {...}}`.
             prefix_with_server_name: For servers without a prefix.
 
         Raises:
@@ -340,6 +359,9 @@ class MCPClient:
     def map_mcp_content_to_tool_result_content(self, content: Any) -> Mapping[str, object] | None:
         """A content of the `mcp` package as a block of a tool result; None leaves it out. Subclasses may decide
         otherwise; a `ValueError` makes an error result.
+
+        Args:
+            content: A content block of the protocol.
         """
         from repertory.backends.tools.mcp.connection import block_of  # with the mcp package
 
@@ -401,7 +423,13 @@ class MCPClient:
         return self.__enter__()
 
     def stop(self, exc_type: object = None, exc_val: object = None, exc_tb: object = None) -> None:
-        """The end of `start`, `load_tools` and `with client`; does nothing if the client is not open."""
+        """The end of `start`, `load_tools` and `with client`; does nothing if the client is not open.
+
+        Args:
+            exc_type: As for `__exit__`.
+            exc_val: As for `__exit__`.
+            exc_tb: As for `__exit__`.
+        """
         self._consumers.clear()
         if self._task is not None:
             self.__exit__(exc_type, exc_val, exc_tb)
@@ -419,11 +447,19 @@ class MCPClient:
         return list(self._opened().tools)
 
     def add_consumer(self, consumer_id: object, **_: Any) -> None:
-        """Note somebody who uses what `load_tools` gave."""
+        """Note somebody who uses what `load_tools` gave.
+
+        Args:
+            consumer_id: Who uses the client.
+        """
         self._consumers.add(consumer_id)
 
     def remove_consumer(self, consumer_id: object, **_: Any) -> None:
-        """Forget a consumer; without any, the client is closed as by `stop`."""
+        """Forget a consumer; without any, the client is closed as by `stop`.
+
+        Args:
+            consumer_id: Who uses the client.
+        """
         self._consumers.discard(consumer_id)
         if not self._consumers:
             self.stop()
@@ -447,6 +483,7 @@ class MCPClient:
         Errors: as `list_tools`.
 
         Args:
+            pagination_token: Where a page of results begins, as the page before said; None for the first.
             prefix: Instead of the client's; an empty one means none.
             tool_filters: Instead of the client's; an empty one means none.
 
@@ -485,6 +522,8 @@ class MCPClient:
         has what MCP adds to one: `structuredContent`, `metadata`, `isError`.
 
         Args:
+            tool_use_id: The id of the tool use.
+            arguments: The arguments, by name.
             read_timeout_seconds: The bound for this call.
             meta: For this call; None for the client's.
             progress_callback: For this call; None for the client's.
@@ -525,7 +564,16 @@ class MCPClient:
         *,
         cancel_signal: threading.Event | None = None,
     ) -> MCPToolResult:
-        """`call_tool_async` from sync code, inside `with client`."""
+        """`call_tool_async` from sync code, inside `with client`.
+
+        Args:
+            tool_use_id: The id of the tool use.
+            arguments: The arguments, by name.
+            read_timeout_seconds: How long to wait for the result; None for the client's own time.
+            meta: Values for the server, as JSON.
+            progress_callback: Called with the progress that the server tells.
+            cancel_signal: Ends the call when any thread has set it.
+        """
         self._opened()
         return blocking_host().run(
             self.call_tool_async,
@@ -539,32 +587,56 @@ class MCPClient:
         )
 
     def list_prompts_sync(self, pagination_token: str | None = None) -> ListPromptsResult:
-        """`list_prompts` from sync code, inside `with client`."""
+        """`list_prompts` from sync code, inside `with client`.
+
+        Args:
+            pagination_token: Where a page of results begins, as the page before said; None for the first.
+        """
         self._opened()
         return blocking_host().run(self.list_prompts, pagination_token)
 
     def get_prompt_sync(self, prompt_id: str, args: Mapping[str, str] | None = None) -> GetPromptResult:
-        """`get_prompt` from sync code, inside `with client`."""
+        """`get_prompt` from sync code, inside `with client`.
+
+        Args:
+            prompt_id: The prompt's name.
+            args: The prompt's arguments.
+        """
         self._opened()
         return blocking_host().run(self.get_prompt, prompt_id, args)
 
     def list_resources_sync(self, pagination_token: str | None = None) -> ListResourcesResult:
-        """`list_resources` from sync code, inside `with client`."""
+        """`list_resources` from sync code, inside `with client`.
+
+        Args:
+            pagination_token: Where a page of results begins, as the page before said; None for the first.
+        """
         self._opened()
         return blocking_host().run(self.list_resources, pagination_token)
 
     def list_resource_templates_sync(self, pagination_token: str | None = None) -> ListResourceTemplatesResult:
-        """`list_resource_templates` from sync code, inside `with client`."""
+        """`list_resource_templates` from sync code, inside `with client`.
+
+        Args:
+            pagination_token: Where a page of results begins, as the page before said; None for the first.
+        """
         self._opened()
         return blocking_host().run(self.list_resource_templates, pagination_token)
 
     def read_resource_sync(self, uri: object) -> ReadResourceResult:
-        """`read_resource` from sync code, inside `with client`."""
+        """`read_resource` from sync code, inside `with client`.
+
+        Args:
+            uri: The resource's URI.
+        """
         self._opened()
         return blocking_host().run(self.read_resource, str(uri))
 
     async def list_prompts(self, cursor: str | None = None) -> ListPromptsResult:
         """A page of the server's prompts, as `mcp` types.
+
+        Args:
+            cursor: Where a page of results begins, as the page before said; None for the first.
 
         Raises:
             Failed: For an answer of more than 30 MiB as it is sent. Read its cause.
@@ -575,21 +647,37 @@ class MCPClient:
         return cast("ListPromptsResult", await self._query("prompts/list", {"cursor": cursor}))
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
-        """A prompt, filled in. Errors: as `list_prompts`."""
+        """A prompt, filled in. Errors: as `list_prompts`.
+
+        Args:
+            arguments: The arguments, by name.
+        """
         return cast(
             "GetPromptResult", await self._query("prompts/get", {"name": name, "arguments": dict(arguments or {})})
         )
 
     async def list_resources(self, cursor: str | None = None) -> ListResourcesResult:
-        """A page of the server's resources. Errors: as `list_prompts`."""
+        """A page of the server's resources. Errors: as `list_prompts`.
+
+        Args:
+            cursor: Where a page of results begins, as the page before said; None for the first.
+        """
         return cast("ListResourcesResult", await self._query("resources/list", {"cursor": cursor}))
 
     async def list_resource_templates(self, cursor: str | None = None) -> ListResourceTemplatesResult:
-        """A page of the server's templates of resources. Errors: as `list_prompts`."""
+        """A page of the server's templates of resources. Errors: as `list_prompts`.
+
+        Args:
+            cursor: Where a page of results begins, as the page before said; None for the first.
+        """
         return cast("ListResourceTemplatesResult", await self._query("resources/templates/list", {"cursor": cursor}))
 
     async def read_resource(self, uri: str) -> ReadResourceResult:
-        """The contents of a resource. Errors: as `list_prompts`."""
+        """The contents of a resource. Errors: as `list_prompts`.
+
+        Args:
+            uri: The resource's URI.
+        """
         return cast("ReadResourceResult", await self._query("resources/read", {"uri": uri}))
 
     async def _query(self, method: str, arguments: Mapping[str, object]) -> object:

@@ -58,11 +58,19 @@ class SnapshotSerializer(Protocol):
     """
 
     def dumps(self, snapshot: dict[str, Any], /) -> bytes | str:
-        """The snapshot, JSON values throughout, as bytes (or a text)."""
+        """The snapshot, JSON values throughout, as bytes (or a text).
+
+        Args:
+            snapshot: The snapshot, as JSON values.
+        """
         ...
 
     def loads(self, data: bytes, /) -> Mapping[str, Any]:
-        """A snapshot equal to the one that `dumps` was given."""
+        """A snapshot equal to the one that `dumps` was given.
+
+        Args:
+            data: What `dumps` returned.
+        """
         ...
 
 
@@ -123,6 +131,9 @@ class Snapshot(PortableSnapshot):
         """What `persist` stores: a line that proves the rest, and what `serializer` makes of the snapshot (JSON without
         one).
 
+        Args:
+            serializer: Writes and reads the bytes; None for JSON.
+
         Raises:
             SnapshotException: For whatever the serializer raises. Use an intact snapshot.
         """
@@ -138,6 +149,10 @@ class Snapshot(PortableSnapshot):
     @classmethod
     def from_bytes(cls, data: bytes, serializer: SnapshotSerializer | None = None) -> Snapshot:
         """The snapshot in what `to_bytes` made, or, without a serializer, in plain JSON.
+
+        Args:
+            data: What the method that is its opposite returned.
+            serializer: Writes and reads the bytes; None for JSON.
 
         Raises:
             SnapshotException: For bytes that were changed or truncated, or made by another serializer. Use an intact
@@ -157,7 +172,14 @@ class Snapshot(PortableSnapshot):
         serializer: SnapshotSerializer | None = None,
         overwrite: bool = False,
     ) -> None:
-        """`persist_async` for sync code. Errors: also `Invalid` inside an event loop."""
+        """`persist_async` for sync code. Errors: also `Invalid` inside an event loop.
+
+        Args:
+            storage: Where the data is kept.
+            key: The name under which it is kept.
+            serializer: Writes and reads the bytes; None for JSON.
+            overwrite: True replaces what is there. False refuses.
+        """
         _check_sync("persist")
         blocking_host().run(partial(self.persist_async, storage, key, serializer=serializer, overwrite=overwrite))
 
@@ -173,6 +195,12 @@ class Snapshot(PortableSnapshot):
 
         `serializer` makes the bytes that are stored. Errors: those of the storage. Only `FileStorage`, `S3Storage` and
         `InMemoryStorage` keep two writers of one key apart.
+
+        Args:
+            storage: Where the data is kept.
+            key: The name under which it is kept.
+            serializer: Writes and reads the bytes; None for JSON.
+            overwrite: True replaces what is there. False refuses.
 
         Raises:
             AlreadyExists: For a key that is taken, unless `overwrite`. Choose another id, or delete the old one first.
@@ -198,7 +226,13 @@ class Snapshot(PortableSnapshot):
 
     @classmethod
     def fetch(cls, storage: KeepingStorage, key: str, *, serializer: SnapshotSerializer | None = None) -> Snapshot:
-        """`fetch_async` for sync code. Errors: also `Invalid` inside an event loop."""
+        """`fetch_async` for sync code. Errors: also `Invalid` inside an event loop.
+
+        Args:
+            storage: Where the data is kept.
+            key: The name under which it is kept.
+            serializer: Writes and reads the bytes; None for JSON.
+        """
         _check_sync("fetch")
         return blocking_host().run(partial(cls.fetch_async, storage, key, serializer=serializer))
 
@@ -209,6 +243,11 @@ class Snapshot(PortableSnapshot):
         """The snapshot that was stored under `key`, verified: pass it to `load_snapshot` or `Agent(snapshot=...)`.
 
         Without a serializer, JSON that a program wrote there by itself is read too. Errors: those of the storage.
+
+        Args:
+            storage: Where the data is kept.
+            key: The name under which it is kept.
+            serializer: Writes and reads the bytes; None for JSON.
 
         Raises:
             NotFound: As from `from_bytes`. Check the name.

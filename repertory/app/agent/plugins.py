@@ -41,6 +41,9 @@ def hook(func: _Callback | None = None) -> _Callback | Callable[[_Callback], _Ca
     """Mark a method of a `Plugin` as a callback; the annotation of its parameter says for which events. `@hook` and
     `@hook()` are the same.
 
+    Args:
+        func: The method; the event's class is read from its annotation.
+
     Raises:
         Invalid: For an annotation that names no events. Correct the argument.
     """
@@ -56,6 +59,9 @@ class Plugin:
 
     One object may serve many agents. `init_agent` may do more. An asynchronous one runs before the agent's first call;
     when it fails, so does the call, and the next call tries it again.
+
+    Attributes:
+        name: The plugin's name; an agent has one plugin of each name.
     """
 
     name: str = ""
@@ -75,7 +81,11 @@ class Plugin:
         return kept_list(self, "tools", _marked_tools)
 
     def init_agent(self, agent: Any) -> Awaitable[None] | None:
-        """Prepare an `Agent` that got this plugin; its hooks and tools are registered already."""
+        """Prepare an `Agent` that got this plugin; its hooks and tools are registered already.
+
+        Args:
+            agent: The agent.
+        """
         del agent
 
 

@@ -130,7 +130,11 @@ class Snapshottable(Protocol):
         ...
 
     def load_snapshot(self, snapshot: Any) -> object:
-        """Restore the data that `save_snapshot` gave, perhaps in another process and an earlier release."""
+        """Restore the data that `save_snapshot` gave, perhaps in another process and an earlier release.
+
+        Args:
+            snapshot: What `save_snapshot` returned.
+        """
         ...
 
 

@@ -59,12 +59,14 @@ def asgi_app(
     `Service`.
 
     Args:
+        runtime: The runtime that answers.
         agents: Those that are served; without it, all that the runtime has when a request comes.
         authenticate: Tells who calls, see `Authenticate`; without it there is one tenant, and only requests that name
             this machine are answered, or one of `hosts` (`*` for any).
         limits: See `ServiceLimits`.
         protocols: What is spoken besides our own API.
         cors: The origins of web pages that may call, such as `https://app.example.com`; none unless you name them.
+        hosts: The names by which clients may call it; `*` allows all.
         memory: What `/v1/memory/search` searches; with `authenticate`, a function of the caller.
         details: Tell callers also what errors say of this machine and of the services behind it, for development.
 

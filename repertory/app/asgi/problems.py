@@ -82,11 +82,12 @@ class Problem(Exception):
     """An answer that is an error. Raised by handlers; `Service.endpoint` sends it.
 
     Args:
-        type: A URI of its kind.
-        title: The kind in words, the same every time.
+        status: The HTTP status.
         detail: This case in words.
-        fields: Further members of the body.
+        title: The kind in words, the same every time.
+        type: A URI of its kind.
         headers: Further headers of the answer.
+        fields: Further members of the body.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ def problem_of(error: BaseException, *, details: bool = False) -> Problem:
     Anything that is no `RepertoryError` is a plain 500. Never fails.
 
     Args:
+        error: The error.
         details: Also what it says of this machine and of what is behind it.
     """
     if isinstance(error, Problem):
@@ -151,7 +153,12 @@ def problem_of(error: BaseException, *, details: bool = False) -> Problem:
 
 
 def problem_response(problem: Problem, instance: str = "") -> Response:
-    """The answer that a problem is."""
+    """The answer that a problem is.
+
+    Args:
+        problem: The problem.
+        instance: The path of the request.
+    """
     body = json.dumps(problem.as_json(instance)).encode()
     return Response(body, problem.status, {"cache-control": "no-store", **problem.headers}, MEDIA_TYPE)
 

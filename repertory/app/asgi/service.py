@@ -92,7 +92,12 @@ class Service:
         """See `asgi_app`.
 
         Args:
+            runtime: The runtime that answers.
+            authenticate: Says who calls; None lets everybody on this machine call.
+            limits: Bounds of each call; see `Limits`.
+            hosts: The names by which clients may call it; `*` allows all.
             origins: The web pages that may call, as their scheme, host and port; `*` for all.
+            details: True shows clients the details of errors.
         """
         self.runtime = runtime
         self.limits = ServiceLimits() if limits is None else limits
@@ -134,6 +139,9 @@ class Service:
     async def caller(self, request: HTTPConnection) -> Caller:
         """Who makes the request. Errors: 403 or 421 where nobody is asked who they are, and the request may come from a
         web page of others.
+
+        Args:
+            request: The request.
 
         Raises:
             Problem: 401 for nobody who is known.
@@ -178,6 +186,9 @@ class Service:
     def session(self, caller: Caller, agent: str, session_id: str) -> HostedSession:
         """The caller's session of this id.
 
+        Args:
+            session_id: The id that the caller uses.
+
         Raises:
             Problem: 404 for an unknown agent.
             Invalid: For what is no id. Correct the argument.
@@ -187,17 +198,27 @@ class Service:
     def stored_id(self, caller: Caller, session_id: str) -> str:
         """The id under which the caller's session is stored.
 
+        Args:
+            session_id: The id that the caller uses.
+
         Raises:
             Invalid: For what is no id. Correct the argument.
         """
         return stored_id(caller.tenant, session_id)
 
     def public_id(self, caller: Caller, stored: str) -> str | None:
-        """The id that the caller knows a stored session by; None for a session of others."""
+        """The id that the caller knows a stored session by; None for a session of others.
+
+        Args:
+            stored: The id under which the session is stored.
+        """
         return public_id(caller.tenant, stored)
 
     def token(self, given: object) -> str:
         """A token that names a turn, as it was sent.
+
+        Args:
+            given: What the client sent.
 
         Raises:
             Invalid: For what is no id. Correct the argument.
@@ -227,6 +248,10 @@ class Service:
     async def body(self, request: Request, *, bytes_max: int | None = None) -> bytes:
         """The body.
 
+        Args:
+            request: The request.
+            bytes_max: The largest body in bytes; None for the limit of the service.
+
         Raises:
             Problem: 413 for one above `bytes_max`, which is that of the limits unless it is given.
         """
@@ -248,6 +273,10 @@ class Service:
 
     async def json(self, request: Request, *, bytes_max: int | None = None) -> object:
         """The body as JSON.
+
+        Args:
+            request: The request.
+            bytes_max: The largest body in bytes; None for the limit of the service.
 
         Raises:
             Problem: 415 for another content type, 400 for what is no JSON or is nested too deep, 413 for too much.
@@ -281,6 +310,7 @@ class Service:
         Pass it to `Route(path, endpoint=..., methods=[...])`.
 
         Args:
+            handler: The function that answers.
             render: Makes an answer of a problem and the request's path.
             admit: Whether it counts towards the limits, and needs a caller.
         """
@@ -289,6 +319,10 @@ class Service:
     def problem_of(self, error: BaseException, request: Request | None = None) -> Problem:
         """The problem that an error is, told as much of as this service tells. What is not the caller's doing gets a
         line in the log.
+
+        Args:
+            error: The error.
+            request: The request.
         """
         problem = problem_of(error, details=self.details)
         if problem.status >= 500 and not isinstance(error, Problem):

@@ -62,6 +62,8 @@ class HostedAgent:
         """Make one.
 
         Args:
+            host: The host that runs its actors.
+            sessions: The place of its sessions; None for memory.
             cluster: The peers of the runtime, when it has joined them.
         """
         self._host = host
@@ -94,7 +96,13 @@ class HostedAgent:
         return self._spec
 
     def session(self, session_id: str, *, takeover: bool = False) -> HostedSession:
-        """One conversation with this agent. The same id is the same conversation, also after a restart."""
+        """One conversation with this agent. The same id is the same conversation, also after a restart.
+
+        Args:
+            session_id: The id of the session.
+            takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
+                with `SessionBusy`.
+        """
         agent = self._agents.get(session_id)
         if agent is None or takeover:
             agent = self._agents[session_id] = self._agent(later.check_id(session_id, "session_id"), takeover=takeover)
@@ -120,7 +128,12 @@ class HostedAgent:
 
 @short_errors
 class HostedSession:
-    """One conversation in a runtime. Cheap to create, any number of times."""
+    """One conversation in a runtime. Cheap to create, any number of times.
+
+    Args:
+        host: The host that runs its actors.
+        cluster: The peers of the runtime; None when it has none.
+    """
 
     def __init__(self, host: Host, agent: Agent, cluster: Cluster | None) -> None:
         self._host = host
@@ -146,7 +159,13 @@ class HostedSession:
         return later.output_schema_of(self._agent.structured_output_model)
 
     async def invoke(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
-        """Run a turn; see `Agent.invoke_async`. In a runtime with peers it runs where the session is."""
+        """Run a turn; see `Agent.invoke_async`. In a runtime with peers it runs where the session is.
+
+        Args:
+            prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
+                what is unfinished.
+            options: The options of `CallOptions`.
+        """
         invocation = later.read_call(prompt, options, self._agent.structured_output_model)
         if self._cluster is not None:
             return await self._cluster.invoke(self, invocation)
@@ -168,6 +187,14 @@ class HostedSession:
         has an `"offset"`, from which `attach` reads on, and a second call with the token reads the same turn from its
         beginning, or from the offset `after` on. A message of the answer is told when it is stored. With `detach=True`
         the turn goes on when its reader has left; a drain waits for it as for any other. Both need a token.
+
+        Args:
+            prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
+                what is unfinished.
+            token: The idempotency token of the turn.
+            detach: True lets the turn go on when its reader leaves. It needs a token.
+            after: The offset of the last event that the reader has; None for all events.
+            options: The options of `CallOptions`.
 
         Raises:
             Invalid: For a token that is no id, and for what is no offset. Correct the argument.
@@ -192,6 +219,10 @@ class HostedSession:
         pieces, so a reader gets the message alone where it has missed both. A turn that was cut short goes on. A
         `model_retry` says that the pieces since the last message are void: they were told by a process that was killed.
         The last event is the result. Errors: those of the turn.
+
+        Args:
+            token: The idempotency token of the turn.
+            after: The offset of the last event that the reader has; None for all events.
 
         Raises:
             NotFound: When no turn of this token is known, or another one has begun after it was cut short (say its
@@ -221,6 +252,12 @@ class HostedSession:
         Calls of a session are made in order. The same token is not kept twice. A call that fails for good is parked,
         and `repertory cluster` lists it. Errors: those of the store, with nothing kept.
 
+        Args:
+            prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
+                what is unfinished.
+            token: The idempotency token of the turn.
+            options: The options of `CallOptions`.
+
         Raises:
             Invalid: For sessions that are not in SQLite or PostgreSQL and have no Valkey, and for what JSON cannot
                 hold. Correct the argument.
@@ -240,6 +277,9 @@ class HostedSession:
     async def posted(self, token: str) -> PostedCall | None:
         """The posted call of this token, while it is not done; None if there is none, or not any more. Errors: those of
         the store.
+
+        Args:
+            token: The idempotency token of the turn.
         """
         from repertory.app.operations.cluster import posted_call  # loaded when used
 
@@ -269,7 +309,11 @@ class HostedSession:
             await session.invoke(invocation)
 
     async def wake(self, work: OwedWork) -> None:
-        """Do what the session owes, unless another process has it. For the runtime. Errors: those of a turn."""
+        """Do what the session owes, unless another process has it. For the runtime. Errors: those of a turn.
+
+        Args:
+            work: What the session owes.
+        """
         go_on = later.read_call(None, {}, self._agent.structured_output_model)
         spec = self.spec.waiting(reject=True, deadline=math.inf)
         try:
@@ -295,7 +339,11 @@ class HostedSession:
         return self._host.session(spec, invocation.deadline)
 
     def is_of(self, host: Host) -> bool:
-        """Whether it is hosted there. For the runtime."""
+        """Whether it is hosted there. For the runtime.
+
+        Args:
+            host: The host to compare with.
+        """
         return self._host is host
 
     async def timers(self) -> list[Timer]:
@@ -305,11 +353,18 @@ class HostedSession:
     async def cancel_timer(self, id: str) -> bool:
         """Cancel a timer; returns when that is stored. False if there is none of that id: it may have begun its turn,
         which goes on. Errors: those of opening the session and of its store.
+
+        Args:
+            id: The timer's id.
         """
         return await self.change_timers(later.ChangeTimers(timer_id=later.check_id(id, "timer id")))
 
     async def change_timers(self, change: ChangeTimers) -> bool:
-        """Set or cancel a timer. For the runtime."""
+        """Set or cancel a timer. For the runtime.
+
+        Args:
+            change: What to set and what to cancel.
+        """
         return cast("bool", await self._ask(change))
 
     async def deferred(self) -> list[DeferredTool]:
@@ -328,7 +383,10 @@ class HostedSession:
         store. Cancelled, the result may be given.
 
         Args:
+            id: The id that `tool_context.defer` gave.
             result: As a tool returns it.
+            status: `success` or `error`.
+            start_turn: False leaves the result to the next turn.
 
         Raises:
             Gone: When nothing waits under this id, or no longer. Drop the result.
@@ -366,6 +424,7 @@ class HostedSession:
         A session that is not active here is read from its store. Errors: those of its store.
 
         Args:
+            token: The turn's token; None for the latest turn.
             cancel: Cut it short, if it is the turn that runs; it is told as it was before.
             stored: Return when what is told is durable.
         """
@@ -381,7 +440,11 @@ class HostedSession:
         return await (self.read_here(what) if self._cluster is None else self._cluster.ask(self, what))
 
     async def read_here(self, what: SessionQuestion) -> object:
-        """What another process may ask of the session, for the runtime."""
+        """What another process may ask of the session, for the runtime.
+
+        Args:
+            what: What to read of the session.
+        """
         spec = self.spec if self._cluster is None else self.spec.waiting(reject=True, deadline=math.inf)
         async with self._host.session(spec) as session:
             answer = await self._answer(session, spec, what)
@@ -450,6 +513,29 @@ class AgentSpec:
     interventions, memory manager and retry strategy are shared by all sessions, so they store data of a conversation
     only under its agent (`event.agent`, `context.agent`) or its session. `Runtime.agent` refuses, with `Invalid`,
     conversation managers that cannot be copied, and agents as tools with `preserve_context=True`.
+
+    Args:
+        model: The model; an id stands for a Bedrock model.
+        tools: Functions decorated with `@tool`, and other tools.
+        system_prompt: A text or content blocks; None for none.
+        conversation_manager: Decides what the model is shown; None for a sliding window.
+        messages: The start of each new conversation.
+        state: The values with which a new session begins.
+        durability: What a turn waits for: `pipelined`, `strict` or `relaxed`.
+        busy: What a call does while a turn runs: `queue`, `reject`, `interrupt` or `steer`.
+        unknown_tool_outcome: What becomes of a tool whose end nobody knows: `ask`, `retry` or `fail`.
+        description: What the agent does.
+        hooks: Hook providers or single callbacks.
+        plugins: Plugins, in the order in which they are set up.
+        interventions: Policies that decide about events.
+        context_manager: `auto` moves large results and summarizes; False does nothing.
+        structured_output_model: The type of every answer.
+        aux_model: A cheaper model for side calls; None for `model`.
+        retry_strategy: When to repeat a failed model call; None never repeats it.
+        limits: Bounds of each call; see `Limits`.
+        enabled_tools: The names of the tools that the model sees; None for all.
+        tool_execution: `concurrent` or `sequential`.
+        trace_attributes: Further attributes of all spans.
     """
 
     name: str = "default"

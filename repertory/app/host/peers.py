@@ -93,13 +93,14 @@ class Peers:
     Args:
         listen: Where it answers the others, `host:port` (port 0: any), or `unix:` and a path. None: a socket of its own
             on this machine, for sessions in SQLite; nothing, for a runtime without room.
-        address: Where the others reach it, when that is another place than where it listens, such as behind a
-            container's port.
         room: So many sessions run turns at the same time; 0 makes it a mere gateway, which hosts nothing.
         queue: So many calls more wait for a place, first come, first served; those beyond are refused with `Throttled`;
             None: as many as `room`.
+        address: Where the others reach it, when that is another place than where it listens, such as behind a
+            container's port.
         secret: What all of them know, at least 16 characters; needed wherever others than this machine can connect,
             unless `tls` has certificates of both sides.
+        tls: Certificates for connections between machines; None for none.
         version: Of the program; sessions that nobody owns go to the highest one, as text, so that a deploy moves them
             over.
         zone: Peers of the same one are preferred.

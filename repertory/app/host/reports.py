@@ -51,7 +51,16 @@ def runtime_stats(
 
 @dataclass(frozen=True, kw_only=True)
 class DrainReport(ActorsReport):
-    """The report of a drain: its actors, and the records and memories that were not stored."""
+    """The report of a drain: its actors, and the records and memories that were not stored.
+
+    Args:
+        reason: Why the drain began.
+        phases: A report of each phase, in order.
+        duration_s: Seconds of the whole drain.
+        cut_short: True if a second signal cut it short.
+        dead_letters: How many messages no actor took, by reason.
+        fatal: The error that ended the actors; None for none.
+    """
 
     not_stored: tuple[NotStored, ...] = ()
     """By session and agent: records that the store did not take until the end, and answered turns

@@ -82,6 +82,7 @@ class Runtime:
             turn whose process was killed; 0 leaves that to other processes (`docs/guides/sessions/owed-work.md`).
         peers: Share the sessions with other runtimes, in other processes or on other machines, so that each of them
             answers for every session (`docs/guides/services/scaling.md`).
+        wall: Returns the time in epoch seconds. Tests replace it.
     """
 
     def __init__(
@@ -233,6 +234,9 @@ class Runtime:
     async def lifespan(self, app: object) -> AsyncGenerator[dict[str, Runtime]]:
         """For web frameworks: `FastAPI(lifespan=runtime.lifespan)`, or Starlette's. The runtime is entered when the
         server starts, and drains when it stops; requests find it as `request.state.runtime`.
+
+        Args:
+            app: The application; it is not used.
         """
         del app
         async with self:
@@ -240,6 +244,9 @@ class Runtime:
 
     def agent(self, spec: AgentSpec) -> HostedAgent:
         """The agent, from which to get sessions. Nothing starts yet.
+
+        Args:
+            spec: What its sessions are made of.
 
         Raises:
             Invalid: For a bad spec. Correct the argument.
@@ -259,6 +266,10 @@ class Runtime:
         """The graph or swarm of this id, from which to get sessions. `make` gives a new `Graph` or `Swarm` with this id
         for a session id, made of new agents and without a session manager; it is called when a session is first asked
         for, and when one is woken.
+
+        Args:
+            name: Its name.
+            make: Called with a session id; makes its graph or swarm.
 
         Raises:
             Invalid: For a name that is not an id, or no function. Correct the argument.
@@ -285,7 +296,10 @@ class Runtime:
         Errors: those of opening the session and of its store. Cancelled, the timer may be set.
 
         Args:
+            session: The session that begins the turn.
+            prompt: What the turn begins with.
             at: An aware datetime or epoch seconds; or `in_s`, seconds from now.
+            in_s: Seconds from now, in place of `at`.
             every: Again and again, at this period of seconds; alone, first one period from now.
             id: Replaces the session's timer of that id; a new one without.
 
@@ -316,6 +330,13 @@ class Runtime:
         """`HostedSession.complete_tool` of the agent of this name, for those who have names alone, such as a webhook.
         Errors: those of `HostedSession.complete_tool`.
 
+        Args:
+            session_id: The id of the session.
+            id: The id that `tool_context.defer` gave.
+            result: The result.
+            status: `success` or `error`.
+            start_turn: False leaves the result to the next turn.
+
         Raises:
             NotFound: If this runtime has no such agent. Check the name.
         """
@@ -325,7 +346,12 @@ class Runtime:
         return await session.complete_tool(id, result, status=status, start_turn=start_turn)
 
     def on_shutdown(self, phase: str, hook: ShutdownHook) -> None:
-        """Run `hook` (async, no arguments) in a phase of the drain: see `PHASES` in `app/host/host.py` for names."""
+        """Run `hook` (async, no arguments) in a phase of the drain: see `PHASES` in `app/host/host.py` for names.
+
+        Args:
+            phase: The phase of the drain, such as `memory`.
+            hook: An async function without arguments.
+        """
         self._host.system.on_shutdown(phase, hook)
 
     async def serve_signals(
@@ -344,6 +370,7 @@ class Runtime:
         Args:
             cancel: The scope, or the asyncio task, of the work beside it, such as loops that take jobs; it is cancelled
                 when the drain is over, so calls in flight have their answers by then.
+            task_status: What `TaskGroup.start` gives; call it by `group.start(...)`.
 
         Raises:
             Invalid: Outside the main thread. Correct the argument.
@@ -409,6 +436,14 @@ class Runtime:
 
         Addresses that other machines reach need `token`; see `Inspector` for this and the other arguments.
 
+        Args:
+            address: Where it listens, as `HOST:PORT`.
+            allow_changes: True lets people change sessions on the pages. False shows only.
+            content: False hides what people and models said.
+            token: What a browser has to know; None on this machine alone.
+            hosts: The names by which clients may call it; `*` allows all.
+            task_status: What `TaskGroup.start` gives; call it by `group.start(...)`.
+
         Raises:
             Invalid: For such an address without a token. Correct the argument.
             Unavailable: For one that is taken. Call again later.
@@ -451,6 +486,9 @@ class Runtime:
         In its event loop. It asks no actor, so it works on stuck ones too. It holds the loop while it reads every
         session (`docs/reference/metrics.md` says how long).
 
+        Args:
+            idle: False leaves out sessions that do nothing.
+
         Raises:
             NotReady: Before the block. Open it first.
         """
@@ -459,6 +497,9 @@ class Runtime:
     def answers(self, session_id: str) -> dict[str, str]:
         """The text of the answers that models give in a session now, as far as it has come, by agent id. What a model
         says through middleware is not in it, nor that of an agent that runs in another process. In its event loop.
+
+        Args:
+            session_id: The session.
         """
         return later.answers_of(self._host, session_id)
 
@@ -473,6 +514,7 @@ class Runtime:
         Args:
             address: `host:port`, port 0 for any; anybody who reaches it may read, so it is this machine alone unless
                 you say more.
+            task_status: What `TaskGroup.start` gives; call it by `group.start(...)`.
 
         Raises:
             ImportError: Without the extra `telemetry`. Install the extra that the message names.

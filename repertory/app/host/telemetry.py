@@ -111,6 +111,10 @@ class Telemetry:
         scrub: Called with each such value before it is shown, as JSON values or text; returns what may be shown, or
             None for nothing.
 
+    Attributes:
+        meter_provider: Where exporters of metrics are added.
+        resource: What all spans and metrics are labeled with.
+
     Raises:
         ImportError: When a package of OpenTelemetry is missing, with what to install. Install the extra that the
             message names.
@@ -163,14 +167,23 @@ class Telemetry:
         return self
 
     def setup_baggage_processor(self, baggage_key_predicate: Any = None) -> Self:
-        """Put baggage on every span: the keys that the predicate, or one of several, accepts; None for all."""
+        """Put baggage on every span: the keys that the predicate, or one of several, accepts; None for all.
+
+        Args:
+            baggage_key_predicate: Called with a key; False leaves it out. None takes all.
+        """
         baggage = self._load("opentelemetry.processor.baggage")
         given = baggage.ALLOW_ALL_BAGGAGE_KEYS if baggage_key_predicate is None else baggage_key_predicate
         self.tracer_provider.add_span_processor(baggage.BaggageSpanProcessor(given))
         return self
 
     def setup_meter(self, enable_console_exporter: bool = False, enable_otlp_exporter: bool = False) -> Self:
-        """Make the process's meter provider, which prints its metrics, sends them to a collector, or both."""
+        """Make the process's meter provider, which prints its metrics, sends them to a collector, or both.
+
+        Args:
+            enable_console_exporter: True prints metrics.
+            enable_otlp_exporter: True sends metrics to a collector.
+        """
         export, readers = self._load("opentelemetry.sdk.metrics.export"), list[Any]()
         if enable_console_exporter:
             readers.append(export.PeriodicExportingMetricReader(export.ConsoleMetricExporter()))
@@ -183,7 +196,11 @@ class Telemetry:
         return self
 
     def flush(self, timeout_s: float = 30.0) -> bool:
-        """Send what the exporters hold. Blocks for about `timeout_s` at most; True if all was sent."""
+        """Send what the exporters hold. Blocks for about `timeout_s` at most; True if all was sent.
+
+        Args:
+            timeout_s: Seconds to wait for the exporters.
+        """
         by = time.monotonic() + timeout_s
         sent = True
         for provider in (self.tracer_provider, self.meter_provider):

@@ -61,7 +61,13 @@ class Valkey:
         return f"Valkey({self._parts.scheme}://{self._parts.hostname}:{self._parts.port or 6379}/{self._database})"
 
     def of_store(self, place: str, owner: str, owns: Callable[[], Collection[str]]) -> SharedElsewhere:
-        """For the runtime: see `PeerDirectory`."""
+        """For the runtime: see `PeerDirectory`.
+
+        Args:
+            place: The name of the store.
+            owner: The id of the process.
+            owns: Returns the sessions that the process owns.
+        """
         from repertory.backends.peers.valkey.shared import SharedInValkey, ValkeyAddress  # loaded when used: an extra
 
         parts = self._parts

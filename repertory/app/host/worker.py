@@ -92,9 +92,12 @@ class Worker:
     failed try.
 
     Args:
+        runtime: The runtime that runs the turns.
+        queue: Where the jobs come from.
         agents: The names of agents and orchestrators whose jobs are done here; those of others are given back. None:
             all that the runtime has.
         at_once: So many jobs at the same time; with `peers` no more than the runtime has places for.
+        tries: How many failures set a job aside.
         on_done: A function of the job and its outcome, sync or async: the result, before the job is finished, or the
             error with which it is set aside.
     """

@@ -89,6 +89,17 @@ class Inspector:
 
     A runtime that nobody looks at is not asked anything.
 
+    Args:
+        source: A runtime, or a place of sessions.
+        allow_changes: True lets people change sessions on the pages. False shows only.
+        content: False hides what people and models said.
+        token: What a browser has to know; None on this machine alone.
+        hosts: The names by which clients may call it; `*` allows all.
+        wall: Returns the time in epoch seconds. Tests replace it.
+
+    Attributes:
+        feed: What the live pages show.
+
     Raises:
         Invalid: For anything but a runtime or a place, for a short token, and for hosts without a token. Correct the
             argument.
@@ -118,7 +129,13 @@ class Inspector:
         self._app = Starlette(routes=self._routes())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or the lifespan of a server of its own."""
+        """Answer a request, or the lifespan of a server of its own.
+
+        Args:
+            scope: The scope of the connection, as ASGI says.
+            receive: Receives messages of the connection, as ASGI says.
+            send: Sends messages of the connection, as ASGI says.
+        """
         await self._app(scope, receive, send)
 
     async def aclose(self) -> None:

@@ -100,8 +100,18 @@ class AgentCoreMemoryStore(RecordMemory):
         """Connection: as for `AgentCoreMemorySessions`.
 
         Args:
+            memory_id: The id of the memory resource.
+            actor_id: Whom the memories are about.
             retrieval_config: What to search, by namespace, in which `{actorId}`, `{sessionId}` and `{memoryStrategyId}`
                 are filled in.
+            session_id: The session, where the namespaces name one.
+            name: The store's name.
+            description: What it holds, in words for the model.
+            max_search_results: The most entries of a search; None for the service's number.
+            region_name: The AWS region; None for the one of the environment.
+            boto_session: A boto3 session, whose credentials count; None for those of the environment.
+            boto_client_config: A botocore `Config` for the client.
+            endpoint_url: Another address of the service, such as one of a test.
             timeout_s: How long a request is tried again while the service is throttled or cannot be reached.
 
         Raises:

@@ -60,6 +60,10 @@ class BedrockKnowledgeBaseConfig(Options):
     """A knowledge base and the connection to it. Many stores may share one. Works as attributes and as a mapping.
 
     A field that is None comes from the environment, as in every AWS tool.
+
+    Args:
+        data_source_id: The data source that takes new entries; None for a store that only reads.
+        region_name: The AWS region; None for the one of the environment.
     """
 
     knowledge_base_id: str | None = None

@@ -143,7 +143,11 @@ class ExtractionTrigger(ABC):
 
     @abstractmethod
     def attach(self, context: ExtractionTriggerContext) -> None:
-        """Make the agent's hooks call `context.fire()`. Called once for each store and agent that use this trigger."""
+        """Make the agent's hooks call `context.fire()`. Called once for each store and agent that use this trigger.
+
+        Args:
+            context: What is known about this call.
+        """
 
 
 class InvocationTrigger(ExtractionTrigger):
@@ -159,6 +163,9 @@ class InvocationTrigger(ExtractionTrigger):
 
 class IntervalTrigger(ExtractionTrigger):
     """After every `turns` turns, for all messages since.
+
+    Args:
+        turns: How many turns lie between two extractions.
 
     Raises:
         Invalid: For anything but a positive integer. Correct the argument.
@@ -211,6 +218,10 @@ class Extractor(Protocol):
         """The memories, each as one result; empty when nothing is worth remembering.
 
         It may be called for the same messages again. If it raises, the messages are extracted again later.
+
+        Args:
+            messages: The messages, oldest first.
+            context: What is known about this call.
         """
         ...
 
@@ -264,6 +275,7 @@ class ModelExtractor:
         Errors: what the model raises. Cancellation ends the call.
 
         Args:
+            messages: The messages, oldest first.
             context: An `ExtractionContext`.
 
         Raises:

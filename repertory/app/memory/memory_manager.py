@@ -83,6 +83,9 @@ class MemoryManager(Plugin):
         add_tool_config: The tool `add_memory`; likewise, or a `MemoryAddToolConfig`.
         injection: Entries added to model calls without a tool; True, False or a `MemoryInjectionConfig`.
 
+    Attributes:
+        name: The plugin's name.
+
     Raises:
         Invalid: For bad stores and settings. Correct the argument.
     """
@@ -129,7 +132,11 @@ class MemoryManager(Plugin):
                 trigger.attach(ExtractionTriggerContext(agent, _firing(parts.link, store.name)))
 
     def parts_for(self, agent: Any) -> MemoryParts:
-        """The memory parts of an agent's session: always the same for one agent."""
+        """The memory parts of an agent's session: always the same for one agent.
+
+        Args:
+            agent: The agent.
+        """
         parts = self._agents.get(agent)
         if parts is None:
             sources = tuple(_source(store, agent) for store in self.managed)
@@ -144,6 +151,7 @@ class MemoryManager(Plugin):
         A store that fails is logged and left out; so is, for a while, one that has failed several times.
 
         Args:
+            query: What to look for, in words.
             options: A `MemorySearchOptions` or a mapping.
 
         Raises:
@@ -158,6 +166,11 @@ class MemoryManager(Plugin):
         self, query: str, stores: Sequence[ManagedStore], results: int | None, agent: Any = None
     ) -> list[MemoryEntry]:
         """`search` in some stores, on behalf of `agent`, if any.
+
+        Args:
+            query: What to look for, in words.
+            results: The most entries of each store; None for its own number.
+            agent: The agent for which it searches; None for none.
 
         Raises:
             Unavailable: When all have failed. Call again later.
@@ -185,6 +198,7 @@ class MemoryManager(Plugin):
         """Write one memory to the stores, and wait for that.
 
         Args:
+            content: The text.
             options: A `MemoryAddOptions` or a mapping; without `stores`, all writable ones that take single memories.
 
         Raises:
@@ -229,6 +243,10 @@ class MemoryManager(Plugin):
     def in_scope(self, wanted: Sequence[str] | None, *, among: Sequence[str] | None = None) -> list[ManagedStore]:
         """The stores that a model has named, or all of those that it may name. Unknown names are logged.
 
+        Args:
+            wanted: The names of stores; None or empty for all.
+            among: The names to choose from; None for all.
+
         Raises:
             Invalid: When no name is known. Correct the argument.
         """
@@ -246,6 +264,11 @@ class MemoryManager(Plugin):
     async def write(self, stores: Sequence[ManagedStore], contents: Sequence[str], *, key: str, agent: Any) -> None:
         """Write each of these to the stores.
 
+        Args:
+            contents: The texts.
+            key: What tells this write from others, so that it is done once.
+            agent: The agent.
+
         Raises:
             AggregateMemoryError: With the number of failed writes. Read its errors, one for each store.
         """
@@ -259,6 +282,11 @@ class MemoryManager(Plugin):
     async def accept(self, agent: Any, stores: Sequence[ManagedStore], contents: Sequence[str], key: str) -> int:
         """Queue memories to be written after the turn; returns how many. Outside any session they are written at once,
         and failures are logged.
+
+        Args:
+            agent: The agent.
+            contents: The texts.
+            key: What tells this write from others, so that it is done once.
 
         Raises:
             LimitReached: When too many wait.

@@ -82,7 +82,13 @@ RECORDED = "recorded"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """What answers anew: the fields have the meaning of `Agent`'s arguments."""
+    """What answers anew: the fields have the meaning of `Agent`'s arguments.
+
+    Args:
+        model: As for `Agent`: a model, the id of a Bedrock model, or None for Bedrock's default.
+        conversation_manager: As for `Agent`: None for a sliding window of 40 messages.
+        limits: Bounds of each answer; None for the defaults.
+    """
 
     name: str
     """It names the variant in results; `recorded` is taken."""
@@ -99,7 +105,16 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredAnswer:
-    """What a scorer is given."""
+    """What a scorer is given.
+
+    Args:
+        prompt: What the turn began with.
+        replayed: How the replay ended.
+        variant: The name of the variant.
+        session: The id of the recorded session.
+        position: The position of the turn.
+        recorded_messages: The messages of the turn as they were recorded.
+    """
 
     prompt: str
     recorded: TurnOutcome | None
@@ -119,7 +134,13 @@ Scorer: TypeAlias = "Callable[[ScoredAnswer], Score | Awaitable[Score]]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayProgress:
-    """How far a replay has got."""
+    """How far a replay has got.
+
+    Args:
+        done: How many rows there are.
+        of: How many there will be: turns times variants.
+        row: The row that was made last.
+    """
 
     done: int
     of: int
@@ -130,7 +151,12 @@ class ReplayProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The results of a replay. `str(evaluation)` is a table, one line per variant."""
+    """The results of a replay. `str(evaluation)` is a table, one line per variant.
+
+    Args:
+        session_id: The id of the session.
+        path: The file of results; None when they are in memory alone.
+    """
 
     session_id: str
     rows: Sequence[ReplayedTurn]
@@ -149,7 +175,11 @@ class Evaluation:
         return replay_page(self.rows, f"Replay of {self.session_id}")
 
     async def write_page(self, path: str | os.PathLike[str]) -> None:
-        """Write `html` into a file (mode 0600), whole or not at all; an older one is replaced."""
+        """Write `html` into a file (mode 0600), whole or not at all; an older one is replaced.
+
+        Args:
+            path: The HTML file to write.
+        """
         async with new_file(Path(path), overwrite=True) as write:
             await write(self.html().encode())
 
@@ -205,11 +235,24 @@ async def replay(
     the call is cancelled, the rows so far stay in the file.
 
     Args:
+        sessions: The place of the sessions.
+        session_id: The id of the session.
+        variant: What answers anew: one, or several of different names.
+        scorers: Functions that score an answer.
+        at: The turns that begin next after these positions or labels; empty for all.
+        last: Only so many turns, the latest; None for all.
+        agent: The id of the agent in the session; None for its only one, or `default`.
+        tools: What becomes of a tool call that the recorded turn does not have. `recorded` tells the model so, `refuse`
+            also gives the row an error, and `live` runs the tool.
+        concurrency: How many turns are replayed at the same time.
         out: A file of results, one JSON object per line, written as they come. The same call goes on where an earlier
             one was stopped, however it ended: rows in the file are not made again, an answer that was stored costs no
             second model call. `scratch` is a database beside that file (`results.jsonl.sessions.db`) unless it is
             given; without `out` both are kept in memory. `retry_errors` makes rows with an error again.
-        prices: By the name of a variant, or `recorded`.
+        scratch: The place of the sessions of the replay; None for a database beside `out`, or memory without `out`.
+        prices: The prices by the name of a variant, or `recorded`.
+        retry_errors: True makes rows with an error again.
+        on_progress: Called with a `ReplayProgress` after each row.
 
     Raises:
         NotFound: For a session, agent or label that is not there. Check the name.

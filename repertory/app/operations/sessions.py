@@ -73,6 +73,9 @@ class Sessions:
     Errors of every call: `NotFound`; `CorruptJournal` for damaged data (`doctor` says more); `Unavailable` and the
     other errors of the place; `Invalid` (a ValueError) for bad ids and positions. Everything is async, on asyncio and
     trio; plain code calls `anyio.run(Sessions(place).list)`.
+
+    Args:
+        wall: Returns the time in epoch seconds. Tests replace it.
     """
 
     def __init__(self, place: SessionPlace, *, wall: Callable[[], float] = time.time) -> None:
@@ -120,6 +123,10 @@ class Sessions:
         """Have the parked posted calls of a session made once more, or only the one of a token: as if they were posted
         now, in the same order. Returns them as they were.
 
+        Args:
+            session_id: The id of the session.
+            token: The idempotency token of the turn.
+
         Raises:
             NotFound: When none is parked. Check the name.
             Invalid: For a place that keeps no posted calls. Correct the argument.
@@ -127,7 +134,12 @@ class Sessions:
         return await self._on(lambda store: shared.retry(store, session_id, token))
 
     async def show(self, session_id: str, *, agent: str | None = None) -> StoredSession:
-        """All messages and the current state, of all agents or one."""
+        """All messages and the current state, of all agents or one.
+
+        Args:
+            session_id: The id of the session.
+            agent: The id of the agent in the session; None for its only one, or `default`.
+        """
         return await self._on(lambda store: showing.show(store, session_id, agent))
 
     async def page(
@@ -144,6 +156,13 @@ class Sessions:
 
         Without `agent`: `default`, or the first in the order of their names.
 
+        Args:
+            session_id: The id of the session.
+            agent: The id of the agent; None for `default`, or the first in the order of their names.
+            at: A position: a sequence number or a label. The page lies around it.
+            before: Only records before this sequence number; None for the last ones.
+            records_max: The most records, at most 1,000.
+
         Raises:
             Invalid: For both `at` and `before`, and for more than 1,000 records. Correct the argument.
         """
@@ -153,6 +172,11 @@ class Sessions:
         """What the model was shown at a position, with the agent's state there; None means the end. It reads as much as
         opening the session there. `agent` as for `page`.
 
+        Args:
+            session_id: The id of the session.
+            agent: The id of the agent; None for `default`, or the first in the order of their names.
+            at: A position: a sequence number, a label, or None for the end.
+
         Raises:
             Invalid: When part of it was erased since. Correct the argument.
         """
@@ -161,6 +185,10 @@ class Sessions:
     async def history(self, session_id: str, *, agent: str | None = None) -> StoredHistory:
         """The positions of a session that are worth returning to, in order, with their events: turns, marks, rewinds,
         changes of the shown messages. Positions that a rewind left behind are marked.
+
+        Args:
+            session_id: The id of the session.
+            agent: The id of the agent in the session; None for its only one, or `default`.
         """
         return await self._on(lambda store: showing.history(store, session_id, agent))
 
@@ -168,6 +196,10 @@ class Sessions:
         """The branches of a session as a picture: `.svg`, `.text`; a notebook shows it. What a rewind left behind is
         beside today's conversation, labels stand at their positions, and long stretches fold: ten thousand messages are
         a small picture. It reads the whole journal, and those that it was forked from.
+
+        Args:
+            session_id: The id of the session.
+            agent: The id of the agent in the session; None for its only one, or `default`.
         """
         return await self._on(lambda store: showing.graph(store, session_id, agent))
 
@@ -186,6 +218,15 @@ class Sessions:
         A label may be used again: then it names the new position, and the old mark stays in `marks`. It reads as much
         as opening the session reads.
 
+        Args:
+            session_id: The id of the session.
+            label: The name of the position.
+            metadata: Values of your own, as JSON.
+            at: The sequence number of the position; None for the end.
+            agent: The id of the agent in the session; None for its only one, or `default`.
+            takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
+                with `SessionBusy`.
+
         Raises:
             Invalid: For a bad label, or a number. Correct the argument.
         """
@@ -195,12 +236,24 @@ class Sessions:
     async def mark_all(
         self, session_id: str, marks: Sequence[Mark], *, agent: str | None = None, takeover: bool = False
     ) -> Sequence[StoredMark]:
-        """`mark` for many labels in one commit: all, or none."""
+        """`mark` for many labels in one commit: all, or none.
+
+        Args:
+            session_id: The id of the session.
+            agent: The id of the agent in the session; None for its only one, or `default`.
+            takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
+                with `SessionBusy`.
+        """
         made = self._made()
         return await self._on(lambda store: marking.mark(store, session_id, marks, agent, made, takeover=takeover))
 
     async def marks(self, session_id: str, *, agent: str | None = None) -> Sequence[StoredMark]:
-        """The marks of a session, and its numbered snapshots, in the order of their creation."""
+        """The marks of a session, and its numbered snapshots, in the order of their creation.
+
+        Args:
+            session_id: The id of the session.
+            agent: The id of the agent in the session; None for its only one, or `default`.
+        """
         return await self._on(lambda store: marking.marks(store, session_id, agent))
 
     async def prune(
@@ -220,6 +273,14 @@ class Sessions:
         as they are older than `older_than`, unless a remaining mark leads to them. The current conversation is never
         touched. A session with a live owner is `SessionBusy`.
 
+        Args:
+            session_id: The id of the session.
+            keep: At least this many marks stay, the newest ones; None sets no such limit.
+            older_than: Seconds or a `timedelta`: only older records go. None sets no such limit.
+            beyond_rewinds: True also erases the contents that rewinds left behind.
+            agent: The id of the agent in the session; None for its only one, or `default`.
+            dry_run: True changes nothing, and reports what would change.
+
         Raises:
             Invalid: When nothing is to go. Correct the argument.
         """
@@ -238,6 +299,12 @@ class Sessions:
 
         Tool inputs and results are searched too, and messages that a rewind left behind. There is no index: every
         session is read whole, one after the other.
+
+        Args:
+            text: The text to find.
+            session_id: The session; None for all.
+            hits_max: The most hits.
+            progress: Called with an `OperationProgress`, in the event loop.
         """
         if hits_max < 1:
             raise Invalid("hits_max is at least 1", got=hits_max)
@@ -256,6 +323,12 @@ class Sessions:
         An encrypted session is written in plain text, with links of its own. The file (mode 0600) appears complete or
         not at all. Memory holds one agent's journal. Errors: those of the file.
 
+        Args:
+            session_id: The id of the session.
+            path: The file to write.
+            overwrite: True replaces what is there. False refuses.
+            progress: Called with an `OperationProgress`, in the event loop.
+
         Raises:
             AlreadyExists: Unless `overwrite`. Choose another id, or delete the old one first.
         """
@@ -264,7 +337,13 @@ class Sessions:
         raise AssertionError
 
     async def write_export(self, session_id: str, write: WriteChunk, *, progress: OnProgress = None) -> CopyReport:
-        """`export` to a function that takes bytes: `await write(piece)`."""
+        """`export` to a function that takes bytes: `await write(piece)`.
+
+        Args:
+            session_id: The id of the session.
+            write: Called with each piece of the file, in order.
+            progress: Called with an `OperationProgress`, in the event loop.
+        """
         return await self._on(lambda store: branching.export(store, session_id, write, self._wall(), progress))
 
     async def import_(
@@ -279,6 +358,13 @@ class Sessions:
 
         The whole file is verified before anything is written, and the session is added in one commit. An earlier import
         that was cut off is completed. Memory holds the session. Errors: those of the file.
+
+        Args:
+            path: The file that `export` wrote.
+            session_id: The id of the new session; None for the one in the file.
+            takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
+                with `SessionBusy`.
+            progress: Called with an `OperationProgress`, in the event loop.
 
         Raises:
             AlreadyExists: For an id that is taken. Choose another id, or delete the old one first.
@@ -299,7 +385,16 @@ class Sessions:
         takeover: bool = False,
         progress: OnProgress = None,
     ) -> CopyReport:
-        """Add a session to another place, row by row, like `import_`. `takeover` is for the session there."""
+        """Add a session to another place, row by row, like `import_`. `takeover` is for the session there.
+
+        Args:
+            session_id: The id of the session.
+            to: The other place.
+            new_id: The id there; None for the same.
+            takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
+                with `SessionBusy`.
+            progress: Called with an `OperationProgress`, in the event loop.
+        """
         name = new_id if new_id is not None else session_id
         if to.key == self._place.key and name == session_id:
             raise Invalid("a copy in the same place has an id of its own: say new_id", session=session_id)
@@ -316,6 +411,12 @@ class Sessions:
         about the window, however long the source is. Earlier messages are read in the source as long as that exists; it
         may be deleted. With several agents, None takes all of them, a label those that have it, and a number needs
         `agent`.
+
+        Args:
+            session_id: The id of the session.
+            new_id: The id of the new session.
+            at: A position: a sequence number, a label, or None for the end.
+            agent: The id of the agent in the session; None for its only one, or `default`.
 
         Raises:
             AlreadyExists: For an id that is taken. Choose another id, or delete the old one first.
@@ -335,6 +436,13 @@ class Sessions:
         of the answers.
 
         Both may be the same session at two positions. Messages that a rewind left behind are not compared.
+
+        Args:
+            session_id: The id of the session.
+            other_id: The session to compare with.
+            at: A position: a sequence number, a label, or None for the end.
+            other_at: Its position.
+            agent: The id of the agent in the session; None for its only one, or `default`.
         """
         sides = (session_id, at), (other_id, other_at)
         return await self._on(lambda store: branching.diff(store, *sides, agent))
@@ -345,6 +453,13 @@ class Sessions:
         """Go back to a position: the model sees the messages of that position, with its state.
 
         Nothing is destroyed, and rewinding to the position before (`was`) undoes it.
+
+        Args:
+            session_id: The id of the session.
+            to: The position to go back to.
+            agent: The id of the agent in the session; None for its only one, or `default`.
+            takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
+                with `SessionBusy`.
 
         Raises:
             Invalid: When tools were running at that position, or when a message shown there has been redacted since.
@@ -359,6 +474,12 @@ class Sessions:
         """Show the messages behind a summary again. A summarising manager writes a new one when it is time.
 
         Nothing is destroyed, and rewinding to the position before (`was`) shows the summary again.
+
+        Args:
+            session_id: The id of the session.
+            agent: The id of the agent in the session; None for its only one, or `default`.
+            takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
+                with `SessionBusy`.
 
         Raises:
             Invalid: When no summary is shown, or a message shown before it has been redacted since. Correct the
@@ -386,6 +507,12 @@ class Sessions:
         call again.
 
         Args:
+            session_id: The id of the session.
+            seq: The sequence number of the record.
+            replacement: What stands in place of the text.
+            agent: The id of the agent in the session; None for its only one, or `default`.
+            takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
+                with `SessionBusy`.
             memory: A manager, or stores with a method `forget(*, session_id, agent_id, seq)`, that forget their entries
                 of the message; `report.memories.left` names the stores that still have some.
 
@@ -420,6 +547,15 @@ class Sessions:
         may be unknown afterwards. `memory` as in `redact`, for the messages with the text. A second call finds what was
         said since. Errors: those of the memory stores, with the session unchanged: call again.
 
+        Args:
+            session_id: The id of the session.
+            text: The text to find.
+            replacement: What stands in place of the text.
+            agent: The id of the agent in the session; None for its only one, or `default`.
+            takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
+                with `SessionBusy`.
+            memory: Memory stores in which the text is replaced as well.
+
         Raises:
             Invalid: For a text of fewer than 4 characters, for a replacement that is empty or contains the text, and
                 while the last message contains it and waits for its tools. Correct the argument.
@@ -434,6 +570,11 @@ class Sessions:
 
         Also a damaged one. Of an encrypted session, the keys go first. Exports, copies and forks are not reached.
 
+        Args:
+            session_id: The id of the session.
+            takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
+                with `SessionBusy`.
+
         Raises:
             Failed: When a part of it still exists. Read its cause.
         """
@@ -445,6 +586,11 @@ class Sessions:
         every process. What was written before stays sealed with the keys before, which are kept with it.
 
         A session from before its place was encrypted gets its first key.
+
+        Args:
+            session_id: The id of the session.
+            takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
+                with `SessionBusy`.
 
         Raises:
             Invalid: For a place without encryption. Correct the argument.
@@ -460,6 +606,11 @@ class Sessions:
 
         Exports and forks are not reached: they have texts and keys of their own. Again changes nothing.
 
+        Args:
+            session_id: The id of the session.
+            takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
+                with `SessionBusy`.
+
         Raises:
             Invalid: For a place without encryption, and for a session that has rows in plain text from before. Correct
                 the argument.
@@ -474,6 +625,11 @@ class Sessions:
 
         An owned, damaged or meanwhile changed session is skipped, and named with the reason. Times are those of the
         machines that wrote the sessions.
+
+        Args:
+            ttl: Seconds or a `timedelta` since the session was last changed.
+            dry_run: True changes nothing, and reports what would change.
+            progress: Called with an `OperationProgress`, in the event loop.
         """
         seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
         if not seconds >= 0:
@@ -484,7 +640,11 @@ class Sessions:
         )
 
     async def dead_letters(self, session_id: str | None = None) -> Sequence[StoredDeadLetter]:
-        """The dead letters of memory stores and of their extraction, of a session or of all."""
+        """The dead letters of memory stores and of their extraction, of a session or of all.
+
+        Args:
+            session_id: The session; None for all.
+        """
         return await self._on(lambda store: marking.dead_letters(store, session_id))
 
     async def replay(
@@ -492,6 +652,13 @@ class Sessions:
     ) -> ReplayReport:
         """Have dead letters tried again, of one memory store or of all, when an agent with that store next opens the
         session. A memory that the store has already is written again under the same key.
+
+        Args:
+            session_id: The id of the session.
+            memory_store: The name of the store; None for all.
+            agent: The id of the agent in the session; None for its only one, or `default`.
+            takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
+                with `SessionBusy`.
         """
         made = self._made()
         return await self._on(
@@ -504,6 +671,10 @@ class Sessions:
         With `repair`, everything stored of a damaged session is moved aside unchanged, to the place in the report. The
         longest sound beginning of each journal stays open, and a snapshot `repaired` marks its end; without a sound
         row, the session is gone from the listing. Owned sessions are not repaired.
+
+        Args:
+            repair: True repairs what can be repaired. False only reports.
+            progress: Called with an `OperationProgress`, in the event loop.
         """
         return await self._on(lambda store: doctor.examine_place(store, self._made(), repair=repair, progress=progress))
 

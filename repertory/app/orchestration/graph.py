@@ -46,7 +46,12 @@ NO_SESSIONS = "Session persistence is not supported for Graph agents yet."
 
 @dataclass(eq=False, slots=True)
 class GraphNode:
-    """A node of a graph, and what it did last in the run of `graph.state`. Nodes with the same id are equal."""
+    """A node of a graph, and what it did last in the run of `graph.state`. Nodes with the same id are equal.
+
+    Args:
+        node_id: The id of the node.
+        policy: How it is run; see `NodePolicy`.
+    """
 
     node_id: str
     executor: Any
@@ -99,6 +104,11 @@ EdgeCondition: TypeAlias = LegacyEdgeCondition | EdgeConditionWithContext
 class GraphEdge:
     """An edge of a graph, followed when its condition holds.
 
+    Args:
+        from_node: The node that ends first.
+        to_node: The node that comes after it.
+        condition: Whether the edge is followed; None follows it always.
+
     Raises:
         Invalid: For a condition that is no function, or an async one. Correct the argument.
     """
@@ -114,6 +124,10 @@ class GraphEdge:
 
     def should_traverse(self, state: GraphState, *, invocation_state: dict[str, Any]) -> bool:
         """Whether the condition holds.
+
+        Args:
+            state: The state of the run.
+            invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
 
         Raises:
             HookFailed: When it raises. Read its cause, and mend the callback.
@@ -196,7 +210,18 @@ class GraphState(RunState["Graph"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class GraphResult(MultiAgentResult):
-    """The end of a graph's run, or the point where it waits."""
+    """The end of a graph's run, or the point where it waits.
+
+    Args:
+        status: `success` or `error`.
+        reason: The reason, for the log and for who reads it; it may be empty.
+        total_nodes: How many nodes the graph has.
+        completed_nodes: How many nodes completed.
+        failed_nodes: How many nodes failed.
+        interrupted_nodes: How many nodes wait for a person.
+        edges: The graph's edges, as (from, to).
+        entry_points: The nodes where the run began.
+    """
 
     total_nodes: int = 0
     completed_nodes: int = 0
@@ -256,14 +281,27 @@ class Graph(Orchestrator[GraphResult]):
     Errors: from calls see `Orchestrator.invoke_async`.
 
     Args:
-        session_manager: Where runs, and every node's conversation, are stored; without one they live as long as this
-            object. `max_node_executions`, `execution_timeout` (seconds, all calls of a run together): end a run with
+        agents: Agents by node id, to run in this order. Give this or `nodes`.
+        nodes: Nodes by id, as a `GraphBuilder` makes them.
+        edges: The edges between them.
+        entry_points: The nodes where a run begins; empty for those without an edge to them.
+        max_node_executions: How often nodes may run in one run, all together; None for no limit. Then the run ends with
             status `failed`.
+        execution_timeout: Seconds for one run, all of its calls together; None for no limit.
         node_timeout: Seconds for one attempt of a node.
         reset_on_revisit: Whether a node that runs again in the same run begins with the messages and state that it was
             built with.
+        session_manager: Where runs, and every node's conversation, are stored; without one they live as long as this
+            object. `max_node_executions`, `execution_timeout` (seconds, all calls of a run together): end a run with
+            status `failed`.
+        hooks: Hook providers or single callbacks.
+        plugins: Plugins, in the order in which they are set up.
+        id: The graph's name in its session.
         busy: What a call does while another one works.
         trace_attributes: Additional attributes of its spans.
+
+    Attributes:
+        kind_of_run: `graph`.
 
     Raises:
         Invalid: For an invalid graph. Correct the argument.
@@ -420,7 +458,13 @@ def _check_once(nodes: Iterable[GraphNode]) -> None:
 
 
 class GraphBuilder:
-    """Builds a graph. The `set_*` methods and `reset_on_revisit` return the builder."""
+    """Builds a graph. The `set_*` methods and `reset_on_revisit` return the builder.
+
+    Attributes:
+        nodes: The nodes until now, by id.
+        edges: The edges until now.
+        entry_points: The nodes where a run begins, until now.
+    """
 
     def __init__(self) -> None:
         self.nodes: dict[str, GraphNode] = {}
@@ -441,6 +485,8 @@ class GraphBuilder:
         else its `name`, else a number.
 
         Args:
+            executor: The agent, graph, swarm or other object that does the work.
+            node_id: The node's id; None for the executor's id or name.
             timeout_s: See `NodePolicy`.
             retries: See `NodePolicy`.
             on_failure: See `NodePolicy`.
@@ -475,6 +521,11 @@ class GraphBuilder:
         """Add an edge, followed if the condition holds. The condition may be called several times for one decision, so
         it must have no effects.
 
+        Args:
+            from_node: The node that ends first, or its id.
+            to_node: The node that comes after it, or its id.
+            condition: Whether the edge is followed; None follows it always.
+
         Raises:
             Invalid: For an unknown node, and for an async condition. Correct the argument.
         """
@@ -498,6 +549,9 @@ class GraphBuilder:
     def set_entry_point(self, node_id: str) -> GraphBuilder:
         """Begin at this node; several are allowed.
 
+        Args:
+            node_id: The id of the node.
+
         Raises:
             Invalid: For an unknown node. Correct the argument.
         """
@@ -505,35 +559,67 @@ class GraphBuilder:
         return self
 
     def reset_on_revisit(self, enabled: bool = True) -> GraphBuilder:
-        """Set whether a node that runs again in the same run begins with what it was built with."""
+        """Set whether a node that runs again in the same run begins with what it was built with.
+
+        Args:
+            enabled: True if it begins anew.
+        """
         return self._set("reset_on_revisit", enabled)
 
     def set_max_node_executions(self, max_executions: int | None) -> GraphBuilder:
-        """Set how often nodes may run in one run, all together."""
+        """Set how often nodes may run in one run, all together.
+
+        Args:
+            max_executions: The most executions; None for no limit.
+        """
         return self._set("max_node_executions", max_executions)
 
     def set_execution_timeout(self, timeout: float | None) -> GraphBuilder:
-        """Set the seconds for one run, all of its calls together."""
+        """Set the seconds for one run, all of its calls together.
+
+        Args:
+            timeout: Seconds; None for no limit.
+        """
         return self._set("execution_timeout", timeout)
 
     def set_node_timeout(self, timeout: float | None) -> GraphBuilder:
-        """Set the seconds for one attempt of a node."""
+        """Set the seconds for one attempt of a node.
+
+        Args:
+            timeout: Seconds; None for no limit.
+        """
         return self._set("node_timeout", timeout)
 
     def set_graph_id(self, graph_id: str) -> GraphBuilder:
-        """Set the graph's name in its session."""
+        """Set the graph's name in its session.
+
+        Args:
+            graph_id: The id.
+        """
         return self._set("id", graph_id)
 
     def set_session_manager(self, session_manager: AnySessionManager | None) -> GraphBuilder:
-        """Set where runs, and every node's conversation, are stored."""
+        """Set where runs, and every node's conversation, are stored.
+
+        Args:
+            session_manager: The session manager; None keeps runs in memory.
+        """
         return self._set("session_manager", session_manager)
 
     def set_hook_providers(self, hooks: Sequence[HookProvider | HookCallback]) -> GraphBuilder:
-        """Set the providers of hook callbacks."""
+        """Set the providers of hook callbacks.
+
+        Args:
+            hooks: Hook providers or single callbacks.
+        """
         return self._set("hooks", hooks)
 
     def set_plugins(self, plugins: Sequence[MultiAgentPlugin]) -> GraphBuilder:
-        """Set the plugins."""
+        """Set the plugins.
+
+        Args:
+            plugins: Plugins, in the order in which they are set up.
+        """
         return self._set("plugins", plugins)
 
     def build(self) -> Graph:

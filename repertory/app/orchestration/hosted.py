@@ -36,7 +36,14 @@ Result = TypeVar("Result", bound=MultiAgentResult)
 
 @short_errors
 class HostedOrchestrator(Generic[Result]):
-    """One graph or swarm of a runtime, for any number of sessions."""
+    """One graph or swarm of a runtime, for any number of sessions.
+
+    Args:
+        host: The host that runs its actors.
+        name: Its name in the runtime.
+        make: Called with a session id; makes its graph or swarm.
+        sessions: The place of its sessions; None for memory.
+    """
 
     def __init__(
         self, host: Host, name: str, make: Callable[[str], Orchestrator[Result]], sessions: SessionPlace | None
@@ -59,6 +66,11 @@ class HostedOrchestrator(Generic[Result]):
 
     def session(self, session_id: str, *, takeover: bool = False) -> OrchestratorSession[Result]:
         """The runs in one session. The same id is the same session, also after a restart.
+
+        Args:
+            session_id: The id of the session.
+            takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
+                with `SessionBusy`.
 
         Raises:
             HookFailed: When `make` raises. Read its cause, and mend the callback.
@@ -105,7 +117,11 @@ def agents_in(orchestrator: Orchestrator[Any]) -> Iterator[Agent]:
 
 @short_errors
 class OrchestratorSession(Generic[Result]):
-    """The runs of a graph or swarm in one session of a runtime. Cheap to create, any number of times."""
+    """The runs of a graph or swarm in one session of a runtime. Cheap to create, any number of times.
+
+    Args:
+        host: The host that runs its actors.
+    """
 
     def __init__(self, host: Host, orchestrator: Orchestrator[Result]) -> None:
         self._host = host
@@ -128,7 +144,13 @@ class OrchestratorSession(Generic[Result]):
     async def invoke(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
     ) -> Result:
-        """Work on a task, or resume the unfinished run; see `Graph.invoke_async`."""
+        """Work on a task, or resume the unfinished run; see `Graph.invoke_async`.
+
+        Args:
+            task: What the nodes work on. None goes on with the unfinished run.
+            invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
+            options: The options of `RunOptions`.
+        """
         invocation = read_run_call(task, invocation_state, options)
         async with self._use(invocation) as session:
             return cast("Result", await session.invoke(invocation))
@@ -136,7 +158,13 @@ class OrchestratorSession(Generic[Result]):
     async def stream(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
     ) -> AsyncGenerator[TurnEvent]:
-        """The same with its events; see `Graph.stream_async`."""
+        """The same with its events; see `Graph.stream_async`.
+
+        Args:
+            task: What the nodes work on. None goes on with the unfinished run.
+            invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
+            options: The options of `RunOptions`.
+        """
         invocation = read_run_call(task, invocation_state, options)
         async with self._use(invocation) as session, session.stream(invocation) as events:
             async for event in events:
@@ -145,6 +173,9 @@ class OrchestratorSession(Generic[Result]):
     async def wake(self, work: OwedWork) -> None:
         """Go on with the run that the session owes, unless somebody does already. For the runtime. Errors: those of a
         call.
+
+        Args:
+            work: What the session owes.
         """
         go_on = read_run_call(None, None, {"busy": "reject"})
         spec = self._spec.waiting(reject=True, deadline=math.inf)

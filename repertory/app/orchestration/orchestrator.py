@@ -100,7 +100,11 @@ Result = TypeVar("Result", bound=MultiAgentResult, covariant=True)
 
 
 class MultiAgentBase(ABC):
-    """The base class of objects that run several agents for one task, and can be a node themselves."""
+    """The base class of objects that run several agents for one task, and can be a node themselves.
+
+    Attributes:
+        id: Its name in its session.
+    """
 
     id: str
 
@@ -108,12 +112,24 @@ class MultiAgentBase(ABC):
     async def invoke_async(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
     ) -> MultiAgentResult:
-        """Work on the task, or resume it."""
+        """Work on the task, or resume it.
+
+        Args:
+            task: What the nodes work on. None goes on with the unfinished run.
+            invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
+            options: The options of `RunOptions`.
+        """
 
     def __call__(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **values: Any
     ) -> MultiAgentResult:
-        """`invoke_async` from sync code. `values` are further ones of the invocation state; that is deprecated."""
+        """`invoke_async` from sync code. `values` are further ones of the invocation state; that is deprecated.
+
+        Args:
+            task: What the nodes work on. None goes on with the unfinished run.
+            invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
+            values: Further values of the invocation state; deprecated.
+        """
         if values:
             warnings.warn("give other keywords as invocation_state={...}", DeprecationWarning, stacklevel=2)
         return blocking_host().run(self.invoke_async, task, {**(invocation_state or {}), **values})
@@ -121,7 +137,13 @@ class MultiAgentBase(ABC):
     async def stream_async(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
     ) -> AsyncGenerator[TurnEvent]:
-        """`invoke_async` with its events; the last event holds the result."""
+        """`invoke_async` with its events; the last event holds the result.
+
+        Args:
+            task: What the nodes work on. None goes on with the unfinished run.
+            invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
+            options: The options of `RunOptions`.
+        """
         yield {"type": "multiagent_result", "result": await self.invoke_async(task, invocation_state, **options)}
 
     def serialize_state(self) -> dict[str, Any]:
@@ -129,11 +151,21 @@ class MultiAgentBase(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no serialize_state")
 
     def deserialize_state(self, payload: dict[str, Any]) -> None:
-        """Continue from what `serialize_state` has given."""
+        """Continue from what `serialize_state` has given.
+
+        Args:
+            payload: What `serialize_state` has given.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no deserialize_state")
 
     def add_hook(self, callback: HookCallback, event_type: EventTypes = None, order: float = HookOrder.DEFAULT) -> None:
-        """Call `callback` at each event of that type. Implement it if the object fires events."""
+        """Call `callback` at each event of that type. Implement it if the object fires events.
+
+        Args:
+            callback: The function to call; it gets the event. It may be async.
+            event_type: The class of the events; None reads it from the annotation of the callback's parameter.
+            order: Callbacks of a lower number run first; see `HookOrder`.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no add_hook, so it takes no plugins")
 
 
@@ -700,6 +732,9 @@ class MultiAgentPlugin:
     A class may also be a `Plugin`: then it extends agents, too. One object may serve many orchestrators.
     `init_multi_agent` may do more. An asynchronous one runs before the orchestrator's first call; when it fails, so
     does the call, and the next call tries it again.
+
+    Attributes:
+        name: The plugin's name; each needs one of its own.
     """
 
     name: str = ""
@@ -710,7 +745,11 @@ class MultiAgentPlugin:
         return kept_list(self, "hooks", marked_callbacks)
 
     def init_multi_agent(self, orchestrator: Any) -> Awaitable[None] | None:
-        """Prepare an orchestrator that got this plugin; its hooks are registered already."""
+        """Prepare an orchestrator that got this plugin; its hooks are registered already.
+
+        Args:
+            orchestrator: The graph or swarm.
+        """
         del orchestrator
 
 

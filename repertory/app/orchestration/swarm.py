@@ -40,7 +40,12 @@ NO_SESSIONS = "Session persistence is not supported for Swarm agents yet."
 
 @dataclass(frozen=True, slots=True)
 class SwarmNode:
-    """An agent of a swarm."""
+    """An agent of a swarm.
+
+    Args:
+        node_id: The id of the node.
+        executor: The agent.
+    """
 
     node_id: str
     executor: Agent
@@ -60,6 +65,11 @@ class SharedContext:
 
     def add_context(self, node: SwarmNode, key: str, value: Json) -> None:
         """Leave a value in a context of the program's own.
+
+        Args:
+            node: The node that leaves it.
+            key: The name of the value.
+            value: A value that JSON can hold.
 
         Raises:
             Invalid: For a key without a text, a value that is not JSON, and in the context of a swarm, whose agents
@@ -126,7 +136,12 @@ class SwarmState(RunState["Swarm"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SwarmResult(MultiAgentResult):
-    """The end of a swarm's run, or the point where it waits."""
+    """The end of a swarm's run, or the point where it waits.
+
+    Args:
+        status: `success` or `error`.
+        reason: The reason, for the log and for who reads it; it may be empty.
+    """
 
     node_history: tuple[SwarmNode, ...] = ()
     """The agents that had control, in order."""
@@ -161,13 +176,27 @@ class Swarm(Orchestrator[SwarmResult]):
     Errors: from calls see `Orchestrator.invoke_async`.
 
     Args:
+        nodes: The agents. `agents` is another word for it.
+        agents: The agents, in place of `nodes`.
         entry_point: The agent that begins, else the first. `max_handoffs`, `max_iterations`, `execution_timeout`
             (seconds, all calls of a run together), and fewer than `repetitive_handoff_min_unique_agents` different
             agents among the last `repetitive_handoff_detection_window`: end a run with status `failed`.
+        max_handoffs: The most handoffs in one run. Then the run ends with status `failed`.
+        max_iterations: The most turns of agents in one run. Then the run ends with status `failed`.
+        execution_timeout: Seconds for one run, all of its calls together.
         node_timeout: Seconds for one turn.
+        repetitive_handoff_detection_window: How many of the last turns are looked at; 0 looks at none.
+        repetitive_handoff_min_unique_agents: With fewer different agents among those turns, the run ends with status
+            `failed`.
         session_manager: As for `Graph`.
+        hooks: Hook providers or single callbacks.
+        plugins: Plugins, in the order in which they are set up.
+        id: The swarm's name in its session.
         busy: As for `Graph`.
         trace_attributes: As for `Graph`.
+
+    Attributes:
+        kind_of_run: `swarm`.
 
     Raises:
         Invalid: For an argument that is not allowed. Correct the argument.

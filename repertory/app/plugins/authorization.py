@@ -56,13 +56,17 @@ class CedarAuthorization(InterventionHandler):
 
     Args:
         policies: Text, or the path of a `.cedar` or `.cedarschema` file.
-        schema: Text, or the path of a `.cedar` or `.cedarschema` file.
-        entities: A list, its JSON, or the path of a JSON file.
         tools: The tools that policies may name, so that a mistyped name is found here.
+        entities: A list, its JSON, or the path of a JSON file.
+        schema: Text, or the path of a `.cedar` or `.cedarschema` file.
         principal: Who asks, `User::"anonymous"` unless given; `principal_resolver` says it by the invocation state of
             each call.
+        principal_resolver: Called with the invocation state; returns who asks, or None for nobody, who may do nothing.
+        context_enricher: Called with a dictionary of `tool_name`, `tool_input` and `invocation_state`; returns further
+            values of `context.session`.
         on_error: What becomes of a tool use when one of the two functions raises; what the engine cannot decide is
             refused.
+        now: Returns the time in epoch seconds. Tests replace it.
 
     Raises:
         Invalid: For policies that are wrong, or do not fit the schema or the tools, for entities without an id and for
@@ -131,7 +135,11 @@ class CedarAuthorization(InterventionHandler):
         self._rules = self._read()
 
     def reset_call_counts(self, agent: Any = None) -> None:
-        """Count from nothing again. What an agent has in its state counts as before, unless it is given."""
+        """Count from nothing again. What an agent has in its state counts as before, unless it is given.
+
+        Args:
+            agent: The agent; None for all.
+        """
         self._counts.clear()
         if agent is not None:
             agent.state.set(_COUNTS, {})

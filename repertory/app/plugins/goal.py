@@ -94,6 +94,7 @@ class JudgeConfig:
 
     Args:
         model: None for the agent's `aux_model`, which is its `model` unless it has one.
+        system_prompt: What the judge is told before the goal.
     """
 
     model: Model | None = None
@@ -126,6 +127,10 @@ class GoalLoop(Plugin):
             and the agent. A function that raises has not accepted the answer. `max_attempts`, `timeout` (seconds, of
             the whole call): when to stop trying; the last answer is the call's result then, and `last_result(agent)`
             says how it ended.
+        judge: A model that decides, in place of a function.
+        max_attempts: Answers in all.
+        timeout: Seconds after which no further attempt begins.
+        name: The plugin's name.
         preserve_context: Whether the model sees its earlier attempts.
         resume_prompt_template: Writes the prompt of the next attempt from the feedback.
 
@@ -169,7 +174,11 @@ class GoalLoop(Plugin):
             agent.add_hook(self._forget, BeforeModelCallEvent)
 
     def last_result(self, agent: Any) -> GoalResult | None:
-        """How this agent's last call ended; None before the first and while one runs."""
+        """How this agent's last call ended; None before the first and while one runs.
+
+        Args:
+            agent: The agent.
+        """
         run = self._runs.get(agent)
         return None if run is None else run.result
 

@@ -30,7 +30,12 @@ _ABANDON_S = 1.0
 
 @dataclass
 class ClassifierResult:
-    """Whether a person has to allow a tool use. `reason` is shown to the person."""
+    """Whether a person has to allow a tool use. `reason` is shown to the person.
+
+    Args:
+        requires_human_in_the_loop: True if a person has to decide.
+        reason: The reason, for the log and for who reads it; it may be empty.
+    """
 
     requires_human_in_the_loop: bool
     reason: str | None = None
@@ -87,6 +92,8 @@ class HumanInTheLoop(InterventionHandler):
             or a function. Where it fails, a person is asked; where a person has answered already, it is not called.
         enable_trust: An answer that `evaluate_trust` accepts (`t` or `trust`) also allows every later use of the tool
             in this conversation; this is agent state, so it outlives restarts.
+        evaluate_trust: Called with the answer; True also allows every later use of the tool. None accepts `t` and
+            `trust`.
         evaluate: Which answers are a yes, else True, `y` and `yes`.
         ask: How the person is asked: None waits with an interrupt, also across restarts; `"stdio"` asks in the
             terminal, in a thread; or a function.

@@ -63,7 +63,14 @@ def default_evaluate(response: object) -> bool:
 
 @dataclass(frozen=True)
 class Proceed:
-    """Go on. `reason` is for the program's own use."""
+    """Go on. `reason` is for the program's own use.
+
+    Args:
+        reason: The reason, for the log and for who reads it; it may be empty.
+
+    Attributes:
+        type: `proceed`.
+    """
 
     type: str = field(default="proceed", init=False)
     reason: str | None = None
@@ -71,7 +78,14 @@ class Proceed:
 
 @dataclass(frozen=True)
 class Deny:
-    """Refuse, with a reason that the model is shown. No later handler is asked."""
+    """Refuse, with a reason that the model is shown. No later handler is asked.
+
+    Args:
+        reason: What the model is told.
+
+    Attributes:
+        type: `deny`.
+    """
 
     type: str = field(default="deny", init=False)
     reason: str = ""
@@ -83,6 +97,13 @@ class Guide:
 
     After an answer of the model it throws that away, each time; thrown-away answers count towards the limits of the
     call.
+
+    Args:
+        feedback: What the model is told; it tries again.
+        reason: The reason, for the log and for who reads it; it may be empty.
+
+    Attributes:
+        type: `guide`.
     """
 
     type: str = field(default="guide", init=False)
@@ -95,8 +116,13 @@ class Confirm:
     """Ask a person whether the tool may run: the turn waits for the answer. After a no, no later handler is asked.
 
     Args:
+        prompt: What the person is asked.
+        reason: The reason, for the log and for who reads it; it may be empty.
         response: An answer that is known already.
         evaluate: Whether an answer is a yes; None for `default_evaluate`.
+
+    Attributes:
+        type: `confirm`.
     """
 
     type: str = field(default="confirm", init=False)
@@ -114,6 +140,13 @@ def _unchanged(event: InterventionEvent) -> None:
 class Transform:
     """Change the event by `apply(event)`: the fields that callbacks may assign, and `stop_response.message` of an
     answer. Later handlers see the change.
+
+    Args:
+        apply: Called with the event, which it changes.
+        reason: The reason, for the log and for who reads it; it may be empty.
+
+    Attributes:
+        type: `transform`.
     """
 
     type: str = field(default="transform", init=False)
@@ -144,23 +177,48 @@ class InterventionHandler:
         return "throw"
 
     def before_invocation(self, event: BeforeInvocationEvent, **kwargs: Any) -> Decision:
-        """A call of the agent begins."""
+        """A call of the agent begins.
+
+        Args:
+            event: The event.
+            kwargs: Further values of a later version; pass them on, or ignore them.
+        """
         return Proceed()
 
     def before_tool_call(self, event: BeforeToolCallEvent, **kwargs: Any) -> Decision:
-        """A tool is about to run."""
+        """A tool is about to run.
+
+        Args:
+            event: The event.
+            kwargs: Further values of a later version; pass them on, or ignore them.
+        """
         return Proceed()
 
     def after_tool_call(self, event: AfterToolCallEvent, **kwargs: Any) -> Decision:
-        """A tool has ended."""
+        """A tool has ended.
+
+        Args:
+            event: The event.
+            kwargs: Further values of a later version; pass them on, or ignore them.
+        """
         return Proceed()
 
     def before_model_call(self, event: BeforeModelCallEvent, **kwargs: Any) -> Decision:
-        """The model is about to be asked."""
+        """The model is about to be asked.
+
+        Args:
+            event: The event.
+            kwargs: Further values of a later version; pass them on, or ignore them.
+        """
         return Proceed()
 
     def after_model_call(self, event: AfterModelCallEvent, **kwargs: Any) -> Decision:
-        """The model has answered."""
+        """The model has answered.
+
+        Args:
+            event: The event.
+            kwargs: Further values of a later version; pass them on, or ignore them.
+        """
         return Proceed()
 
 
@@ -207,6 +265,9 @@ class InterventionRegistry:
     def register_hooks(self, registry: HookRegistry) -> None:
         """Register a callback for each kind of event that some handler decides about. Each is a guard: what it raises
         fails the turn.
+
+        Args:
+            registry: The registry to which it adds callbacks.
         """
         for kind, (method, order) in _METHODS.items():
             asked = [handler for handler in self._handlers if _decides(handler, method)]

@@ -44,7 +44,13 @@ _RULES = (
 
 @dataclass(frozen=True, eq=False)
 class RoutingCandidate:
-    """A model to choose, and what a strategy may know of it. A classifier's provider sees the latter: no secrets."""
+    """A model to choose, and what a strategy may know of it. A classifier's provider sees the latter: no secrets.
+
+    Args:
+        name: Its name.
+        description: What the model is good for, in words for the classifier.
+        metadata: Further values for the classifier, as JSON.
+    """
 
     model: Model | ModelRouter
     """A router counts as one model: its own strategy chooses, and it is not asked again after a failure."""
@@ -70,7 +76,12 @@ CandidateInput: TypeAlias = "Model | ModelRouter | RoutingCandidate"
 
 @dataclass(frozen=True)
 class RoutingAttempt:
-    """A candidate that this call of the agent has used already, and how that ended; None: well."""
+    """A candidate that this call of the agent has used already, and how that ended; None: well.
+
+    Args:
+        candidate: The model that was called.
+        exception: Its error.
+    """
 
     candidate: RoutingCandidate
     exception: Exception | None = None
@@ -78,7 +89,15 @@ class RoutingAttempt:
 
 @dataclass(frozen=True)
 class RoutingContext:
-    """What a strategy is told. Messages, system prompt and tool specs are copies."""
+    """What a strategy is told. Messages, system prompt and tool specs are copies.
+
+    Args:
+        messages: The messages, oldest first.
+        system_prompt: The system prompt; None for none.
+        tool_specs: The tools that the model may use.
+        candidates: The models to choose from, in order.
+        invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
+    """
 
     messages: Sequence[Message]
     system_prompt: SystemPrompt
@@ -95,6 +114,9 @@ class RoutingStrategy(Protocol):
     async def select(self, context: RoutingContext) -> RoutingCandidate | None:
         """One of `context.candidates` itself, or None: for the first choice the first candidate is used then, and after
         a failure that failure stands. Asked before the first model call of a call of the agent, and after each failure.
+
+        Args:
+            context: What is known about this call.
         """
         ...
 
@@ -103,7 +125,11 @@ class FallbackStrategy:
     """The candidate with the fewest failures since the last success, those declared first preferred."""
 
     async def select(self, context: RoutingContext) -> RoutingCandidate | None:
-        """None when each has failed since the last success."""
+        """None when each has failed since the last success.
+
+        Args:
+            context: What is known about this call.
+        """
         attempts = context.attempts
         since = next((at + 1 for at in range(len(attempts) - 1, -1, -1) if attempts[at].exception is None), 0)
         failed = {id(attempt.candidate) for attempt in attempts[since:]}
@@ -134,8 +160,12 @@ class ClassifierStrategy:
         """Longer requests and instructions are cut.
 
         Args:
+            model: The model that chooses.
             system_prompt: By what it chooses.
             timeout: In seconds.
+            max_message_chars: Characters of the latest message that it is shown.
+            max_agent_instructions_chars: Characters of the system prompt that it is shown.
+            max_candidate_chars: The most characters of all descriptions together.
 
         Raises:
             TypeError: For what is of another type. Correct the call.
@@ -217,7 +247,11 @@ class _Choice(Struct):
 
 
 class ModelRouter(Plugin):
-    """Several models for one agent: `Agent(model=ModelRouter([first, second]))`. May be shared by agents."""
+    """Several models for one agent: `Agent(model=ModelRouter([first, second]))`. May be shared by agents.
+
+    Attributes:
+        name: The plugin's name.
+    """
 
     name = "strands:model-router"
 
@@ -337,7 +371,11 @@ class ModelRouter(Plugin):
         return chosen
 
     async def resolved(self, context: InvokeModelContext) -> Model:
-        """The model that this router chooses as one candidate of another."""
+        """The model that this router chooses as one candidate of another.
+
+        Args:
+            context: The call of the model.
+        """
         chosen = await self._selected(context, ()) or self._candidates[0]
         return await _model_of(chosen, context)
 

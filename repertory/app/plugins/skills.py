@@ -57,8 +57,13 @@ class Skill:
 
     Args:
         name: 1 to 64 lower-case letters, digits and hyphens, the name of its folder.
+        description: When to use it, in words for the model.
+        instructions: The text that the model gets when it activates the skill.
         path: The folder, if it was read from one.
         allowed_tools: Shown to the model, not enforced.
+        metadata: Further values of its file.
+        license: The license of its file.
+        compatibility: What it needs, as its file says.
     """
 
     name: str
@@ -73,6 +78,10 @@ class Skill:
     @classmethod
     def from_file(cls, skill_path: str | Path, *, strict: bool = False) -> Skill:
         """Read one skill: its folder, or its SKILL.md.
+
+        Args:
+            skill_path: A `SKILL.md`, or its folder.
+            strict: True refuses a skill with faults; False warns of them.
 
         Raises:
             FileNotFoundError: For a bad file. Check the path.
@@ -94,6 +103,10 @@ class Skill:
     @classmethod
     def from_content(cls, content: str, *, strict: bool = False) -> Skill:
         """Read one skill from the text of a SKILL.md.
+
+        Args:
+            content: The text of a `SKILL.md`.
+            strict: True refuses a skill with faults; False warns of them.
 
         Raises:
             Invalid: When the text has no head, or no name and description in it. Correct the argument.
@@ -119,6 +132,10 @@ class Skill:
     def from_url(cls, url: str, *, strict: bool = False) -> Skill:
         """Fetch a SKILL.md, of 1 MiB at most, by HTTPS. Blocks for at most half a minute.
 
+        Args:
+            url: The address.
+            strict: True refuses a skill with faults; False warns of them.
+
         Raises:
             Invalid: For another scheme or a bad file. Correct the argument.
             HttpRequestError: If the request failed. Read its cause.
@@ -141,6 +158,10 @@ class Skill:
     def from_directory(cls, skills_dir: str | Path, *, strict: bool = False) -> list[Skill]:
         """Read the skills in the folders of a folder, by the names of these. Folders without SKILL.md are passed over;
         a skill that cannot be read is logged and left out.
+
+        Args:
+            skills_dir: A folder of skills, each in a folder of its own.
+            strict: True refuses a skill with faults; False warns of them.
 
         Raises:
             FileNotFoundError: If there is no such file. Check the path.
@@ -173,8 +194,12 @@ class AgentSkills(Plugin):
         skills: A source or a list of sources. Files and addresses are read when the plugin is made; inside an event
             loop, where a constructor cannot wait, in a worker thread before the agent's first call. A source that
             cannot be read is logged and left out; of two skills with one name the later counts.
+        state_key: The key of the agent's state where it notes active skills.
         max_resource_files: How many files of a skill's `scripts`, `references` and `assets` the tool lists.
         strict: See `Skill`.
+
+    Attributes:
+        name: The plugin's name.
 
     Raises:
         ImportError: When there are files to read and PyYAML is missing. Install the extra that the message names.
@@ -205,6 +230,9 @@ class AgentSkills(Plugin):
     def get_available_skills(self, agent: Any = None) -> list[Skill]:
         """The skills, in the order of their sources; every agent has the same. Reads those that have not been read, and
         blocks as long as that takes.
+
+        Args:
+            agent: Not used: every agent has the same skills.
         """
         del agent
         if self._skills is None:
@@ -221,7 +249,11 @@ class AgentSkills(Plugin):
             _yaml()
 
     def get_activated_skills(self, agent: Any) -> list[str]:
-        """The names of the skills that this agent's model asked for, the latest last."""
+        """The names of the skills that this agent's model asked for, the latest last.
+
+        Args:
+            agent: The agent; None for what all agents have.
+        """
         kept = agent.state.get(self._state_key)
         return list(cast("dict[str, list[str]]", kept).get("activated_skills", [])) if isinstance(kept, dict) else []
 
@@ -231,6 +263,7 @@ class AgentSkills(Plugin):
 
         Args:
             skill_name: One of the names under available_skills in the system prompt.
+            tool_context: Filled in by the runtime.
         """
         skills = await self._ready()
         found = skills.get(skill_name)

@@ -107,7 +107,11 @@ class SteeringContextProvider(ABC):
 
     @abstractmethod
     def context_providers(self, **kwargs: Any) -> Sequence[SteeringContextCallback[Any]]:
-        """The callbacks."""
+        """The callbacks.
+
+        Args:
+            kwargs: Further values of a later version; pass them on, or ignore them.
+        """
 
 
 class LedgerBeforeToolCall(SteeringContextCallback[BeforeToolCallEvent]):
@@ -189,6 +193,13 @@ class SteeringHandler(Plugin):
     Both run on the event loop. One that raises is logged, and what it looked at passes. `steering_context` is what the
     context providers have noted; it is stored in the agent's state under `steering:<name>`, so it outlives restarts. A
     rejected answer counts towards the limits of the call.
+
+    Args:
+        context_providers: What collects the context, such as `LedgerProvider()`; None for nothing.
+
+    Attributes:
+        name: The handler's name, of which the key in the agent's state is made.
+        steering_context: The values that the providers have collected.
     """
 
     name = "steering"
@@ -209,16 +220,32 @@ class SteeringHandler(Plugin):
             agent.add_hook(self._keep, AfterInvocationEvent, HookOrder.SDK_FIRST)
 
     async def steer_before_tool(self, *, agent: Any, tool_use: ToolUse, **kwargs: Any) -> Any:
-        """What to do about a tool use: a `ToolSteeringAction`."""
+        """What to do about a tool use: a `ToolSteeringAction`.
+
+        Args:
+            agent: The agent.
+            tool_use: The tool use: its id, the name of the tool, and its input.
+            kwargs: Further values of a later version; pass them on, or ignore them.
+        """
         return SteeringProceed(reason="Default implementation: every tool use passes")
 
     async def steer_after_model(self, *, agent: Any, message: Message, stop_reason: str, **kwargs: Any) -> Any:
-        """What to do about an answer: a `ModelSteeringAction`."""
+        """What to do about an answer: a `ModelSteeringAction`.
+
+        Args:
+            agent: The agent.
+            message: The message.
+            stop_reason: Why the model stopped.
+            kwargs: Further values of a later version; pass them on, or ignore them.
+        """
         return SteeringProceed(reason="Default implementation: every answer passes")
 
     @hook
     async def provide_tool_steering_guidance(self, event: BeforeToolCallEvent) -> None:
         """Decide about a tool use.
+
+        Args:
+            event: The event.
 
         Raises:
             Invalid: For a decision of another kind. Correct the argument.
@@ -240,6 +267,9 @@ class SteeringHandler(Plugin):
     @hook
     async def provide_model_steering_guidance(self, event: AfterModelCallEvent) -> None:
         """Decide about an answer.
+
+        Args:
+            event: The event.
 
         Raises:
             Invalid: For a decision of another kind. Correct the argument.
@@ -379,8 +409,9 @@ class LLMSteeringHandler(SteeringHandler):
     Each question is a conversation of its own, stored nowhere. If it fails, the tool runs.
 
     Args:
-        model: None for the agent's `aux_model`, which is its `model` unless it has one.
+        system_prompt: The rules that the model applies.
         prompt_mapper: Writes the question.
+        model: None for the agent's `aux_model`, which is its `model` unless it has one.
         context_providers: None for a `LedgerProvider`.
     """
 

@@ -39,6 +39,9 @@ _TAG = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,63}")
 class AgentCoreMemoryConfig:
     """A session's place in AgentCore Memory.
 
+    Args:
+        session_id: The id of the session.
+
     Raises:
         Invalid: Naming the field and what to change. Correct the argument.
     """
@@ -96,6 +99,11 @@ class AgentCoreMemorySessions:
 
     A field that is None comes from the environment, as in every AWS tool. The memory must exist. It needs
     bedrock-agentcore:CreateEvent, ListEvents, DeleteEvent and ListSessions on it.
+
+    Args:
+        memory_id: The id of the memory resource.
+        actor_id: Whose sessions they are.
+        region_name: The AWS region; None for the one of the environment.
     """
 
     memory_id: str
@@ -143,6 +151,10 @@ class AgentCoreMemorySessionManager:
 
     The same ids open the same conversation again, also after the package `bedrock-agentcore` has continued it. Fencing
     between processes is weaker than in other stores; see `docs/guides/sessions/agentcore.md`.
+
+    Args:
+        agentcore_memory_config: The memory, the actor and the session.
+        region_name: The AWS region; None for the one of the environment.
 
     Raises:
         SessionBusy: From a call when another live process owns the session. Call again later, or let the other process

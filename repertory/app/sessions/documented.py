@@ -30,7 +30,14 @@ OWNERS = "repertory-owners"
 
 
 class FileSessions:
-    """All sessions below one folder, as `session_<id>/...`. Nothing is created before it is needed."""
+    """All sessions below one folder, as `session_<id>/...`. Nothing is created before it is needed.
+
+    Args:
+        storage_dir: The folder; None for `sessions` in `$REPERTORY_HOME`, which is `~/.repertory` unless set.
+
+    Attributes:
+        path: The folder as an absolute path.
+    """
 
     def __init__(self, storage_dir: str | os.PathLike[str] | None = None) -> None:
         self.path = named_path(storage_dir) if storage_dir is not None else sessions_folder().absolute()
@@ -73,7 +80,17 @@ class FileSessions:
 
 @dataclass(frozen=True, slots=True)
 class S3Sessions:
-    """All sessions in a bucket below a prefix. See `S3SessionManager` for the fields."""
+    """All sessions in a bucket below a prefix. See `S3SessionManager` for the fields.
+
+    Args:
+        bucket: The name of the bucket.
+        prefix: What all keys begin with.
+        boto_session: A boto3 session, whose credentials count; None for those of the environment.
+        boto_client_config: A botocore `Config` for the client.
+        region_name: The AWS region; None for the one of the environment.
+        endpoint_url: Another address of the service, such as one of a test.
+        kms_key_id: The KMS key that encrypts the objects; None for the bucket's own.
+    """
 
     bucket: str
     prefix: str = ""
@@ -93,6 +110,9 @@ class S3Sessions:
 
     def open_documents(self, client: ThreadedClient | None = None) -> tuple[ObjectStore, TreeLeases, bool]:
         """The documents, which the caller closes, their leases, and whether long ids are shortened.
+
+        Args:
+            client: A client that is shared; None opens one.
 
         Raises:
             ImportError: If the extra is missing. Install what the message names.
@@ -144,6 +164,9 @@ class FileSessionManager(RecordsInDocuments, SessionByHand):
     The same id opens the same conversation again, in this process or the next, also after other tools of this layout
     have continued it.
 
+    Args:
+        session_id: The id of the session.
+
     Raises:
         Invalid: For a bad id. Correct the argument.
         SessionBusy: From a call when another live process owns the session. Call again later, or let the other process
@@ -187,6 +210,11 @@ class S3SessionManager(RecordsInDocuments, SessionByHand):
     It needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket: see
     `docs/guides/sessions/aws-permissions.md`. A field that is None comes from the environment, as in every AWS tool.
     Errors: as `FileSessionManager`.
+
+    Args:
+        session_id: The id of the session.
+        bucket: The name of the bucket.
+        region_name: The AWS region; None for the one of the environment.
     """
 
     session_id: str

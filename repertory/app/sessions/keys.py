@@ -38,6 +38,9 @@ class LocalKeys:
         master_key: 32 bytes that wrap every key in it; without one, the rights on the folder protect the keys.
         former_master_keys: Those that have wrapped keys before; see `rewrap`.
 
+    Attributes:
+        storage: Where the keys are kept.
+
     Raises:
         Invalid: For a master key of another length. Correct the argument.
         ImportError: Without the extra `encryption`. Install the extra that the message names.
@@ -103,6 +106,9 @@ class KmsKeys:
         endpoint_url: As in every AWS tool.
         boto_session: As in every AWS tool.
         boto_client_config: As in every AWS tool.
+
+    Attributes:
+        storage: Where the sealed keys are kept.
 
     Raises:
         Invalid: For a bad key id. Correct the argument.

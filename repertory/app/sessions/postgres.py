@@ -35,14 +35,17 @@ class PostgresSessions:
         dsn: Where the database is, as a URL (`postgresql://USER@HOST/DATABASE`) or in libpq's keywords, with any of its
             parameters: `sslmode`, `sslrootcert`, `connect_timeout`, several hosts.
         schema: The name of the schema.
-        connections: The most connections for one event loop, besides one that shows others that this process is alive.
+        direct_dsn: Then the database without the pooler.
         pooled: True if the address leads to a pooler that gives each transaction another connection, such as PgBouncer
             in transaction mode.
-        direct_dsn: Then the database without the pooler.
+        connections: The most connections for one event loop, besides one that shows others that this process is alive.
         remember: Writes every message to the memory in the same schema, in the commit that stores it, where
             `PostgresMemoryStore(dsn, scope=...)` finds it.
         encryption: Where the keys are with which the contents are encrypted, such as `LocalKeys("keys")`
             (`docs/guides/sessions/encryption.md`); it excludes `remember`.
+
+    Attributes:
+        wakes: True: sessions here are woken for work that they owe.
 
     Raises:
         Invalid: For what is no connection string or schema name, and for any other `remember`. Correct the argument.
@@ -116,6 +119,7 @@ class PostgresSessionManager:
     The same id opens the same conversation again, in any process on any machine.
 
     Args:
+        session_id: The id of the session.
         dsn: See `PostgresSessions`.
         schema: See `PostgresSessions`.
         direct_dsn: See `PostgresSessions`.

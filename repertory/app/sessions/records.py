@@ -18,7 +18,11 @@ from repertory.errors import Invalid
 
 
 class SessionType(StrEnum):
-    """The kind of a session."""
+    """The kind of a session.
+
+    Attributes:
+        AGENT: A session of an agent.
+    """
 
     AGENT = "AGENT"
 
@@ -47,7 +51,14 @@ class _StoredRecord:
 
 @dataclass
 class Session(_StoredRecord):
-    """A session. Times are ISO 8601 in UTC, here and in the other records."""
+    """A session. Times are ISO 8601 in UTC, here and in the other records.
+
+    Args:
+        session_id: The id of the session.
+        session_type: What the session is of.
+        created_at: When it was made, as ISO 8601 text.
+        updated_at: When it was changed last, as ISO 8601 text.
+    """
 
     session_id: str
     session_type: SessionType
@@ -57,7 +68,15 @@ class Session(_StoredRecord):
 
 @dataclass
 class SessionAgent(_StoredRecord):
-    """An agent in a session. Everything in it is JSON."""
+    """An agent in a session. Everything in it is JSON.
+
+    Args:
+        agent_id: The id of the agent in its session.
+        state: The agent's values, as JSON.
+        conversation_manager_state: What the conversation manager's `get_state` returned.
+        created_at: When it was made, as ISO 8601 text.
+        updated_at: When it was changed last, as ISO 8601 text.
+    """
 
     agent_id: str
     state: dict[str, Any]
@@ -74,6 +93,9 @@ class SessionAgent(_StoredRecord):
     def initialize_internal_state(self, agent: Any) -> None:
         """Let an agent wait for the person for whom it waited when the record was made; its messages are those of then.
         Errors: those of `agent.load_snapshot`.
+
+        Args:
+            agent: The agent.
         """
         asked = self._internal_state.get("interrupt_state")
         if asked:
@@ -82,6 +104,9 @@ class SessionAgent(_StoredRecord):
     @classmethod
     def from_agent(cls, agent: Any) -> SessionAgent:
         """The record of an agent as it is now, without what waits for a person.
+
+        Args:
+            agent: The agent.
 
         Raises:
             Invalid: Without an id. Correct the argument.
@@ -94,7 +119,13 @@ class SessionAgent(_StoredRecord):
 
 @dataclass
 class SessionMessage(_StoredRecord):
-    """A message of an agent. `message` may hold bytes."""
+    """A message of an agent. `message` may hold bytes.
+
+    Args:
+        message: The message.
+        created_at: When it was made, as ISO 8601 text.
+        updated_at: When it was changed last, as ISO 8601 text.
+    """
 
     message: dict[str, Any]
     message_id: int
@@ -110,13 +141,22 @@ class SessionMessage(_StoredRecord):
 
     @classmethod
     def from_message(cls, message: Any, index: int) -> SessionMessage:
-        """The record of a message; `index` is its number."""
+        """The record of a message; `index` is its number.
+
+        Args:
+            message: The message.
+            index: Its number, from 0.
+        """
         return cls(message, index)
 
 
 @dataclass
 class SessionMultiAgent:
-    """A graph or swarm in a session, with its run."""
+    """A graph or swarm in a session, with its run.
+
+    Args:
+        id: Its id.
+    """
 
     id: str
     state: dict[str, Any]
@@ -137,57 +177,120 @@ class SessionRepository:
     """
 
     def create_session(self, session: Session) -> Session | Awaitable[Session] | None:
-        """Store a new session."""
+        """Store a new session.
+
+        Args:
+            session: The session.
+        """
         raise self._missing("create_session")
 
     def read_session(self, session_id: str) -> Session | Awaitable[Session | None] | None:
-        """The session; None when there is none."""
+        """The session; None when there is none.
+
+        Args:
+            session_id: The id of the session.
+        """
         raise self._missing("read_session")
 
     def create_agent(self, session_id: str, session_agent: SessionAgent) -> Awaitable[None] | None:
-        """Store a new agent of a session."""
+        """Store a new agent of a session.
+
+        Args:
+            session_id: The id of the session.
+            session_agent: The agent's record.
+        """
         raise self._missing("create_agent")
 
     def read_agent(self, session_id: str, agent_id: str) -> SessionAgent | Awaitable[SessionAgent | None] | None:
-        """The agent; None when there is none."""
+        """The agent; None when there is none.
+
+        Args:
+            session_id: The id of the session.
+            agent_id: The id of the agent in its session.
+        """
         return None
 
     def update_agent(self, session_id: str, session_agent: SessionAgent) -> Awaitable[None] | None:
-        """Replace the agent's record."""
+        """Replace the agent's record.
+
+        Args:
+            session_id: The id of the session.
+            session_agent: The agent's record.
+        """
         raise self._missing("update_agent")
 
     def create_message(self, session_id: str, agent_id: str, session_message: SessionMessage) -> Awaitable[None] | None:
-        """Store a new message of an agent."""
+        """Store a new message of an agent.
+
+        Args:
+            session_id: The id of the session.
+            agent_id: The id of the agent in its session.
+            session_message: The message's record.
+        """
         raise self._missing("create_message")
 
     def read_message(
         self, session_id: str, agent_id: str, message_id: int
     ) -> SessionMessage | Awaitable[SessionMessage | None] | None:
-        """The message of that number; None when there is none."""
+        """The message of that number; None when there is none.
+
+        Args:
+            session_id: The id of the session.
+            agent_id: The id of the agent in its session.
+            message_id: The number of the message, from 0.
+        """
         raise self._missing("read_message")
 
     def update_message(self, session_id: str, agent_id: str, session_message: SessionMessage) -> Awaitable[None] | None:
-        """Replace the message's record: its content was redacted, and must be erased everywhere."""
+        """Replace the message's record: its content was redacted, and must be erased everywhere.
+
+        Args:
+            session_id: The id of the session.
+            agent_id: The id of the agent in its session.
+            session_message: The message's record.
+        """
         raise self._missing("update_message")
 
     def list_messages(
         self, session_id: str, agent_id: str, limit: int | None = None, offset: int = 0
     ) -> Sequence[SessionMessage] | Awaitable[Sequence[SessionMessage]]:
-        """The messages of an agent, oldest first, without the first `offset` ones, at most `limit`."""
+        """The messages of an agent, oldest first, without the first `offset` ones, at most `limit`.
+
+        Args:
+            session_id: The id of the session.
+            agent_id: The id of the agent in its session.
+            limit: The most that is returned.
+            offset: How many of the oldest messages are left out.
+        """
         raise self._missing("list_messages")
 
     def create_multi_agent(self, session_id: str, multi_agent: SessionMultiAgent) -> Awaitable[None] | None:
-        """Store the run of a graph or swarm that has none yet. Only needed with graphs or swarms, like the next two."""
+        """Store the run of a graph or swarm that has none yet. Only needed with graphs or swarms, like the next two.
+
+        Args:
+            session_id: The id of the session.
+            multi_agent: The record of the graph or swarm.
+        """
         raise self._missing("create_multi_agent")
 
     def read_multi_agent(
         self, session_id: str, multi_agent_id: str
     ) -> dict[str, Any] | Awaitable[dict[str, Any] | None] | None:
-        """The last stored run; None when there is none."""
+        """The last stored run; None when there is none.
+
+        Args:
+            session_id: The id of the session.
+            multi_agent_id: The id of the graph or swarm.
+        """
         raise self._missing("read_multi_agent")
 
     def update_multi_agent(self, session_id: str, multi_agent: SessionMultiAgent) -> Awaitable[None] | None:
-        """Replace the run's record."""
+        """Replace the run's record.
+
+        Args:
+            session_id: The id of the session.
+            multi_agent: The record of the graph or swarm.
+        """
         raise self._missing("update_multi_agent")
 
     def _missing(self, method: str) -> Invalid:

@@ -76,6 +76,10 @@ class RepositorySessionManager(SessionByHand):
     Nothing is read or written before the session opens. Errors: from calls `SessionException` for the repository's
     exceptions.
 
+    Args:
+        session_id: The id of the session.
+        session_repository: Where the records are kept.
+
     Raises:
         Invalid: For a bad id. Correct the argument.
     """

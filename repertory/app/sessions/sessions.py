@@ -155,6 +155,9 @@ class SQLiteSessions:
         encryption: Where the keys are with which the contents are encrypted, such as `LocalKeys("keys")`
             (`docs/guides/sessions/encryption.md`); it excludes `remember`.
 
+    Attributes:
+        wakes: True: sessions here are woken for work that they owe.
+
     Raises:
         Invalid: For anything else. Correct the argument.
     """
@@ -201,6 +204,10 @@ class SQLiteSessionManager:
     """One session in a SQLite database: pass it to `Agent(session_manager=...)`.
 
     The same id opens the same conversation again, in this process or the next.
+
+    Args:
+        session_id: The id of the session.
+        path: The database file; None for `sessions.db` in `$REPERTORY_HOME`, which is `~/.repertory` unless set.
 
     Raises:
         Invalid: For a bad id. Correct the argument.

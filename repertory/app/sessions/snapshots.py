@@ -59,6 +59,17 @@ class SnapshotSessions:
     """All sessions in one storage, with their snapshots: pass it to `Runtime(sessions=...)`.
 
     The arguments have the meaning of `SnapshotSessionManager`'s. Nothing is created before it is needed.
+
+    Args:
+        storage: Where the data is kept.
+        save_latest_on: When the latest snapshot is saved: after each `message`, after each turn (`invocation`), or only
+            by a trigger (`trigger`, `never`).
+        multi_agent_save_latest_on: The same for graphs and swarms: after each `node`, or when a run ends
+            (`invocation`).
+        snapshot_trigger: Decides after a turn whether a numbered snapshot is taken; None takes none.
+
+    Attributes:
+        choices: These settings as one value.
     """
 
     def __init__(
@@ -80,6 +91,9 @@ class SnapshotSessions:
 
     def keep_in(self, storage: SnapshotPlace) -> None:
         """Use the storage of the first agent that has one, unless one was given.
+
+        Args:
+            storage: Where the data is kept.
 
         Raises:
             Invalid: For others. Correct the argument.
@@ -105,11 +119,22 @@ class SnapshotSessions:
         return self.open_any()
 
     def marker(self, spec: AgentSessionSpec, keeper: Durable | InMemoryJournal) -> MarkTurn | None:
-        """The callback for the end of each turn of a session that is about to start; None without a trigger."""
+        """The callback for the end of each turn of a session that is about to start; None without a trigger.
+
+        Args:
+            spec: The session spec.
+            keeper: Where the journal is.
+        """
         return triggered_by(self.choices, self.snapshot_trigger, spec, keeper)
 
     def choose_for_run(self, session_id: str, journal: str, keeper: Durable | InMemoryJournal) -> None:
-        """Set the snapshot choices of an orchestrator that is about to start."""
+        """Set the snapshot choices of an orchestrator that is about to start.
+
+        Args:
+            session_id: The id of the session.
+            journal: The id of the run's journal.
+            keeper: Where the journal is.
+        """
         choose_for_run(self.choices, (session_id, journal), keeper)
 
     async def list(self) -> Sequence[SessionInfo]:
@@ -121,7 +146,12 @@ class SnapshotSessions:
         return await listed(self)
 
     async def list_snapshot_ids(self, session_id: str, agent_id: str = "default") -> Sequence[str]:
-        """The ids of an agent's numbered snapshots, oldest first."""
+        """The ids of an agent's numbered snapshots, oldest first.
+
+        Args:
+            session_id: The id of the session.
+            agent_id: The id of the agent in its session.
+        """
         store = self.open_any()
         try:
             return await store.list_snapshot_ids(check_id(session_id, "session_id"), check_id(agent_id, "agent_id"))
@@ -159,6 +189,7 @@ class SnapshotSessionManager(SnapshotsByHand):
     Errors: from calls `SessionBusy` when another live process owns the session.
 
     Args:
+        session_id: The id of the session.
         storage: `FileStorage`, `S3Storage`, `InMemoryStorage`, or your own `SnapshotStorage`; also as `{"snapshot":
             storage}`. When None, the `storage` of the first agent that has one, else `FileStorage()`.
         save_latest_on: `message` saves the latest snapshot after each committed message, `invocation` after each turn,
@@ -228,6 +259,8 @@ class SnapshotSessionManager(SnapshotsByHand):
 
         Args:
             agent: The agent, or its id.
+            limit: The most ids; None for all.
+            start_after: Only ids after this one.
 
         Raises:
             Invalid: For a bad id, those of the storage. Correct the argument.
@@ -244,6 +277,10 @@ class SnapshotSessionManager(SnapshotsByHand):
         `is_latest` save the latest one instead, whatever was chosen; then there is no id.
 
         It ends what calls in this event loop, or in sync code, have left open of the agent.
+
+        Args:
+            agent: The agent, which has this manager.
+            is_latest: True if it replaces the latest snapshot.
 
         Raises:
             SessionBusy: While a call works, those of the storage. Call again later, or let the other process release
@@ -272,6 +309,10 @@ class SnapshotSessionManager(SnapshotsByHand):
         `agent.load_snapshot`, inside an event loop: the next call stores it.
 
         Errors: those of `agent.load_snapshot`, and of the storage.
+
+        Args:
+            agent: The agent.
+            snapshot_id: The id of the snapshot; None for the latest.
 
         Raises:
             Invalid: For a bad id. Correct the argument.

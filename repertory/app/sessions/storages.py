@@ -90,7 +90,12 @@ class FileStorage(StoredBytes):
         return FileObjectStore(self.folder)
 
     def owners(self, owner: str, lease_s: float) -> Liveness:
-        """Alive as long as the process: another process can open a session at once when its owner was killed."""
+        """Alive as long as the process: another process can open a session at once when its owner was killed.
+
+        Args:
+            owner: The id of the process that owns.
+            lease_s: Seconds that a lease lasts without renewal.
+        """
         from repertory.backends.sessions.liveness import LockedFile  # loaded when used
 
         del lease_s
@@ -103,6 +108,12 @@ class S3Storage(StoredBytes):
 
     It needs s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket: see
     `docs/guides/sessions/aws-permissions.md`. A field that is None comes from the environment, as in every AWS tool.
+
+    Args:
+        bucket: The name of the bucket.
+        region_name: The AWS region; None for the one of the environment.
+        region: Another word for `region_name`.
+        s3_client: A boto3 client, whose session counts.
 
     Raises:
         Invalid: For a bad bucket, prefix or key. Correct the argument.
@@ -207,7 +218,12 @@ class S3Storage(StoredBytes):
         )
 
     def owners(self, owner: str, lease_s: float) -> Liveness:
-        """Alive for `lease_s` after the last write, by the service's clock."""
+        """Alive for `lease_s` after the last write, by the service's clock.
+
+        Args:
+            owner: The id of the process that owns.
+            lease_s: Seconds that a lease lasts without renewal.
+        """
         del owner
         return _timed(lease_s)
 
@@ -272,7 +288,12 @@ class InMemoryStorage(StoredBytes):
         return self._shelf
 
     def owners(self, owner: str, lease_s: float) -> Liveness:
-        """Alive for `lease_s` after the last write."""
+        """Alive for `lease_s` after the last write.
+
+        Args:
+            owner: The id of the process that owns.
+            lease_s: Seconds that a lease lasts without renewal.
+        """
         del owner
         return _timed(lease_s)
 
@@ -296,9 +317,13 @@ class JournalSessions:
     to others.
 
     Args:
+        storage: Where the objects are kept; None for `FileStorage()`.
         lease_s: How long the sessions of a process that died on another machine stay with it.
         encryption: Where the keys are with which the contents are encrypted, such as `LocalKeys("keys")`
             (`docs/guides/sessions/encryption.md`).
+
+    Attributes:
+        wakes: True: sessions here are woken for work that they owe.
     """
 
     wakes = True
@@ -349,6 +374,9 @@ class JournalSessionManager:
     """One session in a storage: pass it to `Agent(session_manager=...)`.
 
     The same id opens the same conversation again, in this process or the next, on this machine or another.
+
+    Args:
+        session_id: The id of the session.
 
     Raises:
         Invalid: For a bad id. Correct the argument.

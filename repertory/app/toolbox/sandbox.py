@@ -79,6 +79,12 @@ class Sandbox(ABC):
     ) -> Output:
         """Run a command of a shell.
 
+        Args:
+            command: The command, for a POSIX shell.
+            timeout: Seconds until it is stopped; None for no limit.
+            cwd: The folder where it starts; None for the sandbox's own.
+            env: Environment variables besides those of the sandbox.
+
         Raises:
             CommandTimeout: With what was written until then. Allow more time, or run less.
             CommandFailed: When nothing could be run. Read its output.
@@ -98,6 +104,13 @@ class Sandbox(ABC):
         """Run code by the interpreter with this command. Errors: as `execute_streaming`. An interpreter that is not
         there ends with 127.
 
+        Args:
+            code: The source text.
+            language: The program that runs it, such as `python` or `bash`.
+            timeout: Seconds until it is stopped; None for no limit.
+            cwd: The folder where it starts; None for the sandbox's own.
+            env: Environment variables besides those of the sandbox.
+
         Raises:
             Invalid: For a language that is no plain name. Correct the argument.
         """
@@ -105,6 +118,9 @@ class Sandbox(ABC):
     @abstractmethod
     async def read_file(self, path: str) -> bytes:
         """A file.
+
+        Args:
+            path: The file or folder, within the sandbox.
 
         Raises:
             FileNotFoundError: Another `OSError`. Check the path.
@@ -114,6 +130,10 @@ class Sandbox(ABC):
     async def write_file(self, path: str, content: bytes) -> None:
         """Create or replace a file, and make the folders above it.
 
+        Args:
+            path: The file or folder, within the sandbox.
+            content: The bytes.
+
         Raises:
             OSError: If the sandbox cannot run it. Read its message.
         """
@@ -121,6 +141,9 @@ class Sandbox(ABC):
     @abstractmethod
     async def remove_file(self, path: str) -> None:
         """Delete one file.
+
+        Args:
+            path: The file or folder, within the sandbox.
 
         Raises:
             FileNotFoundError: If there is no such file. Check the path.
@@ -130,6 +153,9 @@ class Sandbox(ABC):
     @abstractmethod
     async def list_files(self, path: str) -> list[FileInfo]:
         """The entries of a folder, by name.
+
+        Args:
+            path: The file or folder, within the sandbox.
 
         Raises:
             FileNotFoundError: If there is no such folder. Check the path.
@@ -143,7 +169,14 @@ class Sandbox(ABC):
     def execute(
         self, command: str, *, timeout: float | None = None, cwd: str | None = None, env: Env | None = None
     ) -> Coroutine[object, object, ExecutionResult]:
-        """How a command of a shell ended. Errors: those of `execute_streaming`."""
+        """How a command of a shell ended. Errors: those of `execute_streaming`.
+
+        Args:
+            command: The command, for a POSIX shell.
+            timeout: Seconds until it is stopped; None for no limit.
+            cwd: The folder where it starts; None for the sandbox's own.
+            env: Environment variables besides those of the sandbox.
+        """
         return _end_of(self.execute_streaming(command, timeout=timeout, cwd=cwd, env=env), "execute_streaming")
 
     def execute_code(
@@ -155,12 +188,24 @@ class Sandbox(ABC):
         cwd: str | None = None,
         env: Env | None = None,
     ) -> Coroutine[object, object, ExecutionResult]:
-        """How this code ended. Errors: those of `execute_code_streaming`."""
+        """How this code ended. Errors: those of `execute_code_streaming`.
+
+        Args:
+            code: The source text.
+            language: The program that runs it, such as `python` or `bash`.
+            timeout: Seconds until it is stopped; None for no limit.
+            cwd: The folder where it starts; None for the sandbox's own.
+            env: Environment variables besides those of the sandbox.
+        """
         output = self.execute_code_streaming(code, language, timeout=timeout, cwd=cwd, env=env)
         return _end_of(output, "execute_code_streaming")
 
     async def read_text(self, path: str, encoding: str = "utf-8") -> str:
         """A text file. Errors: those of `read_file`.
+
+        Args:
+            path: The file or folder, within the sandbox.
+            encoding: The encoding of the text.
 
         Raises:
             UnicodeDecodeError: If the file is not text in that encoding. Read it as bytes.
@@ -168,7 +213,13 @@ class Sandbox(ABC):
         return (await self.read_file(path)).decode(encoding)
 
     async def write_text(self, path: str, content: str, encoding: str = "utf-8") -> None:
-        """Create or replace a text file. Errors: those of `write_file`."""
+        """Create or replace a text file. Errors: those of `write_file`.
+
+        Args:
+            path: The file or folder, within the sandbox.
+            content: The text.
+            encoding: The encoding of the text.
+        """
         await self.write_file(path, content.encode(encoding))
 
 

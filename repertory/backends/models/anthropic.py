@@ -75,6 +75,16 @@ class AnthropicModel(SDKModel):
     Errors: nothing was sent). The SDK's own retries are off, so that the caller decides about retries. Cancellation:
     closing the stream early releases its connection.
 
+    Args:
+        client_args: Arguments for the client of the service's own package.
+        client: A client that you have made; Repertory does not close it.
+        connect_timeout_s: Seconds to open a connection.
+        read_timeout_s: Seconds without a byte of the answer.
+        config: The settings by name; `update_config` changes them.
+
+    Attributes:
+        AnthropicConfig: The type of the settings.
+
     Raises:
         Throttled: If the service asks for fewer requests. Call again later, less often.
         Unavailable: If the service or the store cannot be reached. Call again later.

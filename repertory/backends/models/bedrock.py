@@ -97,6 +97,18 @@ class BedrockModel(ProviderModel):
 
     Cancellation: closing the stream early releases its connection.
 
+    Args:
+        region_name: The AWS region; None for the one of the environment.
+        boto_session: A boto3 session, whose credentials count; None for those of the environment.
+        endpoint_url: Another address of the service, such as one of a test.
+        boto_client_config: A botocore `Config` for the client.
+        connect_timeout_s: Seconds to open a connection.
+        read_timeout_s: Seconds without a byte of the answer.
+        config: The settings by name; `update_config` changes them.
+
+    Attributes:
+        BedrockConfig: The type of the settings.
+
     Raises:
         Throttled: If the service asks for fewer requests. Call again later, less often.
         Unavailable: If the service or the store cannot be reached. Call again later.
@@ -148,7 +160,16 @@ class BedrockModel(ProviderModel):
         tool_choice: Mapping[str, Any] | None = None,
         dynamic_trailing_blocks: int = 0,
     ) -> dict[str, Any]:
-        """The parameters that Converse would be called with, cache points and guardrail included."""
+        """The parameters that Converse would be called with, cache points and guardrail included.
+
+        Args:
+            messages: The messages, oldest first.
+            tool_specs: The tools that the model may use.
+            system_prompt_content: The system prompt as content blocks, in place of `system_prompt`.
+            tool_choice: Which tool the model has to use; None leaves it to the model.
+            dynamic_trailing_blocks: How many of the last content blocks change with each call, so that no cache point
+                stands behind them.
+        """
         options = {
             "system_prompt_content": system_prompt_content,
             "tool_choice": tool_choice,
@@ -158,6 +179,9 @@ class BedrockModel(ProviderModel):
 
     def convert_non_streaming_to_streaming(self, response: Mapping[str, Any]) -> Iterator[StreamEvent]:
         """An answer of Converse as the events that ConverseStream would have sent.
+
+        Args:
+            response: The answer of Converse.
 
         Raises:
             ModelFailed: For one without a message. Read its cause, and call again.

@@ -44,7 +44,12 @@ class CacheConfig:
 
 @dataclass
 class CacheToolsConfig:
-    """The cache point after the tools."""
+    """The cache point after the tools.
+
+    Args:
+        type: The kind of cache point.
+        ttl: How long the cache lasts, such as `5m` or `1h`; None for the service's time.
+    """
 
     type: str = "default"
     ttl: str | None = None

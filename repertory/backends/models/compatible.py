@@ -86,6 +86,16 @@ class MistralModel(CompatibleModel):
     """A model on Mistral's service, through Chat Completions. Building one connects to nothing.
 
     The key is `api_key`, else `MISTRAL_API_KEY`. Connections, errors and cancellation are those of `OpenAIModel`.
+
+    Args:
+        api_key: The key; None for `$MISTRAL_API_KEY`.
+        client_args: Arguments for the client of the service's own package.
+        connect_timeout_s: Seconds to open a connection.
+        read_timeout_s: Seconds without a byte of the answer.
+        config: The settings by name; `update_config` changes them.
+
+    Attributes:
+        MistralConfig: The type of the settings.
     """
 
     MistralConfig = MistralConfig
@@ -181,6 +191,15 @@ class LlamaAPIModel(CompatibleModel):
 
     The key comes from `client_args`, else from `LLAMA_API_KEY`. Connections, errors and cancellation are those of
     `OpenAIModel`. Meta has announced the end of this service.
+
+    Args:
+        client_args: Arguments for the client of the service's own package.
+        connect_timeout_s: Seconds to open a connection.
+        read_timeout_s: Seconds without a byte of the answer.
+        config: The settings by name; `update_config` changes them.
+
+    Attributes:
+        LlamaConfig: The type of the settings.
     """
 
     LlamaConfig = LlamaAPIConfig
@@ -242,6 +261,16 @@ class LlamaCppModel(CompatibleModel):
 
     Connections, errors and cancellation are those of `OpenAIModel`. Images and sound are sent, for models that take
     them.
+
+    Args:
+        timeout: Seconds of an answer, or of connecting and reading; in place of the two below.
+        client_args: Arguments for the client of the service's own package.
+        connect_timeout_s: Seconds to open a connection.
+        read_timeout_s: Seconds without a byte of the answer.
+        config: The settings by name; `update_config` changes them.
+
+    Attributes:
+        LlamaCppConfig: The type of the settings.
     """
 
     LlamaCppConfig = LlamaCppConfig
@@ -342,6 +371,16 @@ class WriterModel(CompatibleModel):
 
     The key comes from `client_args`, else from `WRITER_API_KEY`. Connections, errors and cancellation are those of
     `OpenAIModel`.
+
+    Args:
+        client_args: Arguments for the client of the service's own package.
+        client: A client that you have made; Repertory does not close it.
+        connect_timeout_s: Seconds to open a connection.
+        read_timeout_s: Seconds without a byte of the answer.
+        config: The settings by name; `update_config` changes them.
+
+    Attributes:
+        WriterConfig: The type of the settings.
     """
 
     WriterConfig = WriterConfig

@@ -71,7 +71,12 @@ class BedrockEmbedder(_ServiceEmbedder):
         """Make one.
 
         Args:
+            model_id: The embedding model.
             dimensions: 256, 512 or 1024.
+            region_name: The AWS region; None for the one of the environment.
+            boto_session: A boto3 session, whose credentials count; None for those of the environment.
+            boto_client_config: A botocore `Config` for the client.
+            endpoint_url: Another address of the service, such as one of a test.
         """
         if dimensions not in _DIMENSIONS:
             raise Invalid("dimensions is 256, 512 or 1024", got=dimensions)
@@ -84,7 +89,11 @@ class BedrockEmbedder(_ServiceEmbedder):
         super().__init__(model_id, dimensions, aws_clients(_BEDROCK, settings))
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """A vector for each text, in order. All or none. Errors: see the class."""
+        """A vector for each text, in order. All or none. Errors: see the class.
+
+        Args:
+            texts: The texts, in the order of the vectors.
+        """
         found: dict[int, Sequence[float]] = {}
         failed: list[Exception] = []
         limit = anyio.Semaphore(REQUESTS_MAX)
@@ -149,6 +158,7 @@ class OpenAIEmbedder(_ServiceEmbedder):
         """Make one.
 
         Args:
+            model_id: The embedding model.
             dimensions: The length of a vector, which the service is asked for.
             client_args: Arguments of `openai.AsyncOpenAI`.
             client: Your own such client, used as it is and never closed.
@@ -158,7 +168,11 @@ class OpenAIEmbedder(_ServiceEmbedder):
         super().__init__(model_id, dimensions, sdk_clients(_OPENAI, ClientSettings(client, dict(client_args or {}))))
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """A vector for each text, in order, by one request. Errors: see the class."""
+        """A vector for each text, in order, by one request. Errors: see the class.
+
+        Args:
+            texts: The texts, in the order of the vectors.
+        """
 
         async def call() -> Any:
             embeddings = (await self._clients.get()).embeddings

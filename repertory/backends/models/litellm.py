@@ -63,6 +63,14 @@ class LiteLLMModel(ProviderModel):
 
     Cancellation: closing the stream early releases its connection.
 
+    Args:
+        client_args: Arguments for the client of the service's own package.
+        read_timeout_s: Seconds without a byte of the answer.
+        config: The settings by name; `update_config` changes them.
+
+    Attributes:
+        LiteLLMConfig: The type of the settings.
+
     Raises:
         Throttled: If the service asks for fewer requests. Call again later, less often.
         Unavailable: If the service or the store cannot be reached. Call again later.

@@ -95,6 +95,9 @@ class OllamaModel(ProviderModel):
 
     Errors: nothing was sent). Cancellation: closing the stream early releases its connection.
 
+    Attributes:
+        OllamaConfig: The type of the settings.
+
     Raises:
         Throttled: If the service asks for fewer requests. Call again later, less often.
         Unavailable: If the service or the store cannot be reached. Call again later.
@@ -126,6 +129,11 @@ class OllamaModel(ProviderModel):
 
         Args:
             host: The server's address; else `OLLAMA_HOST`, else this machine.
+            ollama_client_args: Another word for `client_args`.
+            client_args: Arguments for the client of the service's own package.
+            connect_timeout_s: Seconds to open a connection.
+            read_timeout_s: Seconds without a byte of the answer.
+            config: The settings by name; `update_config` changes them.
         """
         need(OLLAMA)
         self.host = host

@@ -54,6 +54,16 @@ class OpenAIResponsesModel(SDKModel):
 
     The key comes from `client_args`, else from `OPENAI_API_KEY`; a server given by its URL needs none. Connections,
     errors and cancellation are those of `OpenAIModel`. The service is asked to store nothing (`store`).
+
+    Args:
+        client_args: Arguments for the client of the service's own package.
+        client: A client that you have made; Repertory does not close it.
+        connect_timeout_s: Seconds to open a connection.
+        read_timeout_s: Seconds without a byte of the answer.
+        config: The settings by name; `update_config` changes them.
+
+    Attributes:
+        OpenAIResponsesConfig: The type of the settings.
     """
 
     OpenAIResponsesConfig = OpenAIResponsesConfig

@@ -71,6 +71,18 @@ class SageMakerAIModel(ProviderModel):
     from several event loops; each loop has its own connections, released by `aclose` in that loop.
 
     Errors and cancellation are those of `BedrockModel`. `update_config` changes the endpoint's settings.
+
+    Args:
+        payload_config: Settings of each request, such as `max_tokens`.
+        boto_session: A boto3 session, whose credentials count; None for those of the environment.
+        boto_client_config: A botocore `Config` for the client.
+        endpoint_url: Another address of the service, such as one of a test.
+        connect_timeout_s: Seconds to open a connection.
+        read_timeout_s: Seconds without a byte of the answer.
+
+    Attributes:
+        SageMakerAIEndpointConfig: The type of the endpoint's settings.
+        SageMakerAIPayloadSchema: The type of the request's settings.
     """
 
     SageMakerAIEndpointConfig = SageMakerAIEndpointConfig

@@ -42,6 +42,12 @@ class ScriptedModel(Model):
 
     Errors: what a reply says. A stream that is closed early has used its reply up.
 
+    Args:
+        replies: The answers in order: texts, content blocks, errors to raise, or functions that return one of these.
+        delay_s: Seconds before each event of the stream.
+        chunk: Characters of each piece of a text; None sends it whole.
+        loop: True repeats the last answer when all are used up.
+
     Raises:
         LimitReached: When the replies are used up and `loop` is off.
         Invalid: For a reply that is none of the kinds above. Correct the argument.

@@ -24,6 +24,10 @@ _OBJECT: Final = msgspec.json.Decoder(dict[str, object])
 class PeerTls:
     """Paths of PEM files; each is read once, when the wire is made. Both sides show a certificate that `ca` has signed,
     and nothing else is checked: no name and no address, since peers move. So give that CA to peers alone.
+
+    Args:
+        certificate: The path of the certificate, as PEM.
+        ca: The path of the authority's certificate, as PEM.
     """
 
     certificate: str

@@ -114,6 +114,7 @@ class FolderQueue:
     full, others hold the folder), `Failed` (no right to it), `Invalid` (no folder, closed).
 
     Args:
+        folder: The folder.
         lease_s: How long a worker that lives, but says nothing, has a job; that of a dead one goes back at once.
     """
 
@@ -160,11 +161,20 @@ class FolderQueue:
         await self.aclose()
 
     async def send(self, job: TurnJob) -> None:
-        """Keep a job; it is on disk on return. Cancelled, it may be kept. Errors: see the class."""
+        """Keep a job; it is on disk on return. Cancelled, it may be kept. Errors: see the class.
+
+        Args:
+            job: The job.
+        """
         await self._locked(partial(self._put, job_text(job).encode(), job.not_before))
 
     async def receive(self, limit: int, wait_s: float) -> Sequence[Delivery]:
-        """At most `limit` jobs, after waiting for the first one for `wait_s` at most. Cancelled, nobody has them."""
+        """At most `limit` jobs, after waiting for the first one for `wait_s` at most. Cancelled, nobody has them.
+
+        Args:
+            limit: The most that is returned.
+            wait_s: Seconds to wait for the first job.
+        """
         until = anyio.current_time() + wait_s
         pause_s, longest_s = _PAUSES_S
         while True:
@@ -182,11 +192,20 @@ class FolderQueue:
             pause_s = min(2 * pause_s, longest_s)
 
     async def extend(self, deliveries: Sequence[Delivery]) -> None:
-        """Have these for `lease_s` from now on."""
+        """Have these for `lease_s` from now on.
+
+        Args:
+            deliveries: The jobs that this worker still holds.
+        """
         await self._in_thread(partial(self._touch, deliveries))
 
     async def settle(self, delivery: Delivery, verdict: JobVerdict) -> bool:
-        """Forget the job, give it back, or set it aside. False if somebody else has it meanwhile, or it is gone."""
+        """Forget the job, give it back, or set it aside. False if somebody else has it meanwhile, or it is gone.
+
+        Args:
+            delivery: The job as it was received.
+            verdict: What becomes of the job.
+        """
         return await self._locked(partial(self._carry_out, delivery, verdict))
 
     async def counts(self) -> QueueCounts:
@@ -199,7 +218,11 @@ class FolderQueue:
         return await self._in_thread(count)
 
     async def set_aside(self, limit: int) -> Sequence[JobSetAside]:
-        """At most so many jobs that were set aside, in the order of their names."""
+        """At most so many jobs that were set aside, in the order of their names.
+
+        Args:
+            limit: The most that is returned.
+        """
 
         def look() -> list[JobSetAside]:
             files = sorted(self._files(SET_ASIDE))[:limit]
@@ -208,7 +231,11 @@ class FolderQueue:
         return await self._in_thread(look)
 
     async def retry(self, job_id: str) -> bool:
-        """Put a job that was set aside back, under its name. False if there is none of this id."""
+        """Put a job that was set aside back, under its name. False if there is none of this id.
+
+        Args:
+            job_id: The id of the job.
+        """
         return await self._locked(partial(self._put_back, job_id))
 
     async def aclose(self) -> None:

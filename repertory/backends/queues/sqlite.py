@@ -59,6 +59,7 @@ class SQLiteQueue:
     (no queue, closed), `Corrupt` (damaged).
 
     Args:
+        path: The database file.
         lease_s: How long a worker has a job without saying that it lives.
         busy_timeout_s: How long to wait while other processes write.
     """
@@ -99,12 +100,21 @@ class SQLiteQueue:
         await self.aclose()
 
     async def send(self, job: TurnJob) -> None:
-        """Keep a job; it is on disk on return. Cancelled, it may be kept. Errors: see the class."""
+        """Keep a job; it is on disk on return. Cancelled, it may be kept. Errors: see the class.
+
+        Args:
+            job: The job.
+        """
         text = job_text(job).encode()
         await self._change(lambda table: table.put(job, text), lasting=True)
 
     async def receive(self, limit: int, wait_s: float) -> Sequence[Delivery]:
-        """At most `limit` jobs, after waiting for the first one for `wait_s` at most. Cancelled, nobody has them."""
+        """At most `limit` jobs, after waiting for the first one for `wait_s` at most. Cancelled, nobody has them.
+
+        Args:
+            limit: The most that is returned.
+            wait_s: Seconds to wait for the first job.
+        """
         until = anyio.current_time() + wait_s
         pause_s, longest_s = _PAUSES_S
         while True:
@@ -118,12 +128,21 @@ class SQLiteQueue:
             pause_s = min(2 * pause_s, longest_s)
 
     async def extend(self, deliveries: Sequence[Delivery]) -> None:
-        """Have these for `lease_s` from now on."""
+        """Have these for `lease_s` from now on.
+
+        Args:
+            deliveries: The jobs that this worker still holds.
+        """
         keys = [(self._lease_s, int(each.id), each.claim) for each in deliveries]
         await self._change(lambda table: table.extend(keys))
 
     async def settle(self, delivery: Delivery, verdict: JobVerdict) -> bool:
-        """Forget the job, give it back, or set it aside. False if somebody else has it meanwhile, or it is gone."""
+        """Forget the job, give it back, or set it aside. False if somebody else has it meanwhile, or it is gone.
+
+        Args:
+            delivery: The job as it was received.
+            verdict: What becomes of the job.
+        """
         return await self._change(lambda table: table.settle(int(delivery.id), delivery.claim, verdict))
 
     async def counts(self) -> QueueCounts:
@@ -131,11 +150,19 @@ class SQLiteQueue:
         return await self._thread.run(lambda: self._opened().counts())
 
     async def set_aside(self, limit: int) -> Sequence[JobSetAside]:
-        """At most so many jobs that were set aside, the oldest first."""
+        """At most so many jobs that were set aside, the oldest first.
+
+        Args:
+            limit: The most that is returned.
+        """
         return await self._thread.run(lambda: self._opened().aside(limit))
 
     async def retry(self, job_id: str) -> bool:
-        """Put a job that was set aside back, behind the others of its session. False if there is none of this id."""
+        """Put a job that was set aside back, behind the others of its session. False if there is none of this id.
+
+        Args:
+            job_id: The id of the job.
+        """
         return await self._change(lambda table: table.retry(job_id), lasting=True)
 
     async def aclose(self) -> None:

@@ -61,6 +61,12 @@ class SQSQueue:
     `Invalid` (no credentials, no region, no place for what is set aside).
 
     Args:
+        queue_url: The queue's address.
+        aside_queue_url: The address of the queue for jobs that were set aside; None for none.
+        region_name: The AWS region; None for the one of the environment.
+        endpoint_url: Another address of the service, such as one of a test.
+        boto_session: A boto3 session, whose credentials count; None for those of the environment.
+        boto_client_config: A botocore `Config` for the client.
         lease_s: How long a worker has a job without saying that it lives, up to 12 hours.
     """
 
@@ -121,6 +127,9 @@ class SQSQueue:
         """Keep a job. `not_before` may be 15 minutes ahead in a standard queue, and nothing in a FIFO one; a worker
         gives back what comes too early. Cancelled, it may be kept. Errors: see the class.
 
+        Args:
+            job: The job.
+
         Raises:
             TooLarge: For a value above the bound. Give a smaller value, or raise the bound.
         """
@@ -137,6 +146,10 @@ class SQSQueue:
 
         Cancelled, it ends when the request has ended, since what SQS gives to a request that was broken off is hidden
         for `lease_s`; nobody has what came.
+
+        Args:
+            limit: The most that is returned.
+            wait_s: Seconds to wait for the first job.
         """
         await self._aside_place()
         request = {
@@ -157,11 +170,20 @@ class SQSQueue:
         return taken
 
     async def extend(self, deliveries: Sequence[Delivery]) -> None:
-        """Have these for `lease_s` from now on."""
+        """Have these for `lease_s` from now on.
+
+        Args:
+            deliveries: The jobs that this worker still holds.
+        """
         await self._hide(deliveries, round(self._lease_s))
 
     async def settle(self, delivery: Delivery, verdict: JobVerdict) -> bool:
-        """Forget the job, give it back, or set it aside. False if its receipt is not valid any more."""
+        """Forget the job, give it back, or set it aside. False if its receipt is not valid any more.
+
+        Args:
+            delivery: The job as it was received.
+            verdict: What becomes of the job.
+        """
         receipt = {"ReceiptHandle": delivery.claim}
         try:
             match verdict:
@@ -189,7 +211,11 @@ class SQSQueue:
         )
 
     async def set_aside(self, limit: int) -> Sequence[JobSetAside]:
-        """At most so many jobs that were set aside, as far as twenty requests find them."""
+        """At most so many jobs that were set aside, as far as twenty requests find them.
+
+        Args:
+            limit: The most that is returned.
+        """
         found: dict[str, JobSetAside] = {}
         async with aclosing(self._looked_at()) as messages:
             async for message in messages:
@@ -199,7 +225,11 @@ class SQSQueue:
         return list(found.values())[:limit]
 
     async def retry(self, job_id: str) -> bool:
-        """Send a job that was set aside once more. False if twenty requests have not found it."""
+        """Send a job that was set aside once more. False if twenty requests have not found it.
+
+        Args:
+            job_id: The id of the job.
+        """
         async with aclosing(self._looked_at()) as messages:
             async for message in messages:
                 if message["MessageId"] == job_id:

@@ -61,7 +61,14 @@ def tool(
     signature.
 
     Args:
+        func: The function or method.
+        name: The tool's name; None for the function's.
+        description: What it does, in words for the model; None for the docstring.
+        inputSchema: The schema that the model sees, in place of the one made of the signature.
+        context: The name of one more parameter that gets the `ToolContext`; True for none beside `tool_context`.
         timeout_s: Seconds one attempt may take.
+        idempotent: True if it may run again after a crash.
+        effects: False if running it changes nothing, so that its start need not be stored first.
 
     Raises:
         TypeError: For other objects and for parameters that a model cannot name. Correct the call.

@@ -20,7 +20,14 @@ Score = bool | int | float | str | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedTurn:
-    """One line of a file of results."""
+    """One line of a file of results.
+
+    Args:
+        agent: The id of the agent.
+        turn: The position of the turn.
+        prompt: What the turn began with.
+        stop_reason: Why the replay ended; None when it failed.
+    """
 
     session: str
     """The recorded session."""
@@ -77,7 +84,20 @@ def row_key(row: ReplayedTurn) -> tuple[str, str, int, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantSummary:
-    """The sums over all turns of one variant. Recorded figures are those of the same turns."""
+    """The sums over all turns of one variant. Recorded figures are those of the same turns.
+
+    Args:
+        variant: The name of the variant.
+        turns: How many turns were replayed.
+        answered: How many of them have an answer.
+        errors: How many of them failed.
+        recorded_tokens: The tokens as recorded.
+        tokens: The tokens of the replays.
+        recorded_cost: The cost as recorded; None without a price.
+        cost: The cost of the replays; None without a price.
+        lasted_s: Seconds of the replays; None when unknown.
+        score_errors: How often a scorer failed.
+    """
 
     variant: str
     turns: int

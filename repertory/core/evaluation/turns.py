@@ -148,7 +148,11 @@ def seen_tools(turns: Sequence[RecordedTurn]) -> dict[str, set[str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnOutcome:
-    """What was answered in a turn, as it stands in a result."""
+    """What was answered in a turn, as it stands in a result.
+
+    Args:
+        output_tokens: The tokens of the answer; None when unknown.
+    """
 
     text: str
     """The text of the last answer."""
@@ -192,7 +196,13 @@ def _latencies(answers: Sequence[Message]) -> Iterator[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPrice:
-    """What a million tokens cost, in whatever currency the table of prices is in."""
+    """What a million tokens cost, in whatever currency the table of prices is in.
+
+    Args:
+        input: The price of a million input tokens.
+        output: The price of a million output tokens.
+        cache_write: The price of a million input tokens that are written to the cache; None: as `input`.
+    """
 
     input: float
     output: float
@@ -201,7 +211,11 @@ class TokenPrice:
     cache_write: float | None = None
 
     def of(self, usages: Sequence[Mapping[str, object]]) -> float:
-        """The cost of these model calls. Cached tokens count beside the input tokens, as providers report them."""
+        """The cost of these model calls. Cached tokens count beside the input tokens, as providers report them.
+
+        Args:
+            usages: The tokens of each call.
+        """
         total = 0.0
         for usage in usages:
             total += self.input * _count(usage, "inputTokens") + self.output * _count(usage, "outputTokens")

@@ -47,7 +47,12 @@ _TEXT_SHOWN_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class ExtractionResult:
-    """A fact worth remembering. The store keeps `metadata` with it."""
+    """A fact worth remembering. The store keeps `metadata` with it.
+
+    Args:
+        content: The text to remember.
+        metadata: Values that the entry carries, as JSON.
+    """
 
     content: str
     metadata: EntryMetadata | None = None

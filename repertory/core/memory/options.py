@@ -68,6 +68,7 @@ class MemorySearchOptions(SearchOptions):
     """Options of a manager's search.
 
     Args:
+        max_search_results: The most entries; None for the store's number.
         stores: The names of the stores to search; None for all.
     """
 
@@ -79,6 +80,7 @@ class MemoryAddOptions(Options):
     """Options of a manager's write.
 
     Args:
+        metadata: Values that the entry carries, as JSON.
         stores: The names of the stores to write to; None for all that are writable.
     """
 
@@ -88,7 +90,12 @@ class MemoryAddOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryToolConfig(Options):
-    """Name and description of one of the manager's tools; None for its defaults."""
+    """Name and description of one of the manager's tools; None for its defaults.
+
+    Args:
+        name: The tool's name; None for the default.
+        description: The tool's description; None for the default.
+    """
 
     name: str | None = None
     description: str | None = None
@@ -99,6 +106,8 @@ class MemoryAddToolConfig(MemoryToolConfig):
     """The tool that writes.
 
     Args:
+        name: Its name.
+        description: What it does, in words for a model.
         stores: The stores that it may write to, as names or objects; None for all that have an `add`.
         wait_for_writes: True if the model waits for the stores and learns of failures; else it is told at once that the
             write was accepted, and the write survives a crash.
@@ -113,6 +122,9 @@ class AddMessagesContext(Options):
     """The origin of what a store is given.
 
     For `add_messages`, and for an `add` that takes a parameter named `context`.
+
+    Args:
+        agent_id: The id of the agent in its session.
     """
 
     sequence_numbers: Sequence[int] | None = None
@@ -143,6 +155,7 @@ class MemoryEntry:
     """An entry of a memory store.
 
     Args:
+        content: The text.
         store_name: The store; a `MemoryManager` fills it in.
         metadata: The store's own, such as ids, times and scores.
     """
@@ -159,6 +172,9 @@ KINDS = tuple(ContentBlock.__annotations__)
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryMessageFilter(Options):
     """The kinds of content blocks to leave out: `text`, `toolUse`, `toolResult`, `image` and so on.
+
+    Args:
+        exclude: The kinds of content blocks that are left out.
 
     Raises:
         Invalid: For unknown kinds. Correct the argument.

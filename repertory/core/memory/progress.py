@@ -279,7 +279,11 @@ class StoreFlush(NamedTuple):
     """Why, when something is parked."""
 
     def and_also(self, other: StoreFlush) -> StoreFlush:
-        """The sum of two conversations."""
+        """The sum of two conversations.
+
+        Args:
+            other: Another one of the same store.
+        """
         return StoreFlush(self.landed + other.landed, self.parked + other.parked, self.error or other.error)
 
 

@@ -33,7 +33,15 @@ NO_USAGE: Usage = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}
 
 
 class Status(Enum):
-    """The progress of a node or a run."""
+    """The progress of a node or a run.
+
+    Attributes:
+        PENDING: It has not begun.
+        EXECUTING: It runs.
+        COMPLETED: It ended with a result.
+        FAILED: It ended with an error.
+        INTERRUPTED: It waits for a person.
+    """
 
     PENDING = "pending"
     DISPATCHED = "dispatched"
@@ -54,7 +62,12 @@ def _no_metrics() -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """The result of one node. `str(result)` is its text."""
+    """The result of one node. `str(result)` is its text.
+
+    Args:
+        status: How the node ended.
+        accumulated_metrics: `latencyMs`, the milliseconds of its model calls.
+    """
 
     result: AgentResult | MultiAgentResult | Exception
     """The error, if the node failed."""
@@ -104,6 +117,9 @@ class NodeResult:
     def from_dict(cls, data: Mapping[str, Json]) -> NodeResult:
         """The result that `to_dict` gave.
 
+        Args:
+            data: What the method that is its opposite returned.
+
         Raises:
             Corrupt: For anything else. Repair it, or restore a copy.
         """
@@ -115,6 +131,9 @@ class NodeResult:
     @classmethod
     def from_record(cls, data: Mapping[str, Json]) -> NodeResult:
         """The result that `to_record` gave, or a document holds.
+
+        Args:
+            data: What the method that is its opposite returned.
 
         Raises:
             Corrupt: For anything else. Repair it, or restore a copy.
@@ -144,7 +163,14 @@ class NodeResult:
 
 @dataclass(frozen=True, slots=True)
 class MultiAgentResult:
-    """The end of a run, or where it waits. `str(result)` is each node's text, with its name."""
+    """The end of a run, or where it waits. `str(result)` is each node's text, with its name.
+
+    Args:
+        status: How the run ended, or `interrupted` while it waits.
+        accumulated_usage: The tokens of all nodes.
+        accumulated_metrics: `latencyMs`, the milliseconds of all model calls.
+        execution_count: The number of agents' turns in the run.
+    """
 
     status: Status = Status.PENDING
     results: Mapping[str, NodeResult] = field(default_factory=dict[str, NodeResult])
@@ -180,6 +206,9 @@ class MultiAgentResult:
         """The result that `to_dict` gave. A nested run's result is a `MultiAgentResult`, and nodes have no executor.
         Unknown keys are passed over.
 
+        Args:
+            data: What the method that is its opposite returned.
+
         Raises:
             Corrupt: For anything else. Repair it, or restore a copy.
         """
@@ -193,7 +222,11 @@ class MultiAgentResult:
         return {}
 
     def with_own(self, fields: Mapping[str, Json]) -> Self:
-        """This result, with what `own_fields` gave; for `from_dict`. Errors: those in `MALFORMED`."""
+        """This result, with what `own_fields` gave; for `from_dict`. Errors: those in `MALFORMED`.
+
+        Args:
+            fields: What `own_fields` gave.
+        """
         del fields
         return self
 

@@ -30,7 +30,11 @@ _FILE = re.compile(r"snapshot_(.+)\.json")
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLocation:
-    """The owner of snapshots: one agent in one session, or one orchestrator."""
+    """The owner of snapshots: one agent in one session, or one orchestrator.
+
+    Args:
+        session_id: The id of the session.
+    """
 
     session_id: str
     scope: str
@@ -40,7 +44,11 @@ class SnapshotLocation:
 
     @classmethod
     def of(cls, session_id: str, journal: str) -> SnapshotLocation:
-        """The owner of the journal with that name."""
+        """The owner of the journal with that name.
+
+        Args:
+            session_id: The id of the session.
+        """
         orchestrator = orchestrator_in(journal)
         if orchestrator is None:
             return cls(session_id, AGENT_SCOPE, journal)
@@ -54,7 +62,11 @@ class SnapshotLocation:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotManifest:
-    """The state of an agent's numbered snapshots."""
+    """The state of an agent's numbered snapshots.
+
+    Args:
+        schema_version: The version of the layout.
+    """
 
     schema_version: str = "1.0"
     next_snapshot_id: str = "1"

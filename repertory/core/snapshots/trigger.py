@@ -61,6 +61,10 @@ class SnapshotEvery:
 
     `turns` counts the session's turns; without a snapshot, `seconds` count from the session's start.
 
+    Args:
+        turns: A snapshot after every so many turns of the session; None does not count turns.
+        seconds: A snapshot so many seconds after the last one; None does not look at the time.
+
     Raises:
         Invalid: For an argument that is not allowed. Correct the argument.
     """
@@ -80,6 +84,7 @@ class SnapshotEvery:
         """True if a snapshot is due.
 
         Args:
+            turn_count: How many turns the session has had.
             passed_s: Seconds since the last one, or since the session's start.
         """
         by_turns = self.turns is not None and turn_count % self.turns == 0

@@ -136,7 +136,11 @@ def check_count(value: object, name: str, of: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowPlan:
-    """What to hide and what to shorten. Positions count from the first shown message. The history itself stays."""
+    """What to hide and what to shorten. Positions count from the first shown message. The history itself stays.
+
+    Args:
+        reason: Why the view changes, for the record.
+    """
 
     drop: int = 0
     """Messages to hide at the front; pinned ones among them stay shown."""

@@ -30,27 +30,51 @@ class SnapshotStorage(Protocol):
     ) -> Awaitable[None] | None:
         """Store a snapshot; it replaces one with the same id. With `is_latest`, store it as the latest one (whose id is
         0).
+
+        Args:
+            location: Whose snapshot it is.
+            snapshot_id: The id of the snapshot; None for the latest.
+            is_latest: True if it replaces the latest snapshot.
+            snapshot: The snapshot, as `save_snapshot` gave it.
         """
         ...
 
     def load_snapshot(
         self, *, location: SnapshotLocation, snapshot_id: str | None = None
     ) -> Awaitable[dict[str, Any] | None] | dict[str, Any] | None:
-        """The snapshot of that id; without an id, the latest one. None when there is none."""
+        """The snapshot of that id; without an id, the latest one. None when there is none.
+
+        Args:
+            location: Whose snapshot it is.
+            snapshot_id: The id of the snapshot; None for the latest.
+        """
         ...
 
     def list_snapshot_ids(self, *, location: SnapshotLocation) -> Awaitable[Sequence[str]] | Sequence[str]:
-        """The ids of all snapshots but the latest."""
+        """The ids of all snapshots but the latest.
+
+        Args:
+            location: Whose snapshot it is.
+        """
         ...
 
     def load_manifest(
         self, *, location: SnapshotLocation
     ) -> Awaitable[SnapshotManifest | None] | SnapshotManifest | None:
-        """The last saved manifest; None, or a new manifest, when none was saved."""
+        """The last saved manifest; None, or a new manifest, when none was saved.
+
+        Args:
+            location: Whose snapshot it is.
+        """
         ...
 
     def save_manifest(self, *, location: SnapshotLocation, manifest: SnapshotManifest) -> Awaitable[None] | None:
-        """Store the manifest."""
+        """Store the manifest.
+
+        Args:
+            location: Whose snapshot it is.
+            manifest: The manifest.
+        """
         ...
 
 

@@ -225,7 +225,11 @@ _RESERVED = "history"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A label to give to a position."""
+    """A label to give to a position.
+
+    Args:
+        metadata: Values of your own, as JSON.
+    """
 
     label: str
     """What `rewind`, `fork` and `diff` accept as a position. Of several marks with one label, the latest counts."""
