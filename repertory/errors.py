@@ -214,7 +214,7 @@ class WebFetchError(HttpRequestError, ValueError):
 
 
 class ModelStreamBroken(Unavailable, EventLoopException):
-    """The model stopped in the middle of an answer. What had arrived is discarded; call again."""
+    """The model stopped in the middle of an answer. Repertory discards what had arrived. Call again."""
 
 
 class Throttled(Retryable):
@@ -252,7 +252,7 @@ class AlreadyExists(Conflict, SessionException):
 
 
 class PreconditionFailed(Conflict, SessionException):
-    """The stored version is not the one that the write expected. Read again, then decide."""
+    """The stored version differs from the version that the write expected. Read again, then decide."""
 
 
 class LeaseLost(Conflict, SessionException):

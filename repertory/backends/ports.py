@@ -54,7 +54,7 @@ class Model(SdkModelMembers, ABC):
     ends without `messageStop` is broken, never a short answer.
 
     Cancellation: closing the iterator must release the connection. Source: Bedrock `ConverseStream`, and the model
-    interface of the SDK whose users we serve.
+    interface of the Strands Agents SDK.
 
     Raises:
         Throttled: If the service asks for fewer requests. Call again later, less often.
@@ -151,7 +151,7 @@ class AgentMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext(MayDefer):
-    """What a running tool is told about its call. `ToolContext[X]` is the same type.
+    """A running tool knows its call by this object. `ToolContext[X]` is the same type.
 
     Args:
         tool_use: The tool use: its id, the name of the tool, and its input.

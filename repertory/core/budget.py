@@ -39,6 +39,7 @@ class Spent(NamedTuple):
 
         Args:
             usage: The tokens of the call.
+            cost: The cost of the call, in the unit of the prices.
         """
         return Spent(
             self.input_tokens + usage["inputTokens"],

@@ -74,7 +74,7 @@ class DeferredTool:
     on_expiry: OnExpiry = "tell"
 
     def is_over(self, now: float) -> bool:
-        """Whether it has expired.
+        """True if it has expired.
 
         Args:
             now: Epoch seconds.

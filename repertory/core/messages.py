@@ -167,6 +167,7 @@ class ToolSpec(TypedDict):
 
 
 Messages: TypeAlias = list[Message]
+"""A conversation: messages, oldest first."""
 
 
 class InterruptResponse(TypedDict):
@@ -191,6 +192,7 @@ Prompt: TypeAlias = str | Sequence[ContentBlock] | Sequence[Message] | Sequence[
 message.
 """
 AgentInput: TypeAlias = Prompt
+"""The types of a prompt: a text, content blocks, messages, answers to interrupts, or None."""
 
 
 NO_ANSWER_TEXT = "(This message was not answered: the turn ended early.)"

@@ -314,9 +314,9 @@ class AgentResult:
         return f"{neutral_markdown(str(self))}\n\n{table(head, [row])}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as JSON, in the form of the SDK whose users we serve: `type`, `message`, `stop_reason` and
-        `checkpoint`, bytes in marked base64. What else there is has keys of its own: `metrics`, `structured_output`,
-        `state`, `interrupts`, `replayed`. What JSON cannot hold is left out.
+        """The result as JSON, in the form of the Strands Agents SDK: `type`, `message`, `stop_reason` and `checkpoint`,
+        bytes in marked base64. What else there is has keys of its own: `metrics`, `structured_output`, `state`,
+        `interrupts`, `replayed`. It leaves out what JSON cannot hold.
         """
         return written_whole(agent_fields(self, "whole"))
 

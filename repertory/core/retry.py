@@ -30,8 +30,8 @@ class ModelRetryStrategy:
     A throttled call waits as long as the provider asked for, else `initial_delay` seconds, doubling up to `max_delay`,
     with `max_attempts` attempts in all. Any other `Retryable` failure (unreachable, 5xx, a broken stream) starts at
     `transient_delay`, with `transient_attempts` attempts. Every wait is shortened at random by up to half, so that many
-    agents do not return at once; a wait that the provider asked for is lengthened instead. Source: names and throttling
-    defaults of the SDK whose users we serve; the rest is our decision.
+    agents do not return at once; a wait that the provider asked for is lengthened instead. The names and the defaults
+    for throttling are those of the Strands Agents SDK. The rest is a decision of Repertory.
 
     Args:
         max_attempts: Attempts of a throttled call in all.

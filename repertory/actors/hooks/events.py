@@ -107,7 +107,7 @@ class BeforeSnapshotEvent(HookEvent):
         agent: The agent.
         action: `save` or `load`.
         metadata: The caller's metadata for a new snapshot; add to it, or assign another.
-        snapshot: The one that is loaded.
+        snapshot: The snapshot that is loaded.
         source: The orchestrator, for an orchestrator's snapshot; `agent` is None then.
     """
 
@@ -468,6 +468,9 @@ class HookRegistry:
 
         Args:
             hook: A provider, or one callback.
+
+        Raises:
+            Invalid: For an object that is neither. Correct the argument.
         """
         if isinstance(hook, HookProvider):
             hook.register_hooks(self)
@@ -557,6 +560,9 @@ class HookRegistry:
 
         Args:
             event: The event.
+
+        Raises:
+            Invalid: For a callback that is async. Use `invoke_callbacks_async`.
         """
         if any(_is_asynchronous(callback) for callback in self.get_callbacks_for(event)):
             raise Invalid("use invoke_callbacks_async to invoke async callback", event=type(event).__name__)

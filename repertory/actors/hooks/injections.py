@@ -27,7 +27,7 @@ _log = logging.getLogger("repertory.injections")
 
 
 class InjectionContext:
-    """What an injection may look at.
+    """An injection may look at these values.
 
     Args:
         state: The agent's state.

@@ -127,7 +127,7 @@ class InvokeModelContext(_Context):
 
 @dataclass
 class InvokeModelResult:
-    """What output handlers of model calls get and return.
+    """Output handlers of model calls get and return this value.
 
     Args:
         result: The end of the call; see `ModelStopReason`.
@@ -145,7 +145,7 @@ class MiddlewareInterruptResult:
 
 @dataclass
 class ExecuteToolContext(_Context):
-    """One call of a tool. The tool use is a copy; its input is the one that the tool gets.
+    """One call of a tool. The tool use is a copy; the tool gets its input.
 
     Args:
         agent: The agent.
@@ -183,7 +183,7 @@ class ExecuteToolContext(_Context):
 
 @dataclass
 class ExecuteToolResult:
-    """What output handlers of tool calls get and return.
+    """Output handlers of tool calls get and return this value.
 
     Args:
         result: The end of the call; see `ToolResultEvent`.

@@ -670,6 +670,9 @@ class Agent(SdkAgentMembers):
             options: The options of `CallOptions`: `invocation_state`, `structured_output_model`, `limits`,
                 `idempotency_token`, `timeout_s`, `drop_interrupts`, `budget`, `busy`, `cancel_signal` and
                 `structured_output_prompt`.
+
+        Raises:
+            AgentBusy: With `busy="reject"` while another call runs. Call again when it is over.
         """
         if self._calls.running and (options.get("busy") or self._busy) == "reject":
             token = options.get("idempotency_token")

@@ -98,10 +98,10 @@ class ContextOffloader(Plugin):
     deleting the message removes the content with it.
 
     With a `storage` (`FileStorage`, `S3Storage`, `InMemoryStorage`, or your own `ContentStorage`), or else that of the
-    agent if it has one, the content is saved there before the preview is recorded, under session and agent, and the
-    history holds the preview alone. A content that cannot be saved is shown whole, and logged. It is deleted when no
-    preview of it was shown in so many model calls (`evict_after_cycles`, None for never), and by `erase`; redacting or
-    deleting a session does not delete it.
+    agent, the content is saved there first, under session and agent. Then the history holds the preview alone. A
+    content that cannot be saved is shown whole, and logged. It is deleted when no preview of it was shown in so many
+    model calls (`evict_after_cycles`, None for never), and by `erase`; redacting or deleting a session does not delete
+    it.
 
     `should_offload(tool_name, tokens)`, synchronous or not, decides for each large result; an exception means no.
     `include_retrieval_tool=False` leaves the tool out. One offloader may serve many agents; an agent has at most one.

@@ -248,6 +248,7 @@ class NullConversationManager(PlannedManager):
     """
 
     def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowPlan:
+        """It hides nothing: when the model has refused, the turn fails with its `ContextWindowOverflowException`."""
         del shown
         if budget.error is not None:
             raise budget.error
@@ -298,9 +299,11 @@ class SlidingWindowConversationManager(PlannedManager):
         """How many there were where no `Agent` counts them."""
 
     def manage(self, shown: Sequence[Message]) -> WindowPlan:
+        """The plan that keeps the newest `window_size` messages."""
         return self.settings.manage(shown)
 
     def manages_before_call(self, model_calls: int) -> bool:
+        """True before the model calls that `per_turn` names."""
         return self.settings.manages_before_call(model_calls)
 
     def _before_model_call(self, event: BeforeModelCallEvent) -> Awaitable[None] | None:
@@ -310,6 +313,7 @@ class SlidingWindowConversationManager(PlannedManager):
         return super()._before_model_call(event)
 
     def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> WindowPlan:
+        """The plan after the model refused: it shortens results first, then hides the oldest messages."""
         return self.settings.reduce(shown, budget)
 
 
@@ -318,7 +322,7 @@ class SummarizingConversationManager(PlannedManager):
 
     Args:
         summary_ratio: The share of the shown messages that goes into a summary, clamped to 0.1 to 0.8.
-        preserve_recent_messages: That many at the end are never summarised.
+        preserve_recent_messages: That many at the end are never summarized.
         summarization_agent: An `Agent` that writes the summaries, with its own model, tools and system prompt; the
             agent's own model (or its `aux_model`) when None.
         summarization_system_prompt: Instead of the default; not both.
@@ -364,6 +368,7 @@ class SummarizingConversationManager(PlannedManager):
         return True
 
     def reduce(self, shown: Sequence[Message], budget: WindowBudget) -> SummaryRequest | WindowPlan:
+        """The plan that replaces the oldest messages by a summary."""
         return self.settings.reduce(shown, budget)
 
 

@@ -248,7 +248,8 @@ class MCPClient:
         cwd: str | Path | None = None,
         **settings: Unpack[MCPClientSettings],
     ) -> MCPClient:
-        """A server started as a process. `env` is added to `PATH`, `HOME` and a few more, not to our environment.
+        """A server started as a process. `env` is added to `PATH`, `HOME` and a few more, not to the environment of
+        this process.
 
         Args:
             command: The program to start.
@@ -291,6 +292,7 @@ class MCPClient:
         Args:
             config: A file or a mapping in the form `{"mcpServers": {...}}`.
             prefix_with_server_name: For servers without a prefix.
+            continue_on_error: True leaves out servers whose entry is wrong, and logs them.
 
         Raises:
             FileNotFoundError: `json.JSONDecodeError`. Check the path.
@@ -529,6 +531,7 @@ class MCPClient:
             progress_callback: For this call; None for the client's.
             cancel_signal: Ends the call when it is set, however it had ended else; the server is told to stop, and the
                 result has `cancelled`.
+            name: The tool's name on the server.
 
         Raises:
             NotReady: When not open. Open it first.
@@ -573,6 +576,7 @@ class MCPClient:
             meta: Values for the server, as JSON.
             progress_callback: Called with the progress that the server tells.
             cancel_signal: Ends the call when any thread has set it.
+            name: The tool's name on the server.
         """
         self._opened()
         return blocking_host().run(
@@ -651,6 +655,7 @@ class MCPClient:
 
         Args:
             arguments: The arguments, by name.
+            name: The prompt's name.
         """
         return cast(
             "GetPromptResult", await self._query("prompts/get", {"name": name, "arguments": dict(arguments or {})})

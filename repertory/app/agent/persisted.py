@@ -66,7 +66,7 @@ class SnapshotSerializer(Protocol):
         ...
 
     def loads(self, data: bytes, /) -> Mapping[str, Any]:
-        """A snapshot equal to the one that `dumps` was given.
+        """A snapshot equal to the snapshot that `dumps` was given.
 
         Args:
             data: What `dumps` returned.

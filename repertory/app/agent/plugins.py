@@ -70,8 +70,8 @@ class Plugin:
 
     @property
     def hooks(self) -> list[Callable[..., Any]]:
-        """The marked callbacks, base classes first, in the order in which they were written. What is taken out of this
-        list before the plugin is given to an agent is not registered.
+        """The marked callbacks, base classes first, in the order in which they were written. A callback that you take
+        out of this list before an agent gets the plugin is not registered.
         """
         return kept_list(self, "hooks", marked_callbacks)
 

@@ -64,7 +64,7 @@ def asgi_app(
         authenticate: Tells who calls, see `Authenticate`; without it there is one tenant, and only requests that name
             this machine are answered, or one of `hosts` (`*` for any).
         limits: See `ServiceLimits`.
-        protocols: What is spoken besides our own API.
+        protocols: What is spoken besides Repertory's own API.
         cors: The origins of web pages that may call, such as `https://app.example.com`; none unless you name them.
         hosts: The names by which clients may call it; `*` allows all.
         memory: What `/v1/memory/search` searches; with `authenticate`, a function of the caller.

@@ -44,7 +44,9 @@ _LAST_WORD_S = 1.0
 
 
 class Caller(Struct, frozen=True):
-    """Who calls. Every caller of a tenant reaches the tenant's sessions, and no others."""
+    """The caller of a request, as `authenticate` knows it. Every caller of a tenant reaches the tenant's sessions, and
+    no others.
+    """
 
     tenant: str = ""
     """Empty: the sessions that have no tenant, such as those of a program on this machine."""
@@ -62,6 +64,9 @@ def bearer_tokens(tokens: Mapping[str, Caller]) -> Authenticate:
 
     Args:
         tokens: Secret to caller.
+
+    Raises:
+        Invalid: For a token of fewer than 16 characters. Choose a longer one.
     """
     known = [(secret.encode(), caller) for secret, caller in tokens.items()]
     if any(len(secret) < 16 for secret, _ in known):
@@ -137,8 +142,8 @@ class Service:
         self.leaving = True
 
     async def caller(self, request: HTTPConnection) -> Caller:
-        """Who makes the request. Errors: 403 or 421 where nobody is asked who they are, and the request may come from a
-        web page of others.
+        """The caller who makes the request. Errors: 403 or 421 where nobody is asked who they are, and the request may
+        come from a web page of others.
 
         Args:
             request: The request.
@@ -188,6 +193,8 @@ class Service:
 
         Args:
             session_id: The id that the caller uses.
+            caller: Who calls.
+            agent: The name of the agent.
 
         Raises:
             Problem: 404 for an unknown agent.
@@ -200,6 +207,7 @@ class Service:
 
         Args:
             session_id: The id that the caller uses.
+            caller: Who calls.
 
         Raises:
             Invalid: For what is no id. Correct the argument.
@@ -211,6 +219,7 @@ class Service:
 
         Args:
             stored: The id under which the session is stored.
+            caller: Who calls.
         """
         return public_id(caller.tenant, stored)
 
@@ -229,6 +238,9 @@ class Service:
     async def admitted(self, caller: Caller) -> AsyncGenerator[None]:
         """Count a request while the block runs, its answer included. Errors: 503 beyond those of the service, and when
         the runtime takes no calls.
+
+        Args:
+            caller: Who calls.
 
         Raises:
             Problem: 429 with `Retry-After` beyond the tenant's limits.
@@ -317,8 +329,8 @@ class Service:
         return AnsweredRequest(self, handler, render, admit=admit)
 
     def problem_of(self, error: BaseException, request: Request | None = None) -> Problem:
-        """The problem that an error is, told as much of as this service tells. What is not the caller's doing gets a
-        line in the log.
+        """The problem that an error is, told as much of as this service tells. The log gets a line for each failure
+        that is not the caller's doing.
 
         Args:
             error: The error.

@@ -183,8 +183,8 @@ class HostedSession:
     ) -> AsyncGenerator[TurnEvent]:
         """Run a turn and yield its events; see `Agent.stream_async`. Leaving it cancels the turn.
 
-        `token` names the turn, as `idempotency_token` does, for a reader that may lose its connection: each event then
-        has an `"offset"`, from which `attach` reads on, and a second call with the token reads the same turn from its
+        `token` names the turn, as `idempotency_token` does, for a reader that may lose its connection. Each event then
+        has an `"offset"`, from which `attach` reads on. A second call with the token reads the same turn from its
         beginning, or from the offset `after` on. A message of the answer is told when it is stored. With `detach=True`
         the turn goes on when its reader has left; a drain waits for it as for any other. Both need a token.
 
@@ -299,7 +299,11 @@ class HostedSession:
         return None if place is None else (await self._host.store_of(place)).call_box()
 
     async def make(self, posted: BoxedCall) -> None:
-        """Run the turn of a posted call. For the runtime. Errors: those of the turn."""
+        """Run the turn of a posted call. For the runtime. Errors: those of the turn.
+
+        Args:
+            posted: The turn that was posted.
+        """
         invocation = later.unboxed_call(posted, self.schema)
         if self._cluster is not None:
             self._cluster.check_for(posted)
@@ -339,7 +343,7 @@ class HostedSession:
         return self._host.session(spec, invocation.deadline)
 
     def is_of(self, host: Host) -> bool:
-        """Whether it is hosted there. For the runtime.
+        """True if it is hosted there. For the runtime.
 
         Args:
             host: The host to compare with.

@@ -88,7 +88,7 @@ _FIRST_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """How a runtime takes part among those that share its sessions.
+    """A runtime with `peers` shares its sessions with other runtimes.
 
     Args:
         listen: Where it answers the others, `host:port` (port 0: any), or `unix:` and a path. None: a socket of its own

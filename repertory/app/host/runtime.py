@@ -74,15 +74,17 @@ class Runtime:
         memory: The default for agents without a memory manager: a memory manager, or its stores.
         idle_timeout_s: How long a session without a message keeps its actors.
         drain_timeout_s: How long shutting down may take in all.
-        on_fatal: What to do when the actors cannot be restarted any more: `raise` out of the block; `signal`, which
-            sends this process SIGTERM, for servers that would otherwise go on answering without them; or a function of
-            the error.
+        on_fatal: What happens when the actors cannot be restarted any more. `raise` raises out of the block. `signal`
+            sends this process SIGTERM, for servers that would go on answering without them. A function gets the error.
         patience: How long calls wait for a store that cannot be written, and how many records may wait with them.
         wakes_max: How many sessions are woken at the same time for work that they owe and nobody waits for, such as a
             turn whose process was killed; 0 leaves that to other processes (`docs/guides/sessions/owed-work.md`).
         peers: Share the sessions with other runtimes, in other processes or on other machines, so that each of them
             answers for every session (`docs/guides/services/scaling.md`).
         wall: Returns the time in epoch seconds. Tests replace it.
+
+    Raises:
+        Invalid: For bad settings. Correct the argument.
     """
 
     def __init__(
@@ -327,8 +329,8 @@ class Runtime:
         status: ToolStatus = "success",
         start_turn: bool = True,
     ) -> bool:
-        """`HostedSession.complete_tool` of the agent of this name, for those who have names alone, such as a webhook.
-        Errors: those of `HostedSession.complete_tool`.
+        """`HostedSession.complete_tool` of the agent of this name, for a program that has names alone, such as a
+        webhook. Errors: those of `HostedSession.complete_tool`.
 
         Args:
             session_id: The id of the session.
@@ -336,6 +338,7 @@ class Runtime:
             result: The result.
             status: `success` or `error`.
             start_turn: False leaves the result to the next turn.
+            agent: The agent's name in the runtime.
 
         Raises:
             NotFound: If this runtime has no such agent. Check the name.

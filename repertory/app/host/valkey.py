@@ -28,7 +28,7 @@ class Valkey:
 
     Args:
         url: `valkey://USER:PASSWORD@HOST:PORT/DATABASE`, or `valkeys://` for TLS; `redis://` and `rediss://` are the
-            same. What is not plain in user and password stands as `%` and two digits. The password stands in no name,
+            same. Other characters of user and password stand as `%` and two digits. The password stands in no name,
             message or log of this package.
         prefix: What all keys begin with.
         tls: How certificates are checked; without it, as the system does.

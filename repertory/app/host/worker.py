@@ -83,10 +83,11 @@ class WorkerStats:
 class Worker:
     """Takes jobs from a queue while a runtime lives, a turn for each.
 
-    A job is finished when its answer is durable, and its token lets the turn happen once: a job that is given twice
-    gets the answer of its first turn, and one whose turn was cut off goes on where that was. What fails and may succeed
-    later comes back, after 1 s and twice as long each time, up to 5 minutes; what cannot succeed, what is no job, and
-    what has failed `tries` times is set aside with the reason. `core/queue_jobs.py` decides.
+    A job is finished when its answer is durable, and its token lets the turn happen once. A job that is given twice
+    gets the answer of its first turn. A job whose turn was cut off goes on where that was. A job that fails and may
+    succeed later comes back after 1 s, and then after twice as long each time, up to 5 minutes. A job that cannot
+    succeed or has failed `tries` times is set aside with the reason, and so is what is no job. `core/queue_jobs.py`
+    decides.
 
     It may be called again for the same job, if the process ends in between; what it raises for a result counts as a
     failed try.

@@ -79,7 +79,8 @@ class BedrockKnowledgeBaseConfig(Options):
     """The metadata key that holds an entry's scope; `namespace` when None."""
     runtime_client: Any = None
     """A boto3 client of `bedrock-agent-runtime`, whose credentials, region and endpoint are used for searches. Requests
-    go through our own clients."""
+    go through Repertory's own clients.
+    """
     agent_client: Any = None
     """The same for `bedrock-agent`, which is used for writes."""
     region_name: str | None = None

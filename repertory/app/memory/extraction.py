@@ -63,7 +63,8 @@ Triggers: TypeAlias = "ExtractionTrigger | Sequence[ExtractionTrigger]"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExtractionConfig(Options):
-    """How a store gets memories from messages. Works as attributes and as a mapping; None means the default.
+    """An extraction makes memories of messages for a store. Works as attributes and as a mapping; None means the
+    default.
 
     Args:
         trigger: One trigger or several, of which any may fire; by default every five turns.
@@ -138,8 +139,9 @@ class ExtractionTrigger(ABC):
     name: str = "custom"
     """The name in the log."""
     every: int | None = None
-    """How many turns there are between two extractions; None when only `fire` starts one. Turns are counted in the
-    journal, so the count goes on after a restart."""
+    """The turns between two extractions; None when only `fire` starts one. Turns are counted in the journal, so the
+    count goes on after a restart.
+    """
 
     @abstractmethod
     def attach(self, context: ExtractionTriggerContext) -> None:

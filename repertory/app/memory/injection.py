@@ -58,8 +58,8 @@ class MemoryInjectionConfig(Options):
         max_entries: Of all stores together.
         query: A function of the `InjectionContext` that returns the query; None or an empty text for no search.
         format: A function of an `InjectionFormatContext` that returns the text to show, and has to escape the entries.
-        timeout_s: How long a model call waits for each store at most, in seconds, counted from the start of its search;
-            a store that failed to answer five turns in a row is asked by one turn in four.
+        timeout_s: The most seconds that a model call waits for a store, from the start of its search. A store that
+            failed five turns in a row is asked by one turn in four.
         max_tokens: The approximate size of all entries together.
     """
 

@@ -171,6 +171,7 @@ class MemoryManager(Plugin):
             query: What to look for, in words.
             results: The most entries of each store; None for its own number.
             agent: The agent for which it searches; None for none.
+            stores: The stores to search.
 
         Raises:
             Unavailable: When all have failed. Call again later.
@@ -268,6 +269,7 @@ class MemoryManager(Plugin):
             contents: The texts.
             key: What tells this write from others, so that it is done once.
             agent: The agent.
+            stores: The stores to write to.
 
         Raises:
             AggregateMemoryError: With the number of failed writes. Read its errors, one for each store.
@@ -287,6 +289,7 @@ class MemoryManager(Plugin):
             agent: The agent.
             contents: The texts.
             key: What tells this write from others, so that it is done once.
+            stores: The stores to write to.
 
         Raises:
             LimitReached: When too many wait.

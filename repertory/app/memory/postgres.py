@@ -24,6 +24,9 @@ class PostgresMemoryStore(PostgresMemory):
     See `PostgresMemory` for its methods. Errors of the constructor: `Invalid` for a bad name, scope, connection string
     or schema; `ImportError` without the extra `postgres`, or with an embedder without numpy. Nothing is opened or
     created before it is needed.
+
+    Raises:
+        Invalid: For a scope that is no id, and for less than one connection. Correct the argument.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ ProgressUnit: TypeAlias = Literal["sessions", "records", "lines"]
 
 @dataclass(frozen=True, slots=True)
 class OperationProgress:
-    """How far an operation has come. `done` never falls, and is `total` at the end of an operation that succeeded.
+    """The progress of an operation. `done` never falls, and is `total` at the end of an operation that succeeded.
 
     Args:
         done: How much is done.

@@ -105,7 +105,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredAnswer:
-    """What a scorer is given.
+    """A scorer gets these values.
 
     Args:
         prompt: What the turn began with.
@@ -134,7 +134,7 @@ Scorer: TypeAlias = "Callable[[ScoredAnswer], Score | Awaitable[Score]]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayProgress:
-    """How far a replay has got.
+    """The progress of a replay.
 
     Args:
         done: How many rows there are.
@@ -222,9 +222,9 @@ async def replay(
 ) -> Evaluation:
     """Answer the turns of a stored session again, and compare.
 
-    Every turn that begins with a prompt is answered anew by each variant, from the conversation as it was before that
-    prompt: all turns, those that begin next after the positions or labels `at`, or the `last` ones. Nothing is written
-    to the session; each answer is a session of its own in `scratch`. At most `concurrency` turns run at a time.
+    Each variant answers the turns that begin with a prompt, from the conversation as it was before that prompt. `at`
+    and `last` choose some of them. Nothing is written to the session; each answer is a session of its own in `scratch`.
+    At most `concurrency` turns run at a time.
 
     A tool that is called with a name and an input of the recorded turn answers what it answered then. `tools` decides
     about other calls; only `live` lets a tool run, with its effects.
@@ -242,7 +242,7 @@ async def replay(
         at: The turns that begin next after these positions or labels; empty for all.
         last: Only so many turns, the latest; None for all.
         agent: The id of the agent in the session; None for its only one, or `default`.
-        tools: What becomes of a tool call that the recorded turn does not have. `recorded` tells the model so, `refuse`
+        tools: The rule for a tool call that the recorded turn does not have. `recorded` tells the model so, `refuse`
             also gives the row an error, and `live` runs the tool.
         concurrency: How many turns are replayed at the same time.
         out: A file of results, one JSON object per line, written as they come. The same call goes on where an earlier

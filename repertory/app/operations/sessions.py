@@ -243,6 +243,7 @@ class Sessions:
             agent: The id of the agent in the session; None for its only one, or `default`.
             takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
                 with `SessionBusy`.
+            marks: The marks.
         """
         made = self._made()
         return await self._on(lambda store: marking.mark(store, session_id, marks, agent, made, takeover=takeover))
@@ -305,6 +306,9 @@ class Sessions:
             session_id: The session; None for all.
             hits_max: The most hits.
             progress: Called with an `OperationProgress`, in the event loop.
+
+        Raises:
+            Invalid: For `hits_max` below 1. Correct the argument.
         """
         if hits_max < 1:
             raise Invalid("hits_max is at least 1", got=hits_max)
@@ -394,6 +398,9 @@ class Sessions:
             takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
                 with `SessionBusy`.
             progress: Called with an `OperationProgress`, in the event loop.
+
+        Raises:
+            Invalid: If the other place is the same and so is the id. Give a new id.
         """
         name = new_id if new_id is not None else session_id
         if to.key == self._place.key and name == session_id:
@@ -471,7 +478,7 @@ class Sessions:
         )
 
     async def drop_summary(self, session_id: str, *, agent: str | None = None, takeover: bool = False) -> RewindReport:
-        """Show the messages behind a summary again. A summarising manager writes a new one when it is time.
+        """Show the messages behind a summary again. A summarizing manager writes a new one when it is time.
 
         Nothing is destroyed, and rewinding to the position before (`was`) shows the summary again.
 
@@ -630,6 +637,9 @@ class Sessions:
             ttl: Seconds or a `timedelta` since the session was last changed.
             dry_run: True changes nothing, and reports what would change.
             progress: Called with an `OperationProgress`, in the event loop.
+
+        Raises:
+            Invalid: For a negative time. Correct the argument.
         """
         seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
         if not seconds >= 0:

@@ -123,7 +123,7 @@ class GraphEdge:
             raise Invalid("a condition is a plain function that gives True or False", edge=str(self), got=condition)
 
     def should_traverse(self, state: GraphState, *, invocation_state: dict[str, Any]) -> bool:
-        """Whether the condition holds.
+        """True if the condition holds.
 
         Args:
             state: The state of the run.

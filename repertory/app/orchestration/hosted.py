@@ -43,6 +43,9 @@ class HostedOrchestrator(Generic[Result]):
         name: Its name in the runtime.
         make: Called with a session id; makes its graph or swarm.
         sessions: The place of its sessions; None for memory.
+
+    Raises:
+        Invalid: For a name that is not an id, and for what is no function. Correct the argument.
     """
 
     def __init__(
@@ -147,7 +150,7 @@ class OrchestratorSession(Generic[Result]):
         """Work on a task, or resume the unfinished run; see `Graph.invoke_async`.
 
         Args:
-            task: What the nodes work on. None goes on with the unfinished run.
+            task: The prompt for the nodes. None goes on with the unfinished run.
             invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
             options: The options of `RunOptions`.
         """
@@ -161,7 +164,7 @@ class OrchestratorSession(Generic[Result]):
         """The same with its events; see `Graph.stream_async`.
 
         Args:
-            task: What the nodes work on. None goes on with the unfinished run.
+            task: The prompt for the nodes. None goes on with the unfinished run.
             invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
             options: The options of `RunOptions`.
         """

@@ -83,8 +83,9 @@ class RunOptions(TypedDict, total=False):
     idempotency_token: str | None
     """Names the run: a second call with the same token resumes it, or returns its result again."""
     resume: bool | None
-    """What to do with an unfinished run. True resumes it, whatever the task; False abandons it and begins another. None
-    resumes it when there is no task or the same one, and refuses another task with `RunUnfinished`."""
+    """It decides about an unfinished run. True resumes it, whatever the task; False abandons it and begins another.
+    None resumes it when there is no task or the same one, and refuses another task with `RunUnfinished`.
+    """
     timeout_s: float | None
     """Seconds for the whole call. Then it returns with status `interrupted` and reason `limit_time`; the run can be
     resumed."""
@@ -115,7 +116,7 @@ class MultiAgentBase(ABC):
         """Work on the task, or resume it.
 
         Args:
-            task: What the nodes work on. None goes on with the unfinished run.
+            task: The prompt for the nodes. None goes on with the unfinished run.
             invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
             options: The options of `RunOptions`.
         """
@@ -126,7 +127,7 @@ class MultiAgentBase(ABC):
         """`invoke_async` from sync code. `values` are further ones of the invocation state; that is deprecated.
 
         Args:
-            task: What the nodes work on. None goes on with the unfinished run.
+            task: The prompt for the nodes. None goes on with the unfinished run.
             invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
             values: Further values of the invocation state; deprecated.
         """
@@ -140,7 +141,7 @@ class MultiAgentBase(ABC):
         """`invoke_async` with its events; the last event holds the result.
 
         Args:
-            task: What the nodes work on. None goes on with the unfinished run.
+            task: The prompt for the nodes. None goes on with the unfinished run.
             invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
             options: The options of `RunOptions`.
         """

@@ -165,7 +165,11 @@ class GoalLoop(Plugin):
         self._runs: WeakKeyDictionary[Any, _Run] = WeakKeyDictionary()
 
     def init_agent(self, agent: Any) -> None:
-        """Register the hooks."""
+        """Register the hooks.
+
+        Raises:
+            Invalid: If the agent has another goal loop. Give it one.
+        """
         if _LOOPS.setdefault(agent, self) is not self:
             raise Invalid("only one GoalLoop is supported per agent: another is already attached", name=self.name)
         agent.add_hook(self._begin, BeforeInvocationEvent)
@@ -174,7 +178,7 @@ class GoalLoop(Plugin):
             agent.add_hook(self._forget, BeforeModelCallEvent)
 
     def last_result(self, agent: Any) -> GoalResult | None:
-        """How this agent's last call ended; None before the first and while one runs.
+        """The end of this agent's last call; None before the first and while one runs.
 
         Args:
             agent: The agent.

@@ -30,7 +30,7 @@ _ABANDON_S = 1.0
 
 @dataclass
 class ClassifierResult:
-    """Whether a person has to allow a tool use. `reason` is shown to the person.
+    """The answer of a classifier: a person has to allow a tool use, or not. `reason` is shown to the person.
 
     Args:
         requires_human_in_the_loop: True if a person has to decide.

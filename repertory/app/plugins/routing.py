@@ -89,7 +89,7 @@ class RoutingAttempt:
 
 @dataclass(frozen=True)
 class RoutingContext:
-    """What a strategy is told. Messages, system prompt and tool specs are copies.
+    """A strategy is told these values. Messages, system prompt and tool specs are copies.
 
     Args:
         messages: The messages, oldest first.
@@ -249,6 +249,9 @@ class _Choice(Struct):
 class ModelRouter(Plugin):
     """Several models for one agent: `Agent(model=ModelRouter([first, second]))`. May be shared by agents.
 
+    Args:
+        models: The candidates: models, or `RoutingCandidate`s that describe them.
+
     Attributes:
         name: The plugin's name.
     """
@@ -298,6 +301,11 @@ class ModelRouter(Plugin):
         return first.default_model if isinstance(first, ModelRouter) else first
 
     def init_agent(self, agent: Any) -> None:
+        """Register the middleware that chooses the model of each call.
+
+        Args:
+            agent: The agent.
+        """
         agent.add_hook(self._begin, BeforeInvocationEvent)
         agent.add_middleware(InvokeModelStage.Input, self._choose)
         agent.add_middleware(InvokeModelStage, self._go_on)

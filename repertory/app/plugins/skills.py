@@ -240,7 +240,11 @@ class AgentSkills(Plugin):
         return list(self._skills.values())
 
     def set_available_skills(self, skills: SkillSources) -> None:
-        """Replace all skills; agents see the new ones from their next call on. Read as in the constructor."""
+        """Replace all skills; agents see the new ones from their next call on. Read as in the constructor.
+
+        Args:
+            skills: A source or a list of sources, as for the constructor.
+        """
         self._sources = list(skills) if isinstance(skills, list | tuple) else [skills]
         self._skills: dict[str, Skill] | None = None
         if all(isinstance(source, Skill) for source in self._sources) or not inside_event_loop():

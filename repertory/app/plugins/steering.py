@@ -159,6 +159,7 @@ class LedgerProvider(SteeringContextProvider):
     """Both of them: the tool uses, with input, time, status and result."""
 
     def context_providers(self, **kwargs: Any) -> Sequence[SteeringContextCallback[Any]]:
+        """The two callbacks that write the ledger."""
         return [LedgerBeforeToolCall(), LedgerAfterToolCall()]
 
 
@@ -428,7 +429,7 @@ class LLMSteeringHandler(SteeringHandler):
         self.model = model
 
     async def steer_before_tool(self, *, agent: Any, tool_use: ToolUse, **kwargs: Any) -> Any:
-        """What the model decides. Errors: those of the model.
+        """Ask the model, and return its decision. Errors: those of the model.
 
         Raises:
             StructuredOutputException: When it decides nothing. Ask again, or loosen the type.

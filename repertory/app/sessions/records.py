@@ -87,7 +87,7 @@ class SessionAgent(_StoredRecord):
 
     @property
     def internal_state(self) -> dict[str, Any]:
-        """Data for our own use: the repository has to store it with the record."""
+        """Data for Repertory's own use: the repository has to store it with the record."""
         return self._internal_state
 
     def initialize_internal_state(self, agent: Any) -> None:

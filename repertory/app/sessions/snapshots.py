@@ -285,6 +285,7 @@ class SnapshotSessionManager(SnapshotsByHand):
         Raises:
             SessionBusy: While a call works, those of the storage. Call again later, or let the other process release
                 it.
+            NotFound: If nothing is stored of the agent. Call it first.
         """
         from repertory.app.operations.reading import commit_rows, opening_of, owned  # loaded when used
 

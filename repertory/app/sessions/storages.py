@@ -126,7 +126,9 @@ class S3Storage(StoredBytes):
     boto_session: Any = field(default=None, kw_only=True, repr=False)
     """A boto3 session, whose credentials and region are used."""
     client: Any = field(default=None, kw_only=True, repr=False)
-    """A boto3 client of S3, whose credentials, region and endpoint are used. Requests go through our own clients."""
+    """A boto3 client of S3, whose credentials, region and endpoint are used. Requests go through Repertory's own
+    clients.
+    """
     endpoint_url: str | None = field(default=None, kw_only=True, repr=False)
     """The URL of a service that speaks S3's protocol, or of a VPC endpoint."""
     kms_key_id: str | None = field(default=None, kw_only=True)
@@ -324,6 +326,9 @@ class JournalSessions:
 
     Attributes:
         wakes: True: sessions here are woken for work that they owe.
+
+    Raises:
+        Invalid: For `lease_s` below 1. Correct the argument.
     """
 
     wakes = True

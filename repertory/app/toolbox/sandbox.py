@@ -169,7 +169,7 @@ class Sandbox(ABC):
     def execute(
         self, command: str, *, timeout: float | None = None, cwd: str | None = None, env: Env | None = None
     ) -> Coroutine[object, object, ExecutionResult]:
-        """How a command of a shell ended. Errors: those of `execute_streaming`.
+        """Run a command of a shell, and wait for its end. Errors: those of `execute_streaming`.
 
         Args:
             command: The command, for a POSIX shell.
@@ -188,7 +188,7 @@ class Sandbox(ABC):
         cwd: str | None = None,
         env: Env | None = None,
     ) -> Coroutine[object, object, ExecutionResult]:
-        """How this code ended. Errors: those of `execute_code_streaming`.
+        """Run this code, and wait for its end. Errors: those of `execute_code_streaming`.
 
         Args:
             code: The source text.

@@ -23,7 +23,7 @@ _RETENTIONS = frozenset(("in_memory", "24h"))
 
 @dataclass
 class CacheConfig:
-    """What a provider is asked to cache.
+    """A cache configuration asks a provider to cache what stays the same.
 
     A provider that lacks a feature ignores its field, as docs/guides/agents/models.md says.
     """

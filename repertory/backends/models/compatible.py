@@ -131,7 +131,7 @@ class MistralModel(CompatibleModel):
         super().__init__(None, arguments, connect_timeout_s, read_timeout_s, config)
 
     def update_config(self, **settings: Any) -> None:
-        """Change settings for later calls. `TypeError` names the ones that do not exist."""
+        """Change settings for later calls. `TypeError` names the settings that do not exist."""
         for name in ("temperature", "top_p"):
             value = settings.get(name)
             if value is not None and not 0 <= value <= 1:

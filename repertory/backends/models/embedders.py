@@ -56,6 +56,7 @@ class BedrockEmbedder(_ServiceEmbedder):
         Throttled: If the service asks for fewer requests. Call again later, less often.
         Unavailable: If the service or the store cannot be reached. Call again later.
         ModelFailed: If the model failed. Read its cause, and call again.
+        Invalid: For dimensions other than 256, 512 and 1024. Correct the argument.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class OpenAIEmbedder(_ServiceEmbedder):
         Unavailable: If the service or the store cannot be reached. Call again later.
         ModelFailed: If the model failed. Read its cause, and call again.
         ContextWindowOverflowException: If the conversation is too long for the model. Shorten it.
+        Invalid: For a number of dimensions that is not positive. Correct the argument.
     """
 
     def __init__(
@@ -172,6 +174,9 @@ class OpenAIEmbedder(_ServiceEmbedder):
 
         Args:
             texts: The texts, in the order of the vectors.
+
+        Raises:
+            ModelFailed: If the service answers with other vectors than asked for. Read its message.
         """
 
         async def call() -> Any:

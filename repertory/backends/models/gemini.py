@@ -128,7 +128,7 @@ class GeminiModel(ProviderModel):
         super().__init__({}, config, LoopClients(connect))
 
     def update_config(self, **settings: Any) -> None:
-        """Change settings for later calls. `TypeError` names the ones that do not exist."""
+        """Change settings for later calls. `TypeError` names the settings that do not exist."""
         for made in settings.get("gemini_tools") or ():
             if getattr(made, "function_declarations", None):
                 msg = "gemini_tools are tools that the service runs itself; give functions to Agent(tools=...)"

@@ -116,6 +116,9 @@ class FolderQueue:
     Args:
         folder: The folder.
         lease_s: How long a worker that lives, but says nothing, has a job; that of a dead one goes back at once.
+
+    Raises:
+        Invalid: For `lease_s` that is not positive. Correct the argument.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, lease_s: float = 30.0) -> None:
@@ -209,7 +212,7 @@ class FolderQueue:
         return await self._locked(partial(self._carry_out, delivery, verdict))
 
     async def counts(self) -> QueueCounts:
-        """How many jobs there are."""
+        """The numbers of jobs."""
 
         def count() -> QueueCounts:
             waiting, taken, aside = (len(list(self._files(part))) for part in (NEW, TAKEN, SET_ASIDE))
@@ -239,7 +242,7 @@ class FolderQueue:
         return await self._locked(partial(self._put_back, job_id))
 
     async def aclose(self) -> None:
-        """Close files. What it has not settled goes back when somebody looks next."""
+        """Close files. Jobs that it has not settled go back when a worker looks next."""
         if not self._closed:
             self._closed = True
             await run_in_thread(self._let_all_go)

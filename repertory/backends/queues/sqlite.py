@@ -62,6 +62,9 @@ class SQLiteQueue:
         path: The database file.
         lease_s: How long a worker has a job without saying that it lives.
         busy_timeout_s: How long to wait while other processes write.
+
+    Raises:
+        Invalid: For `lease_s` that is not positive. Correct the argument.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, lease_s: float = 30.0, busy_timeout_s: float = 5.0) -> None:
@@ -146,7 +149,7 @@ class SQLiteQueue:
         return await self._change(lambda table: table.settle(int(delivery.id), delivery.claim, verdict))
 
     async def counts(self) -> QueueCounts:
-        """How many jobs there are."""
+        """The numbers of jobs."""
         return await self._thread.run(lambda: self._opened().counts())
 
     async def set_aside(self, limit: int) -> Sequence[JobSetAside]:

@@ -47,7 +47,7 @@ class SQSQueue:
     """A queue in SQS, standard or FIFO, which must exist. Building one connects to nothing.
 
     A FIFO queue gives the jobs of a session one at a time and in the order in which they were sent, also after
-    failures, and takes the same session, agent and token once within five minutes; a standard one promises neither.
+    failures. It takes the same session, agent and token once within five minutes. A standard queue promises neither.
     What is set aside goes to the queue of `aside_queue_url`, else to the dead letter queue of the redrive policy: a
     worker needs one of the two. Messages that SQS itself moves there, by `maxReceiveCount`, are listed without a
     reason.
@@ -68,6 +68,9 @@ class SQSQueue:
         boto_session: A boto3 session, whose credentials count; None for those of the environment.
         boto_client_config: A botocore `Config` for the client.
         lease_s: How long a worker has a job without saying that it lives, up to 12 hours.
+
+    Raises:
+        Invalid: For what is no URL, and for `lease_s` outside 1 to 43,200. Correct the argument.
     """
 
     def __init__(

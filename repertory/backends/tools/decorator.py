@@ -56,8 +56,8 @@ def tool(
     Types and docstring become the JSON schema when it is first needed. Parameters named `agent` or `tool_context`, and
     those annotated `ToolContext`, are filled in by the runtime and hidden from the model; `context="name"` names one
     more, `context=True` none (`tool_context` is filled in anyway). `effects=False`: running it changes nothing, so its
-    start need not be durable first. `idempotent=True`: after a crash it may simply run again. `inputSchema` replaces
-    the schema that the model sees (with or without its outer `{"json": ...}`); the input is still checked against the
+    start need not be durable first. `idempotent=True`: after a crash it may run again. `inputSchema` replaces the
+    schema that the model sees (with or without its outer `{"json": ...}`); the input is still checked against the
     signature.
 
     Args:

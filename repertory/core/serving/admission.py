@@ -14,7 +14,7 @@ from repertory.errors import Invalid
 
 
 class ServiceLimits(Struct, frozen=True, kw_only=True):
-    """What a service takes at most.
+    """The bounds of a service.
 
     Raises:
         Invalid: For values that are no bounds. Correct the argument.
@@ -31,7 +31,7 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
     burst: int = 100
     """Requests that one tenant may make at once when it made none for a while."""
     tenants_remembered: int = 10_000
-    """Tenants whose rate is known at the same time; beyond that, the one that was idle longest starts afresh."""
+    """Tenants whose rate is known at the same time; beyond that, the tenant that was idle longest starts afresh."""
 
     def __post_init__(self) -> None:
         for name in ("body_bytes", "concurrent", "concurrent_in_all", "burst", "tenants_remembered"):

@@ -48,6 +48,7 @@ class SnapshotLocation:
 
         Args:
             session_id: The id of the session.
+            journal: The id of the journal, which is that of an agent, a graph or a swarm.
         """
         orchestrator = orchestrator_in(journal)
         if orchestrator is None:

@@ -136,7 +136,8 @@ def check_count(value: object, name: str, of: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowPlan:
-    """What to hide and what to shorten. Positions count from the first shown message. The history itself stays.
+    """A plan hides messages, shortens others, or asks for a summary. Positions count from the first shown message. The
+    history itself stays.
 
     Args:
         reason: Why the view changes, for the record.
@@ -176,13 +177,13 @@ class WindowBudget:
     window: int | None = None
     """The model's window in tokens; None when unknown."""
     error: ContextWindowOverflowException | None = None
-    """The model has just refused for length: a plan that hides nothing fails the turn."""
+    """True after the model refused for length: a plan that hides nothing fails the turn."""
     full: bool = False
     """The threshold of `proactive_compression` is reached. A plan that hides nothing is fine."""
     beside: int | None = None
     """About how many tokens the system prompt and the tools take; None when unknown."""
     unsummarised: bool = False
-    """Summaries no longer help: there were many, or the smallest pieces were too long for the summarising model."""
+    """Summaries no longer help: there were many, or the smallest pieces were too long for the summarizing model."""
     least: int = 0
     """About how many tokens to remove at least. A plan that removes fewer is applied, and the manager is asked again as
     long as it finds something.
