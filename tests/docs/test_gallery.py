@@ -5,19 +5,25 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from examples.nightly_worker.reports import Settings
 from tests.docs.markdown import blocks, prose
 from tests.docs.running import environment
+from tests.docs.test_site import CHROMIUM
 from tests.source_tree import ROOT
 
 GALLERY = sorted(readme.parent for readme in (ROOT / "examples").glob("*/README.md"))
@@ -163,3 +169,80 @@ def test_the_nightly_worker_ends_at_sigterm_and_leaves_its_timers(tmp_path: Path
 def test_the_nightly_worker_keeps_the_time_of_its_zone(now: str, night: str) -> None:
     settings = Settings.of({"NIGHTLY_WORKER_AT": "03:00", "NIGHTLY_WORKER_ZONE": "Europe/Berlin"})
     assert settings.next_night(datetime.fromisoformat(now)).isoformat("T", "minutes") == night
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def asked(url: str, body: dict[str, Any] | None = None, *headers: str) -> Any:
+    """The JSON of an answer, as soon as the server is there."""
+    data = [] if body is None else ["-d", json.dumps(body), "-H", "Content-Type: application/json"]
+    more = [part for header in headers for part in ("-H", header)]
+    patience = ["--silent", "--retry", "40", "--retry-delay", "1", "--retry-connrefused"]
+    done = subprocess.run(["curl", *patience, *data, *more, url], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+CHAT = "/v1/agents/chat/sessions/ada"
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(120)
+def test_two_servers_of_the_chat_service_start_together_and_one_answers_when_the_other_is_killed(
+    tmp_path: Path,
+) -> None:
+    ports = [free_port(), free_port()]
+    urls = [f"http://127.0.0.1:{port}{CHAT}" for port in ports]
+    with (
+        started(tmp_path, "examples.chat_service", "--port", str(ports[0])) as one,
+        started(tmp_path, "examples.chat_service", "--port", str(ports[1])) as two,
+    ):
+        for number, url in enumerate(urls):
+            said = asked(f"{url}/turns", {"prompt": f"My cat number is {number}.", "token": f"t{number}"})
+            assert said["text"] == f"[offline] Noted: your cat number is {number}."
+        one.kill()
+        one.wait()
+        assert (
+            asked(f"{urls[1]}/turns", {"prompt": "What is my cat number?"})["text"] == "[offline] Your cat number is 1."
+        )
+        again = asked(f"{urls[1]}/turns", {"prompt": "My cat number is 0.", "token": "t0"})
+        assert again["text"] == "[offline] Noted: your cat number is 0."
+        assert len(asked(f"{urls[1]}/messages")["messages"]) == 6
+        two.terminate()
+        assert two.wait(timeout=40) in (0, -signal.SIGTERM)
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(not Path(CHROMIUM).exists() and not os.environ.get("CI"), reason="NOT TESTED: there is no Chromium")
+def test_the_page_of_the_chat_service_sends_a_prompt_until_some_server_answers(tmp_path: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    port = str(free_port())
+    token = {"CHAT_SERVICE_TOKEN": "3f9a1c7e5b8d2064"}
+    server = ("examples.chat_service", "--port", port)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        complaints: list[str] = []
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        with started(tmp_path, *server, **token):
+            asked(f"http://127.0.0.1:{port}/v1/agents", None, "Authorization: Bearer 3f9a1c7e5b8d2064")
+            page.goto(f"http://127.0.0.1:{port}/?session=bea#3f9a1c7e5b8d2064")
+            page.fill("input", "My cat is called Byron.")
+            page.press("input", "Enter")
+            page.wait_for_selector("text=[offline] Noted: your cat is Byron.")
+        page.fill("input", "Do you remember my cat?")
+        page.press("input", "Enter")
+        with started(tmp_path, *server, **token):
+            page.wait_for_selector("text=[offline] Your cat is Byron.", timeout=40_000)
+            page.reload()
+            page.wait_for_selector("text=[offline] Your cat is Byron.")
+            assert page.locator("p").all_inner_texts()[::2] == ["My cat is called Byron.", "Do you remember my cat?"]
+        browser.close()
+    assert not complaints
