@@ -12,15 +12,18 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from examples.nightly_worker.reports import Settings
+from examples.webhook_bot.bot import is_genuine, job_of, signature
 from tests.docs.markdown import blocks, prose
 from tests.docs.running import environment
 from tests.docs.test_site import CHROMIUM
@@ -246,3 +249,78 @@ def test_the_page_of_the_chat_service_sends_a_prompt_until_some_server_answers(t
             assert page.locator("p").all_inner_texts()[::2] == ["My cat is called Byron.", "Do you remember my cat?"]
         browser.close()
     assert not complaints
+
+
+SECRET = {"WEBHOOK_BOT_SECRET": "8f742231b10e8888"}
+
+
+class Slack(BaseHTTPRequestHandler):
+    """Answers as Slack does: the first message is throttled."""
+
+    posted: ClassVar[list[dict[str, Any]]] = []
+    answered = threading.Event()
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert self.headers["Authorization"] == "Bearer xoxb-1"
+        self.posted.append(body)
+        self.send_response(429 if len(self.posted) == 1 else 200)
+        self.send_header("Retry-After", "1")
+        self.end_headers()
+        self.wfile.write(b'{"ok": true}')
+        if len(self.posted) > 1:
+            self.answered.set()
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(120)
+def test_the_webhook_bot_answers_an_event_once_though_it_is_killed_and_slack_throttles(tmp_path: Path) -> None:
+    port = free_port()
+    slack = ThreadingHTTPServer(("127.0.0.1", 0), Slack)
+    threading.Thread(target=slack.serve_forever, daemon=True).start()
+    own = {**SECRET, "WEBHOOK_BOT_TOKEN": "xoxb-1", "WEBHOOK_BOT_SLACK": f"http://127.0.0.1:{slack.server_port}"}
+    serve = ("examples.webhook_bot", "serve", "--port", str(port))
+    send = ("examples.webhook_bot", "send", "My cat is called Byron.", "--event", "Ev1")
+    send = (*send, "--url", f"http://127.0.0.1:{port}/slack/events")
+    with started(tmp_path, *serve, **own):
+        assert run(tmp_path, *send, **own) == "200\n"  # and is killed
+    with started(tmp_path, *serve, **own) as process:
+        assert Slack.answered.wait(60)
+        assert run(tmp_path, *send, **own) == "200\n"
+        process.terminate()  # drains: what was taken is done
+        process.wait(timeout=40)
+    slack.shutdown()
+    slack.server_close()
+    answered = Slack.posted[1:]
+    assert [(each["text"], each["thread_ts"]) for each in answered] == [
+        ("[offline] Noted: your cat is Byron.", "1700000000.000100")
+    ]
+
+
+def test_the_webhook_bot_takes_a_webhook_only_as_it_was_signed_and_for_five_minutes() -> None:
+    body, now = b'{"type": "event_callback"}', 1_700_000_000.0
+    signed = {"x-slack-request-timestamp": "1700000000", "x-slack-signature": signature("secret", "1700000000", body)}
+    assert is_genuine("secret", signed, body, now)
+    assert is_genuine("secret", signed, body, now + 300)
+    assert not is_genuine("secret", signed, body, now + 301)
+    assert not is_genuine("secret", signed, body, now - 301)
+    assert not is_genuine("another", signed, body, now)
+    assert not is_genuine("secret", signed, body + b" ", now)
+    assert not is_genuine("secret", {}, body, now)
+    for sent_at in ("1700000001", "", "soon", "1e9", "\u0661"):
+        assert not is_genuine("secret", {**signed, "x-slack-request-timestamp": sent_at}, body, now)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "reaction_added"},
+        {"type": "message", "channel": "C1", "ts": "1.0", "text": "hi", "bot_id": "B1"},
+        {"type": "message", "channel": "C1", "ts": "1.0", "text": "hi", "subtype": "message_changed"},
+        {"type": "message", "channel": "C1", "ts": "1.0", "text": ""},
+    ],
+)
+def test_the_webhook_bot_answers_neither_itself_nor_what_is_no_message(event: dict[str, Any]) -> None:
+    assert job_of({"type": "event_callback", "event_id": "Ev1", "event": event}) is None
