@@ -76,6 +76,11 @@ class Settings:
     def database(self) -> Path:
         return self.sessions or self.data / "sessions.db"
 
+    @property
+    def results(self) -> Path:
+        """Where the results are: each model of the environment has a folder of its own."""
+        return self.data / "results" / re.sub(r"[^\w.-]+", "-", self.model or "offline")
+
     def model_named(self, name: str | None) -> Model:
         """The model of a variant, which its own entry names, or else the environment."""
         asked = name or self.model
@@ -136,7 +141,7 @@ def show(progress: ReplayProgress) -> None:
 async def compare(settings: Settings, chosen: Sequence[str]) -> bool:
     """Compare conversations, or all of them; whether every variant has reached the bar in all."""
     variants, prices = settings.read_variants()
-    results = settings.data / "results"
+    results = settings.results
     results.mkdir(parents=True, exist_ok=True)
     reached = True
     async with Sessions(SQLiteSessions(settings.database)) as sessions:
@@ -161,12 +166,18 @@ async def compare(settings: Settings, chosen: Sequence[str]) -> bool:
 
 def judged(found: Evaluation, bar: float) -> bool:
     """Print the sums of each variant; whether all have reached the bar."""
+    reached = True
     for sums in found.summaries:
-        share = sums.scores.get("names_the_figures", 0.0) if not sums.errors else 0.0
-        cost = "" if sums.cost is None or sums.recorded_cost is None else f", cost {sums.cost / sums.recorded_cost:.0%}"
-        verdict = "reaches" if share >= bar else "misses"
-        print(f"  {sums.variant} {verdict} the bar: figures {share:.0%}{cost} of the recorded, {sums.errors} errors")
-    return all(not sums.errors and sums.scores.get("names_the_figures", 0.0) >= bar for sums in found.summaries)
+        share = sums.scores.get("names_the_figures", 0.0)
+        reaches = not sums.errors and share >= bar
+        reached = reached and reaches
+        known = sums.cost is not None and sums.recorded_cost
+        cost = f"{sums.cost / sums.recorded_cost:.0%} of the cost" if known else "an unknown cost"
+        print(
+            f"  {sums.variant} {'reaches' if reaches else 'misses'} the bar:"
+            f" {share:.0%} of the figures, {cost}, {sums.errors} errors"
+        )
+    return reached
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -47,7 +47,7 @@ async def test_the_index_follows_new_changed_restored_and_lost_files(index: Fold
     trains.write_text(old)  # as it was before
     assert await index.refresh() == Refreshed(changed=("deep/trains.txt",))
     assert (await index.search("What do hotels cost?"))[0] == hotel
-    assert "140" not in str(await index.search("What do hotels cost?"))
+    assert all(passage.text != "Hotels cost 140 euros." for passage in await index.search("What do hotels cost?"))
 
     trains.unlink()
     assert await index.refresh() == Refreshed(gone=("deep/trains.txt",))
