@@ -171,8 +171,9 @@ def judged(found: Evaluation, bar: float) -> bool:
         share = sums.scores.get("names_the_figures", 0.0)
         reaches = not sums.errors and share >= bar
         reached = reached and reaches
-        known = sums.cost is not None and sums.recorded_cost
-        cost = f"{sums.cost / sums.recorded_cost:.0%} of the cost" if known else "an unknown cost"
+        cost = "an unknown cost"
+        if sums.cost is not None and sums.recorded_cost:
+            cost = f"{sums.cost / sums.recorded_cost:.0%} of the cost"
         print(
             f"  {sums.variant} {'reaches' if reaches else 'misses'} the bar:"
             f" {share:.0%} of the figures, {cost}, {sums.errors} errors"

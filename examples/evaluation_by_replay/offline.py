@@ -16,7 +16,7 @@ def rules() -> ScriptedModel:
     return ScriptedModel([_answer], loop=True)
 
 
-def _answer(messages: Sequence[Mapping[str, Any]], tool_specs: object, system_prompt: str | None) -> object:
+def _answer(messages: Sequence[Mapping[str, Any]], tool_specs: object, system_prompt: str | None) -> Any:
     brief = "few words" in (system_prompt or "")
     content = messages[-1]["content"]
     if results := [block["toolResult"] for block in content if "toolResult" in block]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from repertory import SQLiteMemoryStore
+from repertory import AddMessagesContext, MemoryEntry, SearchOptions, SQLiteMemoryStore
 
 ENDINGS = frozenset((".md", ".rst", ".txt"))
 FILE_BYTES_MAX = 2_000_000
@@ -75,18 +75,18 @@ class FolderIndex:
     async def _add(self, version: str, passages: Sequence[tuple[int, str]]) -> None:
         await self._store.add_messages(
             [{"role": "user", "content": [{"text": text}]} for _, text in passages],
-            {
-                "session_id": version,
-                "sequence_numbers": [line for line, _ in passages],
-                "said_at": time.time(),  # so that a text that was forgotten before is taken again
-            },
+            AddMessagesContext(
+                session_id=version,
+                sequence_numbers=[line for line, _ in passages],
+                said_at=time.time(),  # so that a text that was forgotten before is taken again
+            ),
         )
 
     async def search(self, question: str, passages_max: int = 4) -> list[Passage]:
         """The passages that fit a question best, best first."""
-        found = await self._store.search(question, {"max_search_results": passages_max})
+        found = await self._store.search(question, SearchOptions(max_search_results=passages_max))
         passages = [
-            Passage(f"{entry.metadata['session_id'].rpartition('@')[0]}:{entry.metadata['seq']}", entry.content)
+            Passage(f"{_version(entry).rpartition('@')[0]}:{dict(entry.metadata or {})['seq']}", entry.content)
             for entry in found
         ]
         return list(dict.fromkeys(passages))  # two processes may have indexed a file at the same moment
@@ -101,7 +101,7 @@ class FolderIndex:
         after: str | None = None
         while True:
             page = await self._store.entries(after=after, limit=1000)
-            versions.update(entry.metadata["session_id"] for entry in page.entries)
+            versions.update(map(_version, page.entries))
             if (after := page.next) is None:
                 return versions
 
@@ -132,6 +132,10 @@ def passages_of(text: str) -> Iterator[tuple[int, str]]:
             begins, lines = 0, []
     if lines:
         yield begins, "\n".join(lines)
+
+
+def _version(entry: MemoryEntry) -> str:
+    return str(dict(entry.metadata or {})["session_id"])
 
 
 def _digest(text: str) -> str:

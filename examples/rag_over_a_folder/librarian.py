@@ -115,7 +115,7 @@ def _found_sources(messages: Iterable[Message]) -> Iterable[str]:
         for block in message["content"]:
             if "toolResult" in block:
                 for part in block["toolResult"]["content"]:
-                    yield from _SOURCE.findall(part.get("text", ""))
+                    yield from _SOURCE.findall(str(part.get("text", "")))
 
 
 async def run(settings: Settings, folder: Path, session: str, question: str) -> None:

@@ -14,7 +14,7 @@ def rules() -> ScriptedModel:
     return ScriptedModel([_answer], loop=True)
 
 
-def _answer(messages: Sequence[Mapping[str, Any]], *_: object) -> object:
+def _answer(messages: Sequence[Mapping[str, Any]], *_: object) -> Any:
     content = messages[-1]["content"]
     results = [block["toolResult"]["content"][0]["text"] for block in content if "toolResult" in block]
     if not results:
