@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from examples.cli_assistant_mcp.assistant import Conversation, Settings, build_agent
+from repertory import Agent, ScriptedModel, SQLiteSessionManager
 from tests.docs.running import environment
 from tests.source_tree import ROOT
 
@@ -51,6 +53,28 @@ def test_a_person_decides_about_a_line_of_which_nobody_knows_whether_it_was_adde
         assert not conversation.unanswered
     assert "shopping.txt has 1 lines" in capsys.readouterr().out
     assert note.read_text() == "honey\n"
+
+
+def test_ctrl_c_stops_an_answer_and_an_empty_line_continues_it_in_the_next_process(tmp_path: Path) -> None:
+    def agent(model: ScriptedModel) -> Agent:
+        return Agent(model, session_manager=SQLiteSessionManager("main", tmp_path / "s.db"), callback_handler=None)
+
+    def typed_ctrl_c(*_: object) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        return "An answer that nobody waits for."
+
+    with agent(ScriptedModel([typed_ctrl_c], delay_s=20)) as stopped:
+        conversation = Conversation(stopped, interactive=True)
+        assert not conversation.say("Hello")
+        assert conversation.unanswered
+
+    model = ScriptedModel(["Hello again."])
+    with agent(model) as continued:
+        conversation = Conversation(continued, interactive=True)
+        assert conversation.unanswered
+        assert conversation.say(None)
+        assert not conversation.unanswered
+    assert [message["role"] for message in model.calls[0].messages] == ["user"]
 
 
 def test_a_question_whose_model_fails_gives_the_exit_code_1(tmp_path: Path) -> None:
