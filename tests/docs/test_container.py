@@ -1,4 +1,4 @@
-"""The container and its compose file name what exists and agree with each other, and the service that they run works."""
+"""The container and its compose file name what exists, agree with each other, and the service that they run works."""
 
 from __future__ import annotations
 
