@@ -22,7 +22,7 @@ RUN builder/bin/python -m hatchling build -t wheel -d wheel \
     && /opt/repertory/bin/pip uninstall --yes pip
 
 FROM python:${PYTHON}-slim
-RUN useradd --system --uid 10001 --home-dir /var/lib/repertory --create-home --shell /usr/sbin/nologin repertory
+RUN useradd --uid 10001 --home-dir /var/lib/repertory --create-home --shell /usr/sbin/nologin repertory
 COPY --from=build /opt/repertory /opt/repertory
 ENV PATH=/opt/repertory/bin:${PATH} \
     PYTHONUNBUFFERED=1 \

@@ -137,6 +137,7 @@ def test_secrets_come_from_the_environment() -> None:
 def test_the_agents_wait_for_the_database_and_end_before_they_are_killed() -> None:
     assert AGENTS["depends_on"] == {"database": {"condition": "service_healthy"}}
     assert DATABASE["healthcheck"]["test"][0] == "CMD-SHELL"
+    assert AGENTS["healthcheck"]["test"] == ["CMD", *DOCKERFILE.probe]
     drain_s = tomllib.loads(CONFIGURATION.read_text(encoding="utf-8"))["runtime"]["drain_timeout_s"]
     assert seconds(AGENTS["stop_grace_period"]) >= drain_s + FORCED_S + SPARE_S
 
