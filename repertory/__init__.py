@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from repertory.app.agent.plugins import hook as hook
     from repertory.app.agent.snapshots import SnapshotLoaded as SnapshotLoaded
     from repertory.app.agent.snapshots import Snapshottable as Snapshottable
+    from repertory.app.configuration.models import named_model as named_model
     from repertory.app.host.hosted import AgentSpec as AgentSpec
     from repertory.app.host.hosted import HostedAgent as HostedAgent
     from repertory.app.host.hosted import HostedSession as HostedSession
@@ -530,6 +531,7 @@ _HOMES = {
     "event_to_json": "repertory.core.wire",
     "hook": "repertory.app.agent.plugins",
     "metrics_app": "repertory.app.host.prometheus",
+    "named_model": "repertory.app.configuration.models",
     "replay": "repertory.app.operations.replaying",
     "tool": "repertory.backends.tools.decorator",
 }
@@ -790,6 +792,7 @@ __all__ = [
     "event_to_json",
     "hook",
     "metrics_app",
+    "named_model",
     "replay",
     "tool",
 ]

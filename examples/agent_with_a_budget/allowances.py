@@ -6,7 +6,7 @@ import math
 import sqlite3
 import threading
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,8 +48,8 @@ class Limits:
     """The limits file, as values."""
 
     everyone: Allowance
-    users: Mapping[str, Allowance] = field(default_factory=dict)
-    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    users: Mapping[str, Allowance] = field(default_factory=dict[str, Allowance])
+    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
 
     @staticmethod
     def read(path: Path) -> Limits:
@@ -79,7 +79,7 @@ class Accounts:
             )
 
     @contextmanager
-    def _database(self) -> Iterator[sqlite3.Connection]:
+    def _database(self) -> Generator[sqlite3.Connection]:
         with closing(sqlite3.connect(self._path, timeout=10)) as database, database:
             yield database
 

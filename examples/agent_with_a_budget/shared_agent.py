@@ -21,8 +21,16 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from repertory import AfterModelCallEvent, AgentSpec, Model, RepertoryError, Runtime, SQLiteSessions, calculator
-from repertory.app.agent.model_choice import named_model
+from repertory import (
+    AfterModelCallEvent,
+    AgentSpec,
+    Model,
+    RepertoryError,
+    Runtime,
+    SQLiteSessions,
+    calculator,
+    named_model,
+)
 
 from .allowances import Accounts, Limits, Meter, OverBudget
 
@@ -114,7 +122,7 @@ async def ask(settings: Settings, user: str, text: str | None) -> None:
     """One question of one person. A service keeps the runtime and the agent, and calls `ask` for each request."""
     accounts, limits = Accounts(settings.data / "accounts.db"), Limits.read(settings.limits)
     async with Runtime(sessions=SQLiteSessions(settings.data / "sessions.db")) as runtime:
-        print(await SharedAgent(runtime, named_model(settings.model).build(), accounts, limits).ask(user, text))
+        print(await SharedAgent(runtime, named_model(settings.model), accounts, limits).ask(user, text))
 
 
 def show(settings: Settings) -> None:

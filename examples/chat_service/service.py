@@ -17,8 +17,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from repertory import AgentSpec, Model, OfflineModel, Peers, PostgresSessions, Runtime, SQLiteSessions
-from repertory.app.agent.model_choice import named_model
+from repertory import AgentSpec, Model, OfflineModel, Peers, PostgresSessions, Runtime, SQLiteSessions, named_model
 from repertory.asgi import Caller, ServiceLimits, asgi_app, bearer_tokens
 
 PAGE = Path(__file__).with_name("page.html")
@@ -74,7 +73,7 @@ def runtime_of(settings: Settings) -> Runtime:
         drain_timeout_s=10,  # after the server has waited for its requests
         on_fatal="signal",
     )
-    model: Model = named_model(settings.model).build() if settings.model else OfflineModel()
+    model: Model = named_model(settings.model) if settings.model else OfflineModel()
     runtime.agent(AgentSpec(name=AGENT, model=model, system_prompt=PROMPT))
     return runtime
 

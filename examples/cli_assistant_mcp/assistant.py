@@ -15,9 +15,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from repertory import Agent, AgentResult, MCPClient, RepertoryError, SQLiteSessionManager
-from repertory.app.agent.model_choice import named_model
+from repertory import Agent, AgentResult, MCPClient, Message, RepertoryError, SQLiteSessionManager, named_model
 
 SERVER = Path(__file__).with_name("notes_server.py")
 SYSTEM_PROMPT = """You are an assistant in a terminal. Answer in plain text and briefly.
@@ -49,7 +49,7 @@ def build_agent(settings: Settings, session: str) -> Agent:
     """The agent of one conversation. Nothing is connected or started before its first call."""
     notes = MCPClient.stdio(sys.executable, [str(SERVER), str(settings.data / "notes")], name="notes")
     return Agent(
-        named_model(settings.model).build(),
+        named_model(settings.model),
         name="assistant",
         tools=[notes],
         system_prompt=SYSTEM_PROMPT,
@@ -59,7 +59,7 @@ def build_agent(settings: Settings, session: str) -> Agent:
     )
 
 
-def show(**event: object) -> None:
+def show(**event: Any) -> None:
     """Print the answer as it comes, and one line for each tool."""
     match event:
         case {"data": str(text)}:
@@ -68,6 +68,8 @@ def show(**event: object) -> None:
             print(f"[{name} {arguments}]", file=sys.stderr)
         case {"model_retry": {"delay_s": delay_s}}:
             print(f"\n[the model does not answer; asked again in {delay_s:.0f} s]", file=sys.stderr)
+        case _:
+            pass
 
 
 class Conversation:
@@ -118,9 +120,8 @@ class Conversation:
         return answers
 
     @staticmethod
-    def _asks_for_tools(message: Mapping[str, object]) -> bool:
-        content = message["content"]
-        return isinstance(content, list) and any("toolUse" in block for block in content)
+    def _asks_for_tools(message: Message) -> bool:
+        return any("toolUse" in block for block in message["content"])
 
     def lines(self) -> Iterator[str]:
         """What the person types, until the end of the input."""

@@ -24,7 +24,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from examples.demo.orders import ORDER_TOOL, order_tool
-from repertory.app.agent.model_choice import Chosen, named_model
+from repertory.app.agent.model_choice import Chosen, choice_of
 from repertory.app.host.hosted import AgentSpec, HostedSession
 from repertory.app.host.runtime import Runtime
 from repertory.app.sessions.sessions import SQLiteSessions
@@ -199,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--pause", type=float, required=True)
     options = parser.parse_args(arguments)
-    model = named_model(options.model)
+    model = choice_of(options.model)
     anyio.run(work, WorkerSettings(folder=options.folder, model=model, pause_s=options.pause))
 
 

@@ -23,8 +23,7 @@ from pathlib import Path
 
 import anyio
 
-from repertory import Agent, LocalKeys, RepertoryError, Sessions, SQLiteSessionManager, SQLiteSessions
-from repertory.app.agent.model_choice import named_model
+from repertory import Agent, LocalKeys, RepertoryError, Sessions, SQLiteSessionManager, SQLiteSessions, named_model
 
 SYSTEM_PROMPT = "You give advice on letters and appointments with authorities. Answer briefly, and never ask for names."
 
@@ -75,7 +74,7 @@ class Settings:
 async def say(settings: Settings, case: str, text: str) -> None:
     """One turn of a case. What was said is on the disk when this returns, encrypted."""
     session = SQLiteSessionManager(case, settings.database, encryption=settings.local_keys())
-    model = named_model(settings.model).build()
+    model = named_model(settings.model)
     async with Agent(model, system_prompt=SYSTEM_PROMPT, session_manager=session, callback_handler=None) as agent:
         print(await agent.invoke_async(text))
 
@@ -150,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 anyio.run(rotate, settings, options.case)
             case "rewrap":
                 anyio.run(rewrap, settings)
-            case "erase":
+            case _:
                 anyio.run(erase, settings, options.case)
     except (ValueError, ImportError, RepertoryError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

@@ -35,10 +35,10 @@ from repertory import (
     SQLiteSessions,
     TokenPrice,
     Variant,
+    named_model,
     replay,
     tool,
 )
-from repertory.app.agent.model_choice import named_model
 
 from .offline import rules
 
@@ -84,7 +84,7 @@ class Settings:
     def model_named(self, name: str | None) -> Model:
         """The model of a variant, which its own entry names, or else the environment."""
         asked = name or self.model
-        return named_model(asked).build() if asked else rules()
+        return named_model(asked) if asked else rules()
 
     def read_variants(self) -> tuple[list[Variant], dict[str, TokenPrice]]:
         """The variants of the file, and the prices. Errors: `OSError`; those of a file that is none."""

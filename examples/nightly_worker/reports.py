@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from repertory import AfterInvocationEvent, AgentSpec, Message, Model, ScriptedModel, ToolContext, tool
-from repertory.app.agent.model_choice import named_model
+from repertory import AfterInvocationEvent, AgentSpec, Message, Model, ScriptedModel, ToolContext, named_model, tool
 
 TIMER = "nightly"
 DAY_S = 86_400.0
@@ -79,7 +78,7 @@ def agent_of(settings: Settings, hooks: Sequence[Callable[[AfterInvocationEvent]
         tool_context.wake_at(settings.next_night(), PROMPT, every_s=DAY_S, id=TIMER)
         return f"saved as {name}"
 
-    model: Model = named_model(settings.model).build() if settings.model else ScriptedModel([rules], loop=True)
+    model: Model = named_model(settings.model) if settings.model else ScriptedModel([rules], loop=True)
     return AgentSpec(name="reporter", model=model, tools=[new_sales, save_report], hooks=hooks)
 
 

@@ -20,8 +20,7 @@ from pathlib import Path
 
 import anyio
 
-from repertory import Agent, Message, Model, RepertoryError, SQLiteSessionManager, tool
-from repertory.app.agent.model_choice import named_model
+from repertory import Agent, Message, Model, RepertoryError, SQLiteSessionManager, named_model, tool
 
 from .folder_index import FolderIndex
 from .offline import rules
@@ -54,7 +53,7 @@ class Settings:
 
     def build_model(self) -> Model:
         """The model that answers."""
-        return named_model(self.model).build() if self.model else rules()
+        return named_model(self.model) if self.model else rules()
 
     def place_of(self, folder: Path) -> Path:
         """Where the index and the conversations of a folder are."""

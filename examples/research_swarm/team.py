@@ -23,9 +23,9 @@ from repertory import (
     SQLiteSessions,
     Swarm,
     SwarmResult,
+    named_model,
     tool,
 )
-from repertory.app.agent.model_choice import named_model
 
 TEAM = "research"
 LIBRARY = Path(__file__).with_name("library")
@@ -103,7 +103,7 @@ def team(settings: Settings, session_id: str) -> Swarm:
         (reports / f"{session_id}.txt").write_text(text + "\n", encoding="utf-8")
         return text
 
-    real: Model | None = named_model(settings.model).build() if settings.model else None
+    real: Model | None = named_model(settings.model) if settings.model else None
     tools: Mapping[str, Sequence[object]] = {"researcher": [search_library], "writer": [save_report]}
     agents = [
         Agent(

@@ -30,9 +30,9 @@ from repertory import (
     SQLiteMemoryStore,
     SQLiteSessions,
     ToolContext,
+    named_model,
     tool,
 )
-from repertory.app.agent.model_choice import named_model
 
 from .shop import find_order, pay_back
 
@@ -102,7 +102,7 @@ def agent_of(settings: Settings) -> AgentSpec:
         pay_back(settings.data / "refunds.jsonl", customer, number, order.price, tool_context.idempotency_key)
         return f"{order.price:.2f} for order {number} is paid back."
 
-    model: Model = named_model(settings.model).build() if settings.model else ScriptedModel([rules], loop=True)
+    model: Model = named_model(settings.model) if settings.model else ScriptedModel([rules], loop=True)
     return AgentSpec(
         name="desk",
         model=model,

@@ -35,8 +35,8 @@ from repertory import (
     SQLiteSessions,
     TurnJob,
     Worker,
+    named_model,
 )
-from repertory.app.agent.model_choice import named_model
 
 from .replies import OnceReplies, ReplyFile, SlackReplies
 
@@ -119,7 +119,7 @@ class Bot:
         self._runtime = Runtime(
             sessions=SQLiteSessions(settings.data / "conversations.db"), drain_timeout_s=10, on_fatal="signal"
         )
-        model: Model = named_model(settings.model).build() if settings.model else OfflineModel()
+        model: Model = named_model(settings.model) if settings.model else OfflineModel()
         self._runtime.agent(AgentSpec(name=AGENT, model=model, system_prompt="You answer in a Slack thread. Be brief."))
 
     async def receive(self, request: Request) -> Response:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from repertory import AnthropicModel, BedrockModel, Model, OfflineModel, OpenAIModel
+from repertory import AnthropicModel, BedrockModel, Model, OfflineModel, OllamaModel, OpenAIModel, named_model
 from repertory.app.agent.model_choice import Chosen, NothingChosen, Provider, choose_model
+from repertory.errors import Invalid
 
 PROVIDERS: dict[Provider, type[Model]] = {
     "anthropic": AnthropicModel,
@@ -87,3 +89,34 @@ def test_labels_say_whether_it_is_a_language_model() -> None:
     for provider in PROVIDERS:
         assert "some.model" in Chosen(provider, "some.model").label
         assert "default model" in Chosen(provider).label
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "model_id"),
+    [
+        ("anthropic", AnthropicModel, None),
+        ("openai:gpt-5.4", OpenAIModel, "gpt-5.4"),
+        ("ollama:llama3.2", OllamaModel, "llama3.2"),
+        ("bedrock", BedrockModel, None),
+        ("us.amazon.nova-pro-v1:0", BedrockModel, "us.amazon.nova-pro-v1:0"),
+    ],
+)
+def test_a_name_makes_the_model_of_a_program_as_it_does_in_a_configuration(
+    name: str, kind: type[Model], model_id: str | None
+) -> None:
+    model = named_model(name)
+    assert isinstance(model, kind)
+    assert model_id is None or model.get_config()["model_id"] == model_id  # type: ignore[attr-defined]
+
+
+def test_the_model_without_a_network_has_a_name() -> None:
+    assert isinstance(named_model("offline"), OfflineModel)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("", "a model has a name"), (" ", "a model has a name"), ("antropic", "did you mean"), (5, "name")],
+)
+def test_a_name_that_is_none_is_refused_with_what_to_write(name: Any, told: str) -> None:
+    with pytest.raises(Invalid, match=told):
+        named_model(name)

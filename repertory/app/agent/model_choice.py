@@ -74,7 +74,7 @@ def choose_model(asked: str | None, *, offline: bool, environ: Mapping[str, str]
         return Chosen("offline")
     asked = asked or environ.get(MODEL_VARIABLE)
     if asked:
-        return named_model(asked)
+        return choice_of(asked)
     if environ.get("ANTHROPIC_API_KEY"):
         return Chosen("anthropic")
     if environ.get("OPENAI_API_KEY") or environ.get("OPENAI_BASE_URL"):
@@ -84,8 +84,8 @@ def choose_model(asked: str | None, *, offline: bool, environ: Mapping[str, str]
     return NothingChosen(NO_MODEL)
 
 
-def named_model(asked: str) -> Chosen:
-    """The model of this name. A name without a provider is the id of a Bedrock model, which may hold a colon."""
+def choice_of(asked: str) -> Chosen:
+    """What a name chooses. A name without a provider is the id of a Bedrock model, which may hold a colon."""
     named, _, model_id = asked.partition(":")
     provider = next((known for known in get_args(Provider) if known == named), None)
     return Chosen(provider, model_id or None) if provider else Chosen("bedrock", asked)

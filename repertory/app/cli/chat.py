@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, cast
 import anyio
 
 from repertory.app.agent.agent import Agent
-from repertory.app.agent.model_choice import NothingChosen, choose_model, named_model
+from repertory.app.agent.model_choice import NothingChosen, choice_of, choose_model
 from repertory.app.cli.chat_commands import Ordered, Said, UnknownCommand, help_lines, read_line
 from repertory.app.cli.listing import counted, harmless, message_line_groups, shortened, transcript_lines
 from repertory.app.cli.terminal import Terminal
@@ -385,7 +385,7 @@ class Chat:
 
     def _model(self, asked: str) -> Iterator[str]:
         if asked:
-            chosen = named_model(asked)
+            chosen = choice_of(asked)
             self._agent.model = chosen.build()
             self._label = chosen.label
         yield f"{'From now on' if asked else 'Model'}: {self._label}."

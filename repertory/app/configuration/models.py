@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from msgspec import Struct
 
-from repertory.app.agent.model_choice import named_model
+from repertory.app.agent.model_choice import choice_of
 from repertory.app.configuration.sources import Sources
+from repertory.backends.ports import Model
 from repertory.core.configuration.tables import ModelProvider, ModelTable
 from repertory.core.configuration.toml_positions import KeyPath
 from repertory.errors import Invalid
@@ -45,7 +46,7 @@ _SERVICES = {
 def model_from(sources: Sources, given: str | ModelTable, path: KeyPath) -> object | None:
     """The model; None, with a fault, where it cannot be made."""
     if isinstance(given, str):
-        return sources.made(path, lambda: _model_named(given))
+        return sources.made(path, lambda: named_model(given))
     if given.python is not None:
         found = sources.named(given.python, (*path, "python"))
         return None if found is None else _made_model(sources, found, (*path, "python"))
@@ -56,18 +57,40 @@ def model_from(sources: Sources, given: str | ModelTable, path: KeyPath) -> obje
     return sources.made((*path, "settings") if given.settings else path, lambda: _build(str(given.provider), arguments))
 
 
-def _model_named(text: str) -> object:
-    provider, _, model_id = text.partition(":")
+def named_model(name: str) -> Model:
+    """The model that a setting names, as `model` in repertory.toml does. Nothing is connected yet.
+
+    A program that reads `REPERTORY_MODEL` from its environment needs no other line to change its provider.
+
+    Args:
+        name: A provider (`anthropic`, `bedrock`, `gemini`, `litellm`, `llamaapi`, `llamacpp`, `mistral`, `offline`,
+            `ollama`, `openai`, `openai-responses`, `writer`), a provider and its id of a model (`openai:gpt-5.4`), or
+            the id of a model of Amazon Bedrock.
+
+    Raises:
+        Invalid: The name is empty or no text, or looks like a misspelled provider or like another provider's id of a
+            model: write what the message proposes.
+        ImportError: The provider's package is missing: install the extra that the message names.
+
+    Examples:
+        >>> from repertory import Agent, named_model
+        >>> agent = Agent(named_model("offline"), callback_handler=None)
+        >>> print(agent("My stall is Warm Crumb."))
+        [offline] Noted: your stall is Warm Crumb.
+    """
+    if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise Invalid('a model has a name, such as "anthropic" or "openai:gpt-5.4"', got=name)
+    provider, _, model_id = name.partition(":")
     providers = get_args(ModelProvider)
     if provider in _SERVICES:
-        return _build(provider, {"model_id": model_id} if model_id else {})
+        return cast("Model", _build(provider, {"model_id": model_id} if model_id else {}))
     if (
         "." not in provider
         and (near := get_close_matches(provider, providers, n=1, cutoff=0.7))
         and provider not in providers
     ):
         raise Invalid(f'there is no such provider; did you mean "{near[0]}"?')
-    return named_model(text).build()
+    return choice_of(name).build()
 
 
 def _made_model(sources: Sources, found: object, path: KeyPath) -> object | None:
@@ -112,6 +135,6 @@ def _arguments(given: ModelTable, key: str | None) -> dict[str, Any]:
 
 def _build(provider: str, arguments: dict[str, Any]) -> object:
     if provider == "offline":
-        return named_model("offline").build()
+        return choice_of("offline").build()
     service = _SERVICES[provider]
     return getattr(import_module(f"{_ROOM}.{service.module}"), service.model)(**arguments)
