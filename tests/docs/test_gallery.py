@@ -23,8 +23,10 @@ from typing import Any, ClassVar
 import pytest
 
 from examples.nightly_worker.reports import Settings
+from examples.notebook.__main__ import code_cells, shown
 from examples.webhook_bot.bot import is_genuine, job_of, signature
 from tests.docs.markdown import blocks, prose
+from tests.docs.prose import findings
 from tests.docs.running import environment
 from tests.docs.test_site import CHROMIUM
 from tests.source_tree import ROOT
@@ -324,3 +326,31 @@ def test_the_webhook_bot_takes_a_webhook_only_as_it_was_signed_and_for_five_minu
 )
 def test_the_webhook_bot_answers_neither_itself_nor_what_is_no_message(event: dict[str, Any]) -> None:
     assert job_of({"type": "event_callback", "event_id": "Ev1", "event": event}) is None
+
+
+NOTEBOOKS = sorted((ROOT / "examples").rglob("*.ipynb"))
+assert NOTEBOOKS
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_cells_of_a_notebook_show_what_stands_in_it(path: Path, tmp_path: Path) -> None:
+    anew = tmp_path / path.name
+    anew.write_bytes(path.read_bytes())
+    printed = run(tmp_path, "examples.notebook", path.name, "--write")
+    stored, found = (code_cells(json.loads(each.read_text(encoding="utf-8"))) for each in (path, anew))
+    assert [shown(cell["outputs"]) for cell in found] == [shown(cell["outputs"]) for cell in stored]
+    assert printed.splitlines() == [line for cell in stored for line in shown(cell["outputs"]).splitlines()]
+    for one, other in zip(found, stored, strict=True):
+        assert [set(each.get("data", ())) for each in one["outputs"]] == [
+            set(each.get("data", ())) for each in other["outputs"]
+        ]
+    assert any("image/svg+xml" in each.get("data", ()) for cell in found for each in cell["outputs"])
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_texts_of_a_notebook_keep_the_rules_of_english(path: Path) -> None:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    assert len({cell["id"] for cell in cells}) == len(cells)
+    text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    assert not list(findings(text))

@@ -1,0 +1,1 @@
+"""A notebook over a stored conversation, and a runner that executes it without Jupyter."""
