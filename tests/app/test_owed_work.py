@@ -70,26 +70,6 @@ async def woken(world: World, spec: AgentSpec, seconds: float = 60.0) -> list[Me
         return await agent.session("s").messages()
 
 
-async def test_a_turn_that_was_killed_goes_on_though_somebody_looks_at_its_session_all_the_time() -> None:
-    world = World()
-    async with Runtime(sessions=world) as runtime:
-        await runtime.agent(clerk(world)).session("s").invoke("send hi")
-    owing = 0
-    for left in map(killed, world.left):
-        if not left.shelf.owed:
-            continue
-        owing += 1
-        async with Runtime(sessions=left) as runtime:
-            session = runtime.agent(clerk(left)).session("s")
-            for _ in range(100):
-                await session.timers()
-                await session.pending()
-                messages = await session.messages()
-                await anyio.sleep(0.2)
-        assert text_of(messages[-1]) == "done"
-    assert owing
-
-
 async def test_a_turn_that_was_killed_at_any_moment_is_finished_though_nobody_calls() -> None:
     world = World()
     async with Runtime(sessions=world) as runtime:

@@ -22,11 +22,10 @@ if TYPE_CHECKING:
     from repertory.actors.hooks.events import HookCallback, HookProvider
     from repertory.app.agent.conversation_managers import ManagerChoice
     from repertory.app.agent.plugins import Plugin
-    from repertory.app.agent.session import AgentSessionSpec, CallOptions
+    from repertory.app.agent.session import CallOptions
     from repertory.app.host.host import Host, SessionUse
     from repertory.app.host.peer_calls import SessionQuestion
     from repertory.app.host.peers import Cluster
-    from repertory.app.host.session import ActiveSession
     from repertory.app.memory.memory_manager import MemoryManager
     from repertory.app.operations.cluster import PostedCall
     from repertory.app.plugins.interventions import InterventionHandler
@@ -451,48 +450,33 @@ class HostedSession:
         """
         spec = self.spec if self._cluster is None else self.spec.waiting(reject=True, deadline=math.inf)
         async with self._host.session(spec) as session:
-            answer = await self._answer(session, spec, what)
-            cut_short = spec.sessions is not None and _is_cut_short(session)
-        if cut_short and self._host.dispatcher is not None:
-            # That turn may be owed, and nobody wakes a session that is active here: those who look must not keep it so.
-            await self._host.let_go(spec)
-        return answer
+            match what:
+                case "messages":
+                    return [later.copy_message(message) for message in session.messages()]
+                case "interrupts":
+                    return list(session.read_model.pending_tools.waiting)
+                case "pending":
+                    read_model = session.read_model
+                    behind = later.waits_for_store(self._host, spec.agent.session_id, spec.agent.agent_id)
+                    pending, deferred = read_model.pending_tools, read_model.now.deferred
+                    return later.pending_turn(pending, deferred, runs=read_model.in_a_turn, behind=behind)
+                case "deferred":
+                    return list(session.read_model.now.deferred.values())
+                case "history":
+                    from repertory.app.operations.reading import whole_history  # loaded when used
 
-    async def _answer(self, session: ActiveSession, spec: AgentSessionSpec, what: SessionQuestion) -> object:
-        match what:
-            case "messages":
-                return [later.copy_message(message) for message in session.messages()]
-            case "interrupts":
-                return list(session.read_model.pending_tools.waiting)
-            case "pending":
-                read_model = session.read_model
-                behind = later.waits_for_store(self._host, spec.agent.session_id, spec.agent.agent_id)
-                pending, deferred = read_model.pending_tools, read_model.now.deferred
-                return later.pending_turn(pending, deferred, runs=read_model.in_a_turn, behind=behind)
-            case "deferred":
-                return list(session.read_model.now.deferred.values())
-            case "history":
-                from repertory.app.operations.reading import whole_history  # loaded when used
-
-                return await whole_history(session, spec)
-            case "cancel":
-                return session.cancel()
-            case "timers":
-                timers = (await session.image()).timers.values()
-                return sorted(timers, key=lambda timer: (timer.at, timer.id))
-            case later.CompleteTool():
-                return await session.complete_tool(what)
-            case later.AskTurn():
-                return await later.told_here(self._host, session, spec, what)
-            case _:
-                return await session.change_timers(what)
-
-
-def _is_cut_short(session: ActiveSession) -> bool:
-    """Whether its last turn has no answer, and neither runs nor waits for a person."""
-    model = session.read_model
-    unfinished = later.pending_turn(model.pending_tools, {}, runs=model.in_a_turn, behind=False)
-    return unfinished is not None and unfinished.why == "cut short"
+                    return await whole_history(session, spec)
+                case "cancel":
+                    return session.cancel()
+                case "timers":
+                    timers = (await session.image()).timers.values()
+                    return sorted(timers, key=lambda timer: (timer.at, timer.id))
+                case later.CompleteTool():
+                    return await session.complete_tool(what)
+                case later.AskTurn():
+                    return await later.told_here(self._host, session, spec, what)
+                case _:
+                    return await session.change_timers(what)
 
 
 @contextmanager

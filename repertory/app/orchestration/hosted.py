@@ -14,7 +14,6 @@ from repertory.app.sessions.sessions import PlacedSession
 from repertory.core.ids import check_id
 from repertory.core.orchestration.calls import waiting
 from repertory.core.orchestration.journals import journal_name
-from repertory.core.orchestration.owed import run_goes_on
 from repertory.core.orchestration.results import MultiAgentResult
 from repertory.core.orchestration.run import Run
 from repertory.errors import AgentBusy, Gone, HookFailed, Invalid, SessionBusy
@@ -205,7 +204,4 @@ class OrchestratorSession(Generic[Result]):
         async with self._host.session(self._spec) as session:
             image = await session.image()
         run = Run.of(image.nodes.values(), image.frontier, image.run)
-        if self._host.dispatcher is not None and run_goes_on(run, self._host.wall()):
-            # The run may be owed, and nobody wakes a session that is active here: those who ask must not keep it so.
-            await self._host.let_go(self._spec)
         return [one for asked in waiting(run).values() for one in asked]
