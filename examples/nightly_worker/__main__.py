@@ -9,7 +9,7 @@ from time import time
 
 import anyio
 
-from repertory import AfterInvocationEvent, HostedAgent, Runtime, SQLiteSessions
+from repertory import AfterInvocationEvent, Runtime, Sessions, SQLiteSessions
 
 from .reports import DAY_S, PROMPT, TIMER, Settings, agent_of
 
@@ -41,10 +41,11 @@ def told(event: AfterInvocationEvent) -> None:
 class NightlyWorker:
     """What the commands do."""
 
-    def __init__(self, settings: Settings, runtime: Runtime, agent: HostedAgent) -> None:
+    def __init__(self, settings: Settings, runtime: Runtime, stored: Sessions) -> None:
         self._settings = settings
         self._runtime = runtime
-        self._agent = agent
+        self._stored = stored
+        self._agent = runtime.agent(agent_of(settings, hooks=[told]))
 
     async def schedule(self, shop: str, in_s: float | None = None) -> None:
         """Set the timer of a shop. An earlier one is replaced."""
@@ -52,12 +53,9 @@ class NightlyWorker:
         await self._runtime.schedule(self._agent.session(shop), PROMPT, at=at, every=DAY_S, id=TIMER)
 
     async def due(self) -> dict[str, float | None]:
-        """When the report of each shop is due, in epoch seconds; None without a timer."""
-        found: dict[str, float | None] = {}
-        for shop in self._settings.shops():
-            timers = {timer.id: timer.at for timer in await self._agent.session(shop).timers()}
-            found[shop] = timers.get(TIMER)
-        return found
+        """When the session of each shop is due, in epoch seconds; None without a timer. This opens no session."""
+        owed = {work.session_id: work.at for work in await self._stored.owed()}
+        return {shop: owed.get(shop) for shop in self._settings.shops()}
 
     async def run(self, *, once: bool) -> None:
         """Give each new shop a timer, until the drain begins. The runtime fires them."""
@@ -66,14 +64,10 @@ class NightlyWorker:
             # A timer that is overdue stays as it is: its night was missed, and is made up for at once.
             for shop in (shop for shop, at in due.items() if at is None):
                 await self.schedule(shop)
-            soon = any(at is not None and at < time() + SOON_S for at in due.values())
-            if once and not soon and not await self._busy():
+            if once and not any(at is not None and at < time() + SOON_S for at in due.values()):
                 return
             with anyio.move_on_after(0.2 if once else LOOK_S):
                 await self._runtime.draining.wait()
-
-    async def _busy(self) -> bool:
-        return any([await self._agent.session(shop).pending() for shop in self._settings.shops()])
 
 
 async def main() -> None:
@@ -83,8 +77,7 @@ async def main() -> None:
     place = SQLiteSessions(settings.data / "reports.db")
     async with Runtime(sessions=place, drain_timeout_s=20) as runtime, anyio.create_task_group() as group:
         await group.start(runtime.serve_signals)
-        agent = agent_of(settings, hooks=[told])
-        worker = NightlyWorker(settings, runtime, runtime.agent(agent))
+        worker = NightlyWorker(settings, runtime, Sessions(place))
         match typed.command:
             case "run":
                 await worker.run(once=typed.once)

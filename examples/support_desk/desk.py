@@ -19,6 +19,7 @@ import anyio
 from repertory import (
     AgentResult,
     AgentSpec,
+    HostedSession,
     Interrupt,
     InterruptResponseContent,
     Message,
@@ -134,7 +135,9 @@ class Desk:
 
     async def ask(self, session_id: str, text: str, token: str | None = None) -> AgentResult:
         """One message of a customer. The same token again, such as the id of a mail, runs nothing twice."""
-        return await self._agent.session(session_id).invoke(text, idempotency_token=token)
+        session = self._agent.session(session_id)
+        await self._go_on(session)
+        return await session.invoke(text, idempotency_token=token)
 
     async def waiting(self) -> list[tuple[str, Interrupt]]:
         """The questions that no person has answered, of all cases. This disturbs no case that runs."""
@@ -145,13 +148,18 @@ class Desk:
         return found
 
     async def answer(self, session_id: str, response: str) -> AgentResult | None:
-        """Answer every open question of a case, and go on with it. None: there is none."""
+        """Answer every open question of a case, and go on with it. None: there is nothing to go on with."""
         session = self._agent.session(session_id)
         answers: list[InterruptResponseContent] = [
             {"interruptResponse": {"interruptId": interrupt.id, "response": response}}
             for interrupt in await session.interrupts()
         ]
-        return await session.invoke(answers) if answers else None
+        return await session.invoke(answers) if answers else await self._go_on(session)
+
+    async def _go_on(self, session: HostedSession) -> AgentResult | None:
+        """Finish the turn whose process was killed, if there is one."""
+        pending = await session.pending()
+        return await session.invoke() if pending is not None and pending.why == "cut short" else None
 
 
 @asynccontextmanager
@@ -159,8 +167,9 @@ async def open_desk(settings: Settings) -> AsyncGenerator[Desk]:
     """A desk in a runtime of its own. SIGTERM and Ctrl-C let the turn that runs end, and store it."""
     await anyio.Path(settings.data).mkdir(parents=True, exist_ok=True)
     place = SQLiteSessions(settings.database, remember=customer_of)
+    # A service that stays wakes the cases whose turns were killed. A process for one command leaves that to `_go_on`.
     async with (
-        Runtime(sessions=place, drain_timeout_s=settings.drain_timeout_s) as runtime,
+        Runtime(sessions=place, drain_timeout_s=settings.drain_timeout_s, wakes_max=0) as runtime,
         anyio.create_task_group() as group,
     ):
         await group.start(runtime.serve_signals)

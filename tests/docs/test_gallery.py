@@ -123,6 +123,49 @@ def lines(process: subprocess.Popen[str]) -> Iterator[str]:
     return map(str.strip, process.stdout)
 
 
+KILLED_AS_IT_PAYS = """
+import os, runpy, signal
+from examples.support_desk import desk
+
+def pay_and_die(*given):
+    pay_back(*given)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+pay_back, desk.pay_back = desk.pay_back, pay_and_die
+runpy.run_module("examples.support_desk", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("then", [["approve", "ada.1"], ["ask", "ada.1", "What about order 17?"]])
+def test_the_support_desk_pays_once_though_it_is_killed_as_it_pays(tmp_path: Path, then: list[str]) -> None:
+    desk = "examples.support_desk"
+    run(tmp_path, desk, "ask", "ada.1", "I want order 17 paid back.")
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_AS_IT_PAYS, "approve", "ada.1"], cwd=tmp_path, env=environment(tmp_path)
+    )
+    assert killed.returncode == -signal.SIGKILL
+    printed = run(tmp_path, desk, *then)
+    assert printed in ("40.00 for order 17 is paid back.\n", "Order 17: oil lamp, 40.00, delivered.\n")
+    assert run(tmp_path, desk, "waiting") == ""
+    assert run(tmp_path, desk, "approve", "ada.1") == "nothing to decide\n"
+    (paid,) = (tmp_path / "support_desk_data/refunds.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(paid)["amount"] == 40.0
+
+
+@pytest.mark.real_time
+def test_the_support_desk_refuses_a_message_to_a_case_that_waits_and_pays_nothing_when_refused(tmp_path: Path) -> None:
+    desk = "examples.support_desk"
+    run(tmp_path, desk, "ask", "ada.1", "I want order 17 paid back.", "--token", "mail-1")
+    with started(tmp_path, desk, "ask", "ada.1", "Hello?") as process:
+        assert process.wait(timeout=30) == 1
+        assert any("InterruptsWaiting" in line for line in lines(process))
+    assert run(tmp_path, desk, "refuse", "ada.1") == "A person refused to pay order 17 back.\n"
+    again = run(tmp_path, desk, "ask", "ada.1", "I want order 17 paid back.", "--token", "mail-1")
+    assert again == "A person refused to pay order 17 back.\n"
+    assert not (tmp_path / "support_desk_data/refunds.jsonl").exists()
+
+
 @pytest.mark.real_time
 @pytest.mark.parametrize("killed_at", ["planner works", "researcher works", "writer works"])
 def test_a_run_of_the_research_swarm_goes_on_after_a_kill(tmp_path: Path, killed_at: str) -> None:
