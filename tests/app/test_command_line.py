@@ -135,6 +135,11 @@ def test_a_failure_is_one_line_that_says_what_to_do_next(shop: Path, capsys: pyt
     assert "add --force" in failed(capsys, "sessions", "export", "marta", "marta.jsonl", *at)
     assert "choose another id" in failed(capsys, "sessions", "import", "marta.jsonl", *at)
     assert "nothing.jsonl" in failed(capsys, "sessions", "import", "nothing.jsonl", *at)
+    Path("changed.jsonl").write_text(Path("marta.jsonl").read_text().replace("marta", "paula"))
+    told = failed(capsys, "sessions", "import", "changed.jsonl", "--as", "paula", *at)
+    assert "line=" in told
+    assert "nothing was imported: export the session again" in told
+    assert "doctor" not in told
 
 
 def test_a_fault_of_ours_is_one_line_and_with_debug_the_whole_traceback(

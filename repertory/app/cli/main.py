@@ -369,6 +369,8 @@ def _next_move(error: Exception, options: argparse.Namespace) -> str:
             return "; name another file, or add --force"
         case AlreadyExists() if "new_id" in options and options.command == "sessions":
             return "; choose another id"
+        case Corrupt() if getattr(options, "action", "") == "import" and "line" in error.fields:
+            return "; nothing was imported: export the session again"
         case Corrupt() if getattr(options, "action", "") != "doctor":
             return "; `repertory sessions doctor` says more"
         case _:
