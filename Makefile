@@ -84,7 +84,7 @@ format: $(VENV) ## Rewrite the files as ruff wants them
 bench: $(VENV) ## Run every benchmark and say which bars were missed (ARGS=--strict makes a miss an error)
 	@$(RUN) -m bench $(ARGS)
 
-soak: $(VENV) $(PEERS) ## Run the long fault campaigns (MINUTES=2 for each, a quarter of an hour of many turns, slow tests on their other loop, extras old and new, the SDK's own tests)
+soak: $(VENV) $(PEERS) ## Run the long fault campaigns (MINUTES=2 for each, a quarter of an hour of many turns, slow tests on their other loop, extras old, new and alone, every Python, the SDK's own tests)
 	@$(RUN) -m pytest -n $(WORKERS) --dist worksteal --other-loops
 	@$(RUN) -m bench.conservation --seeds 1000
 	@$(RUN) -m tests.simulation.damaged_documents --seeds 300
@@ -95,6 +95,8 @@ soak: $(VENV) $(PEERS) ## Run the long fault campaigns (MINUTES=2 for each, a qu
 	@$(RUN) -m tests.simulation.campaigns --minutes $(or $(MINUTES),2) --except soak
 	@$(RUN) -m tests.simulation.campaigns soak --minutes 15
 	@$(RUN) -m tests.simulation.extras
+	@$(RUN) -m tests.simulation.alone
+	@$(RUN) -m tests.simulation.pythons
 	@$(RUN) -m tests.simulation.sdk_suite
 
 lock: ## Resolve pyproject.toml into requirements.lock again (needs uv)

@@ -27,6 +27,7 @@ from packaging.requirements import Requirement
 import repertory
 from tests.docs.markdown import examples
 from tests.docs.running import agrees, environment
+from tests.simulation.alone import USES
 from tests.source_tree import ROOT
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
@@ -165,6 +166,10 @@ def test_the_list_of_components_has_what_extras_bring_and_not_what_developers_ne
     refs = [part["bom-ref"] for part in parts]
     assert sorted(refs) == [each["ref"] for each in components["dependencies"]]
     assert {below for each in components["dependencies"] for below in each["dependsOn"]} < set(refs)
+
+
+def test_the_campaign_of_extras_uses_each_of_them() -> None:
+    assert set(USES) == set(PROJECT["optional-dependencies"]) - {"all"}
 
 
 def test_a_program_runs_where_nothing_but_the_wheel_and_what_it_needs_is_installed(wheel: Path, tmp_path: Path) -> None:
