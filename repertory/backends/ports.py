@@ -161,6 +161,21 @@ class ToolContext(MayDefer):
         invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
         new_deferred_id: Makes the id of a deferral; the runtime gives it.
         on_deferred: Records a deferral; the runtime gives it.
+
+    Examples:
+        >>> from repertory import Agent, ScriptedModel, ToolContext, tool
+        >>> @tool
+        ... def pay(amount: int, tool_context: ToolContext) -> str:
+        ...     '''Pay an amount.'''
+        ...     answer = tool_context.interrupt("approve", reason={"amount": amount})
+        ...     return f"paid {amount}" if answer == "yes" else "refused"
+        >>> model = ScriptedModel([{"toolUse": {"name": "pay", "input": {"amount": 5}}}, "It is paid."])
+        >>> agent = Agent(model, tools=[pay], callback_handler=None)
+        >>> asked = agent("Pay 5.").interrupts[0]
+        >>> asked.name, asked.reason
+        ('approve', {'amount': 5})
+        >>> print(agent([{"interruptResponse": {"interruptId": asked.id, "response": "yes"}}]))
+        It is paid.
     """
 
     def __class_getitem__(cls, of: object) -> type[ToolContext]:
@@ -252,6 +267,17 @@ class Tool(Protocol):
 
     Attributes:
         name: The name by which the model asks for it.
+
+    Examples:
+        >>> from repertory import Agent, ScriptedModel, Tool
+        >>> class Clock(Tool):
+        ...     name = "clock"
+        ...     spec = {"name": "clock", "description": "The time.", "inputSchema": {"json": {"type": "object"}}}
+        ...     async def run(self, tool_use, context):
+        ...         return {"toolUseId": tool_use["toolUseId"], "status": "success", "content": [{"text": "noon"}]}
+        >>> agent = Agent(ScriptedModel("Noon."), tools=[Clock()], callback_handler=None)
+        >>> agent.tool.clock()["content"]
+        [{'text': 'noon'}]
     """
 
     @property

@@ -51,18 +51,29 @@ class Spent(NamedTuple):
 
 
 class Budget:
-    """Limits that a call shares with all work done for it: nodes, agents as tools, agents called by tools and hooks,
-    what these do in turn, summaries, and the extraction of memories that it triggers.
+    """Limits that a call shares with all work done for it.
 
-    Pass one as `budget=`; a call within that call may get a smaller budget of its own, which counts towards both. The
-    budget is checked before each model call, so the last call may exceed it; then turns end with stop reason
-    `limit_total_tokens`, `limit_output_tokens` or `limit_cost`, and a run can be continued with another budget.
-    Summaries that can wait, and extraction, are then left for a later call. Work after the answer is counted when it is
-    done.
+    That work is nodes, agents as tools, agents called by tools and hooks, what these do in turn, summaries, and the
+    extraction of memories. Pass a budget as `budget=`. A call within that call may get a smaller budget of its own,
+    which counts towards both.
 
-    `spent` is the total, `by` the same for each agent by its `agent_id`, with `agent_id/summary` and `agent_id/memory`
-    for the summaries and memories made for it. A node whose conversation is kept, or whose agent has no `agent_id`, is
-    listed as `graph.node`, a nested one as `graph.team.node`. An agent that writes summaries has its own `agent_id`.
+    The budget is checked before each model call, so the last call may exceed it. Then turns end with stop reason
+    `limit_total_tokens`, `limit_output_tokens` or `limit_cost`. A run can be continued with another budget. Summaries
+    that can wait, and extraction, are left for a later call. Work after the answer is counted when it is done.
+
+    `spent` is the total. `by` is the same for each agent by its `agent_id`, with `agent_id/summary` and
+    `agent_id/memory` for the summaries and memories made for it. A node whose conversation is kept, or whose agent has
+    no `agent_id`, is listed as `graph.node`, a nested one as `graph.team.node`. An agent that writes summaries has its
+    own `agent_id`.
+
+    Examples:
+        >>> from repertory import Agent, Budget, ScriptedModel
+        >>> budget = Budget(total_tokens=1_000)
+        >>> agent = Agent(ScriptedModel("Fine."), agent_id="clerk", callback_handler=None)
+        >>> print(agent("How are you?", budget=budget))
+        Fine.
+        >>> budget.spent.calls, list(budget.by), budget.used_up
+        (1, ['clerk'], None)
     """
 
     def __init__(

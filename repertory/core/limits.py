@@ -20,6 +20,12 @@ class Limits(TypedDict, total=False):
 
     The first three are checked between steps, so a step may exceed them. The others bound one value each: its bytes
     plus 256 for each text, number, list and object in it. They have defaults and are never exceeded.
+
+    Examples:
+        >>> from repertory import Agent, OfflineModel, calculator
+        >>> agent = Agent(OfflineModel(), tools=[calculator], callback_handler=None)
+        >>> agent("What is 6 * 7?", limits={"turns": 1}).stop_reason
+        'limit_turns'
     """
 
     turns: int

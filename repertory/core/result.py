@@ -234,8 +234,8 @@ class WrongResult(Invalid, TypeError):
 
 @dataclass(frozen=True, slots=True)
 class AgentResult:
-    """The end of a turn. `str(result)` is the answer's text, citations included; the structured output as JSON if there
-    is one; while a person is asked, the questions.
+    r"""The end of a turn. `str(result)` is the answer's text, citations included; the structured output as JSON if
+    there is one; while a person is asked, the questions.
 
     Args:
         stop_reason: The model's (`end_turn`, `stop_sequence`, `guardrail_intervened`, ...), or `cancelled`,
@@ -246,6 +246,14 @@ class AgentResult:
         interrupts: The questions that the turn waits for, in the order asked.
         structured_output: The model's structured output, when the caller asked for it.
         replayed: True if the turn had been answered before under the same idempotency token; then nothing ran again.
+
+    Examples:
+        >>> from repertory import Agent, OfflineModel
+        >>> result = Agent(OfflineModel(), callback_handler=None)("Hello!")
+        >>> result.stop_reason
+        'end_turn'
+        >>> print(result)
+        [offline] Hello!
     """
 
     stop_reason: str

@@ -39,6 +39,13 @@ class ModelRetryStrategy:
         max_delay: The most seconds between two attempts.
         transient_attempts: Attempts in all after any other failure that may pass.
         transient_delay: Seconds before the second of those.
+
+    Examples:
+        >>> from repertory import Agent, ModelRetryStrategy, ScriptedModel, Unavailable
+        >>> model = ScriptedModel([Unavailable("no network"), "I am back."])
+        >>> agent = Agent(model, retry_strategy=ModelRetryStrategy(transient_delay=0.01), callback_handler=None)
+        >>> print(agent("Are you there?"))
+        I am back.
     """
 
     max_attempts: int = 6
@@ -166,6 +173,10 @@ class StorePatience:
 
     Raises:
         Invalid: For values that are not positive or not finite. Correct the argument.
+
+    Examples:
+        >>> from repertory import Agent, OfflineModel, StorePatience
+        >>> agent = Agent(OfflineModel(), patience=StorePatience(wait_s=5, busy_s=2))
     """
 
     wait_s: float = 30.0

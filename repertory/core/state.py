@@ -34,7 +34,18 @@ class StatePatch(Struct, frozen=True, kw_only=True):
 
 
 class AgentState:
-    """The state of one agent: `get`, `set`, `delete` by key."""
+    """The state of one agent: `get`, `set`, `delete` by key.
+
+    Examples:
+        >>> from repertory import AgentState
+        >>> state = AgentState({"cart": ["loaf"]})
+        >>> state.set("paid", False)
+        >>> state.get()
+        {'cart': ['loaf'], 'paid': False}
+        >>> state.delete("cart")
+        >>> state.get("cart") is None
+        True
+    """
 
     def __init__(
         self, initial_state: Mapping[str, object] | None = None, *, value_bytes: int = VALUE_BYTES_MAX

@@ -39,6 +39,12 @@ def error_to_json(error: BaseException) -> dict[str, Json]:
 
     Args:
         error: The error.
+
+    Examples:
+        >>> from repertory import Throttled, error_from_json, error_to_json
+        >>> data = error_to_json(Throttled("too many requests", retry_after_s=2.0))
+        >>> error_from_json(data).retry_after_s
+        2.0
     """
     return _marked(error_fields(error, _whole_run))
 
@@ -54,6 +60,12 @@ def error_from_json(data: Mapping[str, object]) -> Exception:
 
     Raises:
         Invalid: For anything else. Correct the argument.
+
+    Examples:
+        >>> from repertory import error_from_json, error_to_json
+        >>> from repertory.errors import Invalid
+        >>> error_from_json(error_to_json(Invalid("a name is empty")))
+        Invalid('a name is empty')
     """
     try:
         return error_in(_unmarked(data), any_run_in)
@@ -69,6 +81,13 @@ def event_to_json(event: Mapping[str, object]) -> dict[str, Json]:
 
     Raises:
         Invalid: For what is no dictionary. Correct the argument.
+
+    Examples:
+        >>> from repertory import event_from_json, event_to_json
+        >>> event_to_json({"data": "Hel", "request_state": {}})
+        {'data': 'Hel', 'request_state': {}}
+        >>> event_from_json(event_to_json({"data": "Hel"}))
+        {'data': 'Hel'}
     """
     if not isinstance(cast("object", event), Mapping):
         raise Invalid("an event is a dictionary", got=type(event).__name__)
@@ -88,6 +107,11 @@ def event_from_json(data: Mapping[str, object], run_result: type[MultiAgentResul
 
     Raises:
         Invalid: For a malformed event. Correct the argument.
+
+    Examples:
+        >>> from repertory import event_from_json
+        >>> event_from_json({"data": "Hel"})
+        {'data': 'Hel'}
     """
     try:
         return _event_in(_unmarked(data), run_result)

@@ -1,20 +1,47 @@
-"""The examples in docstrings run, as doctest runs them."""
+"""The examples in docstrings run, as doctest runs them: offline, in an empty folder, on each event loop."""
 
 from __future__ import annotations
 
-import doctest
-import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.docs.running import environment
 from tests.source_tree import PACKAGE, SourceFile, read
+
+pytestmark = pytest.mark.real_time
 
 FILES = [file for file in read(PACKAGE) if ">>> " in file.text]
 
+RUN = """
+import doctest, importlib, sys
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.module)
-def test_examples_in_docstrings_run(file: SourceFile) -> None:
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    results = doctest.testmod(importlib.import_module(file.module), optionflags=flags)
-    assert results.attempted
-    assert not results.failed
+if sys.argv[2] != "asyncio":
+    import anyio
+    anyio.run.__kwdefaults__["backend"] = sys.argv[2]
+flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+results = doctest.testmod(importlib.import_module(sys.argv[1]), optionflags=flags)
+sys.exit(0 if results.attempted and not results.failed else 1)
+"""
+
+
+def _on_loops() -> Iterator[tuple[SourceFile, str]]:
+    """Each module with examples, and on trio as well those whose examples start an event loop."""
+    for file in FILES:
+        yield file, "asyncio"
+        if ">>> anyio.run(" in file.text:
+            yield file, "trio"
+
+
+@pytest.mark.parametrize(
+    ("file", "loop"), [pytest.param(*case, id=f"{case[0].module}-{case[1]}") for case in _on_loops()]
+)
+def test_examples_in_docstrings_run(file: SourceFile, loop: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RUN, file.module, loop]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=50
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

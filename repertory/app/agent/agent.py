@@ -74,11 +74,11 @@ class Agent(SdkAgentMembers):
     Args:
         model: A `Model`, a `ModelRouter`, the id of a Bedrock model, or None for Bedrock's default.
         messages: The start of a new conversation; a stored one continues as it was stored.
-        tools: Functions decorated with `@tool`, agents, or any other `Tool`.
+        tools: Functions decorated with `@tool`, agents, MCP clients, or any other `Tool`.
         callback_handler: Called with each event's entries as keywords; prints by default, None is silent.
         conversation_manager: Decides what the model is shown; None for a sliding window of 40 messages,
             `NullConversationManager()` for all.
-        record_direct_tool_call: Whether `agent.tool.name()` is recorded.
+        record_direct_tool_call: True records calls by `agent.tool.name()` in the conversation.
         load_tools_from_directory: True loads the tools in the folder `tools`, and loads them again when they change.
         trace_attributes: Additional attributes of all its spans.
         agent_id: The agent's id in its session.
@@ -86,35 +86,57 @@ class Agent(SdkAgentMembers):
         description: What it does, for agents that use it as a tool.
         context_manager: `auto` adds a `ContextOffloader` and a `SummarizingConversationManager`, `agentic` also tools
             by which the model shortens its conversation, False nothing at all (`docs/guides/agents/context.md`).
-        plugins: Callbacks that see events and may change them.
+        plugins: Plugins, in the order in which they are set up.
         hooks: Callbacks that see events and may change them.
-        interventions: Policies that decide about them.
-        structured_output_prompt: What a model is told that answers without the structured output.
+        interventions: Policies that decide about steps.
+        structured_output_prompt: The text that the model gets when it answered without the structured output.
         concurrent_invocation_mode: `throw` for `busy="reject"`, `unsafe_reentrant` for `queue`.
-        baggage_attributes: What its calls carry as OpenTelemetry's baggage (`docs/reference/telemetry.md`).
+        baggage_attributes: Values that its calls carry as OpenTelemetry's baggage (`docs/reference/telemetry.md`).
         storage: Where a `ContextOffloader` and a `SnapshotSessionManager` keep their data that have none of their own.
-        checkpointing: Are not here, and can only be off.
-        background_tasks: Are not here, and can only be off.
+        checkpointing: False or None: Repertory has no such mode, since every session is durable.
+        background_tasks: False or None: tools defer their results instead.
         session_manager: Where the conversation is stored; without one it lives as long as this object.
         memory_manager: Memory across conversations.
         structured_output_model: The type of every answer.
-        aux_model: A cheaper one for side calls (it is `model` when None).
+        aux_model: A cheaper model for side calls; None for `model`.
         retry_strategy: When to repeat a failed model call; None never repeats it.
-        limits: Of calls that set none.
+        limits: The limits of calls that set none.
         snapshot: The conversation continues from it, whatever was stored; see `load_snapshot`.
         sandbox: Where the commands and files of its tools are (`docs/guides/agents/sandboxes.md`); it adds its own
             tools, except those whose names are taken.
         enabled_tools: The names of the tools that the model sees, None for all.
-        tool_execution: Whether the tools of one answer run at the same time.
+        tool_execution: `concurrent` runs the tools of one answer at the same time, `sequential` one after the other.
         tool_executor: An object of the SDK in place of `tool_execution`.
-        durability: See `AgentSettings`, `Busy` and `UnknownOutcome`.
-        busy: See `AgentSettings`, `Busy` and `UnknownOutcome`.
-        unknown_tool_outcome: See `AgentSettings`, `Busy` and `UnknownOutcome`.
+        durability: When a turn waits for the store: `pipelined` before a tool with effects and before the answer,
+            `strict` also before each step, `relaxed` only before a tool with effects.
+        busy: What a call does while a turn runs: `queue` waits, `reject` raises `AgentBusy`, `interrupt` ends the
+            running turn, `steer` adds the prompt to it.
+        unknown_tool_outcome: What becomes of a tool that started before a crash and whose end nobody knows: `ask` a
+            person, `retry` or `fail`.
         patience: How long calls wait for their store, and for another process; None for the runtime's value.
 
     Raises:
         Invalid: For bad arguments. Correct the argument.
         TypeError: For unknown ones. Correct the call.
+
+    Examples:
+        An agent with a tool and a session; another agent with the session goes on with it.
+
+        >>> from repertory import Agent, ScriptedModel, SQLiteSessionManager, tool
+        >>> @tool(effects=False)
+        ... def price(item: str) -> float:
+        ...     '''Look up what an item costs.'''
+        ...     return 4.2
+        >>> model = ScriptedModel([{"toolUse": {"name": "price", "input": {"item": "loaf"}}}, "4.20", "You asked for a loaf."])
+        >>> session = SQLiteSessionManager("marta", path="shop.db")
+        >>> agent = Agent(model, tools=[price], session_manager=session, callback_handler=None)
+        >>> print(agent("What does a loaf cost?"))
+        4.20
+        >>> again = Agent(model, tools=[price], session_manager=session, callback_handler=None)
+        >>> print(again("What did I ask for?"))
+        You asked for a loaf.
+        >>> len(again.messages)
+        6
     """
 
     tracks_messages: ClassVar[bool] = False

@@ -303,7 +303,11 @@ class SlidingWindowConversationManager(PlannedManager):
         return self.settings.manage(shown)
 
     def manages_before_call(self, model_calls: int) -> bool:
-        """True before the model calls that `per_turn` names."""
+        """True before the model calls that `per_turn` names.
+
+        Args:
+            model_calls: The number of the model call in its turn, from 1.
+        """
         return self.settings.manages_before_call(model_calls)
 
     def _before_model_call(self, event: BeforeModelCallEvent) -> Awaitable[None] | None:

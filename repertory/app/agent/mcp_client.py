@@ -169,6 +169,11 @@ class MCPClient:
         ImportError: When the `mcp` package is missing. Install the extra that the message names.
         Invalid: For bad arguments. Correct the argument.
         TypeError: For bad arguments. Correct the call.
+
+    Examples:
+        >>> from repertory import MCPClient
+        >>> client = MCPClient.stdio("uvx", ["mcp-server-git"], prefix="git")
+        >>> other = MCPClient.http("https://tools.example.com/mcp", headers={"Authorization": "Bearer TOKEN"})
     """
 
     def __init__(

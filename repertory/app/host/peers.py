@@ -88,23 +88,22 @@ _FIRST_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """A runtime with `peers` shares its sessions with other runtimes.
+    """The way in which a runtime shares its sessions with other runtimes.
 
     Args:
-        listen: Where it answers the others, `host:port` (port 0: any), or `unix:` and a path. None: a socket of its own
-            on this machine, for sessions in SQLite; nothing, for a runtime without room.
-        room: So many sessions run turns at the same time; 0 makes it a mere gateway, which hosts nothing.
-        queue: So many calls more wait for a place, first come, first served; those beyond are refused with `Throttled`;
-            None: as many as `room`.
-        address: Where the others reach it, when that is another place than where it listens, such as behind a
-            container's port.
-        secret: What all of them know, at least 16 characters; needed wherever others than this machine can connect,
+        listen: The address where it answers the others: `host:port` (port 0: any), or `unix:` and a path. None: a
+            socket of its own on this machine, for sessions in SQLite. A runtime without room then listens nowhere.
+        room: So many sessions run turns at the same time. 0 makes it a gateway, which hosts nothing.
+        queue: So many calls more wait for a place, first come, first served. Further calls are refused with
+            `Throttled`. None: as many as `room`.
+        address: The address by which the others reach it. It differs from `listen` behind a container's port.
+        secret: A text that all of them know, at least 16 characters. It is needed wherever other machines can connect,
             unless `tls` has certificates of both sides.
         tls: Certificates for connections between machines; None for none.
-        version: Of the program; sessions that nobody owns go to the highest one, as text, so that a deploy moves them
-            over.
-        zone: Peers of the same one are preferred.
-        patience_s: How long a call goes on without an answer from anybody before it fails with `Unavailable`, or
+        version: The version of the program. Sessions without an owner go to the highest one, as text, so a deploy moves
+            them over.
+        zone: Peers of the same zone are preferred.
+        patience_s: Seconds that a call goes on without an answer from anybody. Then it fails with `Unavailable`, or
             `Throttled`.
     """
 

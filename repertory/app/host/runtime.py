@@ -74,7 +74,7 @@ class Runtime:
         memory: The default for agents without a memory manager: a memory manager, or its stores.
         idle_timeout_s: How long a session without a message keeps its actors.
         drain_timeout_s: How long shutting down may take in all.
-        on_fatal: What happens when the actors cannot be restarted any more. `raise` raises out of the block. `signal`
+        on_fatal: The reaction to actors that cannot be restarted any more. `raise` raises out of the block. `signal`
             sends this process SIGTERM, for servers that would go on answering without them. A function gets the error.
         patience: How long calls wait for a store that cannot be written, and how many records may wait with them.
         wakes_max: How many sessions are woken at the same time for work that they owe and nobody waits for, such as a
@@ -266,7 +266,7 @@ class Runtime:
 
     def orchestrator(self, name: str, make: Callable[[str], Orchestrator[RunResult]]) -> HostedOrchestrator[RunResult]:
         """The graph or swarm of this id, from which to get sessions. `make` gives a new `Graph` or `Swarm` with this id
-        for a session id, made of new agents and without a session manager; it is called when a session is first asked
+        for a session id, made of new agents and without a session manager. It is called when a session is first asked
         for, and when one is woken.
 
         Args:

@@ -81,8 +81,8 @@ class Inspector:
 
     `Inspector(runtime)` is mounted in a web application (`app.mount("/inspect", Inspector(runtime))`), or served by
     `runtime.serve_inspector(...)`; `Inspector(SQLiteSessions("agents.db"))` shows what is stored. It serves requests
-    from this machine that name this machine; for others it needs `token`, a secret of at least 16 characters that the
-    browser gives once, and in `hosts` the names under which it is reached.
+    from this machine that name this machine. For others it needs a `token` that the browser gives once, at least 16
+    characters, and in `hosts` the names under which it is reached.
 
     `allow_changes` permits to fork, label and redact sessions, and to retry parked work; without it every page is
     read-only. `content=False` hides all that conversations say: texts, tool inputs and results, state, summaries.

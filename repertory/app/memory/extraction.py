@@ -258,9 +258,9 @@ async def ask_extractor(
 class ModelExtractor:
     """An `Extractor` that asks a model for facts.
 
-    The model sees the messages as lines of JSON with times and roles, without tools. A batch that is too long for one
-    call, or has too many facts for one answer, is split into several calls. They count towards the budgets of the call
-    that asked for the extraction, as used by `agent_id/memory`.
+    The model sees the messages as lines of JSON. Each has a time and a role. It gets no tools. A batch that is too long
+    for one call is split into several. So is a batch with too many facts for one answer. The calls count towards the
+    budgets of the call that asked for the extraction, as used by `agent_id/memory`.
 
     Args:
         model: A `Model`, or the id of a Bedrock model; None for the agent's `aux_model`, or else its model.

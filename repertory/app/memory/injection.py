@@ -47,16 +47,16 @@ Format: TypeAlias = "Callable[[InjectionFormatContext], str | Awaitable[str]]"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryInjectionConfig(Options):
-    """Which memory entries the model sees, and when. Works as attributes and as a mapping.
+    """Memory entries that the model sees before a call. Works as attributes and as a mapping.
 
-    All functions may be asynchronous. A failed, late or unasked store is logged, the call is made without it, and the
-    result says so (`metrics.left_out`), as does an event on the caller's span.
+    All functions may be asynchronous. A failed, late or unasked store is logged, and the call is made without it. The
+    result says so (`metrics.left_out`). So does an event on the caller's span.
 
     Args:
         trigger: `userTurn` for the first call after a user's message, `everyTurn` before every model call, or a
-            function of the `InjectionContext` that decides.
+            function of the `InjectionContext` that decides. The default is `userTurn`.
         max_entries: Of all stores together.
-        query: A function of the `InjectionContext` that returns the query; None or an empty text for no search.
+        query: A function of the `InjectionContext`. It returns the query. None or an empty text makes no search.
         format: A function of an `InjectionFormatContext` that returns the text to show, and has to escape the entries.
         timeout_s: The most seconds that a model call waits for a store, from the start of its search. A store that
             failed five turns in a row is asked by one turn in four.

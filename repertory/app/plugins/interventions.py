@@ -241,6 +241,16 @@ class InterventionRegistry:
 
     Raises:
         Invalid: For a name twice, and for objects that are no handlers. Correct the argument.
+
+    Examples:
+        An agent makes one of its `interventions`. A program that registers hooks itself makes its own.
+
+        >>> from repertory import HookRegistry, InterventionHandler, InterventionRegistry
+        >>> class Quiet(InterventionHandler):
+        ...     name = "quiet"
+        >>> hooks = HookRegistry()
+        >>> registry = InterventionRegistry([Quiet()])
+        >>> registry.register_hooks(hooks)
     """
 
     def __init__(self, handlers: Sequence[InterventionHandler], hook_registry: HookRegistry | None = None) -> None:

@@ -159,7 +159,7 @@ class LedgerProvider(SteeringContextProvider):
     """Both of them: the tool uses, with input, time, status and result."""
 
     def context_providers(self, **kwargs: Any) -> Sequence[SteeringContextCallback[Any]]:
-        """The two callbacks that write the ledger."""
+        """The two callbacks that note tool uses."""
         return [LedgerBeforeToolCall(), LedgerAfterToolCall()]
 
 

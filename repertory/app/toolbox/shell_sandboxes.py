@@ -65,7 +65,13 @@ def build_shell_env_prefix(env: Env | None = None) -> str:
 
 
 class PosixShellSandbox(Sandbox):
-    """A sandbox that is made of `execute_streaming` alone. The place needs `sh`, `base64`, `head`, `tail` and `ls`."""
+    """A sandbox that is made of `execute_streaming` alone. The place needs `sh`, `base64`, `head`, `tail` and `ls`.
+
+    Examples:
+        >>> from repertory import DockerSandbox, PosixShellSandbox
+        >>> issubclass(DockerSandbox, PosixShellSandbox)
+        True
+    """
 
     @abstractmethod
     def execute_streaming(
@@ -181,6 +187,10 @@ class DockerSandbox(PosixShellSandbox):
     """A container that runs already, by its name or id. The program `docker` of this machine reaches it.
 
     A command that is cancelled or late is left: `docker` ends, and the container decides what becomes of the command.
+
+    Examples:
+        >>> from repertory import Agent, DockerSandbox, OfflineModel
+        >>> agent = Agent(OfflineModel(), sandbox=DockerSandbox("builder", working_dir="/src"))
     """
 
     def __init__(self, container: str, *, user: str | None = None, working_dir: str | None = None) -> None:
@@ -215,6 +225,10 @@ class SshSandbox(PosixShellSandbox):
     """Another machine, by the program `ssh` of this one, which never asks for a password.
 
     A command that is cancelled or late is left: `ssh` ends, and the machine decides what becomes of the command.
+
+    Examples:
+        >>> from repertory import Agent, OfflineModel, SshSandbox
+        >>> agent = Agent(OfflineModel(), sandbox=SshSandbox("build.example.com", working_dir="/src"))
     """
 
     def __init__(

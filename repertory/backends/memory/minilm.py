@@ -37,6 +37,13 @@ class MiniLMEmbedder:
         ImportError: If the extra is missing. Install what the message names.
         Invalid: For a folder without `model.safetensors`, `tokenizer.json` and `config.json`, with the first text.
             Correct the argument.
+
+    Examples:
+        The folder has the model's files; they are read with the first text.
+
+        >>> from repertory import MiniLMEmbedder
+        >>> MiniLMEmbedder("all-MiniLM-L6-v2").dimensions
+        384
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:

@@ -144,11 +144,10 @@ class SQSQueue:
         await self._ask("send_message", request)
 
     async def receive(self, limit: int, wait_s: float) -> Sequence[Delivery]:
-        """At most `limit` jobs, ten at most, after waiting for the first one for `wait_s`, 20 s at most. Of a FIFO
-        queue one, since a request for more may give several of one session.
+        """Wait for jobs. SQS gives ten at most, and waits for 20 s at most. A FIFO queue gives one job: a request for
+        more may give several of one session.
 
-        Cancelled, it ends when the request has ended, since what SQS gives to a request that was broken off is hidden
-        for `lease_s`; nobody has what came.
+        A cancelled call ends when its request has ended. SQS hides for `lease_s` the jobs that it gave to a request.
 
         Args:
             limit: The most that is returned.

@@ -73,6 +73,22 @@ def tool(
     Raises:
         TypeError: For other objects and for parameters that a model cannot name. Correct the call.
         Invalid: For bad settings. Correct the argument.
+
+    Examples:
+        >>> from repertory import Agent, ScriptedModel, ToolContext, tool
+        >>> @tool(idempotent=True)
+        ... def note(text: str, tool_context: ToolContext) -> str:
+        ...     '''Note a text.
+        ...
+        ...     Args:
+        ...         text: What to note.
+        ...     '''
+        ...     return f"noted for {tool_context.agent_id}: {text}"
+        >>> note.tool_spec["inputSchema"]["json"]["required"]
+        ['text']
+        >>> agent = Agent(ScriptedModel(["Done."]), tools=[note], callback_handler=None)
+        >>> agent.tool.note(text="buy flour")["content"]
+        [{'text': 'noted for default: buy flour'}]
     """
 
     def decorate(target: Callable[..., Any], /) -> FunctionTool[..., Any]:
