@@ -249,11 +249,11 @@ class AgentResult:
 
     Examples:
         >>> from repertory import Agent, OfflineModel
-        >>> result = Agent(OfflineModel(), callback_handler=None)("Hello!")
+        >>> result = Agent(OfflineModel(), callback_handler=None)("My cat is called Byron.")
         >>> result.stop_reason
         'end_turn'
         >>> print(result)
-        [offline] Hello!
+        [offline] Noted: your cat is Byron.
     """
 
     stop_reason: str

@@ -127,7 +127,8 @@ class Agent(SdkAgentMembers):
         ... def price(item: str) -> float:
         ...     '''Look up what an item costs.'''
         ...     return 4.2
-        >>> model = ScriptedModel([{"toolUse": {"name": "price", "input": {"item": "loaf"}}}, "4.20", "You asked for a loaf."])
+        >>> use = {"toolUse": {"name": "price", "input": {"item": "loaf"}}}
+        >>> model = ScriptedModel([use, "4.20", "You asked for a loaf."])
         >>> session = SQLiteSessionManager("marta", path="shop.db")
         >>> agent = Agent(model, tools=[price], session_manager=session, callback_handler=None)
         >>> print(agent("What does a loaf cost?"))
