@@ -40,6 +40,9 @@ class Actor(Generic[M_contra]):
     Handlers are serial: while one awaits, the actor takes no other message. Work that must not block the mailbox runs
     as `context.job`. A failure ends the incarnation, not the address: the supervisor makes a new actor, and the
     messages in the mailbox are kept.
+
+    Attributes:
+        context: Its view of the runtime, from `on_start` on.
     """
 
     context: Context
@@ -59,28 +62,42 @@ class Actor(Generic[M_contra]):
         """Runs after the acknowledgement and before the first message, so that the starter does not wait for it."""
 
     async def handle(self, message: M_contra) -> Next:
-        """Handle one message and say what comes next. An exception ends the incarnation."""
+        """Handle one message and say what comes next. An exception ends the incarnation.
+
+        Args:
+            message: The message.
+        """
         raise NotImplementedError
 
     def handle_now(self, message: M_contra) -> Next | None:
         """Handle one message without waiting, and say what comes next; None leaves the message to `handle`.
 
         For handlers that never await. An ask to an idle actor, and what it is told with `tell_now`, is then handled in
-        the sender's own step, which costs no round of the event loop; any other message as always, in its turn. The
+        the sender's own step, which costs no round of the event loop. Any other message is handled in its turn. The
         result, an exception and a deferred answer mean what they mean in `handle`. It may be called several times
         before other tasks run (64 times at most), so it must be short.
+
+        Args:
+            message: The message.
         """
         del message
         return None
 
     async def on_down(self, down: Down) -> Next:
-        """An actor that this one watches has ended for good."""
+        """An actor that this one watches has ended for good.
+
+        Args:
+            down: The actor that ended, and why.
+        """
         del down
         return carry_on()
 
     async def on_stop(self, reason: ExitReason) -> None:
         """Clean up: jobs and children have ended. Shielded, bounded by the spec's `stop_timeout_s`; not run when
         killed.
+
+        Args:
+            reason: Why it ends.
         """
 
     def stop_now(self, reason: ExitReason) -> bool:
@@ -88,12 +105,15 @@ class Actor(Generic[M_contra]):
 
         An actor that rests then ends in the step that stops it, if its children do so as well. After False it may be
         called again.
+
+        Args:
+            reason: Why it ends.
         """
         del reason
         return type(self).on_stop is Actor[object].on_stop
 
     def summary(self) -> object:
-        """What the tree shows of this actor's state. Must be cheap and small."""
+        """A value that the tree shows of this actor's state. Must be cheap and small."""
         return None
 
 
@@ -123,7 +143,20 @@ class JobMaker(Protocol):
 
 
 class Context:
-    """One incarnation's view of the runtime; `self.context` from `on_start` on. For the actor and its jobs alone."""
+    """One incarnation's view of the runtime; `self.context` from `on_start` on. For the actor and its jobs alone.
+
+    Args:
+        keeper: The runtime's own: keeps the actor's children.
+        services: The runtime's own: clock, random source and dead letters.
+        job_maker: The runtime's own: starts jobs.
+
+    Attributes:
+        envelope: The runtime's own: the message that is being handled.
+        kept: The runtime's own: asks that were deferred.
+        taken: The runtime's own: tells that the turn took from the queue.
+        jobs: The runtime's own: the jobs that run.
+        timers: The runtime's own: the timers that are set.
+    """
 
     __slots__ = (
         "_children",
@@ -179,6 +212,9 @@ class Context:
     def sibling(self, name: str) -> ActorRef[object]:
         """The child of the same supervisor with that name.
 
+        Args:
+            name: The name in its spec.
+
         Raises:
             NotFound: If there is none by that name. Check the name.
         """
@@ -190,7 +226,11 @@ class Context:
         return self._services.transport.waker.now() if self.envelope is None else self.envelope.at
 
     def note_wait(self, seconds: float) -> None:
-        """A request has waited for so long; less than a millisecond is not told. For whoever measures the system."""
+        """A request has waited for so long; less than a millisecond is not told. For programs that measure the system.
+
+        Args:
+            seconds: How long it waited.
+        """
         observe = self._services.totals.observe_wait
         if observe is not None and seconds >= TOLD_WAIT_S:
             observe(seconds)
@@ -238,18 +278,34 @@ class Context:
         has left, ends the job alone. It inherits the trace, not the deadline.
 
         Args:
+            fn: An async function.
+            args: Its arguments.
+            name: The job's name, for the tree.
             finish: An orderly stop waits for it first, within the spec's `stop_timeout_s`, as for a turn.
         """
         return self._own_jobs().start(partial(fn, *args), name, finish=finish)
 
     def after(self, delay_s: float, message: object, *, key: Hashable = None) -> None:
-        """Handle `message` in `delay_s`, before queued messages. Replaces a timer of the same key; a restart voids
-        it.
+        """Handle `message` in `delay_s`, before queued messages. Replaces a timer of the same key; a restart voids it.
+
+        Args:
+            delay_s: Seconds from now.
+            message: The message that the actor gets.
+            key: The timer's name; None for a timer that is not replaced or cancelled.
         """
         self._own_timers().after(delay_s, message, object() if key is None else key)
 
     def every(self, period_s: float, message: object, *, key: Hashable = None) -> None:
-        """Handle `message` every `period_s`, without drift; a period that ends before its turn came is skipped."""
+        """Handle `message` every `period_s`, without drift; a period that ends before its turn came is skipped.
+
+        Args:
+            period_s: Seconds from one message to the next, above 0.
+            message: The message that the actor gets.
+            key: The timer's name; None for a timer that is not replaced or cancelled.
+
+        Raises:
+            Invalid: For a period that is not longer than zero. Correct the argument.
+        """
         if period_s <= 0:
             raise Invalid("a period must be longer than zero", period_s=period_s)
         self._own_timers().every(period_s, message, object() if key is None else key)
@@ -257,12 +313,20 @@ class Context:
     def expire_in(self, seconds: float, entry: Expiring) -> set[Expiring]:
         """Call `entry.expire()` in so many seconds or up to 50 ms later, unless it is taken out of the returned set.
         Cheaper than a timer; a restart does not void it.
+
+        Args:
+            seconds: Seconds from now.
+            entry: An object with a method `expire`.
         """
         alarms = self._services.transport.alarms
         return alarms.expire_at(self._services.transport.waker.now() + seconds, entry)
 
     def cancel_timer(self, key: Hashable) -> None:
-        """Void the timer of that key, even if it has run out and waits. Unknown keys are fine."""
+        """Void the timer of that key, even if it has run out and waits. Unknown keys are fine.
+
+        Args:
+            key: The timer's name; None for a timer that is not replaced or cancelled.
+        """
         if self.timers is not None:
             self.timers.cancel(key)
 
@@ -278,6 +342,10 @@ class Context:
         """Take queued tells now: at most `limit`, up to the first message that is an ask or not a `kind`.
 
         They count as handled. If the turn fails they are lost with it, like the message being handled.
+
+        Args:
+            limit: The most messages.
+            kind: Their class.
         """
         mailbox = self.self_ref.mailbox
         queue = mailbox.queue
@@ -291,8 +359,10 @@ class Context:
     # ----------------------------------------------------------------------------------------------------- other actors
 
     def watch(self, ref: ActorRef[object]) -> None:
-        """Have `on_down` called when that actor has ended for good, at once if it has. A restart of this actor ends
-        it.
+        """Have `on_down` called when that actor has ended for good, at once if it has. A restart of this actor ends it.
+
+        Args:
+            ref: The other actor.
         """
         watch(self.self_ref, ref)
         if self._watched is None:
@@ -300,13 +370,20 @@ class Context:
         self._watched.append(ref)
 
     def unwatch(self, ref: ActorRef[object]) -> None:
-        """Undo `watch`."""
+        """Undo `watch`.
+
+        Args:
+            ref: The other actor.
+        """
         unwatch(self.self_ref, ref)
 
     async def start_child(self, spec: ChildSpec) -> ActorRef[object]:
         """Start a child after the others and wait until it has started. Cancelled, it is killed.
 
         Children stop before `on_stop`, the last one first.
+
+        Args:
+            spec: What to start.
 
         Raises:
             StartFailed: If it cannot start. Read its cause.
@@ -318,6 +395,9 @@ class Context:
     async def stop_child(self, name: str) -> None:
         """Stop a child in order and wait for its end.
 
+        Args:
+            name: The name in its spec.
+
         Raises:
             NotFound: If there is none by that name. Check the name.
         """
@@ -328,7 +408,11 @@ class Context:
         return {} if self._children is None else self._children.refs()
 
     def supervise(self, settings: SupervisorSettings) -> None:
-        """Set how children are treated, before the first one is started. Default: one for one."""
+        """Set how children are treated, before the first one is started. Default: one for one.
+
+        Args:
+            settings: The settings.
+        """
         self.supervision.settings = settings
 
     @property
@@ -394,7 +478,12 @@ Attempt: TypeAlias = Callable[[JobWork], Awaitable[Exception | None]]
 
 
 class Job:
-    """A background task of an actor."""
+    """A background task of an actor.
+
+    Args:
+        name: The job's name.
+        finish: True if an orderly stop waits for it.
+    """
 
     __slots__ = ("_handle", "finish", "name")
 
@@ -404,7 +493,11 @@ class Job:
         self._handle: anyio.TaskHandle[None] | None = None
 
     def attach(self, handle: anyio.TaskHandle[None]) -> None:
-        """The runtime's own: set the job's task."""
+        """The runtime's own: set the job's task.
+
+        Args:
+            handle: The task.
+        """
         self._handle = handle
 
     @property
@@ -419,6 +512,7 @@ class Job:
             self._handle.cancel()
 
     async def wait(self) -> None:
+        """Wait until it has ended. Its error is not raised here."""
         if self._handle is not None:
             await self._handle.wait()
 

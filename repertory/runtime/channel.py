@@ -143,6 +143,9 @@ class Sink(Generic[E_contra]):
     """The writer's end of a stream, taken with `context.sink()`. It may outlive the turn, as in a job.
 
     When the incarnation ends, a sink that was not ended fails with `ActorDead`.
+
+    Args:
+        call: The runtime's own: the stream that it writes.
     """
 
     __slots__ = ("_call",)
@@ -171,6 +174,9 @@ class Sink(Generic[E_contra]):
     def send_nowait(self, event: E_contra) -> bool:
         """Hand `event` to the reader if there is room; False if not.
 
+        Args:
+            event: The event.
+
         Raises:
             StreamClosed: After the reader has left. Open a new stream.
         """
@@ -178,6 +184,9 @@ class Sink(Generic[E_contra]):
 
     async def send(self, event: E_contra) -> None:
         """Hand `event` to the reader, waiting for room. Cancelled, it was not sent.
+
+        Args:
+            event: The event.
 
         Raises:
             StreamClosed: If the stream has ended. Open a new stream.
@@ -191,12 +200,21 @@ class Sink(Generic[E_contra]):
             self._call.end()
 
     def fail(self, error: Exception) -> None:
-        """End the stream with `error`, which the reader gets after the buffered events."""
+        """End the stream with `error`, which the reader gets after the buffered events.
+
+        Args:
+            error: The error for the reader.
+        """
         self._call.fail(error)
 
 
 class EventReader(Generic[E_co]):
-    """The reader's end of a stream: `async with ref.stream(...) as events: async for event in events: ...`."""
+    """The reader's end of a stream: `async with ref.stream(...) as events: async for event in events: ...`.
+
+    Args:
+        call: The runtime's own: the stream that it reads.
+        opening: The runtime's own: sends the request.
+    """
 
     __slots__ = ("_call", "_close", "_open")
 

@@ -175,7 +175,13 @@ def phase_deadline(phases: Sequence[DrainPhase], index: int, now: float, end: fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseReport:
-    """The report of one phase."""
+    """The report of one phase.
+
+    Args:
+        name: The phase's name.
+        duration_s: Seconds that it took.
+        errors: The errors of its hooks, as text.
+    """
 
     name: str
     duration_s: float
@@ -188,7 +194,14 @@ class PhaseReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorsReport:
-    """The report of a whole drain."""
+    """The report of a whole drain.
+
+    Args:
+        reason: Why the drain began.
+        phases: A report of each phase, in order.
+        duration_s: Seconds of the whole drain.
+        cut_short: True if a second signal cut it short.
+    """
 
     reason: str
     phases: tuple[PhaseReport, ...]

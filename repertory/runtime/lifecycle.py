@@ -25,7 +25,13 @@ from repertory.errors import Invalid
 
 
 class State(Enum):
-    """The states of an actor's address."""
+    """The states of an actor's address.
+
+    Attributes:
+        STARTING: `on_start` runs.
+        RUNNING: It takes messages.
+        STOPPED: It has ended for good.
+    """
 
     STARTING = "starting"
     RUNNING = "running"
@@ -82,7 +88,16 @@ def advance(state: State, event: LifecycleEvent) -> State:
 
 
 class ActorInfo(Struct, frozen=True, kw_only=True, gc=False):
-    """One actor at this instant, with all actors below it."""
+    """One actor at this instant, with all actors below it.
+
+    Attributes:
+        path: The names from the root down, with `/` between them.
+        state: The state of its address.
+        queued_system: System messages in its mailbox, such as timers.
+        jobs: The names of its jobs.
+        timers: How many timers are set.
+        children: The actors below it, in starting order.
+    """
 
     path: str
     kind: str
@@ -133,7 +148,17 @@ class Sums(Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemStats:
-    """The sums over all actors of a system."""
+    """The sums over all actors of a system.
+
+    Args:
+        actors: How many actors there are.
+        queued: Messages in all mailboxes.
+        failed: Messages that ended an incarnation.
+        restarts: How often actors were started again.
+        jobs: Jobs that run.
+        timers: Timers that are set.
+        late_replies: Answers that came after the asker had given up.
+    """
 
     actors: int
     queued: int
@@ -169,13 +194,21 @@ class Killed(Struct, frozen=True):
 
 
 class ExitFailed(Struct, frozen=True):
-    """A handler, a job or a start raised, or the handler returned `fail(error)`."""
+    """A handler, a job or a start raised, or the handler returned `fail(error)`.
+
+    Attributes:
+        error: The error.
+    """
 
     error: Exception
 
 
 class ExitLimitReached(Struct, frozen=True):
-    """A supervisor gave up on a child that failed more often than its settings allow."""
+    """A supervisor gave up on a child that failed more often than its settings allow.
+
+    Attributes:
+        error: The last error of the child.
+    """
 
     error: Exception
 

@@ -21,7 +21,7 @@ from repertory.runtime.waker import Sleeper, Waiter
 
 
 class Overflow(StrEnum):
-    """What happens to a message when the mailbox is full."""
+    """The treatment of a message when the mailbox is full."""
 
     WAIT = "wait"
     """`send` and `ask` wait for room; `tell` raises `MailboxFull`."""
@@ -34,7 +34,11 @@ class Overflow(StrEnum):
 
 
 class MailboxSettings(Struct, frozen=True, kw_only=True):
-    """The size of a mailbox, and what happens when it is full."""
+    """The size of a mailbox, and what happens when it is full.
+
+    Attributes:
+        overflow: What happens to a message when it is full.
+    """
 
     capacity: int = 1000
     """Messages, not counting system messages. At least 1."""
@@ -297,7 +301,12 @@ _LOG_EVERY_S = 10.0
 
 
 class DeadLetter(Struct, frozen=True):
-    """One message that was not handled."""
+    """One message that was not handled.
+
+    Attributes:
+        message: The message.
+        reason: Why it was not handled.
+    """
 
     path: str
     """The receiver's path."""

@@ -50,6 +50,9 @@ class Ask(Generic[R_co]):
     `on_abandon` decides what happens to a turn whose asker has timed out or was cancelled: `finish` runs it to its end
     (writes), `cancel` cancels it at once (generation without a reader). A message that still waits in the mailbox is
     never run then.
+
+    Attributes:
+        on_abandon: `finish` or `cancel`.
     """
 
     __slots__ = ()
@@ -81,7 +84,11 @@ class CarryOn:
 
 
 class Reply:
-    """Answer the asker with `value`, then take the next message."""
+    """Answer the asker with `value`, then take the next message.
+
+    Args:
+        value: The answer.
+    """
 
     __slots__ = ("value",)
 
@@ -90,7 +97,11 @@ class Reply:
 
 
 class Refuse:
-    """Give `error` to the asker alone, then take the next message. A refused tell becomes a dead letter."""
+    """Give `error` to the asker alone, then take the next message. A refused tell becomes a dead letter.
+
+    Args:
+        error: The error for the asker.
+    """
 
     __slots__ = ("error",)
 
@@ -99,7 +110,11 @@ class Refuse:
 
 
 class Stop:
-    """End this actor for the reason `Normal`, after answering the asker if a reply was given."""
+    """End this actor for the reason `Normal`, after answering the asker if a reply was given.
+
+    Args:
+        value: The answer, if one was given.
+    """
 
     __slots__ = ("value",)
 
@@ -108,7 +123,11 @@ class Stop:
 
 
 class Fail:
-    """End this incarnation for the reason `ExitFailed(error)`; the supervisor decides. The asker gets `ActorFailed`."""
+    """End this incarnation for the reason `ExitFailed(error)`; the supervisor decides. The asker gets `ActorFailed`.
+
+    Args:
+        error: The error.
+    """
 
     __slots__ = ("error",)
 
@@ -126,7 +145,11 @@ fail = Fail
 
 
 class Reject(Exception):
-    """Raised inside a handler to refuse the message from any depth: `error` goes to the asker, the actor lives."""
+    """Raised inside a handler to refuse the message from any depth: `error` goes to the asker, the actor lives.
+
+    Args:
+        error: The error for the asker.
+    """
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -139,7 +162,11 @@ def carry_on() -> CarryOn:
 
 
 def stop(*, reply: object = Unanswered.UNANSWERED) -> Stop:
-    """End this actor for the reason `Normal`. Queued messages become dead letters; queued asks get `ActorDead`."""
+    """End this actor for the reason `Normal`. Queued messages become dead letters; queued asks get `ActorDead`.
+
+    Args:
+        reply: The answer to the asker; without it an ask fails.
+    """
     return Stop(reply)
 
 

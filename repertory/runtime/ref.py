@@ -51,6 +51,9 @@ class ActorRef(Generic[M_contra]):
 
     A ref of any messages can be used as a ref of some, so the refs that the runtime gives out (`ActorRef[object]`) need
     no cast.
+
+    Args:
+        transport: The runtime's own: the system that delivers.
     """
 
     __slots__ = ("_make_waiter", "_now", "_transport", "_wheel", "ended", "mailbox", "path", "watchers")
@@ -81,6 +84,9 @@ class ActorRef(Generic[M_contra]):
         """Put a message into the mailbox. Never waits, and does not fail if the receiver has stopped: the message then
         becomes a dead letter.
 
+        Args:
+            message: The message.
+
         Raises:
             MailboxFull: Under the policies `wait` and `reject`. Send again later.
         """
@@ -103,6 +109,9 @@ class ActorRef(Generic[M_contra]):
 
         For a sender that knows what its receiver does with the message: it takes as long as the receiver's handler.
         Errors: as `tell`.
+
+        Args:
+            message: The message.
         """
         mailbox = self.mailbox
         at_once = mailbox.at_once
@@ -115,6 +124,9 @@ class ActorRef(Generic[M_contra]):
     async def send(self, message: M_contra) -> None:
         """Put a message into the mailbox, waiting for room under the policy `wait`. Cancelled, it was not put there.
 
+        Args:
+            message: The message.
+
         Raises:
             MailboxFull: Under the policy `reject`. Send again later.
         """
@@ -122,6 +134,9 @@ class ActorRef(Generic[M_contra]):
 
     def tell_threadsafe(self, message: M_contra) -> None:
         """`tell`, from any thread. A full mailbox is not reported: the message becomes a dead letter (`full`).
+
+        Args:
+            message: The message.
 
         Raises:
             ActorDead: When the loop itself has ended. Start the actor again, or look up its new ref.
@@ -140,12 +155,17 @@ class ActorRef(Generic[M_contra]):
         If the ask is cancelled or times out, a queued message is not run; for a running one `on_abandon` decides.
         Errors: the error that the handler refused with.
 
+        Args:
+            message: The message.
+            timeout_s: Seconds for the answer, or for the whole stream.
+
         Raises:
             AskTimeout: If no reply came in time. Ask again; the first message may still be handled.
             ActorDead: If the actor has ended. Start the actor again, or look up its new ref.
             ActorFailed: If the actor failed at this message. Read its cause.
             Deadlock: If the actors would wait for each other. Do not wait for an actor that waits for you.
             MailboxFull: If the mailbox is full. Send again later.
+            Invalid: For a `timeout_s` that is not a number of seconds. Correct the argument.
         """
         origin = ORIGIN.get()
         at = self._now()
@@ -202,6 +222,11 @@ class ActorRef(Generic[M_contra]):
         `timeout_s` bounds the whole stream, as in `ask`; at most `buffer` events wait for the reader, then the producer
         waits. Leaving the block closes the stream: the producer is told, and unread events are dropped. Errors: as
         `ask`, while reading; and the error that the producer failed with, after the events before it.
+
+        Args:
+            message: The message.
+            timeout_s: Seconds for the answer, or for the whole stream.
+            buffer: How many events may wait for the reader.
         """
         return EventReader(self._stream_call(message, timeout_s, buffer), self._open)
 
@@ -263,7 +288,12 @@ class ActorRef(Generic[M_contra]):
 
 
 class Down(Struct, frozen=True):
-    """An actor that was watched has stopped and will not be restarted. Handled by `on_down`."""
+    """An actor that was watched has stopped and will not be restarted. Handled by `on_down`.
+
+    Attributes:
+        ref: The actor that ended.
+        reason: Why it ended.
+    """
 
     ref: ActorRef[object]
     reason: ExitReason

@@ -69,6 +69,12 @@ async def serve_signals(
     `force_after_s` after the first signal a thread ends the process with 128 + n, unless it has ended by itself.
     `task_status` is told when listening begins. When this returns, the handlers and the wakeup fd are restored.
 
+    Args:
+        system: What is drained.
+        force_after_s: Seconds after the first signal until the process is ended by force.
+        end_process: Ends the process; tests replace it.
+        task_status: Is told when listening begins.
+
     Raises:
         Invalid: Outside the main thread. Correct the argument.
     """

@@ -33,7 +33,7 @@ class Restart(Enum):
 
 
 class Strategy(Enum):
-    """Which siblings are restarted with a child."""
+    """The siblings that are restarted with a child."""
 
     ONE_FOR_ONE = "one_for_one"
     """None."""
@@ -47,7 +47,12 @@ _MAILBOX = MailboxSettings()
 
 
 class ChildSpec(Struct, frozen=True, kw_only=True):
-    """One child of a supervisor."""
+    """One child of a supervisor.
+
+    Attributes:
+        restart: When it is started again.
+        mailbox: The settings of its mailbox.
+    """
 
     name: str
     """Unique among the supervisor's children; no `/`."""
@@ -66,7 +71,12 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
 
 
 class Backoff(Struct, frozen=True, kw_only=True):
-    """How long to wait before a restart: full jitter, a random time up to `min(limit_s, base_s * 2 ** failures)`."""
+    """How long to wait before a restart: full jitter, a random time up to `min(limit_s, base_s * 2 ** failures)`.
+
+    Attributes:
+        base_s: Seconds after the first failure, at most.
+        limit_s: The most seconds.
+    """
 
     base_s: float = 0.1
     limit_s: float = 30.0
@@ -75,7 +85,13 @@ class Backoff(Struct, frozen=True, kw_only=True):
 
 
 class SupervisorSettings(Struct, frozen=True, kw_only=True):
-    """How a supervisor treats its children."""
+    """The treatment of children by their supervisor.
+
+    Attributes:
+        strategy: Which siblings are restarted with a child.
+        period_s: Seconds in which restarts are counted.
+        backoff: How long to wait before a restart.
+    """
 
     strategy: Strategy = Strategy.ONE_FOR_ONE
     intensity: int = 5

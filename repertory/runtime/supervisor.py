@@ -44,6 +44,10 @@ class Supervisor(Actor[SupervisorMessage]):
     """Starts its children in order, restarts them as the settings say, stops them in reverse order.
 
     If one of the first children does not start, neither does the supervisor, and those before it are stopped again.
+
+    Args:
+        children: The first children, in starting order.
+        settings: How children are treated; None for the defaults.
     """
 
     def __init__(self, children: Sequence[ChildSpec] = (), settings: SupervisorSettings | None = None) -> None:
@@ -51,11 +55,13 @@ class Supervisor(Actor[SupervisorMessage]):
         self._settings = settings or SupervisorSettings()
 
     async def on_start(self) -> None:
+        """Start the first children, in order."""
         self.context.supervise(self._settings)
         for spec in self._first:
             await self.context.start_child(spec)
 
     def handle_now(self, message: SupervisorMessage) -> Next:
+        """Begin to start or stop a child; the answer comes when that is done."""
         match message:
             case StartChild(spec=spec):
                 return self._start(spec)

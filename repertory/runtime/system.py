@@ -46,12 +46,16 @@ OnFatal: TypeAlias = Literal["raise", "signal"] | Callable[[Exception], object]
 
 
 class SystemSettings(Struct, frozen=True, kw_only=True):
-    """Settings of a whole system."""
+    """Settings of a whole system.
+
+    Attributes:
+        dead_letters_kept: How many dead letters are kept, the latest ones.
+    """
 
     phases: tuple[DrainPhase, ...] = (DrainPhase(name="stop actors", timeout_s=20.0, reserve_s=5.0, stops_actors=True),)
     """The phases of a drain, in order."""
     grace_s: float = 25.0
-    """How long a whole drain may take. Below the usual 30 s after which a process is killed."""
+    """The most seconds of a whole drain. Below the usual 30 s after which a process is killed."""
     force_after_s: float = 5.0
     """Under `serve_signals`: how long after the grace the process is ended by force."""
     supervision: SupervisorSettings = field(default_factory=SupervisorSettings)
@@ -77,6 +81,11 @@ class ActorSystem:
 
     Leaving the block drains. `clock` is for actors; deadlines always follow the loop's own clock, which is also the
     default of `clock`.
+
+    Args:
+        settings: The settings; None for the defaults.
+        clock: Seconds, for actors; None for the event loop's clock.
+        rng: The random source of actors; None for one without a seed.
     """
 
     def __init__(
@@ -156,6 +165,10 @@ class ActorSystem:
 
         Cancelled, it is killed.
 
+        Args:
+            spec: What to start.
+            under: The actor that becomes its supervisor; None for the root.
+
         Raises:
             StartFailed: When that supervisor, or the system, is stopping. Read its cause.
             AlreadyExists: When that supervisor, or the system, is stopping. Choose another id, or delete the old one
@@ -169,6 +182,10 @@ class ActorSystem:
         """Stop an actor in order, with all below it, and wait for its end. Cancelled, the stop goes on.
 
         Its supervisor forgets it. An ended actor is left alone. `why` reaches `on_stop` as `Shutdown(why)`.
+
+        Args:
+            ref: The actor.
+            why: The reason, for `on_stop`.
         """
         if ref.ended is not None:
             return
@@ -180,6 +197,10 @@ class ActorSystem:
     def begin_stop(self, ref: ActorRef[object], why: str = "") -> bool:
         """`stop`, without waiting for the end. True if the actor has ended already, since all in it rested and had
         nothing to wait for.
+
+        Args:
+            ref: The actor.
+            why: The reason, for `on_stop`.
         """
         if ref.ended is None:
             keeper = self._keeper_at(ref.path.rpartition("/")[0])
@@ -187,7 +208,11 @@ class ActorSystem:
         return ref.ended is not None
 
     def kill(self, ref: ActorRef[object]) -> None:
-        """End an actor now, with all below it, without `on_stop`. Its supervisor decides what follows."""
+        """End an actor now, with all below it, without `on_stop`. Its supervisor decides what follows.
+
+        Args:
+            ref: The actor.
+        """
         if ref.ended is None:
             child = self._keeper_at(ref.path.rpartition("/")[0]).child(ref.name)
             if child is not None and child.cell is not None:
@@ -249,11 +274,15 @@ class ActorSystem:
 
     @property
     def restarts(self) -> int:
-        """How often actors were started again. From any thread."""
+        """The number of restarts of actors. From any thread."""
         return self._root.services.totals.restarts
 
     def observe_waits(self, observe: Callable[[float], None] | None) -> None:
-        """Have `Context.note_wait` call this, or nothing."""
+        """Have `Context.note_wait` call this, or nothing.
+
+        Args:
+            observe: Gets the seconds; None for nobody.
+        """
         self._root.services.totals.observe_wait = observe
 
     def now(self) -> float:
@@ -276,6 +305,10 @@ class ActorSystem:
         """Run `hook` in that phase of the drain, beside the phase's other hooks. A phase that has begun does not see
         it.
 
+        Args:
+            phase: The name of the phase.
+            hook: An async function without arguments.
+
         Raises:
             Invalid: For a phase that the settings do not have. Correct the argument.
         """
@@ -284,6 +317,9 @@ class ActorSystem:
     async def drain(self, reason: str = "drain") -> ActorsReport:
         """Stop everything, phase by phase. The first call decides; all calls get its report. Cancelled, the drain goes
         on.
+
+        Args:
+            reason: The reason, for the report.
         """
         self._begin_drain(reason)
         await self._drained.wait()
@@ -316,6 +352,9 @@ class ActorSystem:
 
         Only for programs that own their process: from the first signal on it has `grace_s` + `force_after_s` to end,
         and is then ended by force. `await group.start(system.serve_signals)` returns once it listens.
+
+        Args:
+            task_status: Is told when listening begins.
 
         Raises:
             Invalid: Outside the main thread. Correct the argument.
@@ -436,7 +475,11 @@ class ActorSystem:
 
 
 class QueueDepth(NamedTuple):
-    """The mailboxes of the actors of one class."""
+    """The mailboxes of the actors of one class.
+
+    Attributes:
+        actors: How many actors there are.
+    """
 
     actors: int
     queued: int

@@ -43,27 +43,38 @@ PAGES = ROOT / "docs/reference/api"
 INDEX = PAGES / "index.md"
 NOT_DONE = ROOT / "tests/docs/reference_not_done.txt"
 ROOMS = ("testing", "runtime/testing")
-"""Folders of which every name is public."""
-MODULES = (
-    "runtime.actor",
-    "runtime.channel",
-    "runtime.drain",
-    "runtime.lifecycle",
-    "runtime.mailbox",
-    "runtime.message",
-    "runtime.ref",
-    "runtime.signals",
-    "runtime.spec",
-    "runtime.supervisor",
-    "runtime.system",
-    "runtime.timers",
+"""Folders of which every class is public, and every function outside of contracts."""
+PORTS = (
     "backends.ports",
     "backends.memory_ports",
     "backends.tool_ports",
     "backends.telemetry_ports",
     "backends.peers.ports",
 )
-"""Modules of which every name is public: what programs of actors use, and what a backend has to be."""
+"""Modules that say what a backend has to be: every class of them is public."""
+ACTORS = {
+    "actor": ("Actor", "Context", "Job"),
+    "channel": ("EventReader", "Sink"),
+    "drain": ("ActorsReport", "DrainPhase", "PhaseReport"),
+    "lifecycle": (
+        "ActorInfo",
+        "ExitFailed",
+        "ExitLimitReached",
+        "Killed",
+        "Normal",
+        "Shutdown",
+        "State",
+        "SystemStats",
+    ),
+    "mailbox": ("DeadLetter", "MailboxSettings", "Overflow"),
+    "message": ("Ask", "Fail", "Reason", "Refuse", "Reject", "Reply", "Stop", "Stream", "carry_on", "stop"),
+    "ref": ("ActorRef", "Down"),
+    "signals": ("serve_signals",),
+    "spec": ("Backoff", "ChildSpec", "Restart", "Strategy", "SupervisorSettings"),
+    "supervisor": ("StartChild", "StopChild", "Supervisor"),
+    "system": ("ActorSystem", "QueueDepth", "SystemSettings"),
+}
+"""What a program of actors uses of the runtime; the other names are for the runtime itself."""
 SHOWN = ("__call__",)
 """Methods that the reference shows although their names begin with an underscore."""
 _DIRECTIVE = re.compile(r"^::: (\S+)$", re.MULTILINE)
@@ -92,6 +103,7 @@ def public_names() -> tuple[str, ...]:
     homes = {entry(name).path for name in exported}
     more = [f"repertory.errors.{name}" for name in errors.__all__]
     more += [f"repertory.asgi.{name}" for name in asgi.__all__]
+    more += [f"repertory.runtime.{module}.{name}" for module, names in ACTORS.items() for name in names]
     for module in _public_modules():
         more += [f"{module.path}.{name}" for name, member in module.members.items() if _is_own(module, name, member)]
     return (*exported, *(name for name in more if entry(name).path not in homes))
@@ -102,15 +114,15 @@ def _public_modules() -> Iterator[Module]:
         for path in sorted((PACKAGE / room).rglob("*.py")):
             name = path.relative_to(PACKAGE).as_posix().removesuffix(".py").removesuffix("/__init__")
             yield cast("Module", package()[name.replace("/", ".")])
-    for name in MODULES:
+    for name in PORTS:
         yield cast("Module", package()[name])
 
 
 def _is_own(module: Module, name: str, member: object) -> bool:
-    """True for a class, a function or a documented value that the module itself defines."""
-    if isinstance(member, Alias | Module) or name.startswith("_"):
+    """True for a class that the module itself defines, and for a function that is not a helper of a contract."""
+    if isinstance(member, Alias | Module | Attribute) or name.startswith("_"):
         return False
-    return not isinstance(member, Attribute) or member.docstring is not None
+    return isinstance(member, Class) or not (module.name.endswith("_contract") or module.path.endswith("ports"))
 
 
 def pages() -> list[Path]:
@@ -180,7 +192,9 @@ def _lacking_members(found: Class, sections: list[DocstringSection]) -> Iterator
         yield from _lacking_errors(found.path, init, sections)
     described = {name for section in sections for name in _names(section)}
     for name, member in members.items():
-        if (name.startswith("_") and name not in SHOWN) or isinstance(member, Alias):
+        if (name.startswith(("_", "test_")) and name not in SHOWN) or name == "pytestmark" or isinstance(member, Alias):
+            continue
+        if member.docstring is None and name in _methods_of_ports() and not _is_port(found):
             continue
         if isinstance(member, Attribute) and (name in described or _inherited(member)):
             continue
@@ -253,11 +267,30 @@ def _ancestors(found: Class) -> list[Class]:
         return []
 
 
+def _is_port(found: Class) -> bool:
+    return any("Protocol" in str(base) for base in found.bases)
+
+
+@cache
+def _methods_of_ports() -> frozenset[str]:
+    """What a port describes: a class that fulfils the port need not describe it again."""
+    modules = [cast("Module", package()[name]) for name in PORTS]
+    classes = [member for module in modules for member in module.members.values() if isinstance(member, Class)]
+    return frozenset(
+        name
+        for port in filter(_is_port, classes)
+        for name, member in port.members.items()
+        if member.docstring is not None
+    )
+
+
 def _inherited(found: Function | Attribute) -> bool:
     """True if a class that it overrides says what its parameters are."""
     parent = found.parent
     if not isinstance(parent, Class) or found.name == "__init__":
         return False
+    if found.name in _methods_of_ports() and not _is_port(parent):
+        return True
     members = [ancestor.members.get(found.name) for ancestor in _ancestors(parent)]
     return any(member is not None and not member.is_alias and member.docstring is not None for member in members)
 
