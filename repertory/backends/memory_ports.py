@@ -51,6 +51,10 @@ class CompleteStore(MemoryStore, Protocol):
     async def add(self, content: str, metadata: EntryMetadata | None = None) -> object:
         """Store one entry.
 
+        Args:
+            content: The text.
+            metadata: Values of your own, as JSON.
+
         Raises:
             NotImplementedError: Unless the subclass can.
         """
@@ -58,6 +62,10 @@ class CompleteStore(MemoryStore, Protocol):
 
     async def add_messages(self, messages: Sequence[Message], context: AddMessagesContext | None = None) -> object:
         """Take in a batch of messages.
+
+        Args:
+            messages: The messages, oldest first.
+            context: What is known of the messages; see `AddMessagesContext`.
 
         Raises:
             NotImplementedError: Unless the subclass can.
@@ -85,7 +93,13 @@ class AddingStore(Protocol):
     async def add(
         self, content: str, metadata: EntryMetadata | None = None, *, context: AddMessagesContext | None = None
     ) -> object:
-        """Store one entry; it is stored on return. `context` is passed if the signature names it."""
+        """Store one entry; it is stored on return. `context` is passed if the signature names it.
+
+        Args:
+            content: The text.
+            metadata: Values of your own, as JSON.
+            context: What is known of the messages; see `AddMessagesContext`.
+        """
         ...
 
 
@@ -94,7 +108,12 @@ class MessageStore(Protocol):
     """A store that accepts messages and extracts entries from them itself."""
 
     async def add_messages(self, messages: Sequence[Message], context: AddMessagesContext | None = None) -> object:
-        """Take in a batch of messages, in conversation order. They are stored on return."""
+        """Take in a batch of messages, in conversation order. They are stored on return.
+
+        Args:
+            messages: The messages, oldest first.
+            context: What is known of the messages; see `AddMessagesContext`.
+        """
         ...
 
 

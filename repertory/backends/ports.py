@@ -143,7 +143,7 @@ def settings_of(model: Model) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentMetadata:
-    """Who asks a model whose `stream` has an argument `agent_metadata`."""
+    """The agent that asks a model whose `stream` has an argument `agent_metadata`."""
 
     session_id: str | None = None
     """None if the conversation is not stored."""
@@ -333,6 +333,9 @@ class OutputSchema(Protocol):
     def read(self, value: object) -> tuple[object, str]:
         """The model's answer (a JSON value, or its text) as the value that the caller asked for, and as JSON text.
 
+        Args:
+            value: The model's answer.
+
         Raises:
             Invalid: With a message that the model can act on. Correct the argument.
         """
@@ -340,13 +343,19 @@ class OutputSchema(Protocol):
 
 
 class Lease(Struct, frozen=True, kw_only=True, weakref=True):
-    """Ownership of one session. `generation` rises with each owner: it is the fencing token."""
+    """Ownership of one session. `generation` rises with each owner: it is the fencing token.
+
+    Attributes:
+        session_id: The session that is owned.
+        owner: The id of the owner.
+        generation: The fencing token.
+    """
 
     session_id: str
     owner: str
     generation: int
     taken_from: str | None = None
-    """The owner before, if it ended, or was silent too long: for those who watch, and no part of what a lease is."""
+    """The owner before, if it ended, or was silent too long: it is for logs, and not a part of the lease."""
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Lease) and self._title == other._title)
@@ -360,7 +369,11 @@ class Lease(Struct, frozen=True, kw_only=True, weakref=True):
 
 
 class OwnedRows(NamedTuple):
-    """A lease, and the rows of one agent that were loaded under it."""
+    """A lease, and the rows of one agent that were loaded under it.
+
+    Attributes:
+        lease: The lease.
+    """
 
     lease: Lease
     rows: Sequence[Row] | RepertoryError
@@ -372,6 +385,12 @@ class Batch(Struct, frozen=True, kw_only=True):
 
     `erase` names rows (agent id, sequence number) whose content the same commit destroys. `due` says when one of the
     session's agents must be woken if nobody calls; None: as before. Stores without `wakes` ignore it.
+
+    Attributes:
+        lease: The lease under which the rows are appended.
+        rows: The rows, in the order of their sequence numbers.
+        erase: Rows (agent id, sequence number) whose content the commit destroys.
+        due: When an agent of the session must be woken; None: as before.
     """
 
     lease: Lease
@@ -381,7 +400,12 @@ class Batch(Struct, frozen=True, kw_only=True):
 
 
 class Position(Struct, frozen=True, kw_only=True):
-    """The last durable sequence number of an agent's journal."""
+    """The last durable sequence number of an agent's journal.
+
+    Attributes:
+        agent_id: The agent.
+        seq: The sequence number.
+    """
 
     agent_id: str
     seq: int
@@ -389,7 +413,12 @@ class Position(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionInfo:
-    """One line of a listing."""
+    """One line of a listing.
+
+    Args:
+        session_id: The id of the session.
+        updated_at: Epoch seconds.
+    """
 
     session_id: str
     agents: Mapping[str, int]
@@ -406,7 +435,12 @@ class SessionInfo:
 
 
 class SessionEnds(NamedTuple):
-    """A session, and for each of its agents the rows from the last one's `low` on."""
+    """A session, and for each of its agents the rows from the last one's `low` on.
+
+    Attributes:
+        info: The line of the session in a listing.
+        rows: The rows by agent id, in order.
+    """
 
     info: SessionInfo
     rows: Mapping[str, Sequence[Row]]
@@ -414,7 +448,11 @@ class SessionEnds(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corruption:
-    """Damage that was found in stored data."""
+    """Damage that was found in stored data.
+
+    Args:
+        what: What is wrong with it.
+    """
 
     where: str
     """The key of an object, the path of a file, or a row."""
@@ -422,7 +460,11 @@ class Corruption:
 
 
 class SalvagedRows(Struct, frozen=True, kw_only=True):
-    """What can still be read of a session."""
+    """The rows that can still be read of a session.
+
+    Attributes:
+        damages: The damage that was met.
+    """
 
     rows: Sequence[Row] = ()
     """Every readable row, of all agents, in any order and unverified; the same row may appear twice."""
@@ -430,7 +472,11 @@ class SalvagedRows(Struct, frozen=True, kw_only=True):
 
 
 class Inspection(Struct, frozen=True, kw_only=True):
-    """What an inspection of a whole store found, beyond single sessions."""
+    """What an inspection of a whole store found, beyond single sessions.
+
+    Attributes:
+        damages: The damage that was found.
+    """
 
     damages: Sequence[Corruption] = ()
     sick: Mapping[str, str] = {}
@@ -471,7 +517,7 @@ class StoreCapabilities(Struct, frozen=True, kw_only=True):
     wakes: bool = False
     """True if `claim_due` finds the sessions that must be woken."""
     seals: bool = False
-    """True if contents are encrypted: whoever makes rows asks for the `seal` of their session."""
+    """True if contents are encrypted: the maker of rows asks for the `seal` of their session."""
     forgets_the_oldest: bool = False
     """True if the oldest records expire by themselves: a journal that begins later than before is not damaged."""
 
@@ -491,7 +537,11 @@ async def by_the_clock() -> AsyncGenerator[UntilFree]:
 
 
 class Named(Protocol):
-    """`name` tells two stores apart in one process."""
+    """`name` tells two stores apart in one process.
+
+    Attributes:
+        name: The name.
+    """
 
     @property
     def name(self) -> str: ...
@@ -520,6 +570,9 @@ class Maintained(Named, Protocol):
         """Own the session again under a lease that this object has released, if nobody has owned it since: then True,
         and its journals are as the owner left them. False: nothing has changed; `acquire` it.
 
+        Args:
+            lease: The lease that was released.
+
         Raises:
             Unavailable: If the service or the store cannot be reached. Call again later.
         """
@@ -536,10 +589,17 @@ class Maintained(Named, Protocol):
         """Call `asked` as soon as another owner has asked for a session, until cancelled. Run it, supervised, while the
         store is open and holds sessions. It may miss a request, and returns where none can be heard: call `asked_for`
         now and then in any case.
+
+        Args:
+            asked: Called without arguments.
         """
 
     def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
-        """For a caller that was refused with `SessionBusy` and wants to try again: how it waits in between."""
+        """For a caller that was refused with `SessionBusy` and wants to try again: how it waits in between.
+
+        Args:
+            session_id: The id of the session.
+        """
         del session_id
         return by_the_clock()
 
@@ -547,13 +607,23 @@ class Maintained(Named, Protocol):
         """Rows in order, from the `low` of the row at `seq` up to that row, with their current content. Empty when
         there is no such row. Errors: those of `load`.
 
+        Args:
+            session_id: The id of the session.
+            agent_id: The id of the agent in its session.
+            seq: The sequence number.
+
         Raises:
             Invalid: Where only whole journals can be read. Correct the argument.
         """
         raise _unable(self, "read a position by itself", session_id)
 
     async def labels(self, session_id: str, agent_id: str) -> Sequence[Row]:
-        """The rows of kind `snapshot` whose content is not erased, in order. Errors: as `load_at`."""
+        """The rows of kind `snapshot` whose content is not erased, in order. Errors: as `load_at`.
+
+        Args:
+            session_id: The id of the session.
+            agent_id: The id of the agent in its session.
+        """
         raise _unable(self, "find labels by themselves", session_id)
 
 
@@ -566,6 +636,11 @@ class Waking(Named, Protocol):
         `next_due` says, so that of many callers one gets it; parked work is left out. Releasing a session sets the
         claims of its work back to 0.
 
+        Args:
+            now: Epoch seconds.
+            limit: The most works.
+            agents: The ids of the agents; others are left out.
+
         Raises:
             Unavailable: If the service or the store cannot be reached. Call again later.
         """
@@ -575,6 +650,9 @@ class Waking(Named, Protocol):
     async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
         """What one session owes, or all do, the first due first, with what is parked.
 
+        Args:
+            session_id: The id of the session.
+
         Raises:
             Unavailable: If the service or the store cannot be reached. Call again later.
         """
@@ -582,23 +660,35 @@ class Waking(Named, Protocol):
 
 
 class Repairable(Named, Protocol):
-    """How a session store finds and repairs damage."""
+    """A session store finds and repairs damage by these methods."""
 
     async def inspect(self) -> Inspection:
         """Look at the store as a whole. Changes nothing."""
         return Inspection()
 
     async def examine(self, session_id: str) -> Sequence[Corruption]:
-        """All damage of a session that opening it would not meet. Changes nothing."""
+        """All damage of a session that opening it would not meet. Changes nothing.
+
+        Args:
+            session_id: The id of the session.
+        """
         return ()
 
     async def salvage(self, session_id: str) -> SalvagedRows:
-        """Everything of a session that can be read. Changes nothing."""
+        """Everything of a session that can be read. Changes nothing.
+
+        Args:
+            session_id: The id of the session.
+        """
         raise _unable(self, "read around damage", session_id)
 
     async def set_aside(self, session_id: str, keep: Sequence[Row]) -> str:
         """Move all stored data of a session aside, unchanged, where no store reads it, and store these rows in its
         place: whole journals, from their first rows on. Returns the name of the moved data.
+
+        Args:
+            session_id: The id of the session.
+            keep: The rows that take its place.
 
         Raises:
             NotFound: If there is none by that name. Check the name.
@@ -609,12 +699,18 @@ class Repairable(Named, Protocol):
     async def quarantined(self, session_id: str) -> Sequence[str]:
         """The names of a session's data that was set aside, oldest first. Deleting the session removes that data as
         well.
+
+        Args:
+            session_id: The id of the session.
         """
         return ()
 
     async def rebuild(self, keep: Callable[[SalvagedRows], Sequence[Row]]) -> str:
         """Move the whole store aside and build a new one from the rows that `keep` returns for each session (none: the
         session is left out). Returns the name of the moved data. `keep` is called in another thread.
+
+        Args:
+            keep: Called with what can be read of a session; returns the rows that stay.
 
         Raises:
             SessionBusy: When a live owner other than this object has a session there. Call again later, or let the
@@ -635,6 +731,12 @@ class Combined(Protocol):
     async def own_and_load(self: SessionStore, session_id: str, agent_id: str, *, takeover: bool = False) -> OwnedRows:
         """`acquire`, then `load`. Errors: those of `acquire`, and then nothing is held; those of `load` are in the
         result.
+
+        Args:
+            session_id: The id of the session.
+            agent_id: The id of the agent in its session.
+            takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
+                with `SessionBusy`.
         """
         lease = await self.acquire(session_id, takeover=takeover)
         try:
@@ -647,7 +749,11 @@ class Combined(Protocol):
             raise
 
     async def ends(self: SessionStore, session_id: str) -> SessionEnds | None:
-        """`sessions` for one session, then `load` for each of its agents. None when there is no such session."""
+        """`sessions` for one session, then `load` for each of its agents. None when there is no such session.
+
+        Args:
+            session_id: The id of the session.
+        """
         found = await self.sessions(session_id)
         if not found:
             return None
@@ -656,18 +762,32 @@ class Combined(Protocol):
     async def load_range(self: SessionStore, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
         """The rows from `first` to `last`, in order, as far as there are such rows, with their current content. Stores
         that find them without reading the others say so; here the whole journal is read. Errors: those of `load`.
+
+        Args:
+            session_id: The id of the session.
+            agent_id: The id of the agent in its session.
+            first: The first sequence number.
+            last: The last sequence number.
         """
         rows = await self.load(session_id, agent_id, whole=True)
         return [row for row in rows if first <= row.seq <= last]
 
     async def release_all(self: SessionStore, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:
-        """`release` of each, in any order: why it failed, or None. Errors: as `release`, of the call as a whole."""
+        """`release` of each, in any order: why it failed, or None. Errors: as `release`, of the call as a whole.
+
+        Args:
+            leases: The leases.
+        """
         return await release_each(self, leases)
 
     async def begin(self: SessionStore, session_id: str, rows: Sequence[Row]) -> None:
         """Store a new session that nobody owns: all rows, which begin its journals, or none.
 
         Errors: those of `acquire` and `append`.
+
+        Args:
+            session_id: The id of the session.
+            rows: The rows.
 
         Raises:
             AlreadyExists: When `sessions` would list it. Choose another id, or delete the old one first.
@@ -695,14 +815,19 @@ class SessionStore(Maintained, Waking, Combined, Shared, Repairable, Sealing, Pr
 
     Contract (proved for every implementation by `repertory.testing.SessionStoreContract`): `append` is one group: when
     it returns, every accepted batch is on stable storage; a batch is accepted whole or refused whole; a refused batch
-    never hinders another. A batch is refused with `LeaseLost` when its lease is not the current one or its first row
-    does not directly follow the last one stored; with another error when it is unknown whether it is stored. A batch
+    never hinders another. A batch is refused with `LeaseLost` when its lease is not the current one, or its first row
+    does not directly follow the last one stored. Another error says that it is unknown whether it is stored. A batch
     without rows proves that its lease is the current one, and changes nothing. Cancellation waits for the commit in
     flight.
     """
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
-        """Become the owner. Errors: `takeover=True` fences it).
+        """Become the owner of the session. `takeover=True` fences a live owner.
+
+        Args:
+            session_id: The id of the session.
+            takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
+                with `SessionBusy`.
 
         Raises:
             SessionBusy: If a live owner has it. Call again later, or let the other process release it.
@@ -711,11 +836,18 @@ class SessionStore(Maintained, Waking, Combined, Shared, Repairable, Sealing, Pr
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Give the session up. A lease that is no longer current is ignored."""
+        """Give the session up. A lease that is no longer current is ignored.
+
+        Args:
+            lease: The lease.
+        """
         ...
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | RepertoryError]:
         """Commit one group; one outcome per batch, in order.
+
+        Args:
+            batches: The batches, of any sessions.
 
         Raises:
             Unavailable: If the service or the store cannot be reached. Call again later.
@@ -723,17 +855,29 @@ class SessionStore(Maintained, Waking, Combined, Shared, Repairable, Sealing, Pr
         ...
 
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
-        """Rows in order, from the last row's `low` on; with `whole`, all of them. Empty when there are none."""
+        """Rows in order, from the last row's `low` on; with `whole`, all of them. Empty when there are none.
+
+        Args:
+            session_id: The id of the session.
+            agent_id: The id of the agent in its session.
+            whole: True for all rows.
+        """
         ...
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         """Every session that holds records, most recently changed first. With `session_id`: that one alone, read
         without looking at the others. A damaged session is listed without the agents that cannot be read.
+
+        Args:
+            session_id: The session; None for all.
         """
         ...
 
     async def delete(self, session_id: str) -> None:
         """Erase a session.
+
+        Args:
+            session_id: The id of the session.
 
         Raises:
             NotFound: If there is none by that name. Check the name.
@@ -783,7 +927,11 @@ class Create(Struct, frozen=True):
 
 
 class Update(Struct, frozen=True):
-    """Put only if the stored object has this `version`."""
+    """Put only if the stored object has this `version`.
+
+    Attributes:
+        version: The version that the stored object must have.
+    """
 
     version: str
 
@@ -796,7 +944,11 @@ Condition = Create | Update | Overwrite
 
 
 class Expect(Struct, frozen=True):
-    """A step that changes nothing, and fails unless the object has this version."""
+    """A step that changes nothing, and fails unless the object has this version.
+
+    Attributes:
+        key: The object's key.
+    """
 
     key: str
     version: str | None
@@ -804,6 +956,9 @@ class Expect(Struct, frozen=True):
 
     def check(self, found: str | None) -> str | None:
         """The version that was found, if it is this one.
+
+        Args:
+            found: The version that was found; None for no object.
 
         Raises:
             PreconditionFailed: If the object is not as expected. Read again, and repeat the change.
@@ -815,7 +970,13 @@ class Expect(Struct, frozen=True):
 
 
 class Put(Struct, frozen=True):
-    """A step that puts an object."""
+    """A step that puts an object.
+
+    Attributes:
+        key: The object's key.
+        body: The object's bytes.
+        condition: `Create()`, `Update(version)` or `Overwrite()`.
+    """
 
     key: str
     body: bytes
@@ -830,7 +991,7 @@ ObjectStep = Expect | Put
 
 
 class StepsDone(Struct, frozen=True, kw_only=True):
-    """How far a sequence of steps came."""
+    """The result of a sequence of steps."""
 
     versions: Sequence[str | None]
     """Of the object of each step that was done."""
@@ -841,7 +1002,7 @@ class StepsDone(Struct, frozen=True, kw_only=True):
 
 
 class StepwiseObjects(ABC):
-    """What an object store adds where several requests in one call cost less than one by one."""
+    """An object store adds this where several requests in one call cost less than one by one."""
 
     @abstractmethod
     async def carry_out(self, steps: Sequence[ObjectStep]) -> StepsDone:
@@ -849,19 +1010,32 @@ class StepwiseObjects(ABC):
         machine before the next begins, unless it need not. The error of a step is in the result.
 
         Cancellation waits for the steps, or prevents the first.
+
+        Args:
+            steps: The steps, in order.
         """
         ...
 
 
 class StoredObject(Struct, frozen=True, kw_only=True):
-    """An object as it was read."""
+    """An object as it was read.
+
+    Attributes:
+        body: The bytes.
+        version: The version, for `Update`.
+    """
 
     body: bytes
     version: str
 
 
 class ObjectInfo(Struct, frozen=True, kw_only=True):
-    """One line of a listing."""
+    """One line of a listing.
+
+    Attributes:
+        key: The object's key.
+        size_bytes: Its size.
+    """
 
     key: str
     size_bytes: int
@@ -877,19 +1051,23 @@ class ObjectStore(Protocol):
     Contract (proved for every implementation by `repertory.testing.object_contract`):
 
     - Keys are what `check_key` accepts. A key that is the folder of another one (`a` beside `a/b`) may be refused with
-      `Invalid`, since file systems cannot hold both.
+    `Invalid`, since file systems cannot hold both.
     - A `get` sees the whole of one put or nothing of it. When `put` returns, the object survives a crash of the
-      machine, and every later `get` and `list`, in any process, sees it.
+    machine, and every later `get` and `list`, in any process, sees it.
     - Of writers that race with `Create`, or with `Update` from the same version, exactly one wins.
     - A version names a content: it changes with the body, and may come back when the body does. A caller that must tell
-      equal bodies apart puts a counter into the body.
+    equal bodies apart puts a counter into the body.
     - Cancelling a `put` leaves the object whole, either old or new. Files wait for the write in flight; on S3 a request
-      that was already sent may still take effect shortly afterwards.
+    that was already sent may still take effect shortly afterwards.
 
-    Errors of every method: `Unavailable` and `Throttled` when retries within the store's own bound did not help (a put
-    may have been stored all the same), `Failed` when the service refuses (permissions, bucket, clock; the message says
-    what to change), `Invalid` for the caller's mistakes and after `aclose`. Never `Corrupt`: the callers decide what a
-    body means. Other programs' objects count like our own; objects without a valid key are not listed.
+    Every method raises `Unavailable` or `Throttled` when retries within the store's own bound did not help. A put may
+    have been stored all the same. `Failed` says that the service refuses, and its message what to change: permissions,
+    bucket or clock. `Invalid` is for the caller's mistakes, and for calls after `aclose`. No method raises `Corrupt`:
+    the callers decide what a body means. Objects of other programs count like those of Repertory; objects without a
+    valid key are not listed.
+
+    Attributes:
+        name: The name that tells it from other stores.
     """
 
     @property
@@ -897,6 +1075,9 @@ class ObjectStore(Protocol):
 
     async def get(self, key: str) -> StoredObject:
         """Read an object.
+
+        Args:
+            key: The object's key.
 
         Raises:
             NotFound: With the key. Check the name.
@@ -906,8 +1087,13 @@ class ObjectStore(Protocol):
     async def put(self, key: str, body: bytes, condition: Condition) -> str:
         """Write an object and return its version.
 
-        A put whose response was lost is recognised and counts as done, unless another writer has replaced the object
+        A put whose response was lost is recognized and counts as done, unless another writer has replaced the object
         since; then it is a conflict.
+
+        Args:
+            key: The object's key.
+            body: The bytes.
+            condition: `Create()`, `Update(version)` or `Overwrite()`.
 
         Raises:
             AlreadyExists: If there is one already. Choose another id, or delete the old one first.
@@ -919,11 +1105,19 @@ class ObjectStore(Protocol):
         """All objects whose key begins with `prefix` and follows `start_after`, in the byte order of their keys.
 
         `prefix` is empty, or a key with or without a slash at its end.
+
+        Args:
+            prefix: What the keys begin with; empty for all.
+            start_after: Only keys after this one.
         """
         ...
 
     async def delete(self, key: str) -> None:
-        """Remove an object for good. A missing object is no error."""
+        """Remove an object for good. A missing object is no error.
+
+        Args:
+            key: The object's key.
+        """
         ...
 
     async def aclose(self) -> None:

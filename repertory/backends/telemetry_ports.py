@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 
 class TracedCall(Struct, frozen=True, kw_only=True):
-    """A call of an agent, a graph or a swarm that begins to be served."""
+    """A call of an agent, a graph or a swarm that begins to be served.
+
+    Attributes:
+        session_id: The session.
+        prompt: What the call was given.
+        model: The model that will be asked.
+    """
 
     owner: Any
     """The `Agent`, `Graph` or `Swarm` that users know: its name, attributes and tools are read from it."""
@@ -44,11 +50,21 @@ class CallTelemetry(Protocol):
     """The program's telemetry. It is asked once for each call."""
 
     def begin(self, call: TracedCall) -> CallTrace:
-        """The trace of a call, whose span begins when it is entered."""
+        """The trace of a call, whose span begins when it is entered.
+
+        Args:
+            call: The call.
+        """
         ...
 
     def remote(self, agent_id: str, session_id: str, peer: str) -> RemoteTrace:
-        """A call that another process serves, as a span that begins now."""
+        """A call that another process serves, as a span that begins now.
+
+        Args:
+            agent_id: The id of the agent in its session.
+            session_id: The id of the session.
+            peer: The name of the other process.
+        """
         ...
 
 
@@ -61,7 +77,11 @@ class RemoteTrace(Protocol):
         ...
 
     def close(self, error: BaseException | None = None) -> None:
-        """The call is over."""
+        """The call is over.
+
+        Args:
+            error: Why it failed; None when it did not.
+        """
         ...
 
 
@@ -79,18 +99,32 @@ class CallTrace(Protocol):
         ...
 
     def ended(self, result: object) -> None:
-        """The call's result, an `AgentResult` or `MultiAgentResult`."""
+        """The call's result, an `AgentResult` or `MultiAgentResult`.
+
+        Args:
+            result: The result.
+        """
         ...
 
     traceparent: str | None
     """What the journal keeps of the call while it has no answer; None if there is nothing to find."""
 
     def step(self, number: int | None) -> None:
-        """Begin the step with this number, from 0, unless it runs. The one before ends. None: no more follows."""
+        """Begin the step with this number, from 0, unless it runs. The one before ends. None: no more follows.
+
+        Args:
+            number: The number of the step, from 0; None for no more.
+        """
         ...
 
     def retried(self, attempt: int, delay_s: float, error: BaseException | None) -> None:
-        """The model is asked again after a failed or refused attempt."""
+        """The model is asked again after a failed or refused attempt.
+
+        Args:
+            attempt: The number of the attempt that failed, from 1.
+            delay_s: Seconds until the next attempt.
+            error: The error.
+        """
         ...
 
     def model_call(
@@ -99,24 +133,51 @@ class CallTrace(Protocol):
         messages: Sequence[Message],
         tool_specs: Sequence[ToolSpec],
         system_prompt: SystemPrompt,
-    ) -> ModelCallTrace: ...
+    ) -> ModelCallTrace:
+        """One attempt of a model call, whose span begins when it is entered.
 
-    def tool_call(self, spec: ToolSpec, use: ToolUse, attempt: int) -> ToolCallTrace: ...
+        Args:
+            model: The model.
+            messages: The messages that it gets.
+            tool_specs: The tools that it may use.
+            system_prompt: The system prompt.
+        """
+
+    def tool_call(self, spec: ToolSpec, use: ToolUse, attempt: int) -> ToolCallTrace:
+        """One attempt of a tool, whose span begins when it is entered.
+
+        Args:
+            spec: The tool's spec.
+            use: The tool use.
+            attempt: The number of the attempt, from 1.
+        """
 
     def search(self, store: str, query: str) -> SearchTrace:
-        """A search in a memory store. It may begin beside the turn, in another task."""
+        """A search in a memory store. It may begin beside the turn, in another task.
+
+        Args:
+            store: The name of the store.
+            query: What to look for, in words.
+        """
         ...
 
     def work(self, name: str, attributes: Mapping[str, Any], *, behind: bool = False) -> AbstractContextManager[object]:
         """Other work for the call, such as a summary or a node.
 
         Args:
+            name: The name of the span.
+            attributes: Attributes of the span.
             behind: The call has caused it and does not wait for it, so it is a trace of its own, linked to the call.
         """
         ...
 
     def commit(self, others: Sequence[CallTrace], attributes: Mapping[str, Any]) -> AbstractContextManager[object]:
-        """A group commit: a trace of its own, linked to this call and the others whose rows it has."""
+        """A group commit: a trace of its own, linked to this call and the others whose rows it has.
+
+        Args:
+            others: The traces of the other calls.
+            attributes: Attributes of the span.
+        """
         ...
 
 
@@ -130,10 +191,19 @@ class ModelCallTrace(Protocol):
     def watching(
         self, publish: Callable[[StreamEvent], Awaitable[None]] | None
     ) -> Callable[[StreamEvent], Awaitable[None]]:
-        """`publish`, which also notes when the first piece of the answer arrives."""
+        """`publish`, which also notes when the first piece of the answer arrives.
+
+        Args:
+            publish: Gets each event; None for nobody.
+        """
         ...
 
-    def answered(self, answer: Answer) -> None: ...
+    def answered(self, answer: Answer) -> None:
+        """The answer has come.
+
+        Args:
+            answer: The answer.
+        """
 
 
 class ToolCallTrace(Protocol):
@@ -143,7 +213,13 @@ class ToolCallTrace(Protocol):
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None: ...
 
-    def ended(self, result: ToolResult, exception: BaseException | None) -> None: ...
+    def ended(self, result: ToolResult, exception: BaseException | None) -> None:
+        """The tool has ended.
+
+        Args:
+            result: Its result.
+            exception: The error of which the result was made; None for none.
+        """
 
 
 class SearchTrace(Protocol):
@@ -154,5 +230,9 @@ class SearchTrace(Protocol):
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None: ...
 
     def found(self, texts: Sequence[str]) -> None:
-        """What was found, the best first."""
+        """What was found, the best first.
+
+        Args:
+            texts: The texts, the best first.
+        """
         ...

@@ -36,7 +36,7 @@ class OfferedTool(Struct, frozen=True, kw_only=True):
 
 
 class CallDetails(Struct, frozen=True, kw_only=True, eq=False):
-    """What goes with one call of a server's tool besides its input."""
+    """The values that go with one call of a server's tool besides its input."""
 
     meta: Mapping[str, object] | None = None
     """Sent with the call; None: what the connection sends with every call."""
@@ -67,6 +67,12 @@ class ToolConnection(Protocol):
     ) -> ToolResult:
         """Run the named tool once. A refusal, or an answer that cannot be read, is an error result.
 
+        Args:
+            name: The tool's name on the server.
+            tool_use: The tool use: its id, the name of the tool, and its input.
+            result_bytes: The largest weight of a result.
+            details: What goes with the call besides its input; None for nothing.
+
         Raises:
             TooLarge: For a result of more than `result_bytes` (`core/limits.py`). Give a smaller value, or raise the
                 bound.
@@ -75,6 +81,10 @@ class ToolConnection(Protocol):
 
     async def query(self, method: str, arguments: Mapping[str, object]) -> object:
         """Call any other method of the server's protocol, by the protocol's name for it.
+
+        Args:
+            method: The protocol's name of the method.
+            arguments: The arguments, as JSON values.
 
         Raises:
             Failed: If the operation failed for another reason. Read its cause.
@@ -90,7 +100,11 @@ class ToolConnection(Protocol):
 
 @runtime_checkable
 class ToolSource(Protocol):
-    """A source of tools that run outside this process. `name` tells sources apart in messages and in the tree."""
+    """A source of tools that run outside this process. `name` tells sources apart in messages and in the tree.
+
+    Attributes:
+        name: The name.
+    """
 
     @property
     def name(self) -> str: ...

@@ -36,6 +36,9 @@ class Directory(Protocol):
         """Be listed with these words until `leave`, or until the store's owner counts as dead. Again: the new words
         replace the old ones, such as another `busy`.
 
+        Args:
+            peer: The words about this runtime.
+
         Raises:
             Invalid: When `peer.name` is not the name of the store's owner. Correct the argument.
         """
@@ -46,7 +49,11 @@ class Directory(Protocol):
         ...
 
     async def owner_of(self, session_id: str) -> str | None:
-        """The name of the live owner of a session; None when it is free, unknown, or its owner is dead."""
+        """The name of the live owner of a session; None when it is free, unknown, or its owner is dead.
+
+        Args:
+            session_id: The id of the session.
+        """
         ...
 
     async def leave(self) -> None:
@@ -55,7 +62,12 @@ class Directory(Protocol):
 
 
 class BoxedCall(Struct, frozen=True, kw_only=True):
-    """A call that nobody waits for."""
+    """A call that nobody waits for.
+
+    Attributes:
+        session_id: The session that is called.
+        agent_id: The agent that is called.
+    """
 
     session_id: str
     agent_id: str
@@ -77,12 +89,15 @@ class CallBox(Protocol):
     """Keeps calls until they are done, beside the sessions. A call survives the end of every process. Deleting a
     session forgets its calls.
 
-    Errors of every method: `Unavailable` and its subclasses: try again. What was answered is on disk.
+    Errors of every method: `Unavailable` and its subclasses: try again. A call that was answered is on disk.
     """
 
     async def put(self, call: BoxedCall) -> bool:
         """Keep a call. False if one with its session, agent and token is there already: nothing has changed. One that
         is parked is replaced, as if it had not been there.
+
+        Args:
+            call: The call.
 
         Raises:
             Invalid: For bad ids, also as a token, and for what is not JSON. Correct the argument.
@@ -91,16 +106,24 @@ class CallBox(Protocol):
 
     async def take(self, limit: int, agents: Collection[str]) -> Sequence[BoxedCall]:
         """At most that many calls of these agents, the longest kept first, which are this owner's from now on: nobody
-        else is given them while it is alive. Of dead owners too, with `tries` counted; the one that has ended
+        else is given them while it is alive. Of dead owners too, with `tries` counted; a call that has ended
         `POISON_OWNERS` owners is parked instead.
 
         Of each session one at a time: none while a live owner has one, and else the oldest of these agents, which keeps
         the others waiting until it is done or parked. Cancelled: nothing is taken.
+
+        Args:
+            limit: The most calls.
+            agents: The ids of the agents; others are left out.
         """
         ...
 
     async def done(self, calls: Sequence[BoxedCall]) -> None:
-        """Forget these calls, of which those change nothing that are not this owner's (any more)."""
+        """Forget these calls, of which those change nothing that are not this owner's (any more).
+
+        Args:
+            calls: The calls.
+        """
         ...
 
     async def again(self, call: BoxedCall, after_s: float, error: str, *, park: bool = False) -> None:
@@ -108,17 +131,26 @@ class CallBox(Protocol):
         session; Nothing changes if it is not this owner's (any more).
 
         Args:
+            call: The call.
+            after_s: Seconds until it can be taken again.
+            error: Why it was not done.
             park: Not before somebody puts it again.
         """
         ...
 
     async def calls(self, session_id: str | None = None) -> Sequence[BoxedCall]:
-        """Every call that is kept, or those of one session, oldest first, also taken and parked ones."""
+        """Every call that is kept, or those of one session, oldest first, also taken and parked ones.
+
+        Args:
+            session_id: The session; None for all.
+        """
         ...
 
 
 class Shared(Protocol):
-    """How runtimes share the sessions of a store. The defaults are those of a store that cannot be shared so."""
+    """Runtimes share the sessions of a store by these methods. The defaults are those of a store that cannot be shared
+    so.
+    """
 
     def directory(self) -> Directory | None:
         """The runtimes that share these sessions, of which this store's owner is one. The same object each time."""
@@ -130,6 +162,9 @@ class Shared(Protocol):
 
     def share_in(self, elsewhere: PeerDirectory) -> None:
         """Keep directory and call box in another place, before the store is maintained.
+
+        Args:
+            elsewhere: The other place.
 
         Raises:
             Invalid: For a store that has its own, or cannot be shared. Correct the argument.
@@ -144,14 +179,22 @@ class SharedElsewhere(Protocol):
         """Its `owner_of` is a hint: the store has the truth."""
         ...
 
-    def call_box(self) -> CallBox: ...
+    def call_box(self) -> CallBox:
+        """The calls that are kept for the store, as its owner sees them."""
 
     def changed(self, session_id: str) -> None:
-        """The store's owner has acquired or released a session. Returns at once."""
+        """The store's owner has acquired or released a session. Returns at once.
+
+        Args:
+            session_id: The id of the session.
+        """
         ...
 
     async def forget(self, session_id: str) -> bool:
         """Forget the posted calls of a session. True if there were any.
+
+        Args:
+            session_id: The id of the session.
 
         Raises:
             Unavailable: If the service or the store cannot be reached. Call again later.
@@ -173,6 +216,11 @@ class PeerDirectory(Protocol):
     def of_store(self, place: str, owner: str, owns: Callable[[], Collection[str]]) -> SharedElsewhere:
         """`place` is equal for all stores that have the same sessions; `owns` gives the sessions that `owner` has now.
 
+        Args:
+            place: A name that is equal for all stores with the same sessions.
+            owner: The name of the store's owner.
+            owns: Returns the sessions that the owner has now.
+
         Raises:
             ImportError: If the extra is missing. Install what the message names.
         """
@@ -184,7 +232,11 @@ JsonLine = Mapping[str, Json]
 
 
 class Lines(Struct, frozen=True, kw_only=True):
-    """Lines of an answer that are sent together, which saves both sides a wake-up for each."""
+    """Lines of an answer that are sent together, which saves both sides a wake-up for each.
+
+    Attributes:
+        lines: The lines, in order.
+    """
 
     lines: Sequence[JsonLine]
     end: bool = False
@@ -192,12 +244,21 @@ class Lines(Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(given: JsonLine | Lines) -> Lines:
-        """What a handler gives, as lines."""
+        """What a handler gives, as lines.
+
+        Args:
+            given: One line, or several.
+        """
         return given if isinstance(given, Lines) else Lines(lines=(given,))
 
 
 class PeerRefused(RepertoryError):
-    """A peer has answered, and refused the call. The caller decides by `status` and `body`."""
+    """A peer has answered, and refused the call. The caller decides by `status` and `body`.
+
+    Args:
+        status: The HTTP status.
+        body: The answer's first line.
+    """
 
     def __init__(self, status: int, body: JsonLine) -> None:
         super().__init__("the peer refuses the call", status=status)
@@ -224,10 +285,14 @@ callers.
 
 
 class PeerWire(Protocol):
-    """How runtimes call each other. For one event loop."""
+    """Runtimes call each other over a wire. For one event loop."""
 
     async def serve(self, handle: Handler, listening: Callable[[str], Awaitable[None]]) -> None:
         """Answer requests until cancelled. `listening` is awaited once with the address that others reach it under.
+
+        Args:
+            handle: Answers a request, line by line.
+            listening: Awaited once with the address.
 
         Raises:
             Invalid: For an address that cannot be used. Correct the argument.
@@ -241,6 +306,11 @@ class PeerWire(Protocol):
         the time it is left, the connection is kept for the next call; else it is closed.
 
         Before anything is sent: `Invalid` for an address or a body that cannot be written, and `TooLarge`.
+
+        Args:
+            address: The address of the peer.
+            path: What is asked for.
+            body: The request, as JSON.
 
         Raises:
             PeerRefused: If the peer refused. Read its reason.
