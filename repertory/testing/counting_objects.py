@@ -14,7 +14,12 @@ T = TypeVar("T")
 
 
 class CountingObjectStore:
-    """Wraps any store. A request counts when it is made, even if it fails."""
+    """Wraps any store. A request counts when it is made, even if it fails.
+
+    Args:
+        store: The store that is wrapped.
+        latency_s: Seconds before each request.
+    """
 
     def __init__(self, store: ObjectStore, *, latency_s: float = 0.0) -> None:
         """Each request is delayed by `latency_s`."""

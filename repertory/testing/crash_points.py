@@ -25,7 +25,12 @@ from repertory.errors import RepertoryError
 
 
 class CrashPoints:
-    """Counts the points that are reached, and crashes at one of them."""
+    """Counts the points that are reached, and crashes at one of them.
+
+    Args:
+        crash_at: The number of the point, from 1; None never crashes.
+        crash: Must not return; None sends SIGKILL to this process.
+    """
 
     def __init__(self, crash_at: int | None, crash: Callable[[], None] | None = None) -> None:
         """`crash_at` counts from 1; None never crashes. `crash` must not return; the default sends SIGKILL to this
@@ -37,7 +42,11 @@ class CrashPoints:
         """Points reached so far; after a surviving run, the number of points in it."""
 
     def reach(self, label: str) -> None:
-        """Count one point, and crash if it is the chosen one. `label` is for the reader of the test."""
+        """Count one point, and crash if it is the chosen one. `label` is for the reader of the test.
+
+        Args:
+            label: What the point is, for the reader of the test.
+        """
         del label
         self.reached_count += 1
         if self.reached_count == self._crash_at:
@@ -45,7 +54,12 @@ class CrashPoints:
 
 
 class CrashingSessionStore(SessionStore):
-    """Wraps any store, with one crash point before and one after each call that changes something."""
+    """Wraps any store, with one crash point before and one after each call that changes something.
+
+    Args:
+        store: The store that is wrapped.
+        points: Counts the points, and crashes at one of them.
+    """
 
     def __init__(self, store: SessionStore, points: CrashPoints) -> None:
         self._store = store
@@ -103,7 +117,12 @@ class CrashingSessionStore(SessionStore):
 
 
 class CrashingObjectStore:
-    """Wraps any object store, with one crash point before and one after each put and each delete."""
+    """Wraps any object store, with one crash point before and one after each put and each delete.
+
+    Args:
+        store: The store that is wrapped.
+        points: Counts the points, and crashes at one of them.
+    """
 
     def __init__(self, store: ObjectStore, points: CrashPoints) -> None:
         self._store = store

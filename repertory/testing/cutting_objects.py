@@ -13,7 +13,12 @@ T = TypeVar("T")
 
 
 class CuttingObjectStore:
-    """Wraps any store. What `cuts` loses raises `Unavailable`. `aclose` never fails."""
+    """Wraps any store. A request that `cuts` loses raises `Unavailable`. `aclose` never fails.
+
+    Args:
+        store: The store that is wrapped.
+        cuts: Says which requests are lost.
+    """
 
     def __init__(self, store: ObjectStore, cuts: Cuts) -> None:
         self._store = store

@@ -16,7 +16,12 @@ CHUNK = 1 << 20
 
 @dataclass
 class CuttingRelay:
-    """A running one."""
+    """A running one.
+
+    Args:
+        port: The port where clients connect.
+        cut: Whether the request is lost `before` it arrives or `after` it was done.
+    """
 
     port: int = 0
     left: int = 0
@@ -35,6 +40,8 @@ class CuttingRelay:
         """End the connection of the client's next message but so many.
 
         Args:
+            cut: Whether the request is lost `before` it arrives or `after` it was done.
+            number: The number of the request that is lost, from 1 for the next one.
             stays: And of all others, until `mend`.
         """
         self.cut, self.left, self.stays = cut, number, stays
@@ -60,6 +67,12 @@ class CuttingRelay:
             self._flowing.set()
 
     async def carry(self, client: SocketStream, server_port: int) -> None:
+        """Carry the messages of one connection, until it ends.
+
+        Args:
+            client: The client's end.
+            server_port: The port of the server.
+        """
         self.connections += 1
         cutting = False
 
@@ -103,7 +116,11 @@ class CuttingRelay:
 
 @asynccontextmanager
 async def cutting_relay(server_port: int) -> AsyncGenerator[CuttingRelay]:
-    """A relay to this port of this machine, ended with the block."""
+    """A relay to this port of this machine, ended with the block.
+
+    Args:
+        server_port: The port of the server.
+    """
     relay = CuttingRelay()
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
 

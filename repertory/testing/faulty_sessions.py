@@ -19,7 +19,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSettings:
-    """Fault rates per call, between 0 and 1."""
+    """Fault rates per call, between 0 and 1.
+
+    Args:
+        slow_s: The most seconds of a delay.
+    """
 
     error_rate: float = 0.0
     """Raise `Unavailable`; nothing was done."""
@@ -34,6 +38,14 @@ class FaultySessionStore(SessionStore):
     """Wraps any store. The same seed and the same calls give the same faults; `faults` lists them in order.
 
     `settings` may be replaced at any time, for example to let a store recover. `aclose` never fails.
+
+    Args:
+        store: The store that is wrapped.
+        chance: The random source, such as `random.Random(seed)`.
+        settings: The fault rates.
+
+    Attributes:
+        faults: The faults that happened, in order.
     """
 
     def __init__(self, store: SessionStore, chance: Chance, settings: FaultSettings) -> None:

@@ -15,7 +15,12 @@ from repertory.errors import Invalid
 
 
 class KeptCall(Struct):
-    """A call in the box."""
+    """A call in the box.
+
+    Attributes:
+        owner: The owner that has taken it; None while it waits.
+        not_before: The time of the event loop from which it can be taken.
+    """
 
     call: BoxedCall
     owner: str | None = None
@@ -24,7 +29,7 @@ class KeptCall(Struct):
 
 
 class PeerShelf:
-    """What several stores share of each other."""
+    """The peers and calls that several stores share."""
 
     def __init__(self) -> None:
         self.alive: set[str] = set()
@@ -43,6 +48,9 @@ class MemoryDirectory(Directory):
         """`enter` is awaited by each call;
 
         Args:
+            shelf: What several stores share; None for a shelf of its own.
+            owner: The name of the store's owner.
+            enter: Awaited by each call.
             owner_of: Who owns a session, alive or not.
         """
         self._shelf = shelf
@@ -79,7 +87,13 @@ class MemoryDirectory(Directory):
 
 
 class MemoryCallBox(CallBox):
-    """For one event loop. Times are those of the event loop."""
+    """For one event loop. Times are those of the event loop.
+
+    Args:
+        shelf: What several stores share; None for a shelf of its own.
+        owner: The name of the store's owner.
+        enter: Awaited by each call.
+    """
 
     def __init__(self, shelf: PeerShelf, owner: str, enter: Callable[[], Awaitable[None]]) -> None:
         """`enter` is awaited by each call."""

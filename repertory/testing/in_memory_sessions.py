@@ -30,6 +30,9 @@ class _Session:
 class SessionShelf(PeerShelf):
     """The sessions that several `MemorySessionStore`s share, as several processes share a database. Not for use across
     threads.
+
+    Attributes:
+        last_generation: The highest generation so far.
     """
 
     def __init__(self) -> None:
@@ -48,7 +51,12 @@ class SessionShelf(PeerShelf):
 
 
 class MemorySessionStore(SessionStore):
-    """Keeps sessions on a shelf. Commits are instant; each call is one checkpoint."""
+    """Keeps sessions on a shelf. Commits are instant; each call is one checkpoint.
+
+    Args:
+        shelf: What several stores share; None for a shelf of its own.
+        owner: The name of the store's owner.
+    """
 
     def __init__(self, shelf: SessionShelf | None = None, *, owner: str = "memory") -> None:
         self._shelf = shelf if shelf is not None else SessionShelf()

@@ -43,12 +43,19 @@ class LoopbackNetwork:
         self._silent: dict[str, _Silence] = {}
 
     def wire(self, address: str | None = None) -> LoopbackWire:
-        """A wire that answers at this address; None: it only calls."""
+        """A wire that answers at this address; None: it only calls.
+
+        Args:
+            address: The address.
+        """
         return LoopbackWire(self, address)
 
     def cut(self, address: str) -> int:
         """Break every call of this address that is under way: callers get `PeerLost`, and handlers are left. Returns
         how many those were. New calls get through.
+
+        Args:
+            address: The address.
         """
         cut = [call for call in self._calls if call.address == address]
         for call in cut:
@@ -56,23 +63,38 @@ class LoopbackNetwork:
         return len(cut)
 
     def cut_after(self, address: str, lines: int) -> None:
-        """Break the next answer of this address that is longer, behind so many lines."""
+        """Break the next answer of this address that is longer, behind so many lines.
+
+        Args:
+            address: The address.
+            lines: How many lines pass.
+        """
         self._breaks[address] = lines
 
     def unreachable(self, address: str, yes: bool = True) -> None:
-        """From now on nobody can connect to this address; or everybody again. Calls under way go on."""
+        """From now on nobody can connect to this address; or everybody again. Calls under way go on.
+
+        Args:
+            address: The address.
+            yes: False makes it reachable again.
+        """
         (self._unreachable.add if yes else self._unreachable.discard)(address)
 
     def silence(self, address: str, *, takes: bool = False) -> None:
         """From now on nothing passes to or from this address until `hear`, and neither side is told. Handlers go on.
 
         Args:
+            address: The address.
             takes: It still takes connections, as the system of a frozen process does for it.
         """
         self._silent.setdefault(address, _Silence(anyio.current_time(), takes=takes))
 
     def hear(self, address: str) -> None:
-        """End a silence: what was said meanwhile arrives. Handlers whose callers have gone are left now."""
+        """End a silence: what was said meanwhile arrives. Handlers whose callers have gone are left now.
+
+        Args:
+            address: The address.
+        """
         if (silence := self._silent.pop(address, None)) is not None:
             silence.over.set()
             for call in [call for call in self._calls if call.address == address and call.left]:
@@ -81,20 +103,32 @@ class LoopbackNetwork:
     # ------------------------------------------------------------------------------------------------ for the wires
 
     async def passes(self, address: str) -> None:
-        """Wait until what is said now would reach the other side."""
+        """Wait until what is said now would reach the other side.
+
+        Args:
+            address: The address.
+        """
         if self.delay_s:
             await anyio.sleep(self.delay_s)
         while (silence := self._silent.get(address)) is not None:
             await silence.over.wait()
 
     def lost_at(self, call: _Call) -> float:
-        """When a caller that hears nothing more gives up, as far as that is known now; in the loop's time."""
+        """When a caller that hears nothing more gives up, as far as that is known now; in the loop's time.
+
+        Args:
+            call: The call.
+        """
         silence = self._silent.get(call.address)
         since = anyio.current_time() if silence is None else max(silence.since, call.began)
         return since + _SILENT_PERIODS * self.alive_s
 
     def enter(self, address: str, server: _Server) -> None:
         """Listen at an address.
+
+        Args:
+            address: The address.
+            server: Answers there.
 
         Raises:
             Unavailable: When it is taken. Call again later.
@@ -122,14 +156,23 @@ class LoopbackNetwork:
         server.take(call)
 
     def breaks(self, call: _Call, lines: int) -> bool:
-        """Whether the answer breaks off behind so many lines. It does so once."""
+        """True if the answer breaks off behind so many lines. It does so once.
+
+        Args:
+            call: The call.
+            lines: How many lines pass.
+        """
         if self._breaks.get(call.address) != lines:
             return False
         del self._breaks[call.address]
         return True
 
     def end(self, call: _Call) -> None:
-        """The caller has left. A silent network does not tell the server."""
+        """The caller has left. A silent network does not tell the server.
+
+        Args:
+            call: The call.
+        """
         if call in self._calls and call.address in self._silent:
             call.left = True
         else:
@@ -141,14 +184,23 @@ class LoopbackNetwork:
 
 
 class LoopbackWire:
-    """A `PeerWire` of a `LoopbackNetwork`. What passes is written as JSON and read again, so nothing is shared."""
+    """A `PeerWire` of a `LoopbackNetwork`. What passes is written as JSON and read again, so nothing is shared.
+
+    Args:
+        network: What joins the wires.
+        address: Where it answers; None for a wire that only calls.
+    """
 
     def __init__(self, network: LoopbackNetwork, address: str | None) -> None:
         self._network = network
         self._address = address
 
     async def serve(self, handle: Handler, listening: Callable[[str], Awaitable[None]]) -> None:
-        """As every wire."""
+        """As every wire.
+
+        Raises:
+            Invalid: For a wire without an address. Make it with one.
+        """
         if self._address is None:
             raise Invalid("this wire only calls")
         server = _Server(self._network, handle)

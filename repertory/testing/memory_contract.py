@@ -57,17 +57,29 @@ _numbers = count(1)
 
 
 class Memories:
-    """A store with one asynchronous interface, whether its methods are synchronous or not."""
+    """A store with one asynchronous interface, whether its methods are synchronous or not.
+
+    Args:
+        store: The store.
+    """
 
     def __init__(self, store: Any) -> None:
         self.store = store
 
     def has(self, method: str) -> bool:
-        """True if the store has this method."""
+        """True if the store has this method.
+
+        Args:
+            method: The method's name.
+        """
         return implements(self.store, method)
 
     def takes_context(self, method: str) -> bool:
-        """True if that method takes a `context`."""
+        """True if that method takes a `context`.
+
+        Args:
+            method: The method's name.
+        """
         parameters = inspect.signature(getattr(self.store, method)).parameters.values()
         return any(each.name == "context" or each.kind is each.VAR_KEYWORD for each in parameters)
 
@@ -76,7 +88,12 @@ class Memories:
         return [content for content, _ in await self.entries(query, limit)]
 
     async def entries(self, query: str, limit: int | None = None) -> list[tuple[str, Mapping[str, object]]]:
-        """The contents and metadata of the entries found."""
+        """The contents and metadata of the entries found.
+
+        Args:
+            query: What to look for, in words.
+            limit: The most entries; None for the store's number.
+        """
         options = None if limit is None else SearchOptions(max_search_results=limit)
         found = await _called(partial(self.store.search, query, options))
         assert isinstance(found, list | tuple), "a search gives a list"
@@ -89,7 +106,11 @@ class Memories:
         return entries
 
     async def remember(self, content: str) -> None:
-        """Store a text with `add`, or else as a user message."""
+        """Store a text with `add`, or else as a user message.
+
+        Args:
+            content: The text.
+        """
         if self.has("add"):
             await self.add(content)
         else:
@@ -122,16 +143,28 @@ class MemoryStoreContract(ABC):
 
     @abstractmethod
     def open_store(self, place: Path) -> object:
-        """A new store over the entries in `place`. It may be async."""
+        """A new store over the entries in `place`. It may be async.
+
+        Args:
+            place: A folder of the test's own.
+        """
 
     async def settle(self, store: object) -> None:
-        """Wait until added entries can be found, for stores that index them later."""
+        """Wait until added entries can be found, for stores that index them later.
+
+        Args:
+            store: The store.
+        """
         del store
 
     @asynccontextmanager
     async def memories(self, place: Path, *, wants: str | None = None) -> AsyncGenerator[Memories]:
         """A store, initialized, and closed at the end, within the time limit. Skips the test if the store lacks the
         method `wants`.
+
+        Args:
+            place: A folder of the test's own.
+            wants: A method that the test needs; None for none.
         """
         with anyio.fail_after(WAIT_S):
             opened = self.open_store(place)

@@ -59,11 +59,19 @@ class ObjectStoreContract(ABC):
 
     @abstractmethod
     def open_store(self, place: Path) -> ObjectStore:
-        """A new store over the objects in `place`."""
+        """A new store over the objects in `place`.
+
+        Args:
+            place: A folder of the test's own.
+        """
 
     @asynccontextmanager
     async def stores(self, *places: Path) -> AsyncGenerator[list[ObjectStore]]:
-        """One store per place, closed at the end, within the time limit."""
+        """One store per place, closed at the end, within the time limit.
+
+        Args:
+            places: Folders of the test's own.
+        """
         with anyio.fail_after(WAIT_S):
             async with AsyncExitStack() as stack:
                 opened = [self.open_store(place) for place in places]

@@ -83,11 +83,21 @@ class SharedStoreContract(ABC):
 
     @abstractmethod
     def open_store(self, place: Path, owner: str) -> SessionStore:
-        """A new store over the sessions in `place`, with this owner name."""
+        """A new store over the sessions in `place`, with this owner name.
+
+        Args:
+            place: A folder of the test's own.
+            owner: The name of the store's owner.
+        """
 
     @asynccontextmanager
     async def stores(self, place: Path, *owners: str) -> AsyncGenerator[list[SessionStore]]:
-        """One store per owner, maintained, and closed at the end, within the time limit."""
+        """One store per owner, maintained, and closed at the end, within the time limit.
+
+        Args:
+            place: A folder of the test's own.
+            owners: The names of the stores' owners.
+        """
         opened = [self.open_store(place, owner) for owner in owners]
         self._lives = {id(store): anyio.CancelScope() for store in opened}
         with anyio.fail_after(WAIT_S):
@@ -101,7 +111,11 @@ class SharedStoreContract(ABC):
                     tasks.cancel_scope.cancel()
 
     def die(self, store: SessionStore) -> None:
-        """End a store as the end of its process does, as far as one can in the same process."""
+        """End a store as the end of its process does, as far as one can in the same process.
+
+        Args:
+            store: The store.
+        """
         self._lives[id(store)].cancel()
         store.abandon()
 

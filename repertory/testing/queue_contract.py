@@ -46,7 +46,7 @@ FOREIGN = (
 
 
 class AnyQueue(TurnQueue, QueueDesk, Protocol):
-    """A queue for workers and for those who look after it."""
+    """A queue for workers and for the people who look after it."""
 
 
 def job_number(number: int, session_id: str = "s") -> TurnJob:
@@ -100,20 +100,40 @@ class TurnQueueContract(ABC):
 
     @abstractmethod
     def open_queue(self, place: Path, lease_s: float) -> AnyQueue:
-        """A new queue over the jobs in `place`."""
+        """A new queue over the jobs in `place`.
+
+        Args:
+            place: A folder of the test's own.
+            lease_s: Seconds that a taken job is kept from others.
+        """
 
     @abstractmethod
     async def put_raw(self, place: Path, body: bytes) -> None:
-        """Put a message there as another program would."""
+        """Put a message there as another program would.
+
+        Args:
+            place: A folder of the test's own.
+            body: The bytes, or the JSON of a request.
+        """
 
     def can_put(self, body: bytes) -> bool:
-        """Whether another program could put this message there at all."""
+        """True if another program could put this message there at all.
+
+        Args:
+            body: The message.
+        """
         del body
         return True
 
     @asynccontextmanager
     async def queues(self, place: Path, count: int = 1, lease_s: float = 30.0) -> AsyncGenerator[list[AnyQueue]]:
-        """So many queues, closed at the end, within the time limit."""
+        """So many queues, closed at the end, within the time limit.
+
+        Args:
+            place: A folder of the test's own.
+            count: How many.
+            lease_s: Seconds that a taken job is kept from others.
+        """
         with anyio.fail_after(WITHIN_S):
             async with AsyncExitStack() as stack:
                 opened = [self.open_queue(place, lease_s) for _ in range(count)]

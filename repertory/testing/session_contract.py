@@ -70,11 +70,21 @@ class SessionStoreContract(ABC):
 
     @abstractmethod
     def open_store(self, place: Path, owner: str) -> SessionStore:
-        """A new store over the sessions in `place`, with this owner name."""
+        """A new store over the sessions in `place`, with this owner name.
+
+        Args:
+            place: A folder of the test's own.
+            owner: The name of the store's owner.
+        """
 
     @asynccontextmanager
     async def stores(self, place: Path, *owners: str) -> AsyncGenerator[list[SessionStore]]:
-        """One store per owner, closed at the end, within the time limit."""
+        """One store per owner, closed at the end, within the time limit.
+
+        Args:
+            place: A folder of the test's own.
+            owners: The names of the stores' owners.
+        """
         with anyio.fail_after(WAIT_S):
             async with AsyncExitStack() as stack:
                 opened = [self.open_store(place, owner) for owner in owners]

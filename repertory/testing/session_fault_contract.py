@@ -56,12 +56,14 @@ _OWES = DueTime(agent_id="default", at=2.0, why="expiry")
 
 
 class Wire(Protocol):
-    """What is between a store and its place."""
+    """The connection between a store and its place."""
 
     def plan(self, cut: LostWhen, number: int, *, stays: bool = False) -> None:
         """Lose the next request but so many, before it arrives or its answer.
 
         Args:
+            cut: Whether the request is lost `before` it arrives or `after` it was done.
+            number: The number of the request that is lost, from 1 for the next one.
             stays: And all that follow.
         """
 
@@ -71,7 +73,13 @@ class Wire(Protocol):
 
 
 class BehindWire(NamedTuple):
-    """A store, one that sees the same without the wire, and the wire."""
+    """A store, one that sees the same without the wire, and the wire.
+
+    Attributes:
+        store: The store behind the wire.
+        observer: A store that sees the same, without the wire.
+        wire: The wire.
+    """
 
     store: SessionStore
     observer: SessionStore

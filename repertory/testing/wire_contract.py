@@ -32,7 +32,14 @@ QUICKLY_ALIVE_S = 0.2
 
 
 class PeerHandler:
-    """A handler that does what its path says, and remembers who has come and left."""
+    """A handler that does what its path says, and remembers who has come and left.
+
+    Attributes:
+        entered: The paths of requests that came.
+        left: The paths of requests that it has left.
+        told: How many lines it has told.
+        go_on: Set it to let waiting requests go on.
+    """
 
     def __init__(self) -> None:
         self.entered: list[str] = []
@@ -42,10 +49,20 @@ class PeerHandler:
         self.changed = anyio.Event()
 
     def __call__(self, path: str, body: JsonLine) -> AbstractAsyncContextManager[AsyncIterator[JsonLine | Lines]]:
+        """Answer a request as its path says.
+
+        Args:
+            path: What to do.
+            body: The request, as JSON.
+        """
         return self._handle(path, body)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until this holds of the handler."""
+        """Wait until this holds of the handler.
+
+        Args:
+            condition: Called until it returns True.
+        """
         while not condition():
             self.changed = anyio.Event()
             await self.changed.wait()
@@ -119,11 +136,21 @@ class PeerWireContract(ABC):
 
     @abstractmethod
     def wires(self, place: Path, alive_s: float) -> AbstractAsyncContextManager[tuple[PeerWire, PeerWire]]:
-        """One that can answer, and one that only calls. One that says nothing for 3 times `alive_s` is lost."""
+        """One that can answer, and one that only calls. One that says nothing for 3 times `alive_s` is lost.
+
+        Args:
+            place: A folder of the test's own.
+            alive_s: Seconds after which a silent side shows that it lives.
+        """
 
     @asynccontextmanager
     async def joined(self, place: Path, alive_s: float = ALIVE_S) -> AsyncGenerator[tuple[PeerWire, str, PeerHandler]]:
-        """A wire that calls, an address that answers, and who does."""
+        """A wire that calls, an address that answers, and who does.
+
+        Args:
+            place: A folder of the test's own.
+            alive_s: Seconds after which a silent side shows that it lives.
+        """
         with anyio.fail_after(WAIT_S):
             async with self.wires(place, alive_s) as (server, client):
                 handler = PeerHandler()

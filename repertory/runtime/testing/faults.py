@@ -22,7 +22,7 @@ class PlannedCrash(Exception):
 
 
 class InjectedFault(Enum):
-    """What goes wrong with a message."""
+    """The ways in which a message goes wrong."""
 
     CRASH_BEFORE = "crash before"
     """The turn fails before the handler has run."""
@@ -37,28 +37,51 @@ class InjectedFault(Enum):
 class Chance(Protocol):
     """A random source, such as `random.Random`."""
 
-    def random(self) -> float: ...
+    def random(self) -> float:
+        """A number from 0 to below 1."""
 
-    def uniform(self, a: float, b: float, /) -> float: ...
+    def uniform(self, a: float, b: float, /) -> float:
+        """A number between two others.
+
+        Args:
+            a: The lowest number.
+            b: The highest number.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
-    """Which messages go wrong, by their number from 1, counted over all incarnations."""
+    """Which messages go wrong, by their number from 1, counted over all incarnations.
+
+    Args:
+        faults: The faults by the number of the message.
+        delay_s: Seconds that a delayed turn is delayed.
+    """
 
     faults: Mapping[int, InjectedFault]
     delay_s: float = 0.05
 
     @classmethod
     def from_chance(cls, rng: Chance, messages: int, rate: float) -> FaultPlan:
-        """About `rate` of the first `messages` go wrong, in ways that `rng` chooses."""
+        """About `rate` of the first `messages` go wrong, in ways that `rng` chooses.
+
+        Args:
+            rng: The random source.
+            messages: How many messages are planned.
+            rate: The share of messages that go wrong, from 0 to 1.
+        """
         kinds = list(InjectedFault)
         numbers = [number for number in range(1, messages + 1) if rng.random() < rate]
         return cls(faults={number: kinds[int(rng.random() * len(kinds))] for number in numbers})
 
 
 class Saboteur:
-    """Carries a plan out over all incarnations of one address: `ChildSpec(factory=saboteur.wrap(Counter), ...)`."""
+    """Carries a plan out over all incarnations of one address: `ChildSpec(factory=saboteur.wrap(Counter), ...)`.
+
+    Args:
+        plan: What goes wrong.
+        kill: `ActorSystem.kill`.
+    """
 
     def __init__(self, plan: FaultPlan, kill: Callable[[ActorRef[object]], None]) -> None:
         """`kill` is `ActorSystem.kill`."""
@@ -72,7 +95,11 @@ class Saboteur:
         return self._plan.delay_s
 
     def wrap(self, factory: Callable[[], Actor[M]]) -> Callable[[], Actor[M]]:
-        """A factory whose actors behave like those of `factory`, apart from the planned faults."""
+        """A factory whose actors behave like those of `factory`, apart from the planned faults.
+
+        Args:
+            factory: Makes the actors.
+        """
         return lambda: cast("Actor[M]", _Sabotaged(factory(), self))
 
     def next_fault(self) -> InjectedFault | None:

@@ -24,6 +24,9 @@ class Probe:
     """`probe = Probe(); ref = await system.start(probe.spec("writer"))`, then `await probe.expect(Write)`.
 
     `answer` gives the reply to each message; without it asks stay open until their deadline.
+
+    Args:
+        answer: Gives the reply to each message; None leaves asks open until their deadline.
     """
 
     def __init__(self, answer: Callable[[object], object] | None = None) -> None:
@@ -43,12 +46,20 @@ class Probe:
         return ChildSpec(name=name, factory=lambda: _ProbeActor(self), mailbox=settings, restart=Restart.PERMANENT)
 
     def watch(self, ref: ActorRef[object]) -> None:
-        """Record the `Down` of that actor too. Call it after the probe was started."""
+        """Record the `Down` of that actor too. Call it after the probe was started.
+
+        Args:
+            ref: The actor.
+        """
         assert self.context is not None, "the probe has not been started"
         self.context.watch(ref)
 
     async def expect(self, kind: type[T], *, timeout_s: float = 5.0) -> T:
         """The next message that no `expect` has returned yet.
+
+        Args:
+            kind: The class of the message.
+            timeout_s: Seconds to wait for it.
 
         Raises:
             AssertionError: If it is not a `kind`.
@@ -64,8 +75,11 @@ class Probe:
     async def expect_nothing(self, for_s: float) -> None:
         """Wait, and check that no message arrives that no `expect` has returned.
 
+        Args:
+            for_s: Seconds to wait.
+
         Raises:
-            AssertionError: If the message does not come. The test fails.
+            AssertionError: If one arrives. The test fails.
         """
         with anyio.move_on_after(for_s):
             while not self._unseen:
@@ -73,7 +87,11 @@ class Probe:
         assert not self._unseen, f"expected nothing, received {list(self._unseen)!r}"
 
     def record(self, message: object) -> object:
-        """Record a message; returns the answer to it."""
+        """Record a message; returns the answer to it.
+
+        Args:
+            message: The message.
+        """
         self.received.append(message)
         self._unseen.append(message)
         arrival, self._arrival = self._arrival, anyio.Event()

@@ -24,23 +24,40 @@ due.
 
 
 class AsyncioOptions(TypedDict):
-    """What `anyio.run(..., backend_options=...)` takes on asyncio."""
+    """The `backend_options` of `anyio.run` on asyncio.
+
+    Attributes:
+        loop_factory: Makes the loop.
+    """
 
     loop_factory: Callable[[], asyncio.AbstractEventLoop]
 
 
 class TrioOptions(TypedDict):
-    """What `anyio.run(..., backend_options=...)` takes on trio."""
+    """The `backend_options` of `anyio.run` on trio.
+
+    Attributes:
+        clock: The clock of the run.
+    """
 
     clock: trio.abc.Clock
 
 
 class JumpingSelector(selectors.DefaultSelector):
-    """When the loop would wait, advance the loop's clock instead."""
+    """When the loop would wait, advance the loop's clock instead.
+
+    Attributes:
+        virtual_s: The seconds by which the clock was advanced.
+    """
 
     virtual_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Advance the clock by `timeout`, and return what is ready.
+
+        Args:
+            timeout: Seconds to the next timer; None when there is none.
+        """
         ready = super().select(0)
         if ready:
             return ready
@@ -60,6 +77,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._clock_resolution = _RESOLUTION_S
 
     def time(self) -> float:
+        """Seconds since the loop was made, by its own clock."""
         return self._jumping.virtual_s
 
 
