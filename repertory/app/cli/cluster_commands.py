@@ -20,7 +20,7 @@ def add_cluster_commands(parser: argparse.ArgumentParser) -> None:
     """The command, which shows what there is, and its only action."""
     parser.set_defaults(run=_show)
     actions = parser.add_subparsers(dest="action", metavar="retry")
-    text = "have parked posted calls of a session made once more"
+    text = "make parked posted calls of a session once more"
     # What stands before the action holds, unless it is said again after it.
     examples = "retry groceries --at agents.db\nretry groceries --token order-7 --at agents.db"
     texts = with_examples(text, examples, "cluster")

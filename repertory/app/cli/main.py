@@ -60,7 +60,7 @@ def _add_chat_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-history",
         action="store_true",
-        help="do not keep what is typed for the next time (ever so with --at, --keys)",
+        help="keep no typed lines for the next chat (always so with --at, --keys)",
     )
     add_place(parser)
 

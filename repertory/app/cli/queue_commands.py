@@ -83,8 +83,8 @@ def _queue_argument() -> _QueueArgument:
 def add_work_options(parser: argparse.ArgumentParser) -> None:
     """The options of `repertory work`."""
     parser.description = (
-        "Do the jobs of a queue, until SIGTERM or Ctrl-C. Running turns are then finished, and what is not finished in"
-        " time is given back; a second signal cuts that short."
+        "Do the jobs of a queue, until SIGTERM or Ctrl-C. Running turns are then finished, and jobs that are not done"
+        " in time are given back; a second signal cuts that short."
     )
     parser.add_argument(
         "target",
@@ -215,7 +215,7 @@ def add_send_options(parser: argparse.ArgumentParser) -> None:
     """The options of `repertory send`."""
     parser.description = "Put a job into a queue, and print its token."
     parser.add_argument("queue", **_queue_argument())
-    parser.add_argument("prompt", metavar="PROMPT", help="what the turn is called with; - reads standard input")
+    parser.add_argument("prompt", metavar="PROMPT", help="the prompt of the turn; - reads standard input")
     parser.add_argument("--agent", required=True, metavar="NAME", help="the agent, or the id of a graph or swarm")
     parser.add_argument("--session", required=True, metavar="ID", help="the session")
     parser.add_argument(

@@ -103,7 +103,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     rewind = add("rewind", _rewind, "go back to a position; later messages stay stored but hidden", writes=True)
     unsummarize = add("drop-summary", _drop_summary, "show the model the summarized messages again", writes=True)
     mark = add("mark", _mark, "give a position of a session a label", writes=True)
-    prune = add("prune", _prune, "erase marks, and what rewinds left behind", asks=True)
+    prune = add("prune", _prune, "erase marks, and messages that rewinds left behind", asks=True)
     redact = add("redact", _redact, "replace the text of a message, and erase it", writes=True, asks=True)
     retext = add(
         "redact-text", _redact_text, "replace a text everywhere in a session, and erase it", writes=True, asks=True
@@ -180,7 +180,7 @@ def _add_prune_options(prune: argparse.ArgumentParser) -> None:
     prune.add_argument(
         "--older-than", type=checked_argument(_age_s), metavar="AGE", help=f"erase only what is older than {_AGES}"
     )
-    prune.add_argument("--beyond-rewinds", action="store_true", help="also erase what rewinds left behind")
+    prune.add_argument("--beyond-rewinds", action="store_true", help="also erase messages that rewinds left behind")
     prune.add_argument("--dry-run", action="store_true", help="only print what would be erased")
 
 
