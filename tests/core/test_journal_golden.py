@@ -119,3 +119,16 @@ def test_the_format_document_numbers_the_kinds_as_the_code_does() -> None:
         int(number): name for number, name in re.findall(r"^\| (\d+) \| `(\w+)` \|", FORMAT, re.MULTILINE)
     }
     assert documented_kinds == {kind.value: kind.name.lower() for kind in RecordKind}
+
+
+BODIES = re.findall(r"^### Kind (\d+): (\w+)\n\n```json\n(.+)\n```$", FORMAT, re.MULTILINE)
+
+
+def test_the_format_document_has_a_body_of_every_kind() -> None:
+    assert [(int(kind), name) for kind, name, _ in BODIES] == [(kind.value, kind.name.lower()) for kind in RecordKind]
+
+
+@pytest.mark.parametrize(("kind", "name", "body"), BODIES, ids=[name for _, name, _ in BODIES])
+def test_a_body_of_the_format_document_is_read_and_written_as_it_stands_there(kind: str, name: str, body: str) -> None:
+    number = RecordKind(int(kind))
+    assert encode(decode(number, 1, body.encode())) == (number, body.encode())
