@@ -33,7 +33,7 @@ def test_every_hook_event_is_listed_with_what_callbacks_may_assign() -> None:
 
 def test_every_stream_event_of_the_wire_format_is_listed() -> None:
     listed = {name for row in _rows() if len(row) == 2 for name in re.findall(r"`(\w+)`", row[0])}
-    lines = [line for block in blocks(WIRE) if block.language == "json" for line in block.text.splitlines()]
+    lines = [line for block in blocks(WIRE) if block.language == "jsonl" for line in block.text.splitlines()]
     types = {found for line in lines for found in re.findall(r'^\{"type": "(multiagent_\w+)"', line)}
     keys = {found for line in lines for found in re.findall(r'^\{"(\w+)":', line)} - {"type", "offset"}
     agent_events = {key for key in keys if key in listed or key.startswith(("tool_", "model_"))}
