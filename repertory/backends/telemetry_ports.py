@@ -142,6 +142,7 @@ class CallTrace(Protocol):
             tool_specs: The tools that it may use.
             system_prompt: The system prompt.
         """
+        ...
 
     def tool_call(self, spec: ToolSpec, use: ToolUse, attempt: int) -> ToolCallTrace:
         """One attempt of a tool, whose span begins when it is entered.
@@ -151,6 +152,7 @@ class CallTrace(Protocol):
             use: The tool use.
             attempt: The number of the attempt, from 1.
         """
+        ...
 
     def search(self, store: str, query: str) -> SearchTrace:
         """A search in a memory store. It may begin beside the turn, in another task.

@@ -181,6 +181,7 @@ class SharedElsewhere(Protocol):
 
     def call_box(self) -> CallBox:
         """The calls that are kept for the store, as its owner sees them."""
+        ...
 
     def changed(self, session_id: str) -> None:
         """The store's owner has acquired or released a session. Returns at once.

@@ -39,6 +39,7 @@ class Chance(Protocol):
 
     def random(self) -> float:
         """A number from 0 to below 1."""
+        ...
 
     def uniform(self, a: float, b: float, /) -> float:
         """A number between two others.
@@ -47,6 +48,7 @@ class Chance(Protocol):
             a: The lowest number.
             b: The highest number.
         """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
