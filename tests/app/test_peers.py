@@ -389,6 +389,17 @@ async def test_posted_calls_are_made_once_each_in_order_and_answered_under_their
         assert result.replayed
 
 
+async def test_a_call_that_was_posted_as_a_drain_began_is_made_by_the_next_process_without_a_pause() -> None:
+    site = Site()
+    async with site.process("a") as a:
+        await anyio.sleep(3)
+        await a.agent.session("s").post("posted")
+    async with site.process("b") as b:
+        await anyio.sleep(5)
+        told = await b.agent.session("s").history()
+    assert [message["role"] for message in told] == ["user", "assistant"]
+
+
 async def test_a_process_without_peers_still_gets_a_session_when_it_insists() -> None:
     site = Site()
     async with site.process("a") as a:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import anyio
 from msgspec import Struct
 
 from repertory.core.owed import AGAIN_S
@@ -30,6 +31,8 @@ LOOK_S = 1.0
 """The mean time between two looks, in seconds. Each is a little earlier or later, so that processes do not look at the
 same moment.
 """
+_GIVE_BACK_S = 1.0
+"""How long an ending dispatcher takes at most to give a call back."""
 
 
 class LookForDue(Struct, frozen=True, kw_only=True):
@@ -126,13 +129,20 @@ class Dispatcher(Actor[LookForDue]):
                 wait_s = error.retry_after_s if isinstance(error, Throttled) else None
                 if wait_s is not None:  # Others look meanwhile: it may be meant for one of them.
                     self._rests_until = self.context.clock() + 2 * LOOK_S
+                # Refused by this runtime's own drain, it is for the next one that starts, at once.
+                after_s = 0.0 if self._refusing() else AGAIN_S if wait_s is None else wait_s
                 with suppress(Retryable):
-                    await self._box.again(call, AGAIN_S if wait_s is None else wait_s, str(error))
+                    await self._box.again(call, after_s, str(error))
         except RepertoryError as error:
             ids = {"session": call.session_id, "agent": call.agent_id, "token": call.token}
             note(self.context.logger, WARNING, "a posted call failed", error, **ids)
             with suppress(Retryable):
                 await self._box.again(call, AGAIN_S, str(error), park=True)
+        except anyio.get_cancelled_exc_class():
+            if not made:
+                with anyio.move_on_after(_GIVE_BACK_S, shield=True), suppress(RepertoryError):
+                    await self._box.again(call, 0.0, "its process was shut down")
+            raise
         finally:
             self._ended()
 
