@@ -100,6 +100,22 @@ def test_a_worker_that_is_late_is_killed_once() -> None:
     assert quiet(fleet.tick(40.0)) == [KillWorker(1)]
 
 
+def test_renewing_replaces_a_worker_that_was_starting_when_it_answers() -> None:
+    fleet = Fleet(FleetSettings(workers=2))
+    fleet.begin(0.0)
+    assert fleet.renew(0.5) == []
+    assert fleet.worker_is_ready(1, 1.0) == [Launch(2), Launch(3)]
+    assert fleet.worker_is_ready(3, 1.5) == [Retire(1)]
+    assert fleet.renew(2.0) == []
+    assert fleet.worker_is_gone(1, 0, 2.5) == [Launch(4)]
+    assert fleet.worker_is_ready(2, 3.0) == []
+    assert fleet.worker_is_ready(4, 3.5) == [Retire(3)]
+    assert fleet.worker_is_gone(3, 0, 4.0) == [Launch(5)]
+    assert fleet.worker_is_ready(5, 4.5) == [Retire(2)]
+    assert fleet.worker_is_gone(2, 0, 5.0) == []
+    assert sorted(fleet.ready) == [4, 5]
+
+
 def test_renewing_replaces_one_worker_after_the_other() -> None:
     fleet = started(2)
     assert fleet.renew(1.0) == [Launch(3)]

@@ -163,7 +163,7 @@ class Fleet:
         if old is not None and old.state == "ready":
             self._end(old, now)
             commands.append(Retire(old.number))
-        elif worker.replaces is not None:
+        else:
             commands += self._renew_next(now)
         return commands
 
@@ -197,10 +197,12 @@ class Fleet:
         return [Terminate(number) for number in self.workers]
 
     def renew(self, now: float) -> Sequence[FleetCommand]:
-        """Replace every worker, one after the other, without a moment in which nobody answers."""
-        if self.is_stopping or not self._were_ready:
+        """Replace every worker, one after the other, without a moment in which nobody answers. One that is starting may
+        have read the program before it was changed: it is replaced when it answers.
+        """
+        if self.is_stopping:
             return []
-        self._renewing = tuple(self.ready)
+        self._renewing = tuple(number for number, worker in self.workers.items() if worker.state != "ending")
         return self._renew_next(now)
 
     def _launch(self, now: float, replaces: int | None = None) -> Iterator[FleetCommand]:
@@ -214,16 +216,17 @@ class Fleet:
             self.workers[worker.number] = replace(worker, state="ending", deadline=now + self._settings.end_s)
 
     def _renew_next(self, now: float) -> Sequence[FleetCommand]:
-        """Start the successor of the next worker that still is there. Nothing while another one is being replaced, or
-        when all are.
+        """Start the successor of the next worker that still is there, and answers. Nothing while another one is being
+        replaced, or when all are.
         """
+        there = {number: worker.state for number, worker in self.workers.items() if worker.state != "ending"}
+        self._renewing = tuple(number for number in self._renewing if number in there)
         under_way = any(each.replaces is not None or each.state == "ending" for each in self.workers.values())
-        while self._renewing and not under_way:
-            number, *rest = self._renewing
-            self._renewing = tuple(rest)
-            if number in self.workers and self.workers[number].state == "ready":
-                return list(self._launch(now, replaces=number))
-        return []
+        answering = next((number for number in self._renewing if there[number] == "ready"), None)
+        if under_way or answering is None:
+            return []
+        self._renewing = tuple(number for number in self._renewing if number != answering)
+        return list(self._launch(now, replaces=answering))
 
     def _after_failure(self, worker: FleetWorker, code: int, now: float) -> Sequence[FleetCommand]:
         told = Remark("a worker has ended by itself", worker.number, code, is_bad=True)
