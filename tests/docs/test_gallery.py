@@ -33,7 +33,7 @@ from tests.source_tree import ROOT
 
 GALLERY = sorted(readme.parent for readme in (ROOT / "examples").glob("*/README.md"))
 TEXT_LINES_MAX = 15
-LINES_MAX = 320
+LINES_MAX = 330
 """Of a whole example, without its README and what is no program."""
 by_name = pytest.mark.parametrize("folder", GALLERY, ids=lambda folder: folder.name)
 
@@ -69,7 +69,9 @@ def test_a_real_model_is_one_setting(folder: Path) -> None:
 
 @by_name
 def test_no_example_names_the_files_of_another(folder: Path) -> None:
-    names = re.compile(r'Path\("([^"]+)"\)|["\']([\w./-]+\.db)["\']')
+    names = re.compile(
+        r'Path\("([^"]+)"\)|(?<!/ )["\']([\w./-]+\.db)["\']'
+    )  # `folder / "a.db"` is in a folder of its own
     own = {name for text in sources(folder).values() for found in names.findall(text) for name in found if name}
     for other in GALLERY:
         if other != folder:
