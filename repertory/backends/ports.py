@@ -242,7 +242,7 @@ class ToolContext(MayDefer):
     ) -> str:
         """Have the session run a turn with this prompt at a time, even if nobody calls; returns the timer's id.
 
-        It is stored with the tool's result.
+        The timer is stored with the tool's result.
 
         Args:
             at: An aware datetime or epoch seconds; or `in_s`, seconds from now.
@@ -1080,7 +1080,7 @@ class ObjectStore(Protocol):
             key: The object's key.
 
         Raises:
-            NotFound: With the key. Check the name.
+            NotFound: If there is no such object. Check the key.
         """
         ...
 

@@ -73,7 +73,7 @@ async def serve_signals(
         system: What is drained.
         force_after_s: Seconds after the first signal until the process is ended by force.
         end_process: Ends the process; tests replace it.
-        task_status: Is told when listening begins.
+        task_status: The status of the task group, which is told when listening begins.
 
     Raises:
         Invalid: Outside the main thread. Correct the argument.

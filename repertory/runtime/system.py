@@ -354,7 +354,7 @@ class ActorSystem:
         and is then ended by force. `await group.start(system.serve_signals)` returns once it listens.
 
         Args:
-            task_status: Is told when listening begins.
+            task_status: The status of the task group, which is told when listening begins.
 
         Raises:
             Invalid: Outside the main thread. Correct the argument.

@@ -33,9 +33,7 @@ class CrashPoints:
     """
 
     def __init__(self, crash_at: int | None, crash: Callable[[], None] | None = None) -> None:
-        """`crash_at` counts from 1; None never crashes. `crash` must not return; the default sends SIGKILL to this
-        process.
-        """
+        """Make one."""
         self._crash_at = crash_at
         self._crash = crash or _kill_self
         self.reached_count = 0

@@ -23,7 +23,7 @@ class Cuts:
         Args:
             cut: Whether the request is lost `before` it arrives or `after` it was done.
             number: The number of the request that is lost, from 1 for the next one.
-            stays: And all that follow, until `mend`.
+            stays: True also loses all requests that follow, until `mend`.
         """
         self._cut, self._left, self._stays = cut, number, stays
 

@@ -42,7 +42,7 @@ class CuttingRelay:
         Args:
             cut: Whether the request is lost `before` it arrives or `after` it was done.
             number: The number of the request that is lost, from 1 for the next one.
-            stays: And of all others, until `mend`.
+            stays: True also ends all other connections, until `mend`.
         """
         self.cut, self.left, self.stays = cut, number, stays
 

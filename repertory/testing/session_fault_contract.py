@@ -64,7 +64,7 @@ class Wire(Protocol):
         Args:
             cut: Whether the request is lost `before` it arrives or `after` it was done.
             number: The number of the request that is lost, from 1 for the next one.
-            stays: And all that follow.
+            stays: True also loses all requests that follow.
         """
 
     def mend(self) -> bool:

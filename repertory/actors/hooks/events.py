@@ -218,7 +218,8 @@ class BeforeModelCallEvent(HookEvent):
 class AfterModelCallEvent(HookEvent):
     """The model has answered (`stop_response`), failed (`exception`), or was cut short (neither).
 
-    After a failure that the retry strategy will retry it is True already; False then gives up at once.
+    The retry strategy decides first: after a failure that it will retry, `retry` is True already. Set False to give up
+    at once.
 
     Args:
         agent: The agent.

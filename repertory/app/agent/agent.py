@@ -712,7 +712,7 @@ class Agent(SdkAgentMembers):
         Args:
             prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
                 what is unfinished.
-            options: As for a direct call of the agent.
+            options: The options of `CallOptions`, as for a direct call of the agent.
         """
         invocation = self._read_call(prompt, options)
         with self._calls.running_now(invocation):
@@ -743,7 +743,7 @@ class Agent(SdkAgentMembers):
         Args:
             prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
                 what is unfinished.
-            options: As for a direct call of the agent.
+            options: The options of `CallOptions`, as for a direct call of the agent.
         """
         invocation = self._read_call(prompt, options)
         with self._calls.running_now(invocation):

@@ -119,8 +119,8 @@ class MCPClientSettings(TypedDict, total=False):
 class MCPClient:
     """The tools of one MCP server, for `Agent(tools=[client])` and `AgentSpec(tools=[client])`.
 
-    It is called for every connection. `MCPClient.stdio` and `MCPClient.http` are shorter. `url` instead of it: a server
-    over streamable HTTP, with `headers`, and with `auth`, credentials that OAuth exchanges for a token, or
+    Each connection calls `transport` again. `MCPClient.stdio` and `MCPClient.http` are shorter. `url` instead of it: a
+    server over streamable HTTP, with `headers`, and with `auth`, credentials that OAuth exchanges for a token, or
     `auth_provider`, an `Auth` of httpx2.
 
     Life: in a `Runtime` the server is started by the first session that needs it, shared by all of them, and kept until
@@ -162,8 +162,8 @@ class MCPClient:
             that stay have them when it can be reached later. `connection_failed` says so.
         progress_callback: An async function that is told how far calls have got.
         meta: Sent with every call, as `_meta`.
-        startup_timeout: Other names of `startup_timeout_s` and `transport`.
-        transport_callable: Other names of `startup_timeout_s` and `transport`.
+        startup_timeout: Another name of `startup_timeout_s`.
+        transport_callable: Another name of `transport`.
 
     Raises:
         ImportError: When the `mcp` package is missing. Install the extra that the message names.
@@ -296,12 +296,14 @@ class MCPClient:
 
         Args:
             config: A file or a mapping in the form `{"mcpServers": {...}}`.
-            prefix_with_server_name: For servers without a prefix.
-            continue_on_error: True leaves out servers whose entry is wrong, and logs them.
+            prefix_with_server_name: True gives the tools of servers without a prefix the server's name as prefix.
+            continue_on_error: For servers that do not set it themselves: True leaves out a server whose settings are
+                wrong; see also `MCPClient`.
 
         Raises:
-            FileNotFoundError: `json.JSONDecodeError`. Check the path.
+            FileNotFoundError: If there is no such file. Check the path.
             Invalid: For an argument that is not allowed. Correct the argument.
+            json.JSONDecodeError: For a file that is not JSON. Correct the file.
         """
         from repertory.app.agent.mcp_servers import clients_of  # few programs have such files
 
@@ -532,8 +534,8 @@ class MCPClient:
             tool_use_id: The id of the tool use.
             arguments: The arguments, by name.
             read_timeout_seconds: The bound for this call.
-            meta: For this call; None for the client's.
-            progress_callback: For this call; None for the client's.
+            meta: Values for the server, as JSON; None for the client's.
+            progress_callback: Called with the progress of this call; None for the client's.
             cancel_signal: Ends the call when it is set, however it had ended else; the server is told to stop, and the
                 result has `cancelled`.
             name: The tool's name on the server.

@@ -63,7 +63,7 @@ def asgi_app(
         agents: Those that are served; without it, all that the runtime has when a request comes.
         authenticate: Tells who calls, see `Authenticate`; without it there is one tenant, and only requests that name
             this machine are answered, or one of `hosts` (`*` for any).
-        limits: See `ServiceLimits`.
+        limits: The bounds of the service; None for the defaults of `ServiceLimits`.
         protocols: What is spoken besides Repertory's own API.
         cors: The origins of web pages that may call, such as `https://app.example.com`; none unless you name them.
         hosts: The names by which clients may call it; `*` allows all.

@@ -129,7 +129,7 @@ def problem_of(error: BaseException, *, details: bool = False) -> Problem:
 
     Args:
         error: The error.
-        details: Also what it says of this machine and of what is behind it.
+        details: True also tells what concerns this machine and the services behind it.
     """
     if isinstance(error, Problem):
         return error

@@ -60,7 +60,7 @@ RequestHandler: TypeAlias = "Callable[[Request, Caller], Awaitable[Response]]"
 
 
 def bearer_tokens(tokens: Mapping[str, Caller]) -> Authenticate:
-    """Knows callers by the secret of their header `Authorization: Bearer ...`;
+    """Knows callers by the secret of their header `Authorization: Bearer ...`.
 
     Args:
         tokens: Secret to caller.

@@ -387,7 +387,7 @@ class HostedSession:
 
         Args:
             id: The id that `tool_context.defer` gave.
-            result: As a tool returns it.
+            result: The result, as a tool returns it.
             status: `success` or `error`.
             start_turn: False leaves the result to the next turn.
 

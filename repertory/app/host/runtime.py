@@ -335,7 +335,7 @@ class Runtime:
         Args:
             session_id: The id of the session.
             id: The id that `tool_context.defer` gave.
-            result: The result.
+            result: The result, as a tool returns it.
             status: `success` or `error`.
             start_turn: False leaves the result to the next turn.
             agent: The agent's name in the runtime.

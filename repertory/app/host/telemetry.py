@@ -98,7 +98,8 @@ def flush_telemetry(timeout_s: float) -> bool:
 class Telemetry:
     """Sets OpenTelemetry up in this process, step by step: `Telemetry().setup_otlp_exporter().setup_meter()`.
 
-    If it fails, nothing is shown of that value. Both hold for the whole process; the last one made counts.
+    If `scrub` fails, nothing is shown of that value. `capture_content` and `scrub` hold for the whole process: the
+    object that was made last counts.
 
     The `OTEL_*` variables hold: endpoints, headers, samplers, limits, resource attributes. A `Runtime` flushes the
     exporters at the end of its drain, and the process shuts them down when it exits.
@@ -170,7 +171,7 @@ class Telemetry:
         """Put baggage on every span: the keys that the predicate, or one of several, accepts; None for all.
 
         Args:
-            baggage_key_predicate: Called with a key; False leaves it out. None takes all.
+            baggage_key_predicate: A function of a key, or several; True puts the key on spans. None takes all.
         """
         baggage = self._load("opentelemetry.processor.baggage")
         given = baggage.ALLOW_ALL_BAGGAGE_KEYS if baggage_key_predicate is None else baggage_key_predicate

@@ -89,8 +89,8 @@ class Worker:
     succeed or has failed `tries` times is set aside with the reason, and so is what is no job. `core/queue_jobs.py`
     decides.
 
-    It may be called again for the same job, if the process ends in between; what it raises for a result counts as a
-    failed try.
+    `on_done` may be called again for the same job, if the process ends in between. An error that it raises for a result
+    counts as a failed try.
 
     Args:
         runtime: The runtime that runs the turns.

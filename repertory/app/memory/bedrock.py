@@ -62,7 +62,7 @@ class BedrockKnowledgeBaseConfig(Options):
     A field that is None comes from the environment, as in every AWS tool.
 
     Args:
-        data_source_id: The data source that takes new entries; None for a store that only reads.
+        data_source_id: The data source that takes new entries; `writable=True` needs it.
         region_name: The AWS region; None for the one of the environment.
     """
 
@@ -130,11 +130,11 @@ class BedrockKnowledgeBaseStore(KnowledgeBaseMemory, CompleteStore):
             max_score: The bound of a result's score; only one of them, since in a knowledge base either high scores are
                 good or low ones.
             timeout_s: How long a request is tried again while the service is throttled or cannot be reached.
-            name: As for any store of a manager.
-            description: As for any store of a manager.
-            max_search_results: As for any store of a manager.
-            writable: As for any store of a manager.
-            extraction: As for any store of a manager.
+            name: The store's name, unique in its manager.
+            description: What it holds, in words for the model.
+            max_search_results: The most entries of a search; None for the manager's number.
+            writable: True if entries can be added.
+            extraction: An `ExtractionConfig`; True for its defaults, None or False for no extraction.
 
         Raises:
             Invalid: For bad or unknown settings. Correct the argument.

@@ -55,7 +55,7 @@ class MemoryInjectionConfig(Options):
     Args:
         trigger: `userTurn` for the first call after a user's message, `everyTurn` before every model call, or a
             function of the `InjectionContext` that decides. The default is `userTurn`.
-        max_entries: Of all stores together.
+        max_entries: The most entries, of all stores together.
         query: A function of the `InjectionContext`. It returns the query. None or an empty text makes no search.
         format: A function of an `InjectionFormatContext` that returns the text to show, and has to escape the entries.
         timeout_s: The most seconds that a model call waits for a store, from the start of its search. A store that

@@ -272,7 +272,7 @@ class MemoryManager(Plugin):
             stores: The stores to write to.
 
         Raises:
-            AggregateMemoryError: With the number of failed writes. Read its errors, one for each store.
+            AggregateMemoryError: If writes failed; it says how many. Read its errors, one for each store.
         """
         failed = await self._write_all(stores, contents, None, key, agent)
         if failed:

@@ -52,17 +52,17 @@ class PostgresMemoryStore(PostgresMemory):
         by pgvector where the database has it, and in this process where not. Needs numpy.
 
         Args:
-            dsn: As for `PostgresSessions`, whose tables may be in the same schema.
-            schema: As for `PostgresSessions`, whose tables may be in the same schema.
-            direct_dsn: As for `PostgresSessions`, whose tables may be in the same schema.
-            pooled: As for `PostgresSessions`, whose tables may be in the same schema.
+            dsn: The address of the database, as for `PostgresSessions`.
+            schema: The schema of the tables; sessions may be in the same one.
+            direct_dsn: The address without a pooler, as for `PostgresSessions`.
+            pooled: True if `dsn` leads to a pooler, as for `PostgresSessions`.
             connections: The most connections for one event loop.
             scope: The owner of these memories, for example a tenant or a user.
-            name: As for any store of a manager.
-            description: As for any store of a manager.
-            max_search_results: As for any store of a manager.
-            writable: As for any store of a manager.
-            extraction: As for any store of a manager.
+            name: The store's name, unique in its manager.
+            description: What it holds, in words for the model.
+            max_search_results: The most entries of a search; None for the manager's number.
+            writable: True if entries can be added.
+            extraction: An `ExtractionConfig`; True for its defaults, None or False for no extraction.
             embedder: Makes vectors of entries, so that a search in other words finds them too.
         """
         if scope is not None:

@@ -48,11 +48,11 @@ class SQLiteMemoryStore(SQLiteMemory):
         Args:
             path: The database file; `~/.repertory/memory.db` (or `$REPERTORY_HOME/memory.db`) when None.
             scope: The owner of these memories, for example a tenant or a user.
-            name: As for any store of a manager.
-            description: As for any store of a manager.
-            max_search_results: As for any store of a manager.
-            writable: As for any store of a manager.
-            extraction: As for any store of a manager.
+            name: The store's name, unique in its manager.
+            description: What it holds, in words for the model.
+            max_search_results: The most entries of a search; None for the manager's number.
+            writable: True if entries can be added.
+            extraction: An `ExtractionConfig`; True for its defaults, None or False for no extraction.
             embedder: Makes vectors of entries, so that a search in other words finds them too.
             busy_timeout_s: How long to wait while other processes commit.
         """

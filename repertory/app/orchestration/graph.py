@@ -276,7 +276,7 @@ class Graph(Orchestrator[GraphResult]):
     gets the task, and the answers of the nodes with an edge to it. It starts as soon as no unfinished node comes before
     it; nodes that do not wait for each other run at the same time.
 
-    All of these can be read.
+    Each argument can be read as an attribute.
 
     Errors: from calls see `Orchestrator.invoke_async`.
 
@@ -285,19 +285,18 @@ class Graph(Orchestrator[GraphResult]):
         nodes: Nodes by id, as a `GraphBuilder` makes them.
         edges: The edges between them.
         entry_points: The nodes where a run begins; empty for those without an edge to them.
-        max_node_executions: How often nodes may run in one run, all together; None for no limit. Then the run ends with
-            status `failed`.
+        max_node_executions: How often nodes may run in one run, all together; None for no limit. Beyond it the run ends
+            with status `failed`.
         execution_timeout: Seconds for one run, all of its calls together; None for no limit.
         node_timeout: Seconds for one attempt of a node.
         reset_on_revisit: Whether a node that runs again in the same run begins with the messages and state that it was
             built with.
         session_manager: Where runs, and every node's conversation, are stored; without one they live as long as this
-            object. `max_node_executions`, `execution_timeout` (seconds, all calls of a run together): end a run with
-            status `failed`.
+            object.
         hooks: Hook providers or single callbacks.
         plugins: Plugins, in the order in which they are set up.
         id: The graph's name in its session.
-        busy: What a call does while another one works.
+        busy: What a call does while another one works: `queue` or `reject`.
         trace_attributes: Additional attributes of its spans.
 
     Attributes:
@@ -486,10 +485,10 @@ class GraphBuilder:
 
         Args:
             executor: The agent, graph, swarm or other object that does the work.
-            node_id: The node's id; None for the executor's id or name.
-            timeout_s: See `NodePolicy`.
-            retries: See `NodePolicy`.
-            on_failure: See `NodePolicy`.
+            node_id: The node's id; None for the executor's `id`, else its `name`, else a number.
+            timeout_s: Seconds for one attempt of the node; None for the graph's `node_timeout`.
+            retries: How often the node runs again after a failure.
+            on_failure: `fail` ends the run when the node fails; `skip` goes on without it.
 
         Raises:
             Invalid: For an id or an executor that was added before, and for one with a session manager. Correct the

@@ -171,16 +171,14 @@ class Swarm(Orchestrator[SwarmResult]):
     message and with values that all of them see from then on. An agent that ends its turn without a handoff ends the
     run. An agent begins each time with the messages and state that it was built with; its journal keeps all messages.
 
-    `nodes` (or `agents`): the agents; All of these can be read.
+    Each argument can be read as an attribute.
 
     Errors: from calls see `Orchestrator.invoke_async`.
 
     Args:
         nodes: The agents. `agents` is another word for it.
         agents: The agents, in place of `nodes`.
-        entry_point: The agent that begins, else the first. `max_handoffs`, `max_iterations`, `execution_timeout`
-            (seconds, all calls of a run together), and fewer than `repetitive_handoff_min_unique_agents` different
-            agents among the last `repetitive_handoff_detection_window`: end a run with status `failed`.
+        entry_point: The agent that begins; None for the first.
         max_handoffs: The most handoffs in one run. Then the run ends with status `failed`.
         max_iterations: The most turns of agents in one run. Then the run ends with status `failed`.
         execution_timeout: Seconds for one run, all of its calls together.
@@ -188,12 +186,13 @@ class Swarm(Orchestrator[SwarmResult]):
         repetitive_handoff_detection_window: How many of the last turns are looked at; 0 looks at none.
         repetitive_handoff_min_unique_agents: With fewer different agents among those turns, the run ends with status
             `failed`.
-        session_manager: As for `Graph`.
+        session_manager: Where runs, and every agent's conversation, are stored; without one they live as long as this
+            object.
         hooks: Hook providers or single callbacks.
         plugins: Plugins, in the order in which they are set up.
         id: The swarm's name in its session.
-        busy: As for `Graph`.
-        trace_attributes: As for `Graph`.
+        busy: What a call does while another one works: `queue` or `reject`.
+        trace_attributes: Further attributes of its spans.
 
     Attributes:
         kind_of_run: `swarm`.

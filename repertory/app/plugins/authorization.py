@@ -138,7 +138,7 @@ class CedarAuthorization(InterventionHandler):
         """Count from nothing again. What an agent has in its state counts as before, unless it is given.
 
         Args:
-            agent: The agent; None for all.
+            agent: The agent whose counts in its state begin again too; None for none.
         """
         self._counts.clear()
         if agent is not None:

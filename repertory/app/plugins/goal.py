@@ -124,8 +124,8 @@ class GoalLoop(Plugin):
 
     Args:
         goal: A text, which a model judges with the whole conversation before it (`judge`), or a function of the answer
-            and the agent. A function that raises has not accepted the answer. `max_attempts`, `timeout` (seconds, of
-            the whole call): when to stop trying; the last answer is the call's result then, and `last_result(agent)`
+            and the agent. A function that raises has not accepted the answer. At the end of `max_attempts` or `timeout`
+                the last answer is the call's result, and `last_result(agent)`
             says how it ended.
         judge: A model that decides, in place of a function.
         max_attempts: Answers in all.

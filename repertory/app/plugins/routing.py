@@ -80,7 +80,7 @@ class RoutingAttempt:
 
     Args:
         candidate: The model that was called.
-        exception: Its error.
+        exception: The error with which it ended; None if it ended well.
     """
 
     candidate: RoutingCandidate
@@ -161,7 +161,7 @@ class ClassifierStrategy:
 
         Args:
             model: The model that chooses.
-            system_prompt: By what it chooses.
+            system_prompt: The rule by which the model chooses.
             timeout: In seconds.
             max_message_chars: Characters of the latest message that it is shown.
             max_agent_instructions_chars: Characters of the system prompt that it is shown.

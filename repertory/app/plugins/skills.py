@@ -81,7 +81,7 @@ class Skill:
 
         Args:
             skill_path: A `SKILL.md`, or its folder.
-            strict: True refuses a skill with faults; False warns of them.
+            strict: True raises an error for a name against the rules; False logs it.
 
         Raises:
             FileNotFoundError: For a bad file. Check the path.
@@ -106,7 +106,7 @@ class Skill:
 
         Args:
             content: The text of a `SKILL.md`.
-            strict: True refuses a skill with faults; False warns of them.
+            strict: True raises an error for a name against the rules; False logs it.
 
         Raises:
             Invalid: When the text has no head, or no name and description in it. Correct the argument.
@@ -134,7 +134,7 @@ class Skill:
 
         Args:
             url: The address.
-            strict: True refuses a skill with faults; False warns of them.
+            strict: True raises an error for a name against the rules; False logs it.
 
         Raises:
             Invalid: For another scheme or a bad file. Correct the argument.
@@ -161,7 +161,7 @@ class Skill:
 
         Args:
             skills_dir: A folder of skills, each in a folder of its own.
-            strict: True refuses a skill with faults; False warns of them.
+            strict: True raises an error for a name against the rules; False logs it.
 
         Raises:
             FileNotFoundError: If there is no such file. Check the path.
@@ -196,7 +196,7 @@ class AgentSkills(Plugin):
             cannot be read is logged and left out; of two skills with one name the later counts.
         state_key: The key of the agent's state where it notes active skills.
         max_resource_files: How many files of a skill's `scripts`, `references` and `assets` the tool lists.
-        strict: See `Skill`.
+        strict: True leaves out skills whose name is against the rules. False logs them.
 
     Attributes:
         name: The plugin's name.

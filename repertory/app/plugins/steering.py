@@ -156,7 +156,7 @@ class LedgerAfterToolCall(SteeringContextCallback[AfterToolCallEvent]):
 
 
 class LedgerProvider(SteeringContextProvider):
-    """Both of them: the tool uses, with input, time, status and result."""
+    """Notes the tool uses before and after they run, with input, time, status and result."""
 
     def context_providers(self, **kwargs: Any) -> Sequence[SteeringContextCallback[Any]]:
         """The two callbacks that note tool uses."""
@@ -191,9 +191,9 @@ class SteeringHandler(Plugin):
     """Steers one agent: `Agent(plugins=[handler])`. Subclass it and override `steer_before_tool`, `steer_after_model`
     or both.
 
-    Both run on the event loop. One that raises is logged, and what it looked at passes. `steering_context` is what the
-    context providers have noted; it is stored in the agent's state under `steering:<name>`, so it outlives restarts. A
-    rejected answer counts towards the limits of the call.
+    Both methods run on the event loop. One that raises is logged, and what it looked at passes. `steering_context` is
+    what the context providers have noted; it is stored in the agent's state under `steering:<name>`, so it outlives
+    restarts. A rejected answer counts towards the limits of the call.
 
     Args:
         context_providers: What collects the context, such as `LedgerProvider()`; None for nothing.

@@ -102,10 +102,10 @@ class KmsKeys:
         key_id: The id, ARN or alias of a symmetric key; it needs kms:Encrypt and kms:Decrypt.
         path: The folder or the storage of the wrapped keys, as in `LocalKeys`: erasing a session's key is removing it
             there.
-        region_name: As in every AWS tool.
-        endpoint_url: As in every AWS tool.
-        boto_session: As in every AWS tool.
-        boto_client_config: As in every AWS tool.
+        region_name: The AWS region; None for the one of the environment.
+        endpoint_url: Another address of the service, such as one of a test.
+        boto_session: A boto3 session, whose credentials count; None for those of the environment.
+        boto_client_config: A botocore `Config` for the client.
 
     Attributes:
         storage: Where the sealed keys are kept.

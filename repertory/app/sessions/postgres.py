@@ -120,10 +120,10 @@ class PostgresSessionManager:
 
     Args:
         session_id: The id of the session.
-        dsn: See `PostgresSessions`.
-        schema: See `PostgresSessions`.
-        direct_dsn: See `PostgresSessions`.
-        pooled: See `PostgresSessions`.
+        dsn: The address of the database; see `PostgresSessions`.
+        schema: The schema of the tables; see `PostgresSessions`.
+        direct_dsn: The address without a pooler; see `PostgresSessions`.
+        pooled: True if `dsn` leads to a pooler; see `PostgresSessions`.
 
     Raises:
         Invalid: For a bad id. Correct the argument.

@@ -332,8 +332,9 @@ class SnapshotSessionManager(SnapshotsByHand):
         """Erase the session with all messages and snapshots. Close the agents that have it open first.
 
         Raises:
-            NotFound: `SessionBusy`. Check the name.
+            NotFound: If there is no such session. Check the id.
             Invalid: For a user's own storage, which cannot remove anything. Correct the argument.
+            SessionBusy: If another process owns it. Call again later.
         """
         store = self.sessions.open_store()
         try:

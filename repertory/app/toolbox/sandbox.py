@@ -123,7 +123,8 @@ class Sandbox(ABC):
             path: The file or folder, within the sandbox.
 
         Raises:
-            FileNotFoundError: Another `OSError`. Check the path.
+            FileNotFoundError: If there is no such file. Check the path.
+            OSError: If it cannot be read. Read its message.
         """
 
     @abstractmethod

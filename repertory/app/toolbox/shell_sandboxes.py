@@ -198,7 +198,7 @@ class DockerSandbox(PosixShellSandbox):
 
         Args:
             container: The container's name or id.
-            user: Who runs the commands, `working_dir`: where; None as the container has it.
+            user: The user that runs the commands; None for the container's own.
             working_dir: The folder in it where commands start; None for the container's own.
         """
         self.container = container
@@ -245,11 +245,11 @@ class SshSandbox(PosixShellSandbox):
         """Make one.
 
         Args:
-            host: As ssh takes it.
+            host: The host, as ssh takes it: `HOST` or `USER@HOST`.
             working_dir: Where commands run.
             port: The port of the server.
             identity_file: The private key; None for what ssh finds itself.
-            allow_unknown_hosts: Also a host whose key has changed.
+            allow_unknown_hosts: True also connects to a host whose key has changed.
             ssh_options: `Name=value`, of those in `SSH_OPTIONS` unless `allow_unsafe_ssh_options`.
             allow_unsafe_ssh_options: True takes any option of ssh, also those that run programs on this machine.
 

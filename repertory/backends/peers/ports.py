@@ -128,13 +128,13 @@ class CallBox(Protocol):
 
     async def again(self, call: BoxedCall, after_s: float, error: str, *, park: bool = False) -> None:
         """Give a call back that could not be done: it can be taken in so many seconds, before the later ones of its
-        session; Nothing changes if it is not this owner's (any more).
+        session. Nothing changes if it is not this owner's (any more).
 
         Args:
             call: The call.
             after_s: Seconds until it can be taken again.
             error: Why it was not done.
-            park: Not before somebody puts it again.
+            park: True: nobody is given it before it is put again.
         """
         ...
 

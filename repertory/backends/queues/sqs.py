@@ -62,7 +62,7 @@ class SQSQueue:
 
     Args:
         queue_url: The queue's address.
-        aside_queue_url: The address of the queue for jobs that were set aside; None for none.
+        aside_queue_url: The queue for jobs that are set aside; None for the dead-letter queue of its redrive policy.
         region_name: The AWS region; None for the one of the environment.
         endpoint_url: Another address of the service, such as one of a test.
         boto_session: A boto3 session, whose credentials count; None for those of the environment.
