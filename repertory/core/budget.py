@@ -84,8 +84,7 @@ class Budget:
         cost: float | None = None,
         prices: Mapping[str, tuple[float, float]] | None = None,
     ) -> None:
-        """Make one.
-
+        """
         Args:
             total_tokens: The most input and output tokens; None for no limit.
             output_tokens: The most output tokens; None for no limit.

@@ -73,8 +73,7 @@ class ToolResultEvent(TypedEvent):
     def __init__(
         self, tool_result: ToolResult, exception: Exception | None = None, *, backgrounded: bool = False
     ) -> None:
-        """Make one.
-
+        """
         Args:
             exception: What the result says that it was.
             backgrounded: The tool goes on elsewhere, and this result only says so.

@@ -322,8 +322,7 @@ class DeadLetters:
     """The dead letters of one system."""
 
     def __init__(self, now: Callable[[], float], keep: int) -> None:
-        """Make one.
-
+        """
         Args:
             keep: How many of the last dead letters are held.
         """

@@ -33,7 +33,6 @@ class CrashPoints:
     """
 
     def __init__(self, crash_at: int | None, crash: Callable[[], None] | None = None) -> None:
-        """Make one."""
         self._crash_at = crash_at
         self._crash = crash or _kill_self
         self.reached_count = 0

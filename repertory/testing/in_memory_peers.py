@@ -45,8 +45,7 @@ class MemoryDirectory(Directory):
     def __init__(
         self, shelf: PeerShelf, owner: str, enter: Callable[[], Awaitable[None]], owner_of: Callable[[str], str | None]
     ) -> None:
-        """Make one.
-
+        """
         Args:
             shelf: What several stores share; None for a shelf of its own.
             owner: The name of the store's owner.

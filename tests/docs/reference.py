@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 PAGES = ROOT / "docs/reference/api"
 INDEX = PAGES / "index.md"
-NOT_DONE = ROOT / "tests/docs/reference_not_done.txt"
 ROOMS = ("testing", "runtime/testing")
 """Folders of which every class is public, and every function outside of contracts."""
 PORTS = (

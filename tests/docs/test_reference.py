@@ -12,11 +12,6 @@ import pytest
 
 from tests.docs import reference
 
-PLACES = {name: page for page in reference.pages() for name in reference.shown(page)}
-NOT_DONE = (
-    frozenset(reference.NOT_DONE.read_text(encoding="utf-8").split()) if reference.NOT_DONE.exists() else frozenset()
-)
-
 
 def test_every_public_name_is_on_exactly_one_page() -> None:
     counted = Counter(name for page in reference.pages() for name in reference.shown(page))
@@ -37,11 +32,5 @@ def test_the_index_lists_every_name() -> None:
 
 @pytest.mark.parametrize("page", reference.pages(), ids=lambda page: page.stem)
 def test_no_entry_of_a_page_lacks_anything(page: Path) -> None:
-    lacking = [line for name in reference.shown(page) if name not in NOT_DONE for line in reference.lacks(name, page)]
+    lacking = [line for name in reference.shown(page) for line in reference.lacks(name, page)]
     assert not lacking, "\n" + "\n".join(lacking)
-
-
-def test_names_that_are_not_done_lack_something() -> None:
-    assert not NOT_DONE - set(PLACES)
-    done = [name for name in sorted(NOT_DONE) if not list(reference.lacks(name, PLACES[name]))]
-    assert not done, f"take these out of {reference.NOT_DONE.name}"

@@ -58,8 +58,7 @@ class HostedAgent:
     def __init__(
         self, host: Host, spec: AgentSpec, sessions: SessionPlace | None, cluster: Callable[[], Cluster | None]
     ) -> None:
-        """Make one.
-
+        """
         Args:
             host: The host that runs its actors.
             sessions: The place of its sessions; None for memory.

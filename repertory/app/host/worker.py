@@ -113,8 +113,7 @@ class Worker:
         tries: int = TRIES,
         on_done: OnDone | None = None,
     ) -> None:
-        """Make one.
-
+        """
         Raises:
             Invalid: For bad arguments. Correct the argument.
         """

