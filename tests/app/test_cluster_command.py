@@ -15,7 +15,7 @@ from tests.postgres_server import needed, programs, shared_server
 pytestmark = pytest.mark.real_time
 
 Run = Callable[..., tuple[int, str, str]]
-NOTHING = "Nobody is there.\n\nNothing is owed.\n\nNo posted calls.\n"
+NOTHING = "No process shares these sessions.\n\nNothing is owed.\n\nNo posted calls.\n"
 
 
 @pytest.fixture

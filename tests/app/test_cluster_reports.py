@@ -93,7 +93,7 @@ async def test_every_process_that_takes_calls_is_listed_with_what_it_has() -> No
 
 
 async def test_a_place_where_nobody_is_says_so() -> None:
-    assert await told(Shelf()) == ["Nobody is there.", "", "Nothing is owed.", "", "No posted calls."]
+    assert await told(Shelf()) == ["No process shares these sessions.", "", "Nothing is owed.", "", "No posted calls."]
 
 
 async def test_posted_calls_are_listed_without_their_prompts_and_with_why_they_failed() -> None:

@@ -106,6 +106,11 @@ def test_the_real_sdk_that_is_loaded_already_is_not_replaced(tmp_path: Path) -> 
 def test_a_program_without_a_name_is_told_how_to_give_it(tmp_path: Path) -> None:
     done = run("-m", "repertory.strands", folder=tmp_path)
     assert (done.returncode, done.stderr) == (1, "usage: python -m repertory.strands PROGRAM [ARGUMENT ...]\n")
+    done = run("-m", "repertory.strands", "nowhere.py", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "there is no program 'nowhere.py'\n")
+    done = run("-m", "repertory.strands", "--help", folder=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: python -m repertory.strands PROGRAM")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_sigterm_finishes_the_turn_in_hand_and_a_drain_timeout_gives_back_what_t
         program.signal(signal.SIGTERM)
         program.wait_for("1 job finished, 1 given back, 0 set aside")
         assert program.exit_code() == 0
-    assert "1 waiting, 0 in somebody's hands, 0 set aside." in said(folder, "queue", queue)
+    assert "1 waiting, 0 taken, 0 set aside." in said(folder, "queue", queue)
 
 
 def test_a_runtime_is_found_by_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

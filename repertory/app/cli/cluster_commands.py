@@ -51,7 +51,7 @@ def _report_lines(report: ClusterReport) -> Iterator[str]:
         head = "NAME", "ADDRESS", "BUSY", "ROOM", "AGENTS", "VERSION", "ZONE"
         yield from listing.table_lines([head, *map(_peer_cells, report.peers)])
     else:
-        yield "Nobody is there."
+        yield "No process shares these sessions."
     yield ""
     yield from listing.owed_table(report.owed)
     yield ""

@@ -273,7 +273,7 @@ async def _looked_after(options: argparse.Namespace) -> tuple[QueueCounts, Seque
 
 
 def _queue_lines(counts: QueueCounts, aside: Sequence[JobSetAside]) -> Iterator[str]:
-    yield f"{counts.waiting} waiting, {counts.taken} in somebody's hands, {counts.set_aside} set aside."
+    yield f"{counts.waiting} waiting, {counts.taken} taken, {counts.set_aside} set aside."
     if not aside:
         return
     yield ""

@@ -152,8 +152,14 @@ def install() -> None:
 
 def run_program() -> None:
     """Run the program that the command line names, as it is, with the arguments behind it."""
-    if len(sys.argv) < 2:
-        sys.exit("usage: python -m repertory.strands PROGRAM [ARGUMENT ...]")
+    usage = "usage: python -m repertory.strands PROGRAM [ARGUMENT ...]"
+    if sys.argv[1:2] in (["-h"], ["--help"]):
+        sys.stdout.write(f"{usage}\n\nRun a program of strands-agents as it is: its imports find Repertory.\n")
+        return
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        sys.exit(usage)
+    if not Path(sys.argv[1]).exists():
+        sys.exit(f"there is no program {sys.argv[1]!r}")
     install()
     del sys.argv[0]
     sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
