@@ -80,7 +80,7 @@ class Model(SdkModelMembers, ABC):
             messages: The messages, oldest first.
             tool_specs: The tools that the model may use.
             system_prompt: The system prompt; None for none.
-            options: Options of this model, by name; others are ignored.
+            options: Options of this model, by name.
         """
 
     def get_config(self) -> Mapping[str, Any]:

@@ -120,7 +120,7 @@ class Message(TypedDict):
         role: `user` or `assistant`.
         content: The content blocks, in order.
         metadata: Values about the message; models are not shown them.
-        tracking_id: A number that stays with the message; see `Agent.tracks_messages`.
+        tracking_id: An id that stays with the message; see `Agent.tracks_messages`.
     """
 
     role: Role

@@ -333,7 +333,7 @@ class AgentResult:
         """The result that `to_dict` gave; a structured output is its JSON. Unknown keys are passed over.
 
         Args:
-            data: What the method that is its opposite returned.
+            data: What `to_dict` returned.
 
         Raises:
             Invalid: For anything else. Correct the argument.

@@ -73,7 +73,7 @@ class AgentState:
         """A copy of one value (None when the key is missing), or of all values without a key.
 
         Args:
-            key: The name of the value. `get` without a key returns all values.
+            key: The name of the value; None for all values.
         """
         if key is None:
             return copy_json(self._values)
@@ -83,7 +83,7 @@ class AgentState:
         """Store a copy of `value`; tuples become lists at once, as after a restart.
 
         Args:
-            key: The name of the value. `get` without a key returns all values.
+            key: The name of the value.
             value: A value that JSON can hold.
 
         Raises:
@@ -100,7 +100,7 @@ class AgentState:
         """Delete a key. A missing key is no error and no change.
 
         Args:
-            key: The name of the value. `get` without a key returns all values.
+            key: The name of the value.
         """
         key = _checked_key(key)
         if key in self._values:

@@ -140,7 +140,7 @@ class MCPClient:
         url: The address of a server that speaks streamable HTTP.
         headers: HTTP headers of every request.
         auth: Credentials by OAuth.
-        auth_provider: An `httpx.Auth` of your own.
+        auth_provider: An `Auth` of httpx2.
         name: The server's name in messages.
         startup_timeout_s: The bound for connecting and listing tools.
         call_timeout_s: The bound for one call; None means no bound.

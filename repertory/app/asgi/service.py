@@ -99,7 +99,7 @@ class Service:
         Args:
             runtime: The runtime that answers.
             authenticate: Says who calls; None lets everybody on this machine call.
-            limits: Bounds of each call; see `Limits`.
+            limits: The bounds of the service; None for the defaults of `ServiceLimits`.
             hosts: The names by which clients may call it; `*` allows all.
             origins: The web pages that may call, as their scheme, host and port; `*` for all.
             details: True shows clients the details of errors.

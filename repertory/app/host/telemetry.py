@@ -113,7 +113,7 @@ class Telemetry:
             None for nothing.
 
     Attributes:
-        meter_provider: Where exporters of metrics are added.
+        meter_provider: The meter provider that `setup_meter` made; None before.
         resource: What all spans and metrics are labeled with.
 
     Raises:

@@ -107,7 +107,7 @@ class AgentCoreMemoryStore(RecordMemory):
             session_id: The session, where the namespaces name one.
             name: The store's name.
             description: What it holds, in words for the model.
-            max_search_results: The most entries of a search; None for the service's number.
+            max_search_results: The most entries of a search; None for the store's default.
             region_name: The AWS region; None for the one of the environment.
             boto_session: A boto3 session, whose credentials count; None for those of the environment.
             boto_client_config: A botocore `Config` for the client.

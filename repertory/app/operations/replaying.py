@@ -112,7 +112,7 @@ class ScoredAnswer:
         replayed: How the replay ended.
         variant: The name of the variant.
         session: The id of the recorded session.
-        position: The position of the turn.
+        position: The sequence number of the prompt.
         recorded_messages: The messages of the turn as they were recorded.
     """
 

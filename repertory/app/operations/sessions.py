@@ -423,7 +423,7 @@ class Sessions:
             session_id: The id of the session.
             new_id: The id of the new session.
             at: A position: a sequence number, a label, or None for the end.
-            agent: The id of the agent in the session; None for its only one, or `default`.
+            agent: The id of the agent in the session; None for all of them.
 
         Raises:
             AlreadyExists: For an id that is taken. Choose another id, or delete the old one first.
@@ -558,10 +558,11 @@ class Sessions:
             session_id: The id of the session.
             text: The text to find.
             replacement: What stands in place of the text.
-            agent: The id of the agent in the session; None for its only one, or `default`.
+            agent: The id of the agent in the session; None for all of them.
             takeover: True fences another owner of the session, whose next write fails with `LeaseLost`. False refuses
                 with `SessionBusy`.
-            memory: Memory stores in which the text is replaced as well.
+            memory: A manager, or stores with a method `forget`, that forget their entries of the messages with the
+                text; as for `redact`.
 
         Raises:
             Invalid: For a text of fewer than 4 characters, for a replacement that is empty or contains the text, and

@@ -127,7 +127,8 @@ class GoalLoop(Plugin):
             and the agent. A function that raises has not accepted the answer. At the end of `max_attempts` or `timeout`
                 the last answer is the call's result, and `last_result(agent)`
             says how it ended.
-        judge: A model that decides, in place of a function.
+        judge: The model that judges a goal that is a text, and its system prompt; None for the defaults of
+            `JudgeConfig`.
         max_attempts: Answers in all.
         timeout: Seconds after which no further attempt begins.
         name: The plugin's name.

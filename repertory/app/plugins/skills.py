@@ -256,7 +256,7 @@ class AgentSkills(Plugin):
         """The names of the skills that this agent's model asked for, the latest last.
 
         Args:
-            agent: The agent; None for what all agents have.
+            agent: The agent.
         """
         kept = agent.state.get(self._state_key)
         return list(cast("dict[str, list[str]]", kept).get("activated_skills", [])) if isinstance(kept, dict) else []

@@ -113,7 +113,7 @@ class S3Storage(StoredBytes):
         bucket: The name of the bucket.
         region_name: The AWS region; None for the one of the environment.
         region: Another word for `region_name`.
-        s3_client: A boto3 client, whose session counts.
+        s3_client: Another word for `client`.
 
     Raises:
         Invalid: For a bad bucket, prefix or key. Correct the argument.

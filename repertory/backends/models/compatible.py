@@ -263,7 +263,8 @@ class LlamaCppModel(CompatibleModel):
     them.
 
     Args:
-        timeout: Seconds of an answer, or of connecting and reading; in place of the two below.
+        timeout: Seconds for connecting and reading, as one number or as two; in place of `connect_timeout_s` and
+            `read_timeout_s`.
         client_args: Arguments for the client of the service's own package.
         connect_timeout_s: Seconds to open a connection.
         read_timeout_s: Seconds without a byte of the answer.

@@ -24,7 +24,7 @@ class ReplayedTurn:
 
     Args:
         agent: The id of the agent.
-        turn: The position of the turn.
+        turn: The number of the turn in its conversation, from 1.
         prompt: What the turn began with.
         stop_reason: Why the replay ended; None when it failed.
     """
@@ -95,7 +95,7 @@ class VariantSummary:
         tokens: The tokens of the replays.
         recorded_cost: The cost as recorded; None without a price.
         cost: The cost of the replays; None without a price.
-        lasted_s: Seconds of the replays; None when unknown.
+        lasted_s: The mean seconds of the replays whose duration is known; None for none.
         score_errors: How often a scorer failed.
     """
 

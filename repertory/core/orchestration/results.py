@@ -118,7 +118,7 @@ class NodeResult:
         """The result that `to_dict` gave.
 
         Args:
-            data: What the method that is its opposite returned.
+            data: What `to_dict` returned.
 
         Raises:
             Corrupt: For anything else. Repair it, or restore a copy.
@@ -207,7 +207,7 @@ class MultiAgentResult:
         Unknown keys are passed over.
 
         Args:
-            data: What the method that is its opposite returned.
+            data: What `to_dict` returned.
 
         Raises:
             Corrupt: For anything else. Repair it, or restore a copy.
