@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import AsyncExitStack, aclosing, nullcontext
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
+from anyio.abc import TaskStatus
 
 from repertory import (
     AfterMultiAgentInvocationEvent,
@@ -524,6 +526,29 @@ async def test_a_run_may_be_cancelled() -> None:
         group.start_soon(cancel)
         result = await graph.invoke_async("Go")
     assert (result.status, result.reason) == (Status.INTERRUPTED, "cancelled")
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["by itself", "in a block"])
+async def test_a_run_is_cancelled_however_soon_after_the_beginning_of_its_call(held: bool) -> None:
+    """While its session opens, while it waits in the mailbox, and when its first node works."""
+    for steps in range(40):
+        graph = Graph({"a": slow("A", 1000)})
+        results: list[MultiAgentResult] = []
+
+        async def call(*, task_status: TaskStatus[None], graph: Graph = graph, results: Any = results) -> None:
+            task_status.started()
+            results.append(await graph.invoke_async("Go"))
+
+        async with AsyncExitStack() as stack:
+            if held:
+                await stack.enter_async_context(graph)
+            with anyio.fail_after(100):
+                async with anyio.create_task_group() as group:
+                    await group.start(call)
+                    for _ in range(steps):
+                        await anyio.lowlevel.checkpoint()
+                    graph.cancel()
+        assert [(result.status, result.reason) for result in results] == [(Status.INTERRUPTED, "cancelled")], steps
 
 
 async def test_a_call_that_is_cancelled_before_its_first_node_does_nothing() -> None:

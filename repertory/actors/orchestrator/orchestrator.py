@@ -295,7 +295,8 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
             slot.reply(None)
 
     async def _serve(self, call: Call) -> None:
-        self._running, self._stop_asked, self._since = call, None, self.context.clock()
+        self._running, self._since = call, self.context.clock()
+        self._stop_asked = None if call.invocation.stop is None else "cancelled"
         try:
             find = self._parts.find_telemetry
             telemetry = None if find is None else find()

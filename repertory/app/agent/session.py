@@ -239,7 +239,7 @@ async def _ask_agent(agent: Any, prompt: str) -> str:
 
 
 class AgentCalls:
-    """The calls of one agent object that run."""
+    """The calls of one agent, graph or swarm that run."""
 
     __slots__ = ("running", "stop")
 

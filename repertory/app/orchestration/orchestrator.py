@@ -29,7 +29,7 @@ from repertory.actors.orchestrator.events import MultiAgentInitializedEvent
 from repertory.actors.orchestrator.run_driver import OrchestratorParts
 from repertory.app.agent.persisted import Snapshot
 from repertory.app.agent.plugins import check_plugins, kept_list, marked_callbacks
-from repertory.app.agent.session import read_call
+from repertory.app.agent.session import AgentCalls, read_call
 from repertory.app.agent.snapshots import SnapshotLoaded
 from repertory.app.host.blocking import blocking_host
 from repertory.app.host.edge import inside_event_loop, short_errors, span, telemetry
@@ -53,6 +53,7 @@ from repertory.core.snapshots.portable import (
     snapshot_of,
     token_of,
 )
+from repertory.core.turn import StopReason
 from repertory.errors import ActorDead, AgentBusy, Invalid, SnapshotException, Unavailable
 
 if TYPE_CHECKING:
@@ -224,6 +225,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         self._memory = InMemoryJournal()
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
         self._lock = ActivationLock()
+        self._calls = AgentCalls()
         self._life = _life(f"orchestrator {self.id}", lambda: self.blueprint(None), kept, self)
         for plugin in (checked := check_plugins(list_of(object, plugins, "plugins"), MultiAgentPlugin)):
             for callback in plugin.hooks:
@@ -276,8 +278,10 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         conditions raise. Cancelled, running nodes are cut short, and the run can be resumed.
         """
         invocation = read_run_call(task, invocation_state, options)
-        async with self._life.session(invocation.busy or self.busy, invocation.deadline) as session:
-            return cast("Result", await session.invoke(invocation))
+        alive = self._life.session(invocation.busy or self.busy, invocation.deadline)
+        with self._calls.running_now(invocation):
+            async with alive as session:
+                return cast("Result", await session.invoke(invocation))
 
     async def stream_async(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
@@ -289,9 +293,10 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         """
         invocation = read_run_call(task, invocation_state, options)
         alive = self._life.session(invocation.busy or self.busy, invocation.deadline, moves=True)
-        async with alive as session, session.stream(invocation) as events:
-            async for event in events:
-                yield with_type(event)
+        with self._calls.running_now(invocation):
+            async with alive as session, session.stream(invocation) as events:
+                async for event in events:
+                    yield with_type(event)
 
     def save_snapshot(self, metadata: Mapping[str, Any] | None = None) -> Snapshot:
         """`save_snapshot_async` for sync code. Errors: also `Invalid` inside an event loop."""
@@ -365,6 +370,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
 
     def cancel(self) -> None:
         """End the running call early, if one runs; from any thread. The run can be resumed."""
+        self._calls.stop_before_its_turn(StopReason())
         current = self._life.current
         if current is not None and current.alive:
             current.cancel()
