@@ -32,8 +32,11 @@ class SdkModelMembers:
     """The members of a model that follow from `stream` and from its window."""
 
     def estimate_utilization(self: AskedModel, input_tokens: int) -> float:
-        """The share of the model's window that so many tokens take: 0.5 is half of it. Of a model whose window is
+        """The share of the model's window that so many tokens take: 0.5 is half of it. For a model whose window is
         unknown, 200,000 tokens are assumed, which warns.
+
+        Args:
+            input_tokens: The tokens.
         """
         from repertory.core.window.decision import UNKNOWN_WINDOW  # loaded when used
 
@@ -50,12 +53,18 @@ class SdkModelMembers:
         system_prompt: str | None = None,
         **options: Any,
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Ask the model for an object of that pydantic model, once and outside of any agent: yields the events of its
-        answer as `{"event": ...}`, and last `{"output": ...}`. `options` are those of `stream`. An agent's
-        `structured_output_async` asks again when an answer does not fit.
+        """Ask the model for an object of that pydantic model, once and outside of any agent. It yields the events of
+        its answer as `{"event": ...}`, and last `{"output": ...}`. An agent's `structured_output_async` asks again when
+        an answer does not fit. Closing the generator ends the request. Errors: also those of `stream`.
 
-        Errors: `StructuredOutputException` for an answer without a valid object; those of `stream`. Closing the
-        generator ends the request.
+        Args:
+            output_model: A pydantic model class.
+            prompt: The messages, oldest first.
+            system_prompt: The system prompt; None for none.
+            options: The options of `stream`.
+
+        Raises:
+            StructuredOutputException: For an answer without a valid object. Ask again, or loosen the type.
         """
         from repertory.core.answer import Assembler  # loaded when used
 

@@ -110,9 +110,11 @@ class MayDefer:
 
     @property
     def deferred_id(self) -> str:
-        """The id under which the result of this call may come later (`defer`), for a webhook, a queue or a ticket: give
-        it to the outside before you return, as a result may come at once. Every attempt at this call has the same one,
-        across restarts; it cannot be worked out from the conversation. Errors: those of `defer`.
+        """The id under which the result of this call may come later (`defer`), for a webhook, a queue or a ticket. Give
+        it to the outside before you return, as a result may come at once.
+
+        Every attempt at this call has the same id, across restarts. It cannot be worked out from the conversation.
+        Errors: those of `defer`.
         """
         if self.new_deferred_id is None:
             raise Invalid(WHERE_NOT)
@@ -121,14 +123,23 @@ class MayDefer:
     def defer(
         self, text: str = BEGUN_TEXT, *, expires_s: float | None = None, on_expiry: OnExpiry = "tell"
     ) -> Deferral:
-        """What a tool returns whose work goes on outside of the turn: `return tool_context.defer(expires_s=3600)`.
+        """Say that the result of this tool comes later: `return tool_context.defer(expires_s=3600)`.
 
-        The model is shown `text` as the result of the call, and the turn goes on. Whoever has `deferred_id` gives the
-        result later (`HostedSession.complete_tool`); a turn then tells it to the model. `expires_s`: when none has come
-        so many seconds after the tool returned, `"tell"` tells the model that in a turn, and `"drop"` forgets the tool.
-        Errors: `Invalid` where no result can come later (tools with `effects=False`, direct calls that are not
-        recorded, nodes of graphs and swarms, copies of agents as tools), for wrong values, and while 256 tools of the
-        session wait.
+        The model is shown `text` as the result of the call, and the turn goes on. A program that has `deferred_id`
+        gives the result later (`HostedSession.complete_tool`). A turn then tells it to the model.
+
+        Args:
+            text: The result that the model is shown now.
+            expires_s: Seconds after the tool returned in which a result may come; None for no end.
+            on_expiry: `tell` tells the model in a turn that none came; `drop` forgets the tool.
+
+        Returns:
+            The value that the tool returns.
+
+        Raises:
+            Invalid: Where no result can come later: in tools with `effects=False`, unrecorded direct calls, nodes of
+                graphs and swarms, and copies of agents as tools. Also for wrong values, and while 256 tools of the
+                session wait. Return a result instead.
         """
         deferral = new_deferral(self.deferred_id, text, expires_s, on_expiry)
         if self.on_deferred is not None:

@@ -77,6 +77,7 @@ ACTORS = {
 SHOWN = ("__call__",)
 """Methods that the reference shows although their names begin with an underscore."""
 _DIRECTIVE = re.compile(r"^::: (\S+)$", re.MULTILINE)
+_INHERITED = re.compile(r"^::: (\S+)\n    options:\n      inherited_members: \[(.*)\]$", re.MULTILINE)
 _TABLE = re.compile(r"<!-- names -->\n.*?<!-- names end -->\n", re.DOTALL)
 
 
@@ -134,6 +135,12 @@ def shown(page: Path) -> list[str]:
     return _DIRECTIVE.findall(page.read_text(encoding="utf-8"))
 
 
+def inherited(page: Path, name: str) -> list[str]:
+    """The members of a class that its entry shows although another class defines them."""
+    text = page.read_text(encoding="utf-8")
+    return next((members.split(", ") for shows, members in _INHERITED.findall(text) if shows == name), [])
+
+
 @cache
 def programs(page: Path) -> str:
     """The programs of a page, as one text."""
@@ -152,6 +159,12 @@ def lacks(name: str, page: Path | None) -> Iterator[str]:
     """What the entry of a name lacks, a line each."""
     found = entry(name)
     yield from _lacks(found)
+    for member in inherited(page, name) if page is not None and isinstance(found, Class) else ():
+        defined = next((each.members[member] for each in _ancestors(found) if member in each.members), None)
+        if defined is None:
+            yield f"{name}: has no `{member}`"
+        elif isinstance(defined, Class | Function | Attribute):
+            yield from _lacks(defined)
     is_error = isinstance(found, Class) and any("Exception" in base or "Error" in base for base in _bases(found))
     is_event = isinstance(found, Class) and any("Event" in base for base in _bases(found))
     if is_error or is_event or isinstance(found, Attribute):

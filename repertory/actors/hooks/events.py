@@ -264,8 +264,17 @@ class Asking:
     ) -> Any:
         """Ask a person: the first time the callback stops here and the turn waits; with the response, it is returned.
 
-        The other callbacks still run, and may ask too. After the responses all of them are called again. Arguments and
-        errors are those of `ToolContext.interrupt`.
+        The other callbacks still run, and may ask too. After the responses all of them are called again.
+
+        Args:
+            name: The question's name; the same name is the same question.
+            reason: What the person is shown, as JSON.
+            response: An answer that is known already.
+            expires_s: Seconds from now that the question stays open; None for no end.
+
+        Raises:
+            Invalid: Where nobody can be asked, for a value that is not JSON, and for two different questions with one
+                name. Correct the argument.
         """
         if self.questions is None:
             raise Invalid("nobody can be asked here", name=name)

@@ -91,7 +91,11 @@ AnyPhase = MiddlewareStage[Any, Any, Any] | _Phase[Any, Any, Any]
 
 class _Context:
     def replace(self, **changes: Any) -> Self:
-        """The same context with these fields changed."""
+        """The same context with these fields changed.
+
+        Args:
+            changes: The new values, by the names of the fields.
+        """
         return dataclasses.replace(cast("Any", self), **changes)
 
 

@@ -143,11 +143,24 @@ class SdkAgentMembers:
         return later.EventLoopMetrics()
 
     def structured_output(self, output_model: type[T], prompt: Prompt = None) -> T:
-        """`structured_output_async` from sync code."""
+        """`structured_output_async` from sync code.
+
+        Args:
+            output_model: A pydantic model class.
+            prompt: What the user says; None goes on with the conversation.
+        """
         return later.blocking_host().run(self.structured_output_async, output_model, prompt)
 
     async def structured_output_async(self, output_model: type[T], prompt: Prompt = None) -> T:
-        """An object of that type, filled in by the model. Errors: `StructuredOutputException` when there is none."""
+        """An object of that type, filled in by the model.
+
+        Args:
+            output_model: A pydantic model class.
+            prompt: What the user says; None goes on with the conversation.
+
+        Raises:
+            StructuredOutputException: When there is none. Ask again, or loosen the type.
+        """
         result = await self.invoke_async(prompt, structured_output_model=output_model)
         if result.structured_output is None:
             raise StructuredOutputException("the turn ended without structured output", stop_reason=result.stop_reason)
@@ -157,8 +170,13 @@ class SdkAgentMembers:
     def from_config(
         cls, config: Mapping[str, Any] | str | PathLike[str], more: Mapping[str, Any] | None = None
     ) -> Self:
-        """An agent from its constructor's keywords, given as a mapping or as the path of a JSON file; `more` adds
-        keywords that JSON cannot express, and wins. Errors: `Invalid` for a file that cannot be read; those of the
-        constructor.
+        """An agent from its constructor's keywords. Errors: those of the constructor.
+
+        Args:
+            config: The keywords as a mapping, or the path of a JSON file.
+            more: Keywords that JSON cannot express; they win.
+
+        Raises:
+            Invalid: For a file that cannot be read. Correct the path.
         """
         return cls(**{**later.read_config(config), **(more or {})})

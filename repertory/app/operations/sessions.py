@@ -138,7 +138,7 @@ class Sessions:
 
         Args:
             session_id: The id of the session.
-            agent: The id of the agent in the session; None for its only one, or `default`.
+            agent: The id of the agent in the session; None for all of them.
         """
         return await self._on(lambda store: showing.show(store, session_id, agent))
 

@@ -269,13 +269,21 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
     async def invoke_async(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
     ) -> Result:
-        """Work on a task, or resume the unfinished run; `RunOptions` lists the other options.
+        """Work on a task, or resume the unfinished run. Cancelled, running nodes are cut short, and the run can be
+        resumed.
 
-        `invocation_state`: values for conditions, and for the hooks and tools of every node, which share this very
-        dictionary. It is not stored: a call that resumes a run brings its own.
+        Errors: also what the store, guards and conditions raise.
 
-        Errors: `RunUnfinished`, `NodeFailed` (which has the result so far), `AgentBusy`; what the store, guards and
-        conditions raise. Cancelled, running nodes are cut short, and the run can be resumed.
+        Args:
+            task: The prompt for the nodes. None goes on with the unfinished run.
+            invocation_state: Values for conditions, and for the hooks and tools of every node, which share this
+                dictionary itself. It is not stored: a call that resumes a run brings its own.
+            options: The options of `RunOptions`.
+
+        Raises:
+            RunUnfinished: For another task while a run is unfinished. Resume it, or pass `resume=False`.
+            NodeFailed: When a node fails; it has the result so far. Read its cause, and call again to resume.
+            AgentBusy: With `busy="reject"` while another call works. Call again when it is over.
         """
         invocation = read_run_call(task, invocation_state, options)
         alive = self._life.session(invocation.busy or self.busy, invocation.deadline)
@@ -299,20 +307,40 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
                     yield with_type(event)
 
     def save_snapshot(self, metadata: Mapping[str, Any] | None = None) -> Snapshot:
-        """`save_snapshot_async` for sync code. Errors: also `Invalid` inside an event loop."""
+        """`save_snapshot_async` for sync code.
+
+        Args:
+            metadata: Values of your own, as JSON, that the snapshot carries.
+
+        Raises:
+            Invalid: Inside an event loop. Use `save_snapshot_async`.
+        """
         return cast("Snapshot", self._blocking(self.save_snapshot_async, metadata))
 
     def load_snapshot(self, snapshot: Mapping[str, Any]) -> SnapshotLoaded:
-        """`load_snapshot_async` for sync code. Errors: also `Invalid` inside an event loop."""
+        """`load_snapshot_async` for sync code.
+
+        Args:
+            snapshot: The snapshot, as `save_snapshot` gave it.
+
+        Raises:
+            Invalid: Inside an event loop. Use `load_snapshot_async`.
+        """
         return cast("SnapshotLoaded", self._blocking(self.load_snapshot_async, snapshot))
 
     async def save_snapshot_async(self, metadata: Mapping[str, Any] | None = None) -> Snapshot:
-        """The run and every node as they are now, as JSON, with `metadata`. Also during a run, from the same event
-        loop. It does not stop the run; what nodes do meanwhile is not in it.
+        """The run and every node as they are now, as JSON. Also during a run, from the same event loop. It does not
+        stop the run; what nodes do meanwhile is not in it.
 
-        It shows all nodes at one moment: it holds the messages of a node that no other node has read yet; a node that
-        works is in it with its messages so far, and continues from there. Errors: `Invalid` for metadata that is not
-        JSON; `RunUnfinished` while a snapshot is loaded, or was not loaded completely; what opening a node raises.
+        It shows all nodes at one moment: it holds the messages of a node that no other node has read yet. A node that
+        works is in it with its messages so far, and continues from there. Errors: also what opening a node raises.
+
+        Args:
+            metadata: Values of your own, as JSON, that the snapshot carries.
+
+        Raises:
+            Invalid: For metadata that is not JSON. Correct the argument.
+            RunUnfinished: While a snapshot is loaded, or was not loaded completely. Load it again.
         """
         if metadata is not None and not isinstance(cast("object", metadata), Mapping):
             raise Invalid("metadata is a dictionary", got=type(metadata).__name__)
@@ -325,15 +353,21 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         return snapshot
 
     async def load_snapshot_async(self, snapshot: Mapping[str, Any]) -> SnapshotLoaded:
-        """Continue from a snapshot: its run is the next run here, and each node's conversation is that of the snapshot;
-        nodes that had done nothing then begin anew. The history keeps the messages until now. Waits for calls that
+        """Continue from a snapshot: its run is the next run here, and each node's conversation is that of the snapshot.
+        Nodes that had done nothing then begin anew. The history keeps the messages until now. Waits for calls that
         work, and returns when all of it is durable.
 
         The next call resumes a run with work left. Cancelled after it has begun, loading still completes. When the
         process is killed on the way, or a node cannot be stored, calls raise `RunUnfinished` until the snapshot is
-        loaded again, or `resume=False` begins another run. Errors: `SnapshotException` for a snapshot that was changed,
-        truncated, or is of another version, kind or orchestrator; `AgentBusy` from within its run. Then nothing has
-        changed. Besides those, the errors of the store.
+        loaded again, or `resume=False` begins another run. Errors: also those of the store.
+
+        Args:
+            snapshot: The snapshot, as `save_snapshot` gave it.
+
+        Raises:
+            SnapshotException: For a snapshot that was changed, truncated, or is of another version, kind or
+                orchestrator. Nothing has changed; use an intact one.
+            AgentBusy: From within its run. Nothing has changed; call again when it is over.
         """
         with span("repertory.snapshot.load", {**self.trace_attributes, "orchestrator.id": self.id}):
             fields = read_orchestrator(snapshot)
@@ -461,11 +495,15 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
 
     def deserialize_state(self, payload: Mapping[str, Any]) -> None:
         """Continue from that run: `state` has it at once, and the next call of this object loads it before anything
-        else; not a call of an orchestrator whose node it is. Nodes begin with what they were built with, and ask again
-        what they have asked a person, unless the SDK wrote it down.
+        else. A call of an orchestrator whose node it is does not. Nodes begin with what they were built with, and ask
+        again what they have asked a person, unless the SDK wrote it down.
 
-        `payload`: what `serialize_state` has given, also in the SDK. Errors: `SnapshotException` for anything else;
-        `AgentBusy` while a call works.
+        Args:
+            payload: What `serialize_state` has given, also in the SDK.
+
+        Raises:
+            SnapshotException: For anything else. Use an intact snapshot.
+            AgentBusy: While a call works. Call again when it is over.
         """
         if self._status_of is not None:
             raise AgentBusy("a run is active: give it another one when it is over", orchestrator=self.id)

@@ -39,7 +39,11 @@ class _StoredRecord:
 
     @classmethod
     def from_dict(cls, env: Mapping[str, Any]) -> Self:
-        """The record from its JSON; unknown keys are left out."""
+        """The record from its JSON; unknown keys are left out.
+
+        Args:
+            env: What `to_dict` returned.
+        """
         return cls.from_stored(decoded(env))
 
     @classmethod

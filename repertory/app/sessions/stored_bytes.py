@@ -118,6 +118,10 @@ class StoredBytes:
     async def write(self, key: str, data: bytes) -> None:
         """Store the bytes; they are durable on return, and have replaced those under the same key. Errors: also what
         the search strategy raises, for bytes that are stored.
+
+        Args:
+            key: The name under which they are kept.
+            data: The bytes.
         """
         clean, kept = plain_key(key), bytes(data)
         await self._do(f"Failed to write {clean!r}", lambda it: it.put(self.within + clean, kept, Overwrite()))

@@ -179,14 +179,21 @@ class KnowledgeBaseMemory:
     async def add(
         self, content: str, metadata: EntryMetadata | None = None, *, context: AddMessagesContext | None = None
     ) -> BedrockKnowledgeBaseAddResult:
-        """Store an entry. On return the service has it, and will index it.
+        """Store an entry. On return the service has it, and will index it. Nested metadata are kept as JSON text.
 
-        `context`: its source, kept as `session_id`, `agent_id` and `said_at` (ISO 8601). With an `idempotency_key`,
-        adding the same entry again replaces it. Nested metadata are kept as JSON text.
+        After a refusal, objects in an S3 data source may remain; adding the entry again with the same key replaces
+        them.
 
-        Errors: `Invalid` for a read-only store, for blank content, and for metadata that the service does not take;
-        `LimitReached` for a content of more than 5 MB; and see the class. After a refusal, objects in an S3 data source
-        may remain; adding the entry again with the same key replaces them.
+        Args:
+            content: The text.
+            metadata: Values that the entry carries, as JSON.
+            context: Its source, kept as `session_id`, `agent_id` and `said_at` (ISO 8601). With an `idempotency_key`,
+                adding the same entry again replaces it.
+
+        Raises:
+            Invalid: For a read-only store, for blank content, and for metadata that the service does not take. Correct
+                the argument.
+            LimitReached: For a content of more than 5 MB. Split it.
         """
         source = self._settings.source
         if source is None:

@@ -162,12 +162,18 @@ class RankedMemory:
         """Store an entry and return its id. On return it is durable, and can be found.
 
         The metadata is kept and returned with it. `speaker` (or `name`), `role`, `session_id` (or `session`) and
-        `said_at` (or `timestamp`, `date`: epoch seconds or ISO 8601; any other text is searched as it is) affect
-        searches, and make the entry a turn, in the order in which its session's turns came. Any other entry is a fact:
-        a known fact is counted (`seen`) and not stored twice. `id` is your own id; several entries may share it.
+        `said_at` affect searches, and make the entry a turn, in the order in which its session's turns came. `said_at`
+        (or `timestamp`, `date`) is epoch seconds or ISO 8601; any other text is searched as it is. Any other entry is a
+        fact: a known fact is counted (`seen`) and not stored twice. `id` is your own id; several entries may share it.
 
-        `context`: its source. Returns None, and stores nothing, when its `idempotency_key` was taken before, or when a
-        turn that the fact was extracted from has been forgotten.
+        Args:
+            content: The text.
+            metadata: Values that the entry carries, as JSON.
+            context: Its source, with an `idempotency_key` that lets the entry be stored once.
+
+        Returns:
+            The id. None, with nothing stored, when the `idempotency_key` was taken before, or when a turn that the fact
+            was extracted from has been forgotten.
         """
         where = read_options(AddMessagesContext, context, "context")
         saying = saying_of(content, metadata, where)
@@ -197,7 +203,16 @@ class RankedMemory:
         context: AddMessagesContext | None = None,
     ) -> str | None:
         """Store an entry that replaces another, which is then found only `as_of` an earlier time. Returns the new id,
-        or None as `add` does. Errors: `NotFound` for an unknown id; and see the class.
+        or None as `add` does.
+
+        Args:
+            memory_id: The id of the entry that is replaced.
+            content: The new text.
+            metadata: Values that the entry carries, as JSON.
+            context: Its source.
+
+        Raises:
+            NotFound: For an unknown id. Check the id.
         """
         where = read_options(AddMessagesContext, context, "context")
         saying = saying_of(content, metadata, where)
@@ -212,12 +227,21 @@ class RankedMemory:
         agent_id: str | None = None,
         seq: int | None = None,
     ) -> int:
-        """Erase an entry by its id, or by its source: a session, an agent in it, or one message.
+        """Erase an entry by its id, or by its source: a session, an agent in it, or one message. Returns the number of
+        erased entries.
 
         Facts that were extracted from erased turns are erased too, unless they have another source. Erased content
         leaves the files of the database, as the store's document says, and does not come back when the same messages
-        are stored again. Returns the number of erased entries. Errors: `Invalid` unless exactly one of `memory_id` and
-        `session_id` is given; and see the class.
+        are stored again.
+
+        Args:
+            memory_id: The id of the entry.
+            session_id: The session.
+            agent_id: The agent in the session; None for all.
+            seq: The sequence number of the message; None for all.
+
+        Raises:
+            Invalid: Unless exactly one of `memory_id` and `session_id` is given. Correct the argument.
         """
         if (memory_id is None) == (session_id is None):
             raise Invalid("say what to forget: memory_id, or session_id with agent_id and seq")
@@ -237,15 +261,25 @@ class RankedMemory:
         """Make every missing vector, and return when they are stored. Calling it is optional: vectors follow a write by
         themselves, and until then a text is found by its words.
 
-        `anew`: first drop all vectors of the file, to change its embedder. Errors: `Invalid` when there is no embedder,
-        or when the vectors are another embedder's; `Failed` when the embedder fails; and see the class.
+        Args:
+            anew: True first drops all vectors of the file, to change its embedder.
+
+        Raises:
+            Invalid: When there is no embedder, or when the vectors are another embedder's. Pass `anew=True` to change
+                it.
+            Failed: When the embedder fails. Read its cause.
         """
         if self._vectors is None:
             raise Invalid("this store has no embedder", store=self.name)
         await self._vectors.make_all(anew=anew)
 
     async def entries(self, *, after: str | None = None, limit: int = 100) -> MemoryPage:
-        """All entries, superseded ones too, in the order in which they came, `limit` at a time (1,000 at most)."""
+        """All entries, superseded ones too, in the order in which they came.
+
+        Args:
+            after: Where the page before ended; None for the first page.
+            limit: The most entries of a page, at most 1,000.
+        """
         start = 0 if after is None else _position(after)
         wanted = min(_positive(limit, "limit"), _PAGE_MAX)
         rows = await self._tables.page(start, wanted + 1)

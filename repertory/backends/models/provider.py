@@ -132,7 +132,14 @@ class ProviderModel(Model):
         return dict(self._config)
 
     def update_config(self, **settings: Any) -> None:
-        """Change settings for later calls. `TypeError` names the ones that do not exist."""
+        """Change settings for later calls.
+
+        Args:
+            settings: The settings to change, by name.
+
+        Raises:
+            TypeError: Naming the settings that do not exist. Correct the call.
+        """
         self._config = changed_settings(type(self), self._known, self._config, settings)
 
     async def stream(

@@ -91,7 +91,14 @@ class PortableSnapshot(dict[str, "Json"]):
 
     @classmethod
     def from_dict(cls, d: Mapping[str, object]) -> Self:
-        """A snapshot from either form. Errors: `SnapshotException`."""
+        """A snapshot from either form.
+
+        Args:
+            d: The snapshot as a mapping.
+
+        Raises:
+            SnapshotException: For anything else. Use an intact snapshot.
+        """
         snapshot = cls(_in_our_spelling(d))
         snapshot.validate()
         return snapshot
