@@ -646,6 +646,7 @@ def test_files_that_the_code_and_the_documents_name_are_there() -> None:
     texts = {file.name: file.text for file in SOURCES} | {str(path): path.read_text() for path in documents}
     folders = (PACKAGE, *(ROOT / name for name in ("bench", "examples", "scripts", "tests")))
     everywhere = [f"/{path.relative_to(ROOT)}" for folder in folders for path in folder.rglob("*.py")]
+    everywhere += [f"/{shown}" for text in texts.values() for shown in re.findall(r"<!-- file: (\S+\.py) -->", text)]
     _nothing(
         f"{name}: there is no {named}"
         for name, text in texts.items()

@@ -169,9 +169,12 @@ def test_what_is_published_holds_the_whole_package_and_nothing_else(tmp_path: Pa
         ".gitignore",
         "ARCHITECTURE.md",
         "CHANGELOG.md",
+        "LICENSE",
         "PKG-INFO",
         "README.md",
+        "SECURITY.md",
         "pyproject.toml",
+        "requirements.lock",
     }
     assert package <= names
     assert not [name for name in names if "demo" in name]

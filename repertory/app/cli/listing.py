@@ -185,11 +185,11 @@ def _sign(each: MessageDifference) -> str:
 
 
 def _cost(cost: Cost) -> str:
-    answers = counted(cost.answers, "answer")
+    answers = how_many(cost.answers, "answer")
     return f"{answers} used {cost.input_tokens} input tokens and {cost.output_tokens} output tokens"
 
 
-def counted(count: int, one: str) -> str:
+def how_many(count: int, one: str) -> str:
     """`1 job`, `2 jobs`."""
     return f"{count} {one if count == 1 else f'{one}s'}"
 

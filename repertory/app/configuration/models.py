@@ -78,7 +78,7 @@ def named_model(name: str) -> Model:
         >>> print(agent("My stall is Warm Crumb."))
         [offline] Noted: your stall is Warm Crumb.
     """
-    if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(cast("object", name), str) or not name.strip():
         raise Invalid('a model has a name, such as "anthropic" or "openai:gpt-5.4"', got=name)
     provider, _, model_id = name.partition(":")
     providers = get_args(ModelProvider)
