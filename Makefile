@@ -67,7 +67,7 @@ contracts: $(VENV) ## The import contracts of pyproject.toml
 	@echo "check: import contracts"
 	@.venv/bin/lint-imports --no-logo
 
-documents: $(VENV) ## Run the examples of the documents, and check their links, their English and the site
+documents: $(VENV) $(PEERS) ## Run the examples of the documents, and check their links, their English and the site
 	@echo "check: documents"
 	@$(RUN) -m pytest -q -n auto --dist worksteal tests/docs
 
