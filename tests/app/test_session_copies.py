@@ -165,7 +165,7 @@ async def test_an_id_that_is_taken_is_refused_and_the_very_same_session_as_well(
     await fill(place, "s", talk("hello", "good day").rows)
     await fill(place, "other", talk("something else").rows)
     await Sessions(place).export("s", file)
-    with pytest.raises(AlreadyExists, match="the very same"):
+    with pytest.raises(AlreadyExists, match="the same session"):
         await Sessions(place).import_(file)
     with pytest.raises(AlreadyExists, match="another session has this id"):
         await Sessions(place).import_(file, session_id="other")

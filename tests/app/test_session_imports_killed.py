@@ -52,7 +52,7 @@ async def test_an_import_that_was_killed_can_be_done_again(kind: str, tmp_path: 
         assert listed == ([{"agent": len(ROWS)}] if there else [])
         assert (await Sessions(place).doctor()).ok
         if there:
-            with pytest.raises(AlreadyExists, match="the very same"):
+            with pytest.raises(AlreadyExists, match="the same session"):
                 await Sessions(place).import_(file)
         else:
             await Sessions(place).import_(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,10 @@ async def test_jobs_go_to_the_queue_that_was_named(kind: str, elsewhere: Path) -
 
 @pytest.mark.anyio
 async def test_what_is_remembered_goes_to_the_file_that_was_named(elsewhere: Path) -> None:
-    memory = MemoryManager(stores=[SQLiteMemoryStore("memory.db", name="notes", writable=True)])
+    store = SQLiteMemoryStore("memory.db", name="notes", writable=True)
+    memory = MemoryManager(stores=[store])
     os.chdir(elsewhere)
-    await memory.add("tea")
-    assert [found.content for found in await memory.search("tea")] == ["tea"]
+    async with aclosing(store):
+        await memory.add("tea")
+        assert [found.content for found in await memory.search("tea")] == ["tea"]
     assert os.listdir(elsewhere) == []
