@@ -152,7 +152,7 @@ async def test_calls_that_still_wait_when_the_drain_has_no_time_left_are_refused
         return "never said"
 
     sessions = SQLiteSessions(tmp_path / "a.db")
-    async with Runtime(sessions=sessions, drain_timeout_s=0.5) as runtime:
+    async with Runtime(sessions=sessions, drain_timeout_s=3) as runtime:
         session = runtime.agent(AgentSpec(model=ScriptedModel([answer], loop=True, delay_s=600))).session("s")
 
         async def call(prompt: str) -> None:
