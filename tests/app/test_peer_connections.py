@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from repertory import AgentSpec, Peers, Runtime, ScriptedModel, SQLiteSessions
+from repertory.errors import Invalid
 from repertory.testing.cutting_relay import cutting_relay
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
@@ -40,3 +41,19 @@ async def test_calls_streams_and_questions_one_after_the_other_take_one_connecti
                     assert [event async for event in session.stream("hello")][-1]["result"]
                     assert await session.messages()
         assert relay.connections == 1
+
+
+async def test_peers_make_the_folder_of_a_database_that_is_not_there_yet(tmp_path: Path) -> None:
+    place = SQLiteSessions(tmp_path / "new" / "folder" / "sessions.db")
+    spec = AgentSpec(name="support", model=ScriptedModel(["hi"], loop=True))
+    async with Runtime(sessions=place, peers=Peers()) as one, Runtime(sessions=place, peers=Peers()) as other:
+        one.agent(spec)
+        assert str(await one.agent(spec).session("s").invoke("hello")) == "hi"
+        assert str(await other.agent(spec).session("s").invoke("hello")) == "hi"
+
+
+async def test_peers_over_a_database_that_cannot_be_there_are_told_so_as_sessions_are(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Invalid, match="name a file in a folder"):
+        async with Runtime(sessions=SQLiteSessions(tmp_path / "file" / "sessions.db"), peers=Peers()):
+            pass

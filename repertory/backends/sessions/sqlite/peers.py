@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from repertory.backends.folders import make_folders
 from repertory.backends.peers.ports import Peer
 from repertory.backends.sessions.liveness import OwnerLock
 from repertory.backends.sessions.sqlite.file import peers_folder
@@ -36,8 +37,7 @@ def socket_path(database: str | os.PathLike[str], owner: str) -> str:
     Errors: `Invalid` when the folder is somebody else's; `OSError` when it cannot be made.
     """
     path = _socket(Path(database).absolute(), owner)
-    with suppress(FileExistsError):
-        path.parent.mkdir(mode=0o700)
+    make_folders(path.parent)
     found = os.lstat(path.parent)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         text = "the folder of sockets must be a folder that its user alone may use: remove it, or change its mode"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from repertory.backends.peers.ports import BoxedCall, CallBox, Directory, Peer
+from repertory.backends.sessions.sqlite.file import mapped_errors
 from repertory.backends.sessions.sqlite.journals import Journals
 from repertory.backends.sessions.sqlite.peers import socket_path
 from repertory.core.boxed_calls import call_text, plain_text
@@ -48,7 +49,8 @@ class SQLiteDirectory(Directory):
         return self._owner
 
     def socket(self) -> str | None:
-        return f"unix:{socket_path(self._path, self._owner)}"
+        with mapped_errors(self._path):
+            return f"unix:{socket_path(self._path, self._owner)}"
 
     async def join(self, peer: Peer) -> None:
         if peer.name != self._owner:
