@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from repertory.core.interrupts import Questions
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Message, ToolResult, ToolSpec, ToolUse
-    from repertory.core.owed import DueTime, OwedWork
+    from repertory.core.owed import DueTime, OwedWork, Resting
     from repertory.core.timers import ToolTimers
 
 
@@ -630,7 +630,9 @@ class Maintained(Named, Protocol):
 class Waking(Named, Protocol):
     """How a session store tells which sessions must be woken, where it `wakes`."""
 
-    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
+    async def claim_due(
+        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting] = ()
+    ) -> Sequence[OwedWork]:
         """Claim up to `limit` works of these agents that are due at `now` (epoch seconds), in sessions that no live
         owner has (one that this object owns: see `may_claim`), the longest due first. Each is then due again as
         `next_due` says, so that of many callers one gets it; parked work is left out. Releasing a session sets the
@@ -640,11 +642,12 @@ class Waking(Named, Protocol):
             now: Epoch seconds.
             limit: The most works.
             agents: The ids of the agents; others are left out.
+            resting: Agents of sessions that this object owns, in which nothing is under way.
 
         Raises:
             Unavailable: If the service or the store cannot be reached. Call again later.
         """
-        del now, limit, agents
+        del now, limit, agents, resting
         return ()
 
     async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -76,9 +76,13 @@ def claims_after(why: str, claims: int) -> int:
     return 0 if why in ("timer", "result") else claims
 
 
+Resting: TypeAlias = tuple[str, str]
+"""The id of a session and of an agent of it, which is active and has nothing under way."""
+
+
 def may_claim(why: str, *, owned_here: bool) -> bool:
     """Whether a dispatcher wakes a session for this, when no other process owns it. `owned_here`: it is active in the
-    dispatcher's own process, where turns, memories and summaries are under way.
+    dispatcher's own process, where turns, memories and summaries are under way, unless it rests.
     """
     return not owned_here or why not in ("turn", "memory", "summary")
 

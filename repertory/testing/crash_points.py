@@ -20,7 +20,7 @@ from repertory.backends.ports import (
     StoredObject,
 )
 from repertory.core.journal.rows import Row
-from repertory.core.owed import OwedWork
+from repertory.core.owed import OwedWork, Resting
 from repertory.errors import RepertoryError
 
 
@@ -89,9 +89,11 @@ class CrashingSessionStore(SessionStore):
         self._points.reach("after append")
         return outcomes
 
-    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
+    async def claim_due(
+        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting] = ()
+    ) -> Sequence[OwedWork]:
         self._points.reach("before claim")
-        claimed = await self._store.claim_due(now, limit, agents)
+        claimed = await self._store.claim_due(now, limit, agents, resting)
         self._points.reach("after claim")
         return claimed
 

@@ -10,7 +10,7 @@ import anyio
 
 from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore
 from repertory.core.journal.rows import Row
-from repertory.core.owed import OwedWork
+from repertory.core.owed import OwedWork, Resting
 from repertory.errors import RepertoryError, StoreUnavailable
 from repertory.runtime.testing.faults import Chance
 
@@ -74,9 +74,11 @@ class FaultySessionStore(SessionStore):
     async def load(self, session_id: str, agent_id: str, *, whole: bool = False) -> Sequence[Row]:
         return await self._call("load", lambda: self._store.load(session_id, agent_id, whole=whole))
 
-    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
+    async def claim_due(
+        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting] = ()
+    ) -> Sequence[OwedWork]:
         """As the wrapped store, or `Unavailable`; the work may then be claimed."""
-        return await self._call("claim_due", lambda: self._store.claim_due(now, limit, agents))
+        return await self._call("claim_due", lambda: self._store.claim_due(now, limit, agents, resting))
 
     async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
         return await self._call("owed", lambda: self._store.owed(session_id))

@@ -11,7 +11,7 @@ from repertory.backends.ports import Batch, Lease, Position, SessionInfo, Sessio
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.owed import DueTime, OwedWork, claims_after, may_claim, next_due
+from repertory.core.owed import DueTime, OwedWork, Resting, claims_after, may_claim, next_due
 from repertory.errors import Invalid, LeaseLost, SessionBusy, StoreNotFound
 from repertory.testing.in_memory_peers import MemoryCallBox, MemoryDirectory, PeerShelf
 
@@ -146,7 +146,9 @@ class MemorySessionStore(SessionStore):
         for key in [key for key in self._shelf.owed if key[0] == session_id]:
             del self._shelf.owed[key]
 
-    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
+    async def claim_due(
+        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting] = ()
+    ) -> Sequence[OwedWork]:
         await self._enter()
         due = [
             (key, work)
@@ -154,7 +156,7 @@ class MemorySessionStore(SessionStore):
             if work.at <= now
             and work.agent_id in agents
             and not work.parked
-            and self._may_wake(self._shelf.sessions[key[0]], work)
+            and self._may_wake(self._shelf.sessions[key[0]], work, rests=key in resting)
         ]
         claimed = sorted(due, key=lambda each: each[1].at)[:limit]
         for key, work in claimed:
@@ -231,8 +233,8 @@ class MemorySessionStore(SessionStore):
         session = self._shelf.sessions.get(session_id)
         return None if session is None else session.owner
 
-    def _may_wake(self, session: _Session, work: OwedWork) -> bool:
-        here = session.owner == self._owner and self._owner in self._shelf.alive
+    def _may_wake(self, session: _Session, work: OwedWork, *, rests: bool) -> bool:
+        here = session.owner == self._owner and self._owner in self._shelf.alive and not rests
         return not self._in_other_hands(session) and may_claim(work.why, owned_here=here)
 
     def _current(self, lease: Lease) -> _Session | None:

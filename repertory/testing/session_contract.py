@@ -617,6 +617,22 @@ class SessionStoreContract(ABC):
             assert (work.claims, work.parked) == (0, False)
             assert len(await two.claim_due(now + 1e6, 10, {"default"})) == 1
 
+    async def test_a_turn_is_claimed_by_its_sessions_owner_alone_if_the_session_rests(self, tmp_path: Path) -> None:
+        """For stores with `wakes`."""
+        async with self.stores(tmp_path, "one", "two") as (one, two):
+            if not one.capabilities.wakes:
+                return
+            rests = {("session", "default")}
+            lease = await one.acquire("session")
+            await one.append([Batch(lease=lease, rows=grow(1), due=DueTime(agent_id="default", at=1.0))])
+            assert list(await two.claim_due(9.0, 10, {"default"}, rests)) == []
+            (claimed,) = await one.claim_due(9.0, 10, {"default"}, rests)
+            assert (claimed.session_id, claimed.why, claimed.claims) == ("session", "turn", 1)
+            assert list(await one.claim_due(9.0, 10, {"default"}, rests)) == []
+            (claimed,) = await one.claim_due(next_due(9.0, 1), 10, {"default"}, rests)
+            assert claimed.claims == 2
+            assert list(await one.claim_due(1e6, 10, {"default"}, {("session", "other"), ("other", "default")})) == []
+
     async def test_a_timer_that_is_stated_forgets_earlier_claims_and_a_turn_does_not(self, tmp_path: Path) -> None:
         """For stores with `wakes`."""
         async with self.stores(tmp_path, "one") as (one,):

@@ -113,6 +113,25 @@ async def result_of(world: World, make: Make = diamond) -> MultiAgentResult:
     return result
 
 
+async def test_a_run_that_was_killed_goes_on_though_somebody_looks_at_its_session_all_the_time() -> None:
+    world = World()
+    async with Runtime(sessions=world) as runtime:
+        await runtime.orchestrator("team", lambda _: row(world)).session("s").invoke(TASK, idempotency_token="the run")
+    owing = 0
+    for left in map(killed, world.left):
+        if not left.shelf.owed:
+            continue
+        owing += 1
+        async with Runtime(sessions=left) as runtime:
+            session = runtime.orchestrator("team", lambda _, left=left: row(left)).session("s")
+            for _ in range(100):
+                assert await session.interrupts() == []
+                await anyio.sleep(0.2)
+        assert left.shelf.owed == {}
+        assert (await result_of(left, row)).status is Status.COMPLETED
+    assert owing
+
+
 @pytest.mark.parametrize(("make", "workers"), [(diamond, 4), (swarm, 3), (nested, 5)])
 async def test_a_run_that_was_killed_at_any_moment_is_finished_though_nobody_calls(make: Make, workers: int) -> None:
     world = World()

@@ -8,8 +8,10 @@ import copy
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from repertory import (
 from repertory.app.cli.session_commands import place_named
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message, text_of
+from repertory.core.owed import CLAIMS_MAX
 from repertory.core.turn_start import EXPIRED_TEXT
 from repertory.errors import Invalid, ModelFailed, RepertoryError, Unavailable
 from tests.app.test_conversation import NarrowModel
@@ -68,6 +71,58 @@ async def woken(world: World, spec: AgentSpec, seconds: float = 60.0) -> list[Me
         agent = runtime.agent(spec)
         await anyio.sleep(seconds)
         return await agent.session("s").messages()
+
+
+async def test_a_turn_that_was_killed_goes_on_though_somebody_looks_at_its_session_all_the_time() -> None:
+    world = World()
+    async with Runtime(sessions=world) as runtime:
+        await runtime.agent(clerk(world)).session("s").invoke("send hi")
+    owing = 0
+    for left in map(killed, world.left):
+        if not left.shelf.owed:
+            continue
+        owing += 1
+        async with Runtime(sessions=left) as runtime:
+            session = runtime.agent(clerk(left)).session("s")
+            for _ in range(100):
+                await session.timers()
+                await session.pending()
+                messages = await session.messages()
+                await anyio.sleep(0.2)
+        assert text_of(messages[-1]) == "done"
+    assert owing
+
+
+async def test_a_turn_that_keeps_killing_its_process_is_parked_though_somebody_looks_at_it_all_the_time() -> None:
+    world = World()
+    async with Runtime(sessions=world) as runtime:
+        await runtime.agent(clerk(world)).session("s").invoke("send hi")
+    left = next(each for each in map(killed, world.left) if each.shelf.owed)
+    begun: list[int] = []
+    for _ in range(2 * CLAIMS_MAX):
+        model = ScriptedModel(["too late"], loop=True, delay_s=1000)
+        async with Runtime(sessions=left, drain_timeout_s=0.1) as runtime:
+            session = runtime.agent(replace(clerk(left), model=model)).session("s")
+            for _ in range(100):
+                await session.pending()
+                await anyio.sleep(0.2)
+            after = World(copy.deepcopy(left.shelf), Counter(left.effects))
+        left = killed(after)
+        begun.append(len(model.calls))
+    assert begun == [1] * CLAIMS_MAX + [0] * CLAIMS_MAX
+    assert next(iter(left.shelf.owed.values())).parked
+
+
+async def test_whoever_sees_that_a_turn_was_cut_short_may_go_on_with_it_at_once() -> None:
+    world = World()
+    async with Runtime(sessions=world) as runtime:
+        await runtime.agent(clerk(world)).session("s").invoke("send hi")
+    for left in map(killed, world.left):
+        async with Runtime(sessions=left) as runtime:
+            session = runtime.agent(clerk(left)).session("s")
+            pending = await session.pending()
+            if pending is not None and pending.why == "cut short":
+                assert str(await session.invoke()) == "done"
 
 
 async def test_a_turn_that_was_killed_at_any_moment_is_finished_though_nobody_calls() -> None:

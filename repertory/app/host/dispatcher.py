@@ -25,7 +25,7 @@ from repertory.runtime.spec import ChildSpec
 if TYPE_CHECKING:
     from repertory.backends.peers.ports import BoxedCall
     from repertory.backends.ports import SessionStore
-    from repertory.core.owed import OwedWork
+    from repertory.core.owed import OwedWork, Resting
 
 LOOK_S = 1.0
 """The mean time between two looks, in seconds. Each is a little earlier or later, so that processes do not look at the
@@ -48,6 +48,8 @@ class Awakening(Struct, frozen=True, kw_only=True):
     """Makes a posted call. It is tried again after errors that may go away, and parked after others."""
     agents: Callable[[], Collection[str]]
     """The agents that the runtime has."""
+    resting: Callable[[], Awaitable[Collection[Resting]]]
+    """The agents of sessions that are active in this process, whose turn was cut short and is not worked on."""
     room: int
     """So many sessions are woken at the same time."""
 
@@ -96,7 +98,8 @@ class Dispatcher(Actor[LookForDue]):
     async def _due(self, room: int, agents: Collection[str]) -> Collection[OwedWork]:
         """Empty if the store cannot be read now, or refuses it: the next look finds what is due."""
         try:
-            return await self._store.claim_due(self._wall(), room, agents)
+            resting = await self._awakening.resting()
+            return await self._store.claim_due(self._wall(), room, agents, resting)
         except Retryable:
             return ()
         except StoreFailed as error:

@@ -143,7 +143,11 @@ class Runtime:
             waking = isinstance(self._sessions, later.WakingPlace) or elsewhere
             if self._sessions is not None and waking and self._wakes_max:
                 awakening = later.Awakening(
-                    wake=self._wake, call=self._make, agents=self._served.keys, room=self._wakes_max
+                    wake=self._wake,
+                    call=self._make,
+                    agents=self._served.keys,
+                    resting=self._host.resting,
+                    room=self._wakes_max,
                 )
                 await self._host.wake_due(self._sessions, awakening)
         except BaseException as error:

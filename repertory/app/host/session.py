@@ -342,7 +342,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
         """
         again_at: float | None = None
         try:
-            if await self._goes_on(why):
+            if await self.goes_on(why):
                 await self.invoke(go_on)
             if self.orchestrator is None:
                 await self.agent.ask(ServeTimers(), timeout_s=math.inf)
@@ -356,7 +356,8 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
             with suppress(ActorDead, ActorFailed):
                 await self.agent.ask(StateOwed(again_at=again_at), timeout_s=math.inf)
 
-    async def _goes_on(self, why: str) -> bool:
+    async def goes_on(self, why: str) -> bool:
+        """Whether a call without a prompt would do what is owed for this reason."""
         if self.orchestrator is None:
             return goes_on(why, self.read_model.pending_tools, self.wall())
         from repertory.core.orchestration.owed import run_goes_on  # loaded with graphs and swarms

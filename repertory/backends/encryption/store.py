@@ -40,7 +40,7 @@ from repertory.backends.ports import (
 )
 from repertory.core.journal.rows import Row
 from repertory.core.journal.sealing import LOCKED, Seal, SealedBody, head_of, is_sealed, sealed_journal
-from repertory.core.owed import OwedWork
+from repertory.core.owed import OwedWork, Resting
 from repertory.errors import Invalid, KeyErased, KeyMissing, NotFound, RepertoryError
 
 
@@ -261,8 +261,10 @@ class SealedSessionStore(SessionStore):
     def waiting(self, session_id: str) -> AbstractAsyncContextManager[UntilFree]:
         return self._store.waiting(session_id)
 
-    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
-        return await self._store.claim_due(now, limit, agents)
+    async def claim_due(
+        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting] = ()
+    ) -> Sequence[OwedWork]:
+        return await self._store.claim_due(now, limit, agents, resting)
 
     async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
         return await self._store.owed(session_id)

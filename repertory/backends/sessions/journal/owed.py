@@ -25,7 +25,7 @@ from repertory.backends.ports import Create, ObjectInfo, ObjectStore, StoredObje
 from repertory.backends.sessions.journal.format import HeadObject, Layout, SessionKeys
 from repertory.backends.sessions.requests import SIDE_BY_SIDE, delete_all, find, find_all, side_by_side
 from repertory.core.ids import RESERVED
-from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, claims_after, may_claim, next_due
+from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, Resting, claims_after, may_claim, next_due
 from repertory.errors import PreconditionFailed, RepertoryError, Retryable
 
 _GENERATION, _NUMBER, _AT = 16, 8, 12
@@ -214,7 +214,9 @@ class DueMarkers:
         if folder is not None and self._rests:
             self._rests = {key: until for key, until in self._rests.items() if not key.startswith(folder)}
 
-    async def claim(self, now: float, limit: int, agents: Collection[str]) -> list[OwedWork]:
+    async def claim(
+        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting]
+    ) -> list[OwedWork]:
         """As `Waking.claim_due`."""
         clock = anyio.current_time()
         if self._layout.owed is None or limit <= 0 or clock < self._next_at:
@@ -242,7 +244,8 @@ class DueMarkers:
                     return claimed
                 if marker.at <= now and marker.agent in agents:
                     try:
-                        work = await self._claim(key, version, marker, now)
+                        rests = (marker.session, marker.agent) in resting
+                        work = await self._claim(key, version, marker, now, rests=rests)
                     except Retryable:
                         if claimed:  # These are claimed, whatever became of this one.
                             return claimed
@@ -270,13 +273,13 @@ class DueMarkers:
         ]
         return sorted(works, key=lambda work: work.at)
 
-    async def _claim(self, key: str, version: str, marker: OwedMarker, now: float) -> OwedWork | None:
+    async def _claim(self, key: str, version: str, marker: OwedMarker, now: float, *, rests: bool) -> OwedWork | None:
         owner = await self._owner_of(marker.session, self._keys(key))
         if owner is None:
             await self._objects.delete(key)
             return None
         claims = marker.claims_by(owner.released_edition)
-        if owner.alive or claims >= CLAIMS_MAX or not may_claim(marker.why, owned_here=owner.here):
+        if owner.alive or claims >= CLAIMS_MAX or not may_claim(marker.why, owned_here=owner.here and not rests):
             self._rests[key] = anyio.current_time() + self._rest_s
             return None
         moved = replace(marker, at=next_due(now, claims + 1), claims=claims + 1, edition=owner.edition)

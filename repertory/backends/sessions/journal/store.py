@@ -64,7 +64,7 @@ from repertory.backends.sessions.table import (
 )
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row
-from repertory.core.owed import OwedWork
+from repertory.core.owed import OwedWork, Resting
 from repertory.core.retry import own_errors
 from repertory.errors import (
     AlreadyExists,
@@ -280,13 +280,15 @@ class ObjectSessionStore(SessionStore):
             if self._elsewhere is not None:
                 await self._elsewhere.forget(session_id)
 
-    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
+    async def claim_due(
+        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting] = ()
+    ) -> Sequence[OwedWork]:
         """As the port says. One list for 1,000 debts, once a second at most; a get for each that is due and new, and
         what it takes to see whether its session has an owner, every 10 s in a bucket while that one lives.
         """
         self._check_open()
         with anyio.CancelScope(shield=True):
-            return await self._due.claim(now, limit, agents)
+            return await self._due.claim(now, limit, agents, resting)
         raise AssertionError
 
     async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:

@@ -12,7 +12,7 @@ from typing import Final, cast, get_args
 from repertory.backends.postgres.pool import Pool
 from repertory.backends.postgres.values import Encoded, float8s, int8s, texts
 from repertory.backends.sessions.postgres.presence import living_sql
-from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, Why, claims_after, may_claim, next_due
+from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, Resting, Why, claims_after, may_claim, next_due
 
 _NOT_HERE: Final = [why for why in get_args(Why) if not may_claim(why, owned_here=True)]
 """What an owner does by itself."""
@@ -26,14 +26,16 @@ class OwedLines:
     def __init__(self, pool: Pool, schema: str, owner: str) -> None:
         self._pool = pool
         self._owner = owner
-        # Now, how many, agents, owner, what the owner does by itself, when each claim lets the work be due again. What
-        # others claim at this moment is passed over, and a line that has changed is looked at again before it is taken.
+        # Now, how many, agents, owner, what the owner does by itself, when each claim lets the work be due again, and
+        # what rests here: sessions, agents. What others claim at this moment is passed over, and a line that has
+        # changed is looked at again before it is taken.
         self._claim = (
             f"WITH living AS MATERIALIZED ({living_sql(schema)}), due AS MATERIALIZED ("
             f"SELECT w.session, w.agent, w.at, w.why, w.claims, s.name FROM {schema}.owed AS w"
             f" JOIN {schema}.sessions AS s ON s.id = w.session"
             f" WHERE w.at <= $1::float8 AND w.claims < {CLAIMS_MAX} AND w.agent = ANY ($3::text[])"
             " AND (s.owner IS NULL OR CASE WHEN s.owner = $4::text THEN w.why <> ALL ($5::text[])"
+            " OR (s.name, w.agent) IN (SELECT * FROM unnest($7::text[], $8::text[]))"
             " ELSE s.owner NOT IN (SELECT owner FROM living) END)"
             " ORDER BY w.at LIMIT $2::bigint FOR UPDATE OF w SKIP LOCKED),"
             f" claimed AS (UPDATE {schema}.owed AS w SET at = ($6::float8[])[w.claims + 1], claims = w.claims + 1"
@@ -48,10 +50,13 @@ class OwedLines:
         self._all = f"{listed} ORDER BY w.at, s.name, w.agent"
         self._of_one = f"{listed} WHERE s.name = $1::text ORDER BY w.at, w.agent"
 
-    async def claim(self, now: float, limit: int, agents: Collection[str]) -> list[OwedWork]:
+    async def claim(
+        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting]
+    ) -> list[OwedWork]:
         """See `SessionStore.claim_due`. One statement, not synced: what a crash of the server undoes is due again."""
         again = float8s([next_due(now, claims) for claims in range(1, CLAIMS_MAX + 1)])
-        given = now, limit, texts(list(agents)), self._owner, texts(_NOT_HERE), again
+        rests = texts([session for session, _ in resting]), texts([agent for _, agent in resting])
+        given = now, limit, texts(list(agents)), self._owner, texts(_NOT_HERE), again, *rests
         # Planned anew each time: a plan from when little was due would sort all that is due now.
         return [_work(*line) for line in await self._pool.run(self._claim, *given, once=True)]
 

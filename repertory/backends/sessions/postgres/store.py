@@ -51,7 +51,7 @@ from repertory.backends.sessions.table import busy, check_agents, refuse_gaps, u
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
-from repertory.core.owed import OwedWork
+from repertory.core.owed import OwedWork, Resting
 from repertory.errors import (
     CorruptJournal,
     Invalid,
@@ -257,11 +257,13 @@ class PostgresSessionStore(SessionStore):
             return None
         return SessionEnds(found[0], {agent_id: await self.load(session_id, agent_id) for agent_id in found[0].agents})
 
-    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
+    async def claim_due(
+        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting] = ()
+    ) -> Sequence[OwedWork]:
         """One statement, which waits for nobody."""
         if limit < 1 or not agents or not await self._begin(create=False):
             return []
-        return await self._owed.claim(now, limit, agents)
+        return await self._owed.claim(now, limit, agents, resting)
 
     async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
         return await self._owed.all(session_id) if await self._begin(create=False) else []

@@ -58,7 +58,7 @@ from repertory.backends.sqlite_files import UNUSABLE_VALUES
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
-from repertory.core.owed import DueTime, OwedWork
+from repertory.core.owed import DueTime, OwedWork, Resting
 from repertory.errors import (
     Corrupt,
     CorruptJournal,
@@ -199,13 +199,15 @@ class Journals:
             self._empty_log()
         return outcomes
 
-    def claim_due(self, now: float, limit: int, agents: Collection[str]) -> list[OwedWork]:
+    def claim_due(
+        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting]
+    ) -> list[OwedWork]:
         with self._transaction("read"):  # Without waiting for writers: most looks find nothing.
             owed = self._owing()
-            if owed is None or not owed.claimable(now, 1, agents, self._leases.owned):
+            if owed is None or not owed.claimable(now, 1, agents, self._leases.owned, resting):
                 return []
         with self._transaction("unsynced"):
-            return owed.claim(now, limit, agents, self._leases.owned)
+            return owed.claim(now, limit, agents, self._leases.owned, resting)
 
     def owed(self, session_id: str | None) -> list[OwedWork]:
         with self._transaction("read"):

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Collection
 from typing import TypeAlias
 
-from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, claims_after, may_claim, next_due
+from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, Resting, claims_after, may_claim, next_due
 
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS owed (session TEXT NOT NULL, agent TEXT NOT NULL, at REAL NOT NULL, why TEXT NOT NULL,"
@@ -61,22 +61,28 @@ class OwedTable:
         """The session is deleted."""
         self._connection.execute("DELETE FROM owed WHERE session = ?", (session_id,))
 
-    def claimable(self, now: float, limit: int, agents: Collection[str], owned: Owned) -> list[OwedWork]:
+    def claimable(
+        self, now: float, limit: int, agents: Collection[str], owned: Owned, resting: Collection[Resting]
+    ) -> list[OwedWork]:
         """What `claim` would claim."""
         found: list[OwedWork] = []
         for session_id, agent_id, at, why, claims, owner in self._connection.execute(_DUE, (now,)):
             if agent_id not in agents:
                 continue
             here = owned(owner)
+            if here is True and (session_id, agent_id) in resting:
+                here = None
             if here is not False and may_claim(why, owned_here=here is True):
                 found.append(OwedWork(session_id=session_id, agent_id=agent_id, at=at, why=why, claims=claims + 1))
             if len(found) == limit:
                 break
         return found
 
-    def claim(self, now: float, limit: int, agents: Collection[str], owned: Owned) -> list[OwedWork]:
+    def claim(
+        self, now: float, limit: int, agents: Collection[str], owned: Owned, resting: Collection[Resting]
+    ) -> list[OwedWork]:
         """See the port, and `claimable`."""
-        claimed = self.claimable(now, limit, agents, owned)
+        claimed = self.claimable(now, limit, agents, owned, resting)
         self._connection.executemany(
             "UPDATE owed SET at = ?, claims = ? WHERE session = ? AND agent = ?",
             [(next_due(now, each.claims), each.claims, each.session_id, each.agent_id) for each in claimed],

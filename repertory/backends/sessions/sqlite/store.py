@@ -54,7 +54,7 @@ from repertory.forking import forget_in_children
 if TYPE_CHECKING:
     from repertory.backends.ports import Lease, Position, SessionInfo
     from repertory.backends.sessions.sqlite.shared import SQLiteCallBox, SQLiteDirectory
-    from repertory.core.owed import OwedWork
+    from repertory.core.owed import OwedWork, Resting
 
 T = TypeVar("T")
 
@@ -193,9 +193,11 @@ class SQLiteSessionStore(SessionStore):
         check_id(session_id, "session id")
         return await self._read(lambda journals: journals.label_rows(session_id, agent_id), [])
 
-    async def claim_due(self, now: float, limit: int, agents: Collection[str]) -> Sequence[OwedWork]:
+    async def claim_due(
+        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting] = ()
+    ) -> Sequence[OwedWork]:
         """Errors: see the class."""
-        return await self._read(lambda journals: journals.claim_due(now, limit, agents), [])
+        return await self._read(lambda journals: journals.claim_due(now, limit, agents, resting), [])
 
     async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
         """Errors: see the class."""
