@@ -10,7 +10,6 @@ import logging
 import math
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
@@ -35,9 +34,8 @@ from repertory.app.host.shared import (
     reason_of,
     take_name,
 )
-from repertory.core.owed import GRACE_S
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience
-from repertory.errors import RepertoryError, StartFailed, StoreUnavailable, Unavailable
+from repertory.errors import StartFailed, StoreUnavailable, Unavailable
 from repertory.logs import ERROR, note
 from repertory.runtime.drain import DrainPhase
 from repertory.runtime.spec import ChildSpec, Strategy, SupervisorSettings
@@ -53,7 +51,6 @@ if TYPE_CHECKING:
     from repertory.backends.peers.ports import PeerDirectory
     from repertory.backends.ports import Model, SessionStore
     from repertory.core.memory.progress import StoreFlush
-    from repertory.core.owed import Resting
     from repertory.runtime.ref import ActorRef
 
 _LOG = logging.getLogger("repertory.app")
@@ -206,7 +203,7 @@ class Host:
         """What the stopped nodes of calls that still run could not store, by the orchestrator that is called."""
         self._names: set[str] = set()
         self._refusing = False
-        self._opened: list[tuple[ActiveSession, _Place]] = []
+        self.opened: list[tuple[ActiveSession, _Place]] = []
         """Active sessions of which it is not known that none of their turns was cut short, where a dispatcher asks."""
         self.dispatcher: ActorRef[LookForDue] | None = None
         """Looks for what nobody waits for, in a runtime that does that."""
@@ -260,26 +257,6 @@ class Host:
             self.dispatcher = await self.system.start(spec)
         else:
             await self._stores.leave(sessions.key, keep=True)
-
-    async def resting(self) -> list[Resting]:
-        """The sessions and agents that are active here, whose last turn was cut short before they were, and that nobody
-        has called since. Those who look at a session keep it active, and must not keep its turn from going on.
-        """
-        since = anyio.current_time() - GRACE_S
-        opened, self._opened = self._opened, []
-        found: list[Resting] = []
-        for active, place in opened:
-            if place.active is not active or not active.alive or place.spec is None:
-                continue
-            if place.active_since > since or place.users or place.ending or active.in_a_turn:
-                self._opened.append((active, place))
-                continue
-            ids = place.spec.agent.session_id, place.spec.agent.agent_id
-            with suppress(RepertoryError):  # It ends at this moment.
-                if await active.goes_on("turn"):
-                    self._opened.append((active, place))
-                    found.append(ids)
-        return found
 
     async def store_of(self, sessions: SessionPlace, elsewhere: PeerDirectory | None = None) -> SessionStore:
         """The store of this place, maintained, and open until the host is left. `elsewhere`: see `Shared.share_in`."""
@@ -471,7 +448,7 @@ class Host:
                 with anyio.CancelScope(shield=True):
                     await self._forget(place)
         if self.dispatcher is not None and spec.sessions is not None:
-            self._opened.append((active, place))
+            self.opened.append((active, place))
         spec.lock.activated(active)
         if spec.opened is not None:
             spec.opened(active)

@@ -146,7 +146,7 @@ class Runtime:
                     wake=self._wake,
                     call=self._make,
                     agents=self._served.keys,
-                    resting=self._host.resting,
+                    resting=lambda: later.that_rest(self._host),
                     room=self._wakes_max,
                 )
                 await self._host.wake_due(self._sessions, awakening)
