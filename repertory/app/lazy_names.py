@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from repertory.app.host.host import Host as Host
     from repertory.app.host.host import HostSettings as HostSettings
     from repertory.app.host.live import answers_of as answers_of
-    from repertory.app.host.live import that_rest as that_rest
     from repertory.app.host.live import view_of as view_of
     from repertory.app.host.live import waits_for_store as waits_for_store
     from repertory.app.host.metrics import unwatch_host as unwatch_host
@@ -194,7 +193,6 @@ HOMES = {
     "system_text": "repertory.core.messages",
     "together": "repertory.core.memory.progress",
     "answers_of": "repertory.app.host.live",
-    "that_rest": "repertory.app.host.live",
     "waits_for_store": "repertory.app.host.live",
     "late_result": "repertory.core.tools",
     "pending_turn": "repertory.core.unfinished",

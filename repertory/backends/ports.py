@@ -58,9 +58,10 @@ class Model(SdkModelMembers, ABC):
 
     Raises:
         Throttled: If the service asks for fewer requests. Call again later, less often.
-        Unavailable: If the service or the store cannot be reached. Call again later.
+        Unavailable: If the service cannot be reached. Call again later.
         ContextWindowOverflowException: If the conversation is too long for the model. Shorten it.
-        ModelFailed: If the model failed. Read its cause, and call again.
+        ModelFailed: If the service refused the request, or gave an answer that cannot be read. The message says what to
+            set; the same request again does not help.
     """
 
     stateful: bool = False
@@ -694,8 +695,8 @@ class Repairable(Named, Protocol):
             keep: The rows that take its place.
 
         Raises:
-            NotFound: If there is none by that name. Check the name.
-            SessionBusy: If another process owns the session. Call again later, or let the other process release it.
+            NotFound: If there is no such session. Check the id.
+            SessionBusy: If a live owner other than this object has it. Let that one release it, then call again.
         """
         raise _unable(self, "set anything aside", session_id)
 
@@ -853,7 +854,7 @@ class SessionStore(Maintained, Waking, Combined, Shared, Repairable, Sealing, Pr
             batches: The batches, of any sessions.
 
         Raises:
-            Unavailable: If the service or the store cannot be reached. Call again later.
+            Unavailable: If it is unknown whether anything is stored. Acquire the session again, and read what is there.
         """
         ...
 
@@ -883,8 +884,8 @@ class SessionStore(Maintained, Waking, Combined, Shared, Repairable, Sealing, Pr
             session_id: The id of the session.
 
         Raises:
-            NotFound: If there is none by that name. Check the name.
-            SessionBusy: If another process owns the session. Call again later, or let the other process release it.
+            NotFound: If there is no such session. Check the id.
+            SessionBusy: If a live process other than this one owns it. Let that one release it, then call again.
         """
         ...
 
@@ -1083,7 +1084,7 @@ class ObjectStore(Protocol):
             key: The object's key.
 
         Raises:
-            NotFound: If there is no such object. Check the key.
+            NotFound: If there is no such object; the error has the key.
         """
         ...
 
@@ -1099,8 +1100,9 @@ class ObjectStore(Protocol):
             condition: `Create()`, `Update(version)` or `Overwrite()`.
 
         Raises:
-            AlreadyExists: If there is one already. Choose another id, or delete the old one first.
-            PreconditionFailed: If the object is not as expected. Read again, and repeat the change.
+            AlreadyExists: With `Create`, if there is such an object. Read it, then decide.
+            PreconditionFailed: With `Update`, if there is another version, or no object. Read again, and repeat the
+                change.
         """
         ...
 

@@ -87,9 +87,9 @@ class ToolConnection(Protocol):
             arguments: The arguments, as JSON values.
 
         Raises:
-            Failed: If the operation failed for another reason. Read its cause.
-            Invalid: For an argument that is not allowed. Correct the argument.
-            TooLarge: For a value above the bound. Give a smaller value, or raise the bound.
+            Failed: If the server refuses, or does not answer in time. Read its cause.
+            Invalid: If there is no such method. Correct the name.
+            TooLarge: For an answer above the size limit. Ask for less.
         """
         ...
 

@@ -386,9 +386,9 @@ class Context:
             spec: What to start.
 
         Raises:
-            StartFailed: If it cannot start. Read its cause.
-            AlreadyExists: If there is one already. Choose another id, or delete the old one first.
-            ActorDead: If the actor has ended. Start the actor again, or look up its new ref.
+            StartFailed: If the child failed as it started. Read its `__cause__`.
+            AlreadyExists: If there is a child of that name. Choose another name, or stop that child first.
+            ActorDead: If this actor is stopping. Start nothing more.
         """
         return await self.supervision.start(spec)
 

@@ -41,7 +41,7 @@ class Hooks:
         """Run `hook` in that phase, beside its other hooks. A phase that has begun does not see it.
 
         Raises:
-            Invalid: For an argument that is not allowed. Correct the argument.
+            Invalid: If there is no such phase. The error lists the phases.
         """
         if phase not in self._by_phase:
             raise Invalid("no such phase", phase=phase, phases=list(self._by_phase))

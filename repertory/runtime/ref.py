@@ -152,8 +152,8 @@ class ActorRef(Generic[M_contra]):
         ever. An idle actor that handles the message without waiting (`Actor.handle_now`) does so here and now: such an
         ask does not let other tasks run, nor notice a cancellation.
 
-        If the ask is cancelled or times out, a queued message is not run; for a running one `on_abandon` decides.
-        Errors: the error that the handler refused with.
+        If the ask is cancelled or times out, a queued message is not run; for a running one `on_abandon` decides. If
+        the handler refused the message, the error that it gave is raised.
 
         Args:
             message: The message.
@@ -161,10 +161,10 @@ class ActorRef(Generic[M_contra]):
 
         Raises:
             AskTimeout: If no reply came in time. Ask again; the first message may still be handled.
-            ActorDead: If the actor has ended. Start the actor again, or look up its new ref.
-            ActorFailed: If the actor failed at this message. Read its cause.
-            Deadlock: If the actors would wait for each other. Do not wait for an actor that waits for you.
-            MailboxFull: If the mailbox is full. Send again later.
+            ActorDead: If the actor stopped before it answered. Start it again, or look up its new ref.
+            ActorFailed: If the handler raised an error. Read its `__cause__`.
+            Deadlock: If the ask would wait for itself. Do not wait for an actor that waits for you.
+            MailboxFull: If the mailbox is full and rejects, or dropped the message. Send again later.
             Invalid: For a `timeout_s` that is not a number of seconds. Correct the argument.
         """
         origin = ORIGIN.get()

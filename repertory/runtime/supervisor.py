@@ -19,9 +19,9 @@ class StartChild(Struct, Ask[ActorRef[object]], frozen=True, kw_only=True):
     """Start a child after the others; answers when it has started.
 
     Raises:
-        StartFailed: If it cannot start. Read its cause.
-        AlreadyExists: If there is one already. Choose another id, or delete the old one first.
-        ActorDead: If the actor has ended. Start the actor again, or look up its new ref.
+        StartFailed: If the child failed as it started. Read its `__cause__`.
+        AlreadyExists: If there is a child of that name. Choose another name, or stop that child first.
+        ActorDead: If the supervisor is stopping. Start nothing more there.
     """
 
     spec: ChildSpec
@@ -31,7 +31,7 @@ class StopChild(Struct, Ask[None], frozen=True, kw_only=True):
     """Stop a child in order and forget it; answers when it has ended.
 
     Raises:
-        NotFound: If there is none by that name. Check the name.
+        NotFound: If there is no child of that name. Check the name.
     """
 
     name: str

@@ -170,11 +170,10 @@ class ActorSystem:
             under: The actor that becomes its supervisor; None for the root.
 
         Raises:
-            StartFailed: When that supervisor, or the system, is stopping. Read its cause.
-            AlreadyExists: When that supervisor, or the system, is stopping. Choose another id, or delete the old one
-                first.
-            ActorDead: When that supervisor, or the system, is stopping. Start the actor again, or look up its new ref.
-            NotFound: When it has ended. Check the name.
+            StartFailed: If the actor failed as it started. Read its `__cause__`.
+            AlreadyExists: If the supervisor has a child of that name. Choose another name, or stop that child first.
+            ActorDead: If the supervisor, or the system, is stopping. Start nothing more there.
+            NotFound: If the supervisor has ended. Look up its new ref.
         """
         return await self._keeper_at("/" if under is None else under.path).start(spec)
 

@@ -302,7 +302,7 @@ class MCPClient:
 
         Raises:
             FileNotFoundError: If there is no such file. Check the path.
-            Invalid: For an argument that is not allowed. Correct the argument.
+            Invalid: For a server whose settings are wrong. Correct what the message names.
             json.JSONDecodeError: For a file that is not JSON. Correct the file.
         """
         from repertory.app.agent.mcp_servers import clients_of  # few programs have such files
@@ -449,7 +449,7 @@ class MCPClient:
         They run in every event loop. Empty for a server that cannot be reached, with `continue_on_error`.
 
         Raises:
-            Unavailable: If the service or the store cannot be reached. Call again later.
+            Unavailable: If the server cannot be reached. Check what the message names, and call again later.
         """
         if self._task is None:
             await in_sync_loop(self._open_for_all)

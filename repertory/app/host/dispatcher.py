@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import anyio
 from msgspec import Struct
 
-from repertory.core.owed import AGAIN_S
+from repertory.core.owed import AGAIN_S, GRACE_S
 from repertory.errors import RepertoryError, Retryable, StoreFailed, Throttled
 from repertory.logs import DEBUG, WARNING, note
 from repertory.runtime.actor import Actor
@@ -48,8 +48,10 @@ class Awakening(Struct, frozen=True, kw_only=True):
     """Makes a posted call. It is tried again after errors that may go away, and parked after others."""
     agents: Callable[[], Collection[str]]
     """The agents that the runtime has."""
-    resting: Callable[[], Awaitable[Collection[Resting]]]
-    """The agents of sessions that are active in this process, whose turn was cut short and is not worked on."""
+    resting: Callable[[float], Awaitable[Collection[Resting]]]
+    """The agents of sessions that have been active in this process for so many seconds, and whose turn was cut short
+    before and is not worked on.
+    """
     room: int
     """So many sessions are woken at the same time."""
 
@@ -98,7 +100,7 @@ class Dispatcher(Actor[LookForDue]):
     async def _due(self, room: int, agents: Collection[str]) -> Collection[OwedWork]:
         """Empty if the store cannot be read now, or refuses it: the next look finds what is due."""
         try:
-            resting = await self._awakening.resting()
+            resting = await self._awakening.resting(GRACE_S)
             return await self._store.claim_due(self._wall(), room, agents, resting)
         except Retryable:
             return ()

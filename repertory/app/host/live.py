@@ -11,7 +11,6 @@ import os
 import socket
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import anyio
@@ -19,8 +18,6 @@ from msgspec import Struct
 
 from repertory.actors.orchestrator.orchestrator import RunSummary
 from repertory.app.host.reports import RuntimeStats, runtime_stats
-from repertory.core.owed import GRACE_S
-from repertory.errors import RepertoryError
 from repertory.runtime.lifecycle import ActorInfo
 
 if TYPE_CHECKING:
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
     from repertory.app.host.host import Host
     from repertory.app.host.peers import Cluster
     from repertory.core.memory.breaker import Breaker
-    from repertory.core.owed import Resting
 
 
 class LiveSession(Struct, frozen=True, kw_only=True):
@@ -265,24 +261,3 @@ def commits_of(host: Host, waiting: int) -> LiveCommits:
         waiting=waiting,
         last_group=commits.last_group,
     )
-
-
-async def that_rest(host: Host) -> list[Resting]:
-    """The sessions and agents that are active here, whose last turn was cut short before they were, and that nobody has
-    called since. Those who look at a session keep it active, and must not keep its turn from going on.
-    """
-    since = anyio.current_time() - GRACE_S
-    looked, host.opened = host.opened, []
-    found: list[Resting] = []
-    for active, place in looked:
-        if place.active is not active or not active.alive or place.spec is None:
-            continue
-        if place.active_since > since or place.users or place.ending or active.in_a_turn:
-            host.opened.append((active, place))
-            continue
-        ids = place.spec.agent.session_id, place.spec.agent.agent_id
-        with suppress(RepertoryError):  # It ends at this moment.
-            if await active.goes_on("turn"):
-                host.opened.append((active, place))
-                found.append(ids)
-    return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -23,7 +23,7 @@ from repertory.app import lazy_names as later
 from repertory.app.host.edge import flush_exporters, short_errors
 from repertory.app.host.hosted import AgentSpec, HostedAgent, HostedSession
 from repertory.core.retry import DEFAULT_PATIENCE
-from repertory.errors import Invalid, NotFound
+from repertory.errors import Invalid, NotFound, RepertoryError
 from repertory.logs import INFO, WARNING, note
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from repertory.backends.peers.ports import BoxedCall
     from repertory.core.messages import ToolStatus
     from repertory.core.orchestration.results import MultiAgentResult
-    from repertory.core.owed import OwedWork
+    from repertory.core.owed import OwedWork, Resting
     from repertory.core.pictures.svg import Picture
     from repertory.core.retry import StorePatience
     from repertory.runtime.drain import ActorsReport
@@ -146,7 +146,7 @@ class Runtime:
                     wake=self._wake,
                     call=self._make,
                     agents=self._served.keys,
-                    resting=lambda: later.that_rest(self._host),
+                    resting=self._resting,
                     room=self._wakes_max,
                 )
                 await self._host.wake_due(self._sessions, awakening)
@@ -216,6 +216,23 @@ class Runtime:
         if session is None:
             raise Invalid("this agent takes no posted calls", agent=posted.agent_id)
         await session.make(posted)
+
+    async def _resting(self, for_s: float) -> list[Resting]:
+        since, host = anyio.current_time() - for_s, self._host
+        looked, host.opened = host.opened, []
+        found: list[Resting] = []
+        for active, place in looked:
+            if place.active is not active or not active.alive or place.spec is None:
+                continue
+            if place.active_since > since or place.users or place.ending or active.in_a_turn:
+                host.opened.append((active, place))
+                continue
+            ids = place.spec.agent.session_id, place.spec.agent.agent_id
+            with suppress(RepertoryError):  # It ends at this moment.
+                if await active.goes_on("turn"):
+                    host.opened.append((active, place))
+                    found.append(ids)
+        return found
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:

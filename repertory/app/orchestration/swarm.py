@@ -198,7 +198,7 @@ class Swarm(Orchestrator[SwarmResult]):
         kind_of_run: `swarm`.
 
     Raises:
-        Invalid: For an argument that is not allowed. Correct the argument.
+        Invalid: For no nodes, and for a setting out of its range. Correct the argument.
     """
 
     kind_of_run = "swarm"

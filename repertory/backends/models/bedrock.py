@@ -95,7 +95,8 @@ class BedrockModel(ProviderModel):
     are looked up at the first call. Many agents may use one model at once, from several event loops; each loop has its
     own connections, released by `aclose` in that loop.
 
-    Cancellation: closing the stream early releases its connection.
+    botocore's own retries are off, so that the caller decides about retries. Cancellation: closing the stream early
+    releases its connection.
 
     Args:
         region_name: The AWS region; None for the one of the environment.
@@ -111,10 +112,11 @@ class BedrockModel(ProviderModel):
 
     Raises:
         Throttled: If the service asks for fewer requests. Call again later, less often.
-        Unavailable: If the service or the store cannot be reached. Call again later.
+        Unavailable: If the service cannot be reached, or has no capacity now. Call again later.
         ModelStreamBroken: If the answer broke off. Call again.
         ContextWindowOverflowException: If the conversation is too long for the model. Shorten it.
-        ModelFailed: If the model failed. Read its cause, and call again.
+        ModelFailed: If the service refused the request, or gave an answer that cannot be read. The message says what to
+            set; the same request again does not help.
     """
 
     BedrockConfig = BedrockConfig

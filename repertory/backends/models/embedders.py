@@ -54,8 +54,9 @@ class BedrockEmbedder(_ServiceEmbedder):
 
     Raises:
         Throttled: If the service asks for fewer requests. Call again later, less often.
-        Unavailable: If the service or the store cannot be reached. Call again later.
-        ModelFailed: If the model failed. Read its cause, and call again.
+        Unavailable: If the service cannot be reached, or has no capacity now. Call again later.
+        ModelFailed: If the service refused the request, or gave an answer that cannot be read. The message says what to
+            set; the same request again does not help.
         Invalid: For dimensions other than 256, 512 and 1024. Correct the argument.
     """
 
@@ -142,9 +143,10 @@ class OpenAIEmbedder(_ServiceEmbedder):
 
     Raises:
         Throttled: If the service asks for fewer requests. Call again later, less often.
-        Unavailable: If the service or the store cannot be reached. Call again later.
-        ModelFailed: If the model failed. Read its cause, and call again.
-        ContextWindowOverflowException: If the conversation is too long for the model. Shorten it.
+        Unavailable: If the service cannot be reached, or has no capacity now. Call again later.
+        ModelFailed: If the service refused the request, or gave an answer that cannot be read. The message says what to
+            set; the same request again does not help.
+        ContextWindowOverflowException: If a text is too long for the model. Split it.
         Invalid: For a number of dimensions that is not positive. Correct the argument.
     """
 

@@ -93,18 +93,19 @@ class OllamaModel(ProviderModel):
     Many agents may use one model at once, from several event loops; each loop has its own connections, released by
     `aclose` in that loop. The server cannot be told to use a tool, so `tool_choice` has no effect.
 
-    Errors: nothing was sent). Cancellation: closing the stream early releases its connection.
+    Cancellation: closing the stream early releases its connection.
 
     Attributes:
         OllamaConfig: The type of the settings.
 
     Raises:
         Throttled: If the service asks for fewer requests. Call again later, less often.
-        Unavailable: If the service or the store cannot be reached. Call again later.
+        Unavailable: If the service cannot be reached, or has no capacity now. Call again later.
         ModelStreamBroken: If the answer broke off. Call again.
         ContextWindowOverflowException: If the conversation is too long for the model. Shorten it.
-        ModelFailed: If the model failed. Read its cause, and call again.
-        Invalid: For an argument that is not allowed. Correct the argument.
+        ModelFailed: If the service refused the request, or gave an answer that cannot be read. The message says what to
+            set; the same request again does not help.
+        Invalid: For a block that the server cannot take; nothing was sent. Leave it out.
     """
 
     OllamaConfig = OllamaConfig

@@ -306,17 +306,17 @@ class PeerWire(Protocol):
         is entered with the first line, or when the peer says that it is at work. When the end of the answer has come by
         the time it is left, the connection is kept for the next call; else it is closed.
 
-        Before anything is sent: `Invalid` for an address or a body that cannot be written, and `TooLarge`.
-
         Args:
             address: The address of the peer.
             path: What is asked for.
             body: The request, as JSON.
 
         Raises:
-            PeerRefused: If the peer refused. Read its reason.
-            PeerUnreachable: If the peer cannot be reached. Nothing was done there.
-            PeerLost: If the connection broke off. Ask whether it was done.
+            PeerRefused: When the block is entered, if the peer refused. Read its reason.
+            PeerUnreachable: When the block is entered, if the peer cannot be reached. Nothing was done there.
+            PeerLost: Then, or later, if the connection broke off. Ask whether it was done.
+            Invalid: For an address or a body that cannot be written; nothing was sent. Correct the argument.
+            TooLarge: For a body that is too large; nothing was sent. Send less.
         """
         ...
 

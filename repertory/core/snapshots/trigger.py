@@ -66,7 +66,7 @@ class SnapshotEvery:
         seconds: A snapshot so many seconds after the last one; None does not look at the time.
 
     Raises:
-        Invalid: For an argument that is not allowed. Correct the argument.
+        Invalid: If neither is given, or one is not positive. Correct the argument.
     """
 
     turns: int | None = None

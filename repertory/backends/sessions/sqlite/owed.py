@@ -70,9 +70,8 @@ class OwedTable:
             if agent_id not in agents:
                 continue
             here = owned(owner)
-            if here is True and (session_id, agent_id) in resting:
-                here = None
-            if here is not False and may_claim(why, owned_here=here is True):
+            rests = (session_id, agent_id) in resting
+            if here is not False and may_claim(why, owned_here=here is True and not rests):
                 found.append(OwedWork(session_id=session_id, agent_id=agent_id, at=at, why=why, claims=claims + 1))
             if len(found) == limit:
                 break
