@@ -563,7 +563,7 @@ class Maintained(Named, Protocol):
         runs. Cheap: where requests cost money, it sends none beyond those that renew leases.
 
         Raises:
-            Unavailable: If the service or the store cannot be reached. Call again later.
+            Unavailable: If the store cannot be reached. Call again later.
         """
         return ()
 
@@ -575,7 +575,7 @@ class Maintained(Named, Protocol):
             lease: The lease that was released.
 
         Raises:
-            Unavailable: If the service or the store cannot be reached. Call again later.
+            Unavailable: If the store cannot be reached. Call again later.
         """
         del lease
         return False
@@ -646,7 +646,7 @@ class Waking(Named, Protocol):
             resting: Agents of sessions that this object owns, in which nothing is under way.
 
         Raises:
-            Unavailable: If the service or the store cannot be reached. Call again later.
+            Unavailable: If the store cannot be reached. Call again later.
         """
         del now, limit, agents, resting
         return ()
@@ -658,7 +658,7 @@ class Waking(Named, Protocol):
             session_id: The id of the session.
 
         Raises:
-            Unavailable: If the service or the store cannot be reached. Call again later.
+            Unavailable: If the store cannot be reached. Call again later.
         """
         return ()
 
@@ -795,8 +795,7 @@ class Combined(Protocol):
 
         Raises:
             AlreadyExists: When `sessions` would list it. Choose another id, or delete the old one first.
-            LeaseLost: When another owner was faster, or the rows do not begin journals. Open it again, and go on from
-                what is stored.
+            LeaseLost: When another owner was faster, or the rows do not begin journals. Read what is stored now.
         """
         if await self.sessions(session_id):
             raise taken(session_id)
@@ -835,7 +834,7 @@ class SessionStore(Maintained, Waking, Combined, Shared, Repairable, Sealing, Pr
 
         Raises:
             SessionBusy: If a live owner has it. Call again later, or let the other process release it.
-            Unavailable: If the service or the store cannot be reached. Call again later.
+            Unavailable: If the store cannot be reached. Call again later.
         """
         ...
 

@@ -74,8 +74,7 @@ class ToolConnection(Protocol):
             details: What goes with the call besides its input; None for nothing.
 
         Raises:
-            TooLarge: For a result of more than `result_bytes` (`core/limits.py`). Give a smaller value, or raise the
-                bound.
+            TooLarge: For a result of more than `result_bytes` (`core/limits.py`). Ask for less, or raise the bound.
         """
         ...
 

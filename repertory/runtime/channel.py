@@ -84,7 +84,7 @@ class StreamCall(Request):
         """Buffer an event. False without room.
 
         Raises:
-            StreamClosed: If the stream has ended. Open a new stream.
+            StreamClosed: If the reader has left, or the stream has ended. Stop sending.
         """
         if self.gone is not None or self.ended:
             raise StreamClosed("nobody reads the stream", actor=self.receiver.waits.path)
@@ -178,7 +178,7 @@ class Sink(Generic[E_contra]):
             event: The event.
 
         Raises:
-            StreamClosed: After the reader has left. Open a new stream.
+            StreamClosed: If the reader has left. Stop sending.
         """
         return self._call.put(event)
 
@@ -189,7 +189,7 @@ class Sink(Generic[E_contra]):
             event: The event.
 
         Raises:
-            StreamClosed: If the stream has ended. Open a new stream.
+            StreamClosed: If the reader has left, or the stream has ended. Stop sending.
         """
         while not self._call.put(event):
             await self._call.room()

@@ -131,7 +131,7 @@ class LoopbackNetwork:
             server: Answers there.
 
         Raises:
-            Unavailable: When it is taken. Call again later.
+            Unavailable: If the address is taken. Choose another one.
         """
         if address in self._servers:
             raise Unavailable("somebody else listens at this address", address=address)

@@ -1,10 +1,15 @@
-"""The examples in docstrings run, as doctest runs them: offline, in an empty folder, on each event loop."""
+"""The examples in docstrings run, as doctest runs them: offline, in an empty folder, on each event loop. And what
+docstrings say of errors is whole.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,3 +50,30 @@ def test_examples_in_docstrings_run(file: SourceFile, loop: str, tmp_path: Path)
         command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=50
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@cache
+def _contracts() -> list[tuple[str, str]]:
+    """Each docstring of the package without its code, and where it stands."""
+    return [
+        (file.at(node), re.sub(r"``.*?``|`[^`]*`", "code", text.partition("\nExamples:")[0], flags=re.DOTALL))
+        for file in read(PACKAGE)
+        for node in (*file.functions(), *file.classes())
+        if (text := ast.get_docstring(node))
+    ]
+
+
+def test_no_docstring_begins_or_ends_in_the_middle_of_a_sentence() -> None:
+    assert not [place for place, text in _contracts() if text.count("(") != text.count(")")]
+
+
+def test_two_errors_of_one_docstring_come_in_different_cases() -> None:
+    twice: list[str] = []
+    for place, text in _contracts():
+        raises = re.search(r"^Raises:\n(.*?)(?=\n\S|\Z)", text, re.DOTALL | re.MULTILINE)
+        entries = (
+            re.findall(r"^    \w[\w.]*: (.*?)(?=\.(?:\s|\Z))", raises[1], re.DOTALL | re.MULTILINE) if raises else []
+        )
+        if len({" ".join(entry.split()) for entry in entries}) < len(entries):
+            twice.append(place)
+    assert not twice

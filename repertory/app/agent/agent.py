@@ -587,7 +587,7 @@ class Agent(SdkAgentMembers):
             app_data: Values of your own, as JSON, that the snapshot carries.
 
         Raises:
-            SnapshotException: When they name none. Use an intact snapshot.
+            SnapshotException: If `preset`, `include` and `exclude` leave no field. Name one.
         """
         return self._snapshot(preset, include, exclude, app_data)
 

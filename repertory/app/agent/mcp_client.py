@@ -167,8 +167,8 @@ class MCPClient:
 
     Raises:
         ImportError: When the `mcp` package is missing. Install the extra that the message names.
-        Invalid: For bad arguments. Correct the argument.
-        TypeError: For bad arguments. Correct the call.
+        Invalid: For a value that is not allowed. Correct the argument.
+        TypeError: For an unknown argument, or one of another type. Correct the call.
 
     Examples:
         >>> from repertory import MCPClient
@@ -426,8 +426,8 @@ class MCPClient:
         """`with client` without a block: it stays open until `stop`.
 
         Raises:
-            Unavailable: If it is open. Call again later.
-            Invalid: If it is open. Correct the argument.
+            Unavailable: If the server cannot be reached. Check what the message names, and call again later.
+            Invalid: If the client is open. Use it as it is.
         """
         return self.__enter__()
 
@@ -650,10 +650,10 @@ class MCPClient:
             cursor: Where a page of results begins, as the page before said; None for the first.
 
         Raises:
-            Failed: For an answer of more than 30 MiB as it is sent. Read its cause.
+            Failed: If the server refuses, or does not answer in time. Read its cause.
             Unavailable: If the server cannot be reached. Call again later.
             NotReady: Before the client is open. Open it first.
-            TooLarge: For an answer of more than 30 MiB as it is sent. Give a smaller value, or raise the bound.
+            TooLarge: For an answer of more than 30 MiB as it is sent. Ask for less.
         """
         return cast("ListPromptsResult", await self._query("prompts/list", {"cursor": cursor}))
 

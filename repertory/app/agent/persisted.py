@@ -135,7 +135,7 @@ class Snapshot(PortableSnapshot):
             serializer: Writes and reads the bytes; None for JSON.
 
         Raises:
-            SnapshotException: For whatever the serializer raises. Use an intact snapshot.
+            SnapshotException: If the serializer raises. Mend the serializer.
         """
         if serializer is None:
             return with_proof(json.dumps(self).encode(), None)
@@ -203,9 +203,9 @@ class Snapshot(PortableSnapshot):
             overwrite: True replaces what is there. False refuses.
 
         Raises:
-            AlreadyExists: For a key that is taken, unless `overwrite`. Choose another id, or delete the old one first.
+            AlreadyExists: For a key that is taken. Choose another key, or pass `overwrite=True`.
             Invalid: For a bad key or storage. Correct the argument.
-            SnapshotException: As from `to_bytes`. Use an intact snapshot.
+            SnapshotException: If the serializer raises. Mend the serializer.
         """
         check_key(key)
         kept: object = storage
@@ -250,7 +250,7 @@ class Snapshot(PortableSnapshot):
             serializer: Writes and reads the bytes; None for JSON.
 
         Raises:
-            NotFound: As from `from_bytes`. Check the name.
+            NotFound: If nothing is stored under the key. Check the key.
             SnapshotException: As from `from_bytes`. Use an intact snapshot.
             Invalid: For a bad key or storage. Correct the argument.
         """

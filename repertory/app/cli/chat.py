@@ -24,7 +24,7 @@ import anyio
 from repertory.app.agent.agent import Agent
 from repertory.app.agent.model_choice import NothingChosen, choice_of, choose_model
 from repertory.app.cli.chat_commands import Ordered, Said, UnknownCommand, help_lines, read_line
-from repertory.app.cli.listing import harmless, how_many, message_line_groups, shortened, transcript_lines
+from repertory.app.cli.listing import harmless, message_line_groups, shortened, transcript_lines
 from repertory.app.cli.terminal import Terminal
 from repertory.app.host.blocking import blocking_host
 from repertory.app.operations.sessions import Sessions
@@ -36,6 +36,7 @@ from repertory.backends.folders import make_folders
 from repertory.core.ids import check_id
 from repertory.core.interrupts import is_about_outcome
 from repertory.core.messages import tool_uses
+from repertory.core.plural import counted
 from repertory.errors import RepertoryError, StoreNotFound
 
 if TYPE_CHECKING:
@@ -459,7 +460,7 @@ class Chat:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(file, "w", encoding="utf-8", errors="backslashreplace") as out:
             out.writelines(f"{line}\n" for line in transcript_lines(self._session_id, messages))
-        yield f"{how_many(len(messages), 'message')} written to {path}."
+        yield f"{counted(len(messages), 'message')} written to {path}."
 
 
 def is_cut_short(messages: Sequence[Message]) -> bool:

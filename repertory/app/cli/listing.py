@@ -12,6 +12,7 @@ from repertory.core.interrupts import Interrupt
 from repertory.core.journal.codec import dump
 from repertory.core.messages import Message, ToolResult, ToolUse, tool_uses
 from repertory.core.orchestration.results import NodeResult
+from repertory.core.plural import counted
 
 if TYPE_CHECKING:
     from repertory.app.operations.doctor import DoctorReport
@@ -185,13 +186,8 @@ def _sign(each: MessageDifference) -> str:
 
 
 def _cost(cost: Cost) -> str:
-    answers = how_many(cost.answers, "answer")
+    answers = counted(cost.answers, "answer")
     return f"{answers} used {cost.input_tokens} input tokens and {cost.output_tokens} output tokens"
-
-
-def how_many(count: int, one: str) -> str:
-    """`1 job`, `2 jobs`."""
-    return f"{count} {one if count == 1 else f'{one}s'}"
 
 
 def health_lines(report: DoctorReport) -> Iterator[str]:

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, TypeAlias, TypedDict, cast
 import anyio
 
 from repertory.app.cli import listing
-from repertory.app.cli.listing import harmless, how_many
+from repertory.app.cli.listing import harmless
 from repertory.app.cli.places import checked_argument
 from repertory.core.configuration.reading import WrongConfiguration
+from repertory.core.plural import counted
 from repertory.core.queue_jobs import TRIES, TurnJob
 from repertory.errors import Invalid, NotFound
 
@@ -143,7 +144,7 @@ def run_work(options: argparse.Namespace) -> int:
     backend = "trio" if options.trio else "asyncio"
     stats, report = anyio.run(partial(_work, runtime, options), backend=backend)
     print(
-        f"{how_many(stats.finished, 'job')} finished, {stats.given_back} given back, {stats.set_aside} set aside;"
+        f"{counted(stats.finished, 'job')} finished, {stats.given_back} given back, {stats.set_aside} set aside;"
         f" drained in {report.duration_s:.2f} s"
     )
     return 1 if report.not_stored or report.fatal else 0

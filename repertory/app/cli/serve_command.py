@@ -22,6 +22,7 @@ from repertory.app.serving.listening import listen_at, listen_at_path, url_of
 from repertory.app.serving.settings import TOKEN, ServedReport, ServeSettings
 from repertory.core.configuration.reading import WrongConfiguration
 from repertory.core.configuration.tables import LogsTable, configuration_schema
+from repertory.core.plural import counted
 from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def run_check(options: argparse.Namespace) -> int:
     place = configured.runtime.sessions
     where = service.uds or f"{service.host}:{service.port}"
     told = {
-        "address": f"{where} ({service.workers} {'worker' if service.workers == 1 else 'workers'}, {service.loop})",
+        "address": f"{where} ({counted(service.workers, 'worker')}, {service.loop})",
         "callers": ", ".join(tokens)
         or ("one token" if _with_secret_for(service.host, service.uds) else "this machine"),
         "sessions": "in memory" if place is None else repr(place),
@@ -227,7 +228,6 @@ def run_schema(options: argparse.Namespace) -> int:
 def told_error(error: Exception) -> str:
     """What a command says of it: a line for each fault."""
     if isinstance(error, WrongConfiguration):
-        count = len(error.faults)
         lines = "".join(f"{fault}\n" for fault in error.faults)
-        return harmless(f"{lines}repertory: {count} {'fault' if count == 1 else 'faults'} in the configuration\n")
+        return harmless(f"{lines}repertory: {counted(len(error.faults), 'fault')} in the configuration\n")
     return harmless(f"repertory: {' '.join(str(error).split())}\n")

@@ -223,8 +223,8 @@ class HostedSession:
             after: The offset of the last event that the reader has; None for all events.
 
         Raises:
-            NotFound: When no turn of this token is known, or another one has begun after it was cut short (say its
-                prompt again with the token: `stream(prompt, token=...)`). Check the name.
+            NotFound: When no turn of this token is known, or another one has begun after it was cut short. Say its
+                prompt again with the token: `stream(prompt, token=...)`.
             Invalid: For what is no offset. Correct the argument.
         """
         invocation = later.read_call(None, {"idempotency_token": token}, self._agent.structured_output_model)

@@ -469,8 +469,8 @@ class Runtime:
             task_status: What `TaskGroup.start` gives; call it by `group.start(...)`.
 
         Raises:
-            Invalid: For such an address without a token. Correct the argument.
-            Unavailable: For one that is taken. Call again later.
+            Invalid: For an address that other machines reach, without a token. Give a token.
+            Unavailable: For an address that is taken. Choose another port.
             ImportError: Without the extra `inspect`. Install the extra that the message names.
         """
         # Loaded when used, and in a thread: it takes a few hundred milliseconds.

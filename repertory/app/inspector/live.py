@@ -21,6 +21,7 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from repertory.app.inspector.wording import HIDDEN, rich_text
+from repertory.core.plural import counted
 from repertory.errors import Invalid, NotFound, RepertoryError, Throttled
 
 if TYPE_CHECKING:
@@ -141,27 +142,23 @@ def _notices(before: LiveView, now: LiveView) -> list[Notice]:
                 note(sign, f"{each.session_id} {text}", each.session_id)
     taken = now.stats.takeovers - before.stats.takeovers
     if taken > 0:
-        note("taken over", f"{_counted(taken, 'session')} taken over from an owner that was gone")
+        note("taken over", f"{counted(taken, 'session')} taken over from an owner that was gone")
     failed, restarts = now.stats.failed - before.stats.failed, now.stats.restarts - before.stats.restarts
     if failed > 0:
-        note("failed", f"{_counted(failed, 'actor')} failed")
+        note("failed", f"{counted(failed, 'actor')} failed")
     if restarts > 0:
-        note("restarted", f"{_counted(restarts, 'actor')} restarted")
+        note("restarted", f"{counted(restarts, 'actor')} restarted")
     lost = sum(now.stats.dead_letters.values()) - sum(before.stats.dead_letters.values())
     if lost > 0:
-        note("lost", f"{_counted(lost, 'dead letter')}")
+        note("lost", f"{counted(lost, 'dead letter')}")
     if now.commits.failed > before.commits.failed:
-        note("failed", f"{_counted(now.commits.failed - before.commits.failed, 'commit')} failed")
+        note("failed", f"{counted(now.commits.failed - before.commits.failed, 'commit')} failed")
     given_up = sum(each.dead_letters for each in now.memories) - sum(each.dead_letters for each in before.memories)
     if given_up > 0:
-        note("given up", f"{_counted(given_up, 'memory', 'memories')} given up")
+        note("given up", f"{counted(given_up, 'memory', 'memories')} given up")
     if now.phase != before.phase:
         note("drain", f"Drain: {now.phase}" if now.phase else "The drain is over")
     return found
-
-
-def _counted(count: int, one: str, many: str | None = None) -> str:
-    return f"1 {one}" if count == 1 else f"{count} {many or f'{one}s'}"
 
 
 class LiveFeed:

@@ -283,7 +283,7 @@ class ModelExtractor:
         Raises:
             ExtractionFailed: When the model answers anything but an array of facts, or when its window or its token
                 limit is too small even for short parts. Read its cause; the messages stay pending.
-            LimitReached: When a budget is used up.
+            LimitReached: When a budget is used up. Raise it; the messages stay pending.
             Invalid: Without a model. Correct the argument.
         """
         if not messages:

@@ -292,7 +292,7 @@ class MemoryManager(Plugin):
             stores: The stores to write to.
 
         Raises:
-            LimitReached: When too many wait.
+            LimitReached: When too many wait. Write again when some are stored.
         """
         memory = None if agent is None else self.parts_for(agent).link.ref
         if memory is None:  # The program has called the tool itself.

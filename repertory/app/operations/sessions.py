@@ -334,7 +334,7 @@ class Sessions:
             progress: Called with an `OperationProgress`, in the event loop.
 
         Raises:
-            AlreadyExists: Unless `overwrite`. Choose another id, or delete the old one first.
+            AlreadyExists: If the file is there. Choose another path, or pass `overwrite=True`.
         """
         async with new_file(Path(path), overwrite=overwrite) as write:
             return await self.write_export(session_id, write, progress=progress)
@@ -372,8 +372,8 @@ class Sessions:
 
         Raises:
             AlreadyExists: For an id that is taken. Choose another id, or delete the old one first.
-            CorruptJournal: Naming file and line when the file was cut off or edited. Repair the session, or restore a
-                copy.
+            CorruptJournal: If the file was cut off or edited; the error names the file and the line. Nothing was
+                imported: export the session again.
         """
         found = await branching.read_export(Path(path), progress)
         new_id = session_id if session_id is not None else found.session_id
@@ -524,7 +524,7 @@ class Sessions:
                 of the message; `report.memories.left` names the stores that still have some.
 
         Raises:
-            NotFound: When no message has the number. Check the name.
+            NotFound: When no message has the number. Check the number.
             Invalid: While its tools are still to run, and for an empty text. Correct the argument.
         """
         if not replacement.strip():

@@ -71,7 +71,7 @@ class CedarAuthorization(InterventionHandler):
     Raises:
         Invalid: For policies that are wrong, or do not fit the schema or the tools, for entities without an id and for
             two principals. Correct the argument.
-        FileNotFoundError: Without cedarpy (extra `cedar`). Check the path.
+        FileNotFoundError: If a file that is named is not there. Check the path.
         ImportError: Without cedarpy (extra `cedar`). Install the extra that the message names.
     """
 

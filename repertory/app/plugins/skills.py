@@ -84,8 +84,8 @@ class Skill:
             strict: True raises an error for a name against the rules; False logs it.
 
         Raises:
-            FileNotFoundError: For a bad file. Check the path.
-            Invalid: For a bad file. Correct the argument.
+            FileNotFoundError: If there is no such folder or file. Check the path.
+            Invalid: For a file that is no skill. Correct the file.
         """
         path = Path(skill_path).resolve()
         if path.is_file() and path.name.lower() == "skill.md":

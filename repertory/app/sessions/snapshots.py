@@ -283,8 +283,7 @@ class SnapshotSessionManager(SnapshotsByHand):
             is_latest: True if it replaces the latest snapshot.
 
         Raises:
-            SessionBusy: While a call works, those of the storage. Call again later, or let the other process release
-                it.
+            SessionBusy: While a call works. Call again when it is over.
             NotFound: If nothing is stored of the agent. Call it first.
         """
         from repertory.app.operations.reading import commit_rows, opening_of, owned  # loaded when used

@@ -186,7 +186,7 @@ class BedrockModel(ProviderModel):
             response: The answer of Converse.
 
         Raises:
-            ModelFailed: For one without a message. Read its cause, and call again.
+            ModelFailed: For an answer without a message. Read what the service sent.
         """
         return events_of_whole(response)
 

@@ -49,7 +49,7 @@ class ScriptedModel(Model):
         loop: True repeats the last answer when all are used up.
 
     Raises:
-        LimitReached: When the replies are used up and `loop` is off.
+        LimitReached: When the replies are used up and `loop` is off. Give more replies.
         Invalid: For a reply that is none of the kinds above. Correct the argument.
     """
 

@@ -198,7 +198,7 @@ class SharedElsewhere(Protocol):
             session_id: The id of the session.
 
         Raises:
-            Unavailable: If the service or the store cannot be reached. Call again later.
+            Unavailable: If the place of the calls cannot be reached. Call again later.
         """
         ...
 
@@ -297,7 +297,7 @@ class PeerWire(Protocol):
 
         Raises:
             Invalid: For an address that cannot be used. Correct the argument.
-            Unavailable: When it is taken. Call again later.
+            Unavailable: If the address is taken. Choose another one.
         """
         ...
 

@@ -134,7 +134,7 @@ class SQSQueue:
             job: The job.
 
         Raises:
-            TooLarge: For a value above the bound. Give a smaller value, or raise the bound.
+            TooLarge: For a job that is larger than SQS takes. Send less.
         """
         request: dict[str, Any] = {"MessageBody": job_text(job)}
         if self._fifo:

@@ -13,7 +13,8 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from repertory.core.pictures.svg import SMALL, Canvas, Picture, Shape, clean, counted, lasted, number, width_of
+from repertory.core.pictures.svg import SMALL, Canvas, Picture, Shape, clean, lasted, number, width_of
+from repertory.core.plural import counted
 
 CHILDREN_MAX: Final = 6
 """The children of one kind that are shown below one actor."""

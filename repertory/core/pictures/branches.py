@@ -27,13 +27,13 @@ from repertory.core.pictures.svg import (
     Canvas,
     Picture,
     clean,
-    counted,
     fitted,
     font_size,
     moment,
     number,
     width_of,
 )
+from repertory.core.plural import counted
 
 PointKind = (
     Literal["turn", "mark", "rewind", "view", "redaction", "fork", "run", "node", "timer", "tool"]

@@ -27,12 +27,12 @@ from repertory.core.pictures.svg import (
     Picture,
     Shape,
     clean,
-    counted,
     lasted,
     number,
     title_of,
     width_of,
 )
+from repertory.core.plural import counted
 
 NodeProgress = Literal["pending", "dispatched", "executing", "completed", "failed", "interrupted"]
 

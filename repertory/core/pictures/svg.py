@@ -139,11 +139,6 @@ def number(value: float) -> str:
     return text.removesuffix(".0")
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
-    """`1 turn`, `1,200 turns`."""
-    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
-
-
 def lasted(milliseconds: float) -> str:
     """`850 ms`, `1.2 s`, `3 min 20 s`, `2 h 5 min`."""
     if milliseconds < 1000:
