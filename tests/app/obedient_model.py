@@ -31,14 +31,14 @@ class ObedientModel(Model):
         **options: Any,
     ) -> AsyncIterator[StreamEvent]:
         prompt = text_of(messages[-1])
-        print(f"begun {prompt}", flush=True)
+        print(f"begun {prompt}\n", end="", flush=True)  # One write: other processes share the pipe.
         try:
             async with aclosing(ScriptedModel([f"done: {prompt}"], chunk=1).stream(messages)) as events:
                 async for event in events:
                     await self._obey(prompt, event)
                     yield event
         finally:
-            print(f"ended {prompt}", flush=True)
+            print(f"ended {prompt}\n", end="", flush=True)
 
     async def _obey(self, prompt: str, event: StreamEvent) -> None:
         match prompt.split()[0]:

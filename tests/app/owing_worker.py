@@ -17,7 +17,8 @@ class Silent(Model):
 
     async def stream(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
         sessions = Sessions(place_named(sys.argv[1]))
-        while not await sessions.owed():  # noqa: ASYNC110 - it is stored by another actor
+        # In folders and buckets what is owed is stored before the records.
+        while not (await sessions.owed() and await sessions.list()):  # noqa: ASYNC110 - by another actor
             await anyio.sleep(0.01)
         print("asked", flush=True)
         await anyio.sleep_forever()

@@ -30,7 +30,8 @@ class Echo(Model):
         said = messages[-1]["content"][0]["text"]
         waits = said.split()
         if waits[0] in ("slow", "wait"):
-            print(f"begun {said}", flush=True)
+            # With its newline in one piece: other workers write there too.
+            print(f"begun {said}\n", end="", flush=True)
         await anyio.sleep(float(waits[1]) if waits[0] == "wait" else float(os.environ.get("DELAY_S", "0")))
         yield {"messageStart": {"role": "assistant"}}
         yield {"contentBlockStart": {"contentBlockIndex": 0, "start": {}}}

@@ -271,7 +271,7 @@ def test_without_colours_wanted_there_are_none(environ: dict[str, str], offline:
     with offline() as screen:
         screen.wait("you>")
         screen.type("What is 6 * 7?\n")
-        screen.wait("is 42.\n")
+        screen.wait(lambda text: "is 42.\n" in text and text.count("you>") == 2)
         screen.type("\x03")
         screen.wait("Ctrl-C again leaves.")
         screen.type("\x03")
