@@ -27,6 +27,14 @@ def full() -> Iterator[list[int]]:
     gc.callbacks.remove(note)
 
 
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """Nothing is frozen, unlike in other tests."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
 def grow() -> None:
     """Make so many objects that a full collection is worth while."""
     for _ in range(40):
@@ -55,10 +63,20 @@ async def test_a_service_that_is_never_quiet_collects_too(full: list[int]) -> No
         assert full == [1]
 
 
-async def test_afterwards_collections_are_as_before() -> None:
+async def test_afterwards_collections_are_as_before(thawed: None) -> None:
     before = gc.get_threshold()
     async with collected_when_quiet(lambda: 0):
         assert gc.get_threshold() != before
         assert gc.get_freeze_count() > 0
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
+
+
+async def test_what_a_process_has_frozen_itself_stays_frozen(full: list[int]) -> None:
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    full.clear()
+    async with collected_when_quiet(lambda: 0):
+        assert 0 < gc.get_freeze_count() <= frozen
+        assert full == []
+    assert 0 < gc.get_freeze_count() <= frozen

@@ -24,11 +24,12 @@ _NEVER = 2**30
 @asynccontextmanager
 async def collected_when_quiet(in_progress: Callable[[], int]) -> AsyncGenerator[None]:
     """While the block runs, full collections wait until nothing is in progress, or for `PUT_OFF_S`. What is there now
-    is never looked through.
+    is never looked through. A process that has frozen objects itself, as before a fork, is left to do so.
     """
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
+    before, frozen = gc.get_threshold(), gc.get_freeze_count() > 0
+    if not frozen:
+        gc.collect()
+        gc.freeze()
     gc.set_threshold(before[0], before[1], _NEVER)
     try:
         async with anyio.create_task_group() as group:
@@ -37,7 +38,8 @@ async def collected_when_quiet(in_progress: Callable[[], int]) -> AsyncGenerator
             group.cancel_scope.cancel()
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
 
 
 async def _collect(in_progress: Callable[[], int]) -> None:
