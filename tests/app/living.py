@@ -5,6 +5,7 @@ import os
 import threading
 from typing import NamedTuple, Self
 
+import anyio
 import trio
 
 _WORKERS = ("Trio thread", "AnyIO worker thread")
@@ -31,3 +32,11 @@ class Living(NamedTuple):
     def has_not_grown_since(self, before: Self) -> bool:
         """Whether nothing was added. Less is no fault: the threads of an earlier test's loop end just after it."""
         return all(now <= then for now, then in zip(self, before, strict=True))
+
+    async def comes_again(self) -> bool:
+        """Whether there is no more than this some moment within ten seconds: actors rest a moment after a turn."""
+        with anyio.move_on_after(10):
+            while not Living.now().has_not_grown_since(self):  # noqa: ASYNC110 - nobody tells
+                await anyio.sleep(0.05)
+            return True
+        return False

@@ -67,7 +67,7 @@ async def test_nothing_is_left_of_clients_that_have_gone(tmp_path: Path) -> None
                 answer = await client.post(path, json=body)
                 assert answer.status_code == 200
                 assert '"completed"' in answer.text or '"success"' in answer.text
-        assert Living.now().has_not_grown_since(before)
+        assert await before.comes_again()
 
 
 async def test_a_conversation_that_nobody_keeps_ends_with_its_client() -> None:
