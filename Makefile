@@ -35,7 +35,7 @@ demo: $(VENV) ## Run the offline demonstration
 cluster-demo: $(VENV) $(PEERS) ## Run four processes on PostgreSQL under load: one is killed, one frozen, all replaced
 	@$(RUN) -m tests.simulation.cluster_demo
 
-fast: $(VENV) $(PEERS) ## Look at every file of tests once, in three minutes (ARGS="tests/app" for a part of them)
+fast: $(VENV) $(PEERS) ## Run the quick tests, in three minutes (ARGS="tests/app" for a part of them)
 	@echo "fast: pytest over tests/, as tests/lanes.py says"
 	@$(RUN) -m pytest -n $(WORKERS) --dist worksteal --fast $(ARGS)
 

@@ -5,11 +5,13 @@ than `ONE_LOOP_S`, or is one of very many in its file (`MANY`), runs on one of t
 `tests/runtime` and `tests/actors`, where loops differ; `make soak` runs it on the other one (`--other-loops`). Without
 either option a test runs on both.
 
-The fast lane looks at every file of tests, and at nearly every test in it, in one case each where that is enough:
+The fast lane looks at every file of tests but those of the documents, which `make check` runs, and at nearly every test
+in it, in one case each where that is enough:
 
 - a test that runs on both event loops runs on one; `tests/runtime` and `tests/actors`, where loops differ, keep both;
 - of a test that takes longer than `ONE_CASE_S`, or is in a file of very many cases, one case runs;
-- one that takes longer than `LEFT_OUT_S` is left out, unless nothing else would be left of its file.
+- one that takes longer than `LEFT_OUT_S` is left out, unless nothing else would be left of its file, and one that takes
+  longer than `TOO_LONG_S` in any case.
 
 Which case and which loop is decided by the test's name, so that loops, stores and seeds are mixed in the lane, and are
 the same in every process and on every day. How long tests take stands in `slow.txt`, which a whole run of the suite on
@@ -41,7 +43,9 @@ MANY = (
 )
 ONE_LOOP_S = 0.1
 ONE_CASE_S = 0.05
-LEFT_OUT_S = 0.3
+LEFT_OUT_S = 0.2
+TOO_LONG_S = 3.0
+DOCUMENTS = "tests/docs/"
 SLOWEST = 20
 SLOW = Path(__file__).with_name("slow.txt")
 
@@ -54,6 +58,7 @@ def read_slow() -> dict[str, float]:
 
 def fast_lane(items: Sequence[pytest.Item], slow: Mapping[str, float]) -> list[pytest.Item]:
     """The tests of the lane, in their order."""
+    items = [item for item in items if not item.nodeid.startswith(DOCUMENTS)]
     by_file: defaultdict[str, list[str]] = defaultdict(list)
     for name in dict.fromkeys(map(_test, items)):
         by_file[name.partition("::")[0]].append(name)
@@ -61,7 +66,7 @@ def fast_lane(items: Sequence[pytest.Item], slow: Mapping[str, float]) -> list[p
     for names in by_file.values():
         long = [name for name in names if slow.get(name, 0.0) > LEFT_OUT_S]
         stays = min(long, key=slow.__getitem__) if len(long) == len(names) else None
-        left_out.update(name for name in long if name != stays)
+        left_out.update(name for name in long if name != stays or slow[name] > TOO_LONG_S)
     choices: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if _test(item) not in left_out:
