@@ -63,7 +63,7 @@ def _contracts() -> list[tuple[str, str]]:
     ]
 
 
-def test_no_docstring_begins_or_ends_in_the_middle_of_a_sentence() -> None:
+def test_a_parenthesis_of_a_docstring_is_closed() -> None:
     assert not [place for place, text in _contracts() if text.count("(") != text.count(")")]
 
 
