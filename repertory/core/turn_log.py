@@ -24,6 +24,8 @@ KEPT_MAX = 4096
 """Pieces of whole messages that are kept, beside those of the message that is being told."""
 BEFORE_MAX = 1024
 """So many records before the message that carries a turn's token are looked at, for the prompt of one that goes on."""
+_ANSWER_KEYS = frozenset(("event", "data", "reasoning"))
+"""The keys that name events of a model's answer while it comes."""
 _OFFSET = re.compile(
     r"(?P<seq>0|[1-9]\d{0,17})(?:\.(?:(?P<end>end)|(?P<run>[0-9a-f]{1,12})\.(?P<piece>[1-9]\d{0,17})))?"
 )
@@ -79,7 +81,8 @@ class TurnLog:
 
     It keeps every message, and the pieces of the message that is being told. Of the pieces before that it keeps the
     last `KEPT_MAX`, and so many of what running tools stream: a reader that is further behind gets the message, or the
-    tool's result, which stands for them.
+    tool's result, which stands for them. Pieces that a `model_retry` makes void are not kept: a reader that has none of
+    them is not given any.
     """
 
     __slots__ = ("_entries", "_last", "_message_at", "_pieces_before", "_streamed", "base", "over", "run", "seq")
@@ -117,6 +120,9 @@ class TurnLog:
             self._message_at, self._streamed = self._last, 0
             if self._pieces_before > KEPT_MAX:
                 self._pieces_before = self._drop(is_piece)
+        elif "model_retry" in event:
+            since = bisect_right(self._entries, self._message_at, key=_number_of)
+            self._entries[since:] = [each for each in self._entries[since:] if _ANSWER_KEYS.isdisjoint(each.event)]
         elif "tool_stream_event" in event:
             self._streamed += 1
             if self._streamed > KEPT_MAX:

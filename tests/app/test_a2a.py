@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 import uvicorn
 
-from repertory import Agent, FileSessionManager, ScriptedModel, ToolContext, tool
+from repertory import Agent, FileSessionManager, ModelRetryStrategy, ScriptedModel, ToolContext, tool
 from repertory.app.strands.a2a_agent import A2AAgent, A2AClientError, A2AStreamEvent, make_a2a_client
 from repertory.app.strands.a2a_server import A2AServer, StrandsA2AExecutor
 from repertory.errors import Invalid
+from tests.app.protocol_servers import price
+from tests.app.test_repeated_model_calls import FIFTY, Breaks, TriedModel
 
 PEERS = Path(__file__).parents[1] / "peers"
 PYTHON = PEERS / "strands/bin/python"
@@ -73,6 +75,15 @@ def test_an_agent_is_asked_over_a2a(compliant: bool) -> None:
     assert (clerk.name, clerk.description) == ("clerk", "Answers.")
     assert [each.id for each in card.skills] == ["order"]
     assert agent.messages == []
+
+
+@pytest.mark.parametrize("compliant", [False, True])
+def test_an_answer_that_is_begun_again_has_no_void_words(compliant: bool) -> None:
+    model = TriedModel(Breaks("Let ", unsent=True), {"price": "tea"}, Breaks("It is", " fo", unsent=True), FIFTY)
+    described: dict[str, Any] = {"name": "clerk", "description": "Answers.", "callback_handler": None}
+    agent = Agent(model, tools=[price], retry_strategy=ModelRetryStrategy(transient_delay=0), **described)
+    with served(agent, "/clerk", enable_a2a_compliant_streaming=compliant) as url:
+        assert str(A2AAgent(url)("What is it?")) == "It is 42."
 
 
 def test_a_card_has_the_tools_of_now_and_what_was_assigned() -> None:

@@ -90,6 +90,23 @@ def test_old_pieces_are_dropped_and_their_messages_stay() -> None:
     assert log.after(log.number_after(Offset(7, "a1", 1))) == kept
 
 
+@given(st.lists(st.sampled_from(["data", "event", "tool_started", "message", "model_retry"]), max_size=20))
+def test_pieces_that_a_retry_makes_void_are_given_to_no_other_reader(kinds: list[str]) -> None:
+    log, live = TurnLog("a1", 7), list[tuple[int, str]]()
+    for number, kind in enumerate(kinds, 1):
+        log.add({kind: number}, 7 + sum(one == "message" for one in kinds[:number]))
+        live += [(entry.number, next(iter(entry.event))) for entry in log.after(number - 1)]
+    assert live == [*enumerate(kinds, 1)]  # Who reads along has them, and is told that they are void.
+    found = [(entry.number, next(iter(entry.event))) for entry in log.after(0)]
+    expected: list[tuple[int, str]] = []
+    for number, kind in live:
+        if kind == "model_retry":
+            since = max((at for at, (_, one) in enumerate(expected, 1) if one == "message"), default=0)
+            expected[since:] = [each for each in expected[since:] if each[1] not in ("data", "event")]
+        expected.append((number, kind))
+    assert found == expected
+
+
 def test_what_a_tool_streams_without_end_is_bounded() -> None:
     log = told(["piece", *["tool"] * (3 * KEPT_MAX)], over=False)
     kept = log.after(0)

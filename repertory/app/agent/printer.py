@@ -4,15 +4,63 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from repertory.core.messages import texts_in
+
+if TYPE_CHECKING:
+    from repertory.core.messages import Message
+
+ASKED_AGAIN = "(The model is asked again. Its answer begins anew.)"
+"""The line after words that do not count because the model has to answer again."""
+REPLACED = "(This replaces the answer above.)"
+"""The line between words that do not count and the message in their place."""
+
+
+class PrintedText:
+    """The text of one message that was printed as it came, where nothing can be taken back."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def add(self, text: str) -> None:
+        """A piece was printed."""
+        if text:
+            self._pieces.append(text)
+
+    def replacement(self, message: Message) -> str | None:
+        """The text of the whole message if it does not begin with what was printed; else None."""
+        printed, text = "".join(self._pieces), "".join(texts_in(message))
+        if text.startswith(printed):
+            return None
+        # Pieces may cut a surrogate pair in two.
+        whole = printed.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return None if text.startswith(whole) else text
+
+    def clear(self) -> None:
+        """Another message begins."""
+        self._pieces.clear()
 
 
 class PrintingCallbackHandler:
-    """Prints answers as they stream, reasoning included, and a numbered line for each tool that the model asks for."""
+    """Prints answers as they stream, reasoning included, and a numbered line for each tool that the model asks for.
+
+    What is printed cannot be taken back. When the model is asked again in the middle of an answer, the next try begins
+    on a new line, below one that says so. A message that a guardrail or a hook has replaced is printed whole.
+    """
 
     def __init__(self, verbose_tool_use: bool = True) -> None:
         """`verbose_tool_use`: whether tools are printed."""
         self.tool_count = 0
         self._verbose_tool_use = verbose_tool_use
+        self._tools_before = 0
+        """How many tools the whole messages have asked for."""
+        self._printed = False
+        """True if something of the message that is being told is printed."""
+        self._text = PrintedText()
 
     def __call__(self, **event: object) -> None:
         end = "\n" if event.get("complete") else ""
@@ -20,17 +68,46 @@ class PrintingCallbackHandler:
             if isinstance(piece, str) and piece:
                 print(piece, end=after)
                 sys.stdout.flush()
-        match event.get("event"):
-            case {"contentBlockStart": {"start": {"toolUse": {"name": str(name)}}}}:
-                self.tool_count += 1
-                if self._verbose_tool_use:
-                    print(f"\nTool #{self.tool_count}: {name}")
+                self._printed = True
+        match event:
+            case {"data": str(text)}:
+                self._text.add(text)
+            case {"event": {"contentBlockStart": {"start": {"toolUse": {"name": str(name)}}}}}:
+                self._print_tool(name)
+            case {"model_retry": _}:
+                self._begin_again()
+            case {"message": {"role": "assistant"} as message}:
+                self._close(cast("Message", message))
             case _:
                 pass
         if end and event.get("data"):
             print("\n")
         if "result" in event:
             print()
+            self._begin_message()
+
+    def _print_tool(self, name: str) -> None:
+        self.tool_count += 1
+        if self._verbose_tool_use:
+            print(f"\nTool #{self.tool_count}: {name}")
+            self._printed = True
+
+    def _begin_again(self) -> None:
+        if self._printed:
+            print(f"\n{ASKED_AGAIN}")
+        self.tool_count = self._tools_before
+        self._begin_message()
+
+    def _close(self, message: Message) -> None:
+        text = self._text.replacement(message)
+        if text is not None:
+            print(f"\n{REPLACED}\n{text}", end="")
+            sys.stdout.flush()
+        self._begin_message()
+
+    def _begin_message(self) -> None:
+        self._printed, self._tools_before = False, self.tool_count
+        self._text.clear()
 
 
 class CompositeCallbackHandler:

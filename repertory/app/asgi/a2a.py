@@ -203,7 +203,8 @@ class Agents:
         except FAILURES as error:
             if not begun:
                 raise
-            for update in updates.fail(_why(self._service.problem_of(error))):
+            due = [update for told in narration.cut() for update in updates.tell(told)]
+            for update in [*due, *updates.fail(_why(self._service.problem_of(error)))]:
                 yield _sent(asked, update)
 
     # --------------------------------------------------------------------------------------------------- tasks

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -19,6 +19,7 @@ from repertory.app.asgi.problems import Problem
 from repertory.app.asgi.sse import EventStream
 from repertory.core.serving.ag_ui import RunInput, RunStream, ThreadRun, read_run_input
 from repertory.core.serving.narration import Narration, TurnDone
+from repertory.errors import RepertoryError
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -92,7 +93,11 @@ class Threads:
                 raise
             problem = self._service.problem_of(error)
             due = [each for told in narration.cut() for each in stream.tell(told)]
-            for each in [*due, *stream.fail(problem.detail or problem.title, str(problem.status))]:
+            messages: list[Message] = []
+            if stream.is_out_of_step:
+                with suppress(RepertoryError):  # A client is told of the failure, whatever else it may know.
+                    messages = await call.session.history()
+            for each in [*due, *stream.fail(problem.detail or problem.title, str(problem.status), messages)]:
                 yield _sent(each)
 
     async def _end(self, session: HostedSession, stream: RunStream, ended: TurnDone) -> list[Event]:

@@ -105,6 +105,8 @@ class ChatCompletions:
                     for chunk in self._told(call, stream, each):
                         begun = True
                         yield _data(chunk)
+                    if stream.is_broken:
+                        return
         except FAILURES as error:
             if not begun:
                 raise

@@ -137,9 +137,13 @@ class Responses:
                     begun = True
                     for told in narration.tell(event):
                         due += stream.tell(told)
+                    if "model_retry" in event:
+                        due += stream.resume(after)
                     for each in due:
                         if piece := _piece(each, after):
                             yield piece
+                    if stream.is_broken:
+                        return
         except FAILURES as error:
             if not begun:
                 raise
@@ -308,7 +312,7 @@ def _piece(event: dict[str, Json], after: int) -> bytes | None:
     number, kind = event["sequence_number"], event["type"]
     assert isinstance(number, int)
     if number <= after:
-        if kind not in ("response.completed", "response.incomplete", "response.failed"):
+        if kind not in ("response.completed", "response.incomplete", "response.failed", "error"):
             return None
         event = {**event, "sequence_number": after + 1}  # What stands in the journal has fewer pieces.
     return f"event: {kind}\ndata: {json.dumps(event)}\n\n".encode()

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +33,7 @@ from rich.segment import Segment
 from rich.spinner import Spinner
 from rich.text import Text
 
+from repertory.app.agent.printer import ASKED_AGAIN, REPLACED, PrintedText
 from repertory.app.cli.chat_commands import completions
 from repertory.app.cli.listing import harmless, question_lines, tool_result_line, tool_use_line
 from repertory.app.cli.terminal import Terminal, TurnDisplay, usage_line
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyPressEvent
 
     from repertory.core.interrupts import Interrupt
-    from repertory.core.messages import ToolResult, ToolUse
+    from repertory.core.messages import Message, ToolResult, ToolUse
     from repertory.core.result import AgentResult, TurnEvent
 
 FRAMES_PER_S = 10
@@ -305,6 +306,7 @@ class RichTurn:
         self._console, self._clock, self._shows_usage, self._on_closed = console, clock, shows_usage, closed
         self._began_at = clock()
         self._text, self._thought = "", ""
+        self._message = PrintedText()
         self._running: dict[str, _RunningTool] = {}
         self._printed = self._ended = False
         fancy = console.encoding.lower().startswith("utf")
@@ -344,6 +346,7 @@ class RichTurn:
             case {"data": str(text)}:
                 self._end_thought()
                 self._take_text(harmless(text))
+                self._message.add(text)
             case {"reasoningText": str(text)}:
                 self._end_text()
                 self._take_thought(harmless(text))
@@ -351,9 +354,10 @@ class RichTurn:
                 self._tool_started(cast("ToolUse", use))
             case {"tool_finished": result}:
                 self._tool_finished(cast("ToolResult", result))
-            case {"model_retry": {"delay_s": float(delay_s)}}:
-                self._end_all()
-                self._print(Text(f"(The model failed; it is asked again in {delay_s:.1f} s.)", style="yellow"))
+            case {"model_retry": dict()}:
+                self._begin_again(cast("Mapping[str, object]", event["model_retry"]))
+            case {"message": {"role": "assistant"} as message}:
+                self._close_message(cast("Message", message))
             case {"message": _}:
                 self._end_all()
             case {"result": result}:
@@ -412,6 +416,25 @@ class RichTurn:
     def _end_thought(self) -> None:
         text, self._thought = self._thought, ""
         self._print_thought(text)
+
+    def _begin_again(self, retry: Mapping[str, object]) -> None:
+        self._end_all()
+        anew = " Its answer begins anew." if self._message else ""
+        if retry.get("error") is not None:
+            line = f"(The model failed; it is asked again in {retry.get('delay_s', 0.0):.1f} s.{anew})"
+            self._print(Text(line, style="yellow"))
+        elif anew:
+            self._print(Text(ASKED_AGAIN, style="yellow"))
+        self._message.clear()
+
+    def _close_message(self, message: Message) -> None:
+        self._end_all()
+        text = self._message.replacement(message)
+        if text is not None:
+            self._print(Text(REPLACED, style="yellow"))
+            self._take_text(harmless(text))
+            self._end_text()
+        self._message.clear()
 
     def _end_all(self) -> None:
         self._end_thought()

@@ -9,11 +9,12 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, TextIO, cast
 
+from repertory.app.agent.printer import ASKED_AGAIN, REPLACED, PrintedText
 from repertory.app.cli.listing import harmless, interrupt_line, tool_result_line, tool_use_line
 
 if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
-    from repertory.core.messages import ToolResult, ToolUse
+    from repertory.core.messages import Message, ToolResult, ToolUse
     from repertory.core.result import AgentResult, TurnEvent
 
 
@@ -104,14 +105,19 @@ class PlainTurn:
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self._inside_line = False
+        self._text = PrintedText()
         self._names: dict[str, str] = {}
         self._began_at = time.monotonic()
 
     def show(self, event: TurnEvent) -> None:
         match event:
             case {"data": str(text)}:
-                self._terminal.write(harmless(text))
-                self._inside_line = not text.endswith("\n")
+                self._write(text)
+                self._text.add(text)
+            case {"model_retry": _}:
+                self._begin_again()
+            case {"message": {"role": "assistant"} as message}:
+                self._close_message(cast("Message", message))
             case {"tool_started": use}:
                 self._tool_started(cast("ToolUse", use))
             case {"tool_finished": result}:
@@ -126,6 +132,24 @@ class PlainTurn:
 
     def close(self) -> None:
         self._end_line()
+
+    def _write(self, text: str) -> None:
+        self._terminal.write(harmless(text))
+        self._inside_line = not text.endswith("\n")
+
+    def _begin_again(self) -> None:
+        if self._text:
+            self._end_line()
+            self._terminal.write(f"{ASKED_AGAIN}\n")
+        self._text.clear()
+
+    def _close_message(self, message: Message) -> None:
+        text = self._text.replacement(message)
+        if text is not None:
+            self._end_line()
+            self._terminal.write(f"{REPLACED}\n")
+            self._write(text)
+        self._text.clear()
 
     def _tool_started(self, use: ToolUse) -> None:
         self._end_line()

@@ -163,11 +163,18 @@ class StrandsA2AExecutor(AgentExecutor):
         self, agent: Agent, prompt: list[Any], context: RequestContext, updater: TaskUpdater
     ) -> AgentResult | None:
         artifact, streamed = str(uuid4()), False
+        whole, pieces = "", ""
         result: AgentResult | None = None
         state: dict[str, Any] = {"a2a_request_context": context}
         async with aclosing(agent.stream_async(prompt, invocation_state=state)) as events:
             async for event in events:
                 result = cast("AgentResult | None", event.get("result", result))
+                if "message" in event:
+                    whole, pieces = f"{whole}{pieces}", ""
+                if "model_retry" in event and pieces and self.enable_a2a_compliant_streaming:
+                    pieces = ""  # They are void: the artifact has what was said before them.
+                    parts = [Part(root=TextPart(text=whole))]
+                    await updater.add_artifact(parts, artifact_id=artifact, name=_ANSWER, append=False)
                 text = event.get("data")
                 if not isinstance(text, str) or not text:
                     continue
@@ -176,7 +183,7 @@ class StrandsA2AExecutor(AgentExecutor):
                     await updater.add_artifact(parts, artifact_id=artifact, name=_ANSWER, append=streamed)
                 else:
                     await updater.start_work(updater.new_agent_message(parts))
-                streamed = True
+                streamed, pieces = True, f"{pieces}{text}"
         answer = str(result) if result is not None and result.stop_reason != "interrupt" else ""
         if self.enable_a2a_compliant_streaming and streamed:
             last = [Part(root=TextPart(text=""))]

@@ -3,6 +3,9 @@
 A context is a session, and a task a turn of it. A task's id says which turn it is, so the journal knows the task after
 a restart. The id of a message names its turn: a message that is sent again is not heard again.
 
+The artifact with the answer is replaced, not only added to: it has the text of the step that runs. If words that were
+sent do not count, because the model broke off and is asked again, it has the text of the step before at once.
+
 Source: the specification at https://a2a-protocol.org, release 0.3.
 """
 
@@ -17,7 +20,16 @@ from msgspec import Struct
 
 from repertory.core.ids import check_id
 from repertory.core.media import media_block, plain_name, read_base64
-from repertory.core.serving.narration import MessageBegun, Narrated, Spoke, TurnDone, answer_text, spoken
+from repertory.core.serving.narration import (
+    MessageBegun,
+    MessageClosed,
+    MessageVoid,
+    Narrated,
+    Spoke,
+    TurnDone,
+    answer_text,
+    spoken,
+)
 from repertory.core.serving.questions import (
     Question,
     answered_by,
@@ -258,7 +270,9 @@ class TaskUpdates:
         self._at = at
         self._fresh = True
         """Whether the next piece replaces what the artifact holds."""
-        self._said = False
+        self._has_artifact = False
+        self._whole = ""
+        """The text of the last message that has ended, which the artifact holds while no other one is told."""
 
     def begin(self, history: Sequence[Message] = ()) -> TaskJson:
         """The task, as it begins."""
@@ -294,6 +308,11 @@ class TaskUpdates:
                 return []
             case Spoke(_, text):
                 return [self._piece(text)]
+            case MessageClosed(_, text):
+                self._whole = text or self._whole
+                return []
+            case MessageVoid():
+                return [] if self._fresh else self._holding(self._whole)
             case TurnDone(result):
                 return self._end(result)
             case _:
@@ -306,12 +325,19 @@ class TaskUpdates:
     def _end(self, result: AgentResult) -> list[TaskJson]:
         asked = asked_questions(result)
         due: list[TaskJson] = []
-        if self._said and not asked:
-            due.append({**self._piece(""), "append": True, "lastChunk": True})
+        if self._has_artifact and not asked:
+            answer = answer_text(result)
+            last = self._piece("") if answer == self._whole else self._holding(answer)[0]
+            due.append({**last, "append": answer == self._whole, "lastChunk": True})
         return [*due, self._update(state_of(result), asked)]
 
+    def _holding(self, text: str) -> list[TaskJson]:
+        """The update after which the artifact holds this text alone."""
+        self._fresh = True
+        return [self._piece(text)]
+
     def _piece(self, text: str) -> TaskJson:
-        append, self._fresh, self._said = not self._fresh, False, True
+        append, self._fresh, self._has_artifact = not self._fresh, False, True
         return {
             "kind": "artifact-update",
             "taskId": self._id,

@@ -4,6 +4,10 @@ A thread is a session, and a run a turn of it. A client sends its whole list of 
 them, so only the user messages after the last one of the agent are new. Questions to a person end a run with the
 outcome `interrupt`, and the `resume` of a later run answers them.
 
+No event takes the text of one message back. If words that were sent do not count, because the model broke off and is
+asked again, their message ends, the next try is a message of its own, and a `MESSAGES_SNAPSHOT` before the end of the
+run, also of one that fails, leaves only the messages that count.
+
 Source: the specification of the Agent User Interaction Protocol, https://docs.ag-ui.com.
 """
 
@@ -207,7 +211,7 @@ class RunStream:
         """The ids of tool calls without a result."""
         self._void = False
         self._parent: str | None = None
-        """The id of the last message of the agent."""
+        """The id of the last message of the agent that counts."""
 
     def begin(
         self, state: Mapping[str, Json], messages: Sequence[Message] = (), sent: Sequence[Event] = ()
@@ -246,7 +250,8 @@ class RunStream:
             case Thought(_, text):
                 return [*self._turned_to("reasoning"), self._piece("REASONING_MESSAGE_CONTENT", text)]
             case MessageBegun() | MessageClosed() | MessageVoid():
-                self._void = self._void or isinstance(told, MessageVoid)
+                if isinstance(told, MessageVoid):
+                    self._void, self._parent = True, None
                 return self._closed()
             case ToolBegan(use):
                 return [*self._closed(), *self._call(use["toolUseId"], use["name"], use["input"])]
@@ -282,9 +287,10 @@ class RunStream:
             finished,
         ]
 
-    def fail(self, message: str, code: str) -> list[Event]:
-        """The last events when the turn fails."""
-        return [*self._closed(), {"type": "RUN_ERROR", "message": message, "code": code}]
+    def fail(self, message: str, code: str, messages: Sequence[Message] = ()) -> list[Event]:
+        """The last events when the turn fails. `messages`: those of the session, for a client that is out of step."""
+        snapshot = [self._snapshot(messages)] if messages else []
+        return [*self._closed(), *snapshot, {"type": "RUN_ERROR", "message": message, "code": code}]
 
     def _turned_to(self, kind: str) -> list[Event]:
         if self._open is not None and self._open[0] == kind:

@@ -53,6 +53,8 @@ class MessageVoid(Struct, frozen=True):
     """What was said of the message does not count: the model is asked again, or the message was changed."""
 
     number: int
+    again: bool = False
+    """True if the model is asked again, so that its next try follows."""
 
 
 class ToolBegan(Struct, frozen=True):
@@ -86,6 +88,8 @@ class Narration:
         self._number = 0
         self._open = False
         self._text: list[str] = []
+        self._half = ""
+        """The first half of a surrogate pair whose other half comes with the next piece."""
         self._reasoning: list[str] = []
         self._said: str | None = None
         """The text of the last whole message; None before the first one."""
@@ -105,7 +109,7 @@ class Narration:
             case {"message": {"role": "assistant"} as message}:
                 return self._close(cast("Message", message))
             case {"model_retry": _}:
-                return self._drop()
+                return self._drop(again=True)
             case {"tool_started": {"toolUseId": str(use_id), "name": str()} as use} if use_id not in self._tools:
                 self._tools.add(use_id)
                 return [*self._drop(), ToolBegan(cast("ToolUse", use))]
@@ -130,6 +134,8 @@ class Narration:
         return [MessageBegun(self._number)]
 
     def _speak(self, text: str) -> list[Narrated]:
+        if self._half or not text.isascii():
+            text, self._half = _whole_characters(f"{self._half}{text}")
         if not text:
             return []
         self._text.append(text)
@@ -141,17 +147,18 @@ class Narration:
         self._reasoning.append(text)
         return [*self._begin(), Thought(self._number, text)]
 
-    def _drop(self) -> list[Narrated]:
+    def _drop(self, *, again: bool = False) -> list[Narrated]:
         if not self._open:
             return []
         self._clear()
-        return [MessageVoid(self._number)]
+        return [MessageVoid(self._number, again)]
 
     def _clear(self) -> None:
-        self._open, self._text, self._reasoning = False, [], []
+        self._open, self._text, self._reasoning, self._half = False, [], [], ""
 
     def _close(self, message: Message) -> list[Narrated]:
         """A message with neither text nor reasoning is not told of."""
+        self._half = ""  # The message has it, or what stands for it.
         self._said = text = spoken(message)
         calls = any("toolUse" in block for block in message["content"])
         streamed, due = "".join(self._text), list[Narrated]()
@@ -172,6 +179,13 @@ class Narration:
         due += self._drop()
         self._over = True
         return [*due, TurnDone(result, usage_of(result))]
+
+
+def _whole_characters(text: str) -> tuple[str, str]:
+    """The text as messages have it, with surrogate pairs joined; and a first half at its end, which waits."""
+    half = text[-1] if text and "\ud800" <= text[-1] <= "\udbff" else ""
+    whole = text.removesuffix(half)
+    return whole.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), half
 
 
 def narrated(events: Iterable[TurnEvent]) -> list[Narrated]:

@@ -3,6 +3,9 @@
 The agent is the model. Its tools run at the server, and a completion shows what it said. A stream has the text of every
 message of the turn, with an empty line between; a completion in one piece has the answer alone.
 
+Chunks only add. If words that were sent do not count, because the model broke off and is asked again, the stream goes
+on behind them when the new answer begins with them; else it ends with an error (`only_adding.py`).
+
 Source: OpenAI's API reference.
 """
 
@@ -13,11 +16,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from repertory.core.serving.narration import MessageBegun, Narrated, Spoke, TurnDone, answer_text, usage_of
+from repertory.core.serving.only_adding import REASON_CODES, REASON_TEXTS, OnlyAdding, TakenBack
 from repertory.core.serving.openai_fields import (
     ClientMessage,
     Heard,
     WrongField,
     check_fields,
+    error_body,
+    error_kind,
     fields_at,
     flag_field,
     heard,
@@ -37,6 +43,7 @@ from repertory.core.serving.questions import asked_questions, question_text
 if TYPE_CHECKING:
     from repertory.core.messages import Json, Usage
     from repertory.core.result import AgentResult
+    from repertory.core.serving.only_adding import Added
     from repertory.core.serving.openai_fields import Fields
 
 _READ = ("model", "messages", "stream", "stream_options", "conversation", "max_tokens", "max_completion_tokens")
@@ -158,14 +165,21 @@ class ChatStream:
     def __init__(self, completion: Completion, *, include_usage: bool = False) -> None:
         self._completion = completion
         self._include_usage = include_usage
+        self._adding = OnlyAdding(reasoning=False)
+        self.is_broken = False
+        """True once the stream has ended with an error. Nothing follows."""
         self._begun = False
         self._said = False
         self._apart = False
         """Whether another message begins, so that an empty line is due before its text."""
 
     def tell(self, told: Narrated) -> list[dict[str, Json]]:
-        """The chunks that this adds; those of the end with `TurnDone`."""
-        match told:
+        """The chunks that this adds; those of the end with `TurnDone`, or with an error as soon as one is due."""
+        added = self._adding.tell(told)
+        return [] if added is None else self._added(added)
+
+    def _added(self, added: Added) -> list[dict[str, Json]]:
+        match added:
             case MessageBegun():
                 self._apart = self._said
                 return self._opened()
@@ -173,6 +187,10 @@ class ChatStream:
                 return [*self._opened(), self._completion.chunk({"content": self._piece(text)})]
             case TurnDone(result, usage):
                 return [*self._opened(), *self._last(result, usage)]
+            case TakenBack(reason):
+                self.is_broken = True
+                text = f"{REASON_TEXTS[reason]}: send the request again, with its Idempotency-Key if it has one"
+                return [error_body(text, error_kind(500), code=REASON_CODES[reason])]
             case _:
                 return []
 

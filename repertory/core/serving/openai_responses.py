@@ -4,6 +4,10 @@ Each message of the agent is an output item, reasoning another one before it; th
 before it say what the agent is about to do. Tools run at the server and are not shown. A question to a person is a
 message in words and one `function_call` for each question, which a `function_call_output` answers, or the next text.
 
+Items only grow. If words that were sent do not count, because the model broke off and is asked again, their item goes
+on behind them when the new answer begins with them; else the stream ends with the event `error`, and the response has
+the answer when it is retrieved. Reasoning that does not count is an `incomplete` item of the response.
+
 Source: OpenAI's API reference.
 """
 
@@ -16,7 +20,6 @@ from typing import TYPE_CHECKING, Literal, cast
 from msgspec import Struct
 
 from repertory.core.serving.narration import (
-    MessageBegun,
     MessageClosed,
     MessageVoid,
     Narrated,
@@ -28,6 +31,7 @@ from repertory.core.serving.narration import (
     spoken,
     usage_of,
 )
+from repertory.core.serving.only_adding import REASON_CODES, REASON_TEXTS, OnlyAdding, TakenBack
 from repertory.core.serving.openai_chat import conversation_in
 from repertory.core.serving.openai_fields import (
     ClientMessage,
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
 
     from repertory.core.messages import Json, Message, Usage
     from repertory.core.result import AgentResult
+    from repertory.core.serving.only_adding import Added, TakenBackReason
     from repertory.core.serving.openai_fields import Accepts, Fields
 
 _READ = (
@@ -312,13 +317,21 @@ class ResponsesStream:
 
     def __init__(self, named: ResponseHead) -> None:
         self._named = named
+        self._adding = OnlyAdding(reasoning=True)
+        self.is_broken = False
+        """True once the stream has ended with an error. Nothing follows."""
         self._number = 0
         self._places = 0
-        """How many items have begun, void ones included: no two have the same place."""
+        """How many items have begun: no two have the same place."""
         self._output: list[Json] = []
-        self._first = 0
-        """How many items there were when the message began that is told now."""
+        """The items that have ended, as the client has them."""
         self._item: _Item | None = None
+
+    def resume(self, after: int) -> list[dict[str, Json]]:
+        """The events for a client that has those up to the number `after`, when the model has been asked again here: an
+        error, if it may have words of the answer that does not count.
+        """
+        return [self._broken("again")] if self._number <= after else []
 
     def begin(self) -> list[dict[str, Json]]:
         """The events before the narration."""
@@ -326,11 +339,12 @@ class ResponsesStream:
         return [self._event("created", {"response": begun}), self._event("in_progress", {"response": begun})]
 
     def tell(self, told: Narrated) -> list[dict[str, Json]]:
-        """The events that this adds; those of the end with `TurnDone`."""
-        match told:
-            case MessageBegun():
-                self._first = len(self._output)
-                return []
+        """The events that this adds; those of the end with `TurnDone`, or with an error as soon as one is due."""
+        added = self._adding.tell(told)
+        return [] if added is None else self._added(added)
+
+    def _added(self, added: Added) -> list[dict[str, Json]]:
+        match added:
             case Spoke(_, text):
                 return [*self._turned_to(reasoning=False), self._delta(text)]
             case Thought(_, text):
@@ -338,26 +352,43 @@ class ResponsesStream:
             case MessageClosed(_, _, _, calls):
                 return self._done(calls=calls)
             case MessageVoid():
-                due = self._done(status="incomplete")
-                del self._output[self._first :]
-                return due
+                return self._done(status="incomplete")
             case TurnDone(result, usage):
                 return self._end(result, usage)
+            case TakenBack("cancelled", TurnDone(result, usage)):
+                due = self._done(status="incomplete")
+                return [*due, self._last(self._named.ended(result, self._output, usage))]
+            case TakenBack(reason):
+                return [self._broken(reason)]
             case _:
                 return []
 
     def fail(self, error: Mapping[str, Json]) -> list[dict[str, Json]]:
-        """The last event when the turn fails. `error`: its `code` and `message`."""
-        response = self._named.fields("failed", self._output, error=error)
-        return [*self._done(status="incomplete"), self._event("failed", {"response": response})]
+        """The last events when the turn fails. `error`: its `code` and `message`."""
+        due = self._done(status="incomplete")
+        return [*due, self._last(self._named.fields("failed", self._output, error=error))]
 
     def _end(self, result: AgentResult, usage: Usage) -> list[dict[str, Json]]:
         due: list[dict[str, Json]] = []
         for item in self._named.question_items(asked_questions(result), self._places):
             due += self._whole_item(cast("dict[str, Json]", item))
-        response = self._named.ended(result, self._output, usage)
-        kind = "completed" if response["status"] == "completed" else "incomplete"
-        return [*due, self._event(f"{kind}", {"response": response})]
+        return [*due, self._last(self._named.ended(result, self._output, usage))]
+
+    def _last(self, response: dict[str, Json]) -> dict[str, Json]:
+        kind = response["status"] if response["status"] in ("completed", "failed") else "incomplete"
+        return self._event(str(kind), {"response": response})
+
+    def _broken(self, reason: TakenBackReason) -> dict[str, Json]:
+        self.is_broken = True
+        number, self._number = self._number, self._number + 1
+        next_move = "retrieve the response" if self._named.store else "send the request again"
+        return {
+            "type": "error",
+            "sequence_number": number,
+            "code": REASON_CODES[reason],
+            "message": f"{REASON_TEXTS[reason]}: {next_move}",
+            "param": None,
+        }
 
     def _whole_item(self, item: dict[str, Json]) -> list[dict[str, Json]]:
         """The events of an item that comes in one piece."""
