@@ -39,6 +39,7 @@
     |  `- UnpairedTools             tool uses and tool results do not match
     |- Failed                       an actor, model, hook, node or store tried and failed; `__cause__` says why
     |  |- ActorFailed               a handler raised
+    |  |- CassetteMismatch          a test asks a model what its recording does not have: change it, or record anew
     |  |- StartFailed               an actor did not start
     |  |- CommandFailed             a command could not be run (RuntimeError)
     |  |- FileFailed                a file of a sandbox could not be read or changed (OSError)
@@ -84,6 +85,7 @@ __all__ = [
     "AggregateMemoryError",
     "AlreadyExists",
     "AskTimeout",
+    "CassetteMismatch",
     "ClientNotOpen",
     "CommandFailed",
     "CommandTimeout",
@@ -366,6 +368,12 @@ class Failed(RepertoryError):
 
 class ActorFailed(Failed):
     """The handler raised. The actor has ended and its supervisor decides; ask again if that is safe."""
+
+
+class CassetteMismatch(Failed):
+    """A test has asked a model what its cassette does not have, or has not asked all that it has. The message shows
+    the difference: change the program back, or record the cassette anew.
+    """
 
 
 class StartFailed(Failed):
