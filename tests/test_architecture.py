@@ -125,6 +125,7 @@ KEYWORDS_FOR_LATER: dict[str, str] = {
     "repertory/app/inspector/pages.py": "the values of a template are given by name",
     "repertory/app/agent/printer.py": "a callback handler is given the fields of an event as keywords",
     "repertory/backends/tools/function_tool.py": "calling a tool as a function passes the function's own arguments",
+    "repertory/testing/strict_provider.py": "settings and options are those of the model whose place it takes",
     "repertory/errors.py": "the fields of an error are its own",
 }
 NAMED_KEYWORDS = {"Unpack", "kwargs"}

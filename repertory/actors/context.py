@@ -14,7 +14,7 @@ import anyio
 from msgspec import Struct, field
 
 from repertory.actors.call import trace_here
-from repertory.actors.conversation import EditShown, NameManager, ReplaceShown, Settle
+from repertory.actors.conversation import EditShown, LeaveOut, NameManager, ReplaceShown, Settle
 from repertory.actors.hooks.calls import TurnHooks
 from repertory.actors.journal import TurnProgress
 from repertory.actors.leases import SessionCounts
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from repertory.core.journal.image import UnansweredTurn
     from repertory.core.journal.records import SnapshotTaken
     from repertory.core.messages import SystemPrompt, ToolResult
+    from repertory.core.refusals import RefusedParts
     from repertory.core.result import TurnEvent
     from repertory.core.retry import RetryStrategy
     from repertory.core.state import AgentState
@@ -527,6 +528,11 @@ class TurnRecord:
             await self.append(message)
         shown = await self._ask_view(EditShown(added=self.journal.take_unshown(), draft=draft))
         return shown.messages
+
+    async def leave_out(self, shown: Sequence[Message], refusal: RefusedParts) -> None:
+        """From now on, show the model notes in the place of what its service has refused."""
+        added = self.journal.take_unshown()
+        await self._ask_view(LeaveOut(added=added, shown=shown, instead=refusal.instead))
 
     async def name_manager(self) -> None:
         """If the journal names another conversation manager, record the one in use with the first commit."""

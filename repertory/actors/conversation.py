@@ -18,6 +18,7 @@ from msgspec import Struct, field
 
 from repertory.actors.call import BUDGETS, refusals, trace_here
 from repertory.core.budget import Budget
+from repertory.core.journal.fold import is_answer
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import View, ViewChanged
 from repertory.core.journal.view import VisibleMessages as Window
@@ -81,6 +82,8 @@ class PrepareCall(Struct, Ask[ModelView], frozen=True, kw_only=True):
     beside: Beside = field(default_factory=Beside)
     budgets: tuple[Budget, ...] = ()
     """Decisions from now on count towards these."""
+    begins: bool = False
+    """True for the first call of a turn: if the turn before did not end with an answer, it is tidied up now."""
     again: bool = False
     """True if this repeats a question that was undecided."""
 
@@ -131,6 +134,16 @@ class EditShown(Struct, Ask[ModelView], frozen=True, kw_only=True, eq=False):
     """Messages added after the draft was made stay behind it."""
 
 
+class LeaveOut(Struct, Ask[ModelView], frozen=True, kw_only=True):
+    """The model's provider has refused parts of what it was shown: show notes in their place from now on."""
+
+    added: tuple[NumberedMessage, ...]
+    shown: Sequence[Message]
+    """The messages that were refused."""
+    instead: Mapping[int, Message]
+    """By position in `shown`: the message with notes in it."""
+
+
 class Settle(Struct, Ask[None], frozen=True, kw_only=True):
     """Answered when no decision is open. The decision goes on even if the asker stops waiting."""
 
@@ -158,7 +171,17 @@ class Decided(Struct, frozen=True, kw_only=True, eq=False):
 
 
 ConversationMessage: TypeAlias = (
-    "LoadView | PrepareCall | Counted | ReduceView | Tidy | NameManager | EditShown | Settle | ReplaceShown | Decided"
+    LoadView
+    | PrepareCall
+    | Counted
+    | ReduceView
+    | Tidy
+    | NameManager
+    | EditShown
+    | LeaveOut
+    | Settle
+    | ReplaceShown
+    | Decided
 )
 
 
@@ -210,6 +233,8 @@ class ConversationActor(Actor[ConversationMessage]):
         self._deciding = False
         self._refused = False
         """True if the open decision answers the model's refusal."""
+        self._untidied = False
+        """True from a turn's first model call until it is tidied up."""
         self._named = False
         """True if this turn has recorded the manager's name and counts."""
         self._target = 0
@@ -244,6 +269,8 @@ class ConversationActor(Actor[ConversationMessage]):
                 return self._name_manager(added)
             case EditShown():
                 return self._edit(message)
+            case LeaveOut():
+                return self._leave_out(message)
             case Settle():
                 return self._settle()
             case ReplaceShown(instead=instead):
@@ -268,6 +295,7 @@ class ConversationActor(Actor[ConversationMessage]):
         if self._threshold is not None:
             self._gauge = TokenGauge(self._messages, hidden=_count(state, "hidden_tokens"))
         self._decided, self._refused = None, False
+        self._untidied = bool(self._messages) and not is_answer(self._messages[-1])
         self._new = 1  # A killed process may have stored the last message, but not its shortening.
         return self._messages.copy()
 
@@ -283,6 +311,7 @@ class ConversationActor(Actor[ConversationMessage]):
     # What the agent asks.
 
     def _prepare(self, message: PrepareCall) -> Next:
+        before = len(self._messages)
         self._take_in(message.added)
         self._beside, self._budgets = message.beside, message.budgets
         self._model_calls += not message.again
@@ -292,6 +321,9 @@ class ConversationActor(Actor[ConversationMessage]):
         undecided = False
         if not message.again and self._manager.manages_before_call(self._model_calls):
             undecided = self._manage(changes)
+        elif message.begins and not message.again and self._untidied and not failed:
+            undecided = self._manage(changes, before)
+        self._untidied = True
         if undecided or failed or message.again:
             return self._answer(changes, undecided=undecided)
         if message.beside.countable and self._is_full(AHEAD):
@@ -315,6 +347,7 @@ class ConversationActor(Actor[ConversationMessage]):
         self._shorten_new(changes)
         undecided = not message.again and self._manage(changes)
         if not undecided:
+            self._untidied = False
             if not changes and (self._is_news or self._named):
                 self._change(WindowPlan(), changes)
             self._named = False
@@ -395,6 +428,13 @@ class ConversationActor(Actor[ConversationMessage]):
             self._log(error)
         return self._answer(changes)
 
+    def _leave_out(self, message: LeaveOut) -> Next:
+        self._take_in(message.added)
+        changes: list[ViewChanged] = []
+        if self._messages[: len(message.shown)] == list(message.shown):
+            self._change(WindowPlan(replaced=message.instead, reason="refused by the provider"), changes)
+        return self._answer(changes)
+
     def _settle(self) -> Next:
         if not self._deciding:
             return reply(None)
@@ -450,10 +490,10 @@ class ConversationActor(Actor[ConversationMessage]):
             tokens = self._gauge.tokens(self._messages, self._beside)
             self._window = min(tokens, self._window or tokens)
 
-    def _manage(self, changes: list[ViewChanged]) -> bool:
-        """Tidy up. True if a decision is still open."""
+    def _manage(self, changes: list[ViewChanged], end: int | None = None) -> bool:
+        """Tidy up, as if the messages before `end` were all. True if a decision is still open."""
         try:
-            decision = self._manager.manage(self._messages)
+            decision = self._manager.manage(self._messages if end is None else self._messages[:end])
         except Exception as error:  # noqa: BLE001 - A manager may be a user's code, and what is shown is valid as it is.
             self._log(error)
             return False

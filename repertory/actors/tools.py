@@ -21,6 +21,7 @@ import anyio.lowlevel
 from msgspec import Struct
 from msgspec.structs import replace
 
+from repertory.actors.approvals import McpApproval
 from repertory.actors.call import Invocation, request_state, trace_here
 from repertory.actors.context import AgentParts, AgentSettings, TurnContext, TurnRecord
 from repertory.actors.hooks.calls import ToolEnded
@@ -39,6 +40,7 @@ from repertory.core.messages import (
     copy_use,
     error_result,
 )
+from repertory.core.provider_content import MCP_APPROVAL
 from repertory.core.timers import ToolTimers
 from repertory.core.tools import check_result_size, exception_text, timeout_text
 from repertory.core.turn import CANCELLED, Park, RunTools, StopReason, ToolsEnded, ToolsParked
@@ -322,6 +324,8 @@ class ToolStep:
             self._fill_in(self._form, use)
             return None
         found = self._tools.get(use["name"])
+        if found is None and use["name"] == MCP_APPROVAL:
+            found = McpApproval()
         tool, changed, cancelled, asked = await self._hooks.before_tool(found, use, self._questions)
         if asked:
             await self._ask(use, asked)

@@ -32,7 +32,17 @@ from repertory.core.injection import added_blocks
 from repertory.core.journal import deferrals
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.records import Interrupted, Resumed, ToolFinished
-from repertory.core.messages import ContentBlock, Message, copy_message, system_blocks, system_text, text_of, tool_uses
+from repertory.core.messages import (
+    PAUSED,
+    ContentBlock,
+    Message,
+    copy_message,
+    system_blocks,
+    system_text,
+    text_of,
+    tool_uses,
+)
+from repertory.core.refusals import refusal_of
 from repertory.core.result import AgentResult, derived_event
 from repertory.core.tokens import INJECTED_TOKENS, estimate_tokens, projected_tokens
 from repertory.core.turn import (
@@ -90,6 +100,7 @@ if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
     from repertory.core.journal.image import UnansweredTurn
     from repertory.core.messages import ToolSpec, ToolUse
+    from repertory.core.refusals import RefusedParts
     from repertory.core.retry import RetryStrategy
     from repertory.core.turn_start import TurnStart, UnknownOutcome
 
@@ -263,6 +274,9 @@ class TurnDriver:
     async def _finish(self, reason: str, message: Message | None) -> AgentResult:
         """Tidy up first, so that the answer and the next turn's view are one commit and one record."""
         last = None if message is None else self._journal.fold.last_message  # With the edits of hooks.
+        if last is not None and self._machine.paused:
+            whole: Message = {**last, "content": [*self._machine.paused, *last["content"]]}
+            last = whole
         if last is None and reason == CANCELLED.reason:
             last = spoken_answer(CANCELLED_TEXT).message
         result = AgentResult(
@@ -399,6 +413,7 @@ class TurnStarter:
 Publish = Callable[["StreamEvent"], Awaitable[None]]
 
 _log = logging.getLogger("repertory.retries")
+_refusals_log = logging.getLogger("repertory.models")
 _counts_log = logging.getLogger("repertory.conversation")
 
 
@@ -438,6 +453,10 @@ class ModelCalls:
         """True if the budgets know already what the last answer took."""
         self._injected_tokens = 0
         """Estimated tokens of the last request's injections."""
+        self._begins = True
+        """True until the turn's first request."""
+        self._shown_messages: Sequence[Message] = ()
+        """The messages that the last request was made of."""
         self.prepared: list[Answer] = []
         """Prepared answers: a direct tool call asks no model."""
 
@@ -518,12 +537,14 @@ class ModelCalls:
     async def _shown(self, beside: Beside) -> ModelView:
         """The view for a request with these tools and system prompt, its tokens counted where that matters."""
         added, budgets = self._record.journal.take_unshown(), self.budgets
-        first = PrepareCall(added=added, beside=beside, budgets=budgets)
+        begins, self._begins = self._begins, False
+        first = PrepareCall(added=added, beside=beside, budgets=budgets, begins=begins)
         again = PrepareCall(added=(), beside=beside, budgets=budgets, again=True)
         shown = await self._record.decided(first, again)
         if shown.count:
             shown = await self._record.decided(await _counted(self._parts.model, shown.messages, beside), again)
         self._tokens = shown.tokens
+        self._shown_messages = shown.messages
         return shown
 
     # Asking, and what comes of it.
@@ -531,6 +552,7 @@ class ModelCalls:
     async def _past_hooks(self, request: ModelRequest, *, output_only: bool) -> MachineEvent:
         instead = await self._answer_instead(request) if self._hooks.hear(BeforeModelCallEvent) else None
         if (shown := await self._record.show_edits()) is not None:
+            self._shown_messages = shown
             request = replace(request, messages=with_noted_summary(shown))
         if instead is None:
             self._look_at_budgets()  # A summary or a hook may have used up the budget.
@@ -601,16 +623,22 @@ class ModelCalls:
             return self.stopped()
         if again:
             return await self._again(RetryModel(delay_s or 0.0), attempt, error)
+        refusal = refusal_of(error, self._shown_messages)
+        if refusal is not None:
+            await self._record.leave_out(self._shown_messages, refusal)
+            note(_refusals_log, WARNING, "a refused part is left out of later calls", parts=", ".join(refusal.parts))
+            return Erred(_naming(error, refusal))
         return Overflowed(error) if isinstance(error, ContextWindowOverflowException) else Erred(error)
 
     async def _answered(self, answer: Answer, *, output_only: bool) -> MachineEvent:
         if answer.redact_user is not None:
             await self._record.redact(answer.redact_user)
         answer.message["metadata"] = {"usage": answer.usage}
-        if answer.stop_reason in LIMITED or answer.stop_reason in REFUSED:
+        if answer.stop_reason in LIMITED or answer.stop_reason in REFUSED or answer.stop_reason in PAUSED:
             answer.message["metadata"]["custom"] = {"stop_reason": answer.stop_reason}
-        if self._injected_tokens:
-            answer.message["metadata"].setdefault("custom", {})[INJECTED_TOKENS] = self._injected_tokens
+        not_sent_again = self._injected_tokens + answer.other_calls_tokens
+        if not_sent_again:
+            answer.message["metadata"].setdefault("custom", {})[INJECTED_TOKENS] = not_sent_again
             self._injected_tokens = 0
         attempt = self._turn.meter.attempts
         self._turn.meter.answered(answer)
@@ -655,6 +683,15 @@ class ModelCalls:
             derived = derived_event(event)
             if derived is not None:
                 await self._turn.publish(derived)
+
+
+def _naming(error: RepertoryError, refusal: RefusedParts) -> RepertoryError:
+    """The same error, which names what the service refused and says what becomes of it."""
+    parts = list(refusal.parts)
+    named = type(error)(f"{error}; later calls leave out what was refused", parts=parts)
+    named.fields = {**error.fields, "parts": parts}
+    named.__cause__ = error.__cause__ or error
+    return named
 
 
 _TOLD = ("agent_metadata", "cancel_signal", "invocation_state")

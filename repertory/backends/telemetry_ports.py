@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -206,6 +207,28 @@ class ModelCallTrace(Protocol):
         Args:
             answer: The answer.
         """
+
+    def fitted(self, changes: Sequence[str]) -> None:
+        """The conversation was changed to fit the service's rules.
+
+        Args:
+            changes: The kinds of changes, without any content.
+        """
+
+
+MODEL_CALL: ContextVar[ModelCallTrace | None] = ContextVar("repertory_model_call", default=None)
+"""The trace of the model call that the running code makes; None where nobody traces."""
+
+
+def note_changes(changes: Sequence[str]) -> None:
+    """Note in the trace of the running model call, if there is one, how the conversation was made to fit.
+
+    Args:
+        changes: The kinds of changes, without any content.
+    """
+    trace = MODEL_CALL.get()
+    if trace is not None:
+        trace.fitted(changes)
 
 
 class ToolCallTrace(Protocol):

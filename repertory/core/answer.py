@@ -14,6 +14,8 @@ Two kinds of broken tool use do not spoil the rest of an answer:
 - An input cut off by a token limit (`LIMITED`). The tool use is dropped and `Answer.truncated` is set, since its full
   input is unknown.
 
+A second tool use with an id that the answer has used already gets a new id, made from the first: results name ids.
+
 Source: Amazon Bedrock API reference, `ConverseStream`; `redactContent` is from the SDK whose users we serve.
 """
 
@@ -71,6 +73,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     """The model that gave it, by its provider's name; None when it did not say."""
     redact_user: str | None
     """When not None, a guardrail wants the user's last message replaced by this text."""
+    other_calls_tokens: int = 0
+    """Tokens of the usage that belong to other calls that the provider made for this answer, such as a compaction."""
 
 
 class Assembler:
@@ -85,6 +89,7 @@ class Assembler:
         "_index",
         "_latency_ms",
         "_open",
+        "_other_calls_tokens",
         "_redactions",
         "_responder",
         "_started",
@@ -108,6 +113,7 @@ class Assembler:
         self._latency_ms: float | None = None
         self._redactions: dict[str, str] = {}
         self._responder: Mapping[str, object] = {}
+        self._other_calls_tokens = 0
 
     @property
     def text(self) -> str:
@@ -150,6 +156,7 @@ class Assembler:
             response_id=self._named("id"),
             response_model=self._named("model"),
             redact_user=self._redactions.get("redactUserContentMessage"),
+            other_calls_tokens=self._other_calls_tokens,
         )
 
     def _named(self, key: str) -> str | None:
@@ -160,7 +167,7 @@ class Assembler:
         replacement = self._redactions.get("redactAssistantContentMessage")
         if replacement is not None:
             return [{"text": replacement}]
-        built = [block.build() for block in blocks]
+        built = [made for block in blocks if (made := block.build()) is not None]
         return [block for block in built if block.get("text") != ""] or [{"text": ""}]
 
     def _on_delta(self, body: object) -> None:
@@ -206,19 +213,28 @@ class Assembler:
         if index in self._open or self._stop_reason is not None:
             malformed(name, "the block before it to have ended, and no messageStop", body)
         if "toolUse" not in start:
-            return  # Text and reasoning blocks are known by their first delta.
+            if start and (block := _started(start)) is not None:
+                self._begin(index, block)
+            return  # Other blocks are known by their first delta.
         use = mapping_field(start["toolUse"], name, "toolUse")
-        use_id = filled(use.get("toolUseId"), name, "toolUseId")
+        use_id = self._unused(filled(use.get("toolUseId"), name, "toolUseId"))
         self._weigh(len(use_id))
-        if use_id in self._use_ids:
-            malformed(name, "a toolUseId that this answer has not used", use_id)
         tool_name = filled(use.get("name"), name, "name")
         self._weigh(len(tool_name))
         self._use_ids.add(use_id)
         signature = use.get("reasoningSignature")
         if signature is not None:
             self._weigh(len(filled(signature, name, "reasoningSignature")))
-        self._begin(index, ToolUseBuilder(use_id, tool_name, None if signature is None else str(signature)))
+        caller = use.get("caller")
+        if caller is not None:
+            self._weigh(_weight(mapping_field(caller, name, "caller")))
+        self._begin(index, ToolUseBuilder(use_id, tool_name, _extras(use)))
+
+    def _unused(self, use_id: str) -> str:
+        number, unused = 2, use_id
+        while unused in self._use_ids:
+            unused, number = f"{use_id}-{number}", number + 1
+        return unused
 
     def _on_block_stop(self, body: Mapping[str, object]) -> None:
         block = self._open.pop(self._index_in(body, "contentBlockStop"), None)
@@ -237,6 +253,8 @@ class Assembler:
                 self._usage[key] = count_field(given[key], "metadata", key)
         if not self._usage["totalTokens"]:
             self._usage["totalTokens"] = self._usage["inputTokens"] + self._usage["outputTokens"]
+        if body.get("otherCallsTokens"):
+            self._other_calls_tokens = count_field(body["otherCallsTokens"], "metadata", "otherCallsTokens")
         responder = body.get("response")
         if is_mapping(responder):
             self._responder = responder
@@ -299,7 +317,8 @@ _NAMES = frozenset(
 # unknown kinds and keys are ignored, since providers add them.
 
 _DELTA = "contentBlockDelta"
-_KINDS = ("text", "citation", "reasoningContent", "toolUse")
+_KINDS = ("text", "citation", "reasoningContent", "toolUse", "providerContent", "image", "audio", "video")
+_MEDIA = ("image", "audio", "video")
 
 
 class BlockBuilder(Protocol):
@@ -318,9 +337,25 @@ class BlockBuilder(Protocol):
         """True if the block is useless because its end is missing."""
         ...
 
-    def build(self) -> ContentBlock:
-        """The block from all pieces so far."""
+    def build(self) -> ContentBlock | None:
+        """The block from all pieces so far; None if there is nothing in it."""
         ...
+
+
+def _started(start: Mapping[str, object]) -> BlockBuilder | None:
+    """A builder for a block that says at its start what it is; None for those known by their first delta."""
+    name = "contentBlockStart"
+    if "reasoningContent" in start:
+        provider = mapping_field(start["reasoningContent"], name, "reasoningContent").get("provider")
+        return ReasoningBuilder(None if provider is None else filled(provider, name, "provider"))
+    if "providerContent" in start:
+        provider = mapping_field(start["providerContent"], name, "providerContent").get("provider")
+        return ProviderContentBuilder(filled(provider, name, "provider"))
+    for kind in _MEDIA:
+        if kind in start:
+            form = mapping_field(start[kind], name, kind).get("format")
+            return MediaBuilder(kind, filled(form, name, "format"))
+    return None
 
 
 def builder_for(delta: Mapping[str, object]) -> BlockBuilder | None:
@@ -329,8 +364,9 @@ def builder_for(delta: Mapping[str, object]) -> BlockBuilder | None:
         return TextBuilder()
     if "reasoningContent" in delta:
         return ReasoningBuilder()
-    if "toolUse" in delta:
-        malformed(_DELTA, "a contentBlockStart before the input of a tool use", delta)
+    for kind in ("toolUse", "providerContent", *_MEDIA):
+        if kind in delta:
+            malformed(_DELTA, f"a contentBlockStart before the content of a block of kind {kind}", delta)
     return None
 
 
@@ -375,10 +411,12 @@ class TextBuilder:
 class ReasoningBuilder:
     """The model's reasoning. Its signature and redacted bytes go back to the provider unchanged."""
 
-    __slots__ = ("_parts", "_redacted", "_signature", "ended")
+    __slots__ = ("_parts", "_provider", "_redacted", "_signature", "ended")
 
-    def __init__(self) -> None:
+    def __init__(self, provider: str | None = None) -> None:
+        """`provider`: whose reasoning it is; None when that is not known."""
         self.ended = False
+        self._provider = provider
         self._parts: list[str] = []
         self._signature: list[str] = []
         self._redacted: list[bytes] = []
@@ -408,25 +446,87 @@ class ReasoningBuilder:
     def cut_off(self) -> bool:
         return False
 
-    def build(self) -> ContentBlock:
+    def build(self) -> ContentBlock | None:
+        mark = {} if self._provider is None else {"provider": self._provider}
         if self._redacted:
-            return {"reasoningContent": {"redactedContent": b"".join(self._redacted)}}
+            return {"reasoningContent": {"redactedContent": b"".join(self._redacted), **mark}}
         reasoning = {"text": _well_formed("".join(self._parts))}
         if self._signature:
             reasoning["signature"] = "".join(self._signature)
-        return {"reasoningContent": {"reasoningText": reasoning}}
+        elif not self._parts and mark:
+            return None  # It was begun, and then nothing came.
+        return {"reasoningContent": {"reasoningText": reasoning, **mark}}
+
+
+class ProviderContentBuilder:
+    """A part that only its provider can read. It comes whole, in the provider's own form."""
+
+    __slots__ = ("_content", "_provider", "ended")
+
+    def __init__(self, provider: str) -> None:
+        self.ended = False
+        self._provider = provider
+        self._content: Mapping[str, object] | None = None
+
+    def add(self, delta: Mapping[str, object]) -> int:
+        if "providerContent" not in delta and not _known(delta):
+            return 0
+        piece = mapping_field(delta.get("providerContent"), _DELTA, "providerContent")
+        self._content = mapping_field(piece.get("content"), _DELTA, "providerContent.content")
+        return _weight(self._content)
+
+    def cut_off(self) -> bool:
+        return False
+
+    def build(self) -> ContentBlock | None:
+        if self._content is None:
+            return None
+        return {"providerContent": {"provider": self._provider, "content": self._content}}
+
+
+class MediaBuilder:
+    """A picture, a sound or a video, whose bytes arrive in pieces."""
+
+    __slots__ = ("_form", "_kind", "_parts", "ended")
+
+    def __init__(self, kind: str, form: str) -> None:
+        """`kind`: `image`, `audio` or `video`. `form`: its format, such as `png`."""
+        self.ended = False
+        self._kind = kind
+        self._form = form
+        self._parts: list[bytes] = []
+
+    def add(self, delta: Mapping[str, object]) -> int:
+        if self._kind not in delta and not _known(delta):
+            return 0
+        piece = mapping_field(delta.get(self._kind), _DELTA, self._kind)
+        data = mapping_field(piece.get("source") or {}, _DELTA, "source").get("bytes")
+        if not isinstance(data, bytes):
+            malformed(_DELTA, f"bytes under '{self._kind}.source'", sorted(piece))
+        self._parts.append(data)
+        return len(data)
+
+    def cut_off(self) -> bool:
+        return False
+
+    def build(self) -> ContentBlock | None:
+        if not self._parts:
+            return None
+        medium = {"format": self._form, "source": {"bytes": b"".join(self._parts)}}
+        return cast("ContentBlock", {self._kind: medium})
 
 
 class ToolUseBuilder:
     """A tool use whose input arrives as pieces of JSON text. No text means `{}`."""
 
-    __slots__ = ("_name", "_parts", "_read", "_signature", "ended", "use_id")
+    __slots__ = ("_extras", "_name", "_parts", "_read", "ended", "use_id")
 
-    def __init__(self, use_id: str, name: str, signature: str | None = None) -> None:
+    def __init__(self, use_id: str, name: str, extras: Mapping[str, object] | None = None) -> None:
+        """`extras`: further fields that the provider wants back."""
         self.ended = False
         self.use_id = use_id
         self._name = name
-        self._signature = signature
+        self._extras = extras or {}
         self._parts: list[str] = []
         self._read: tuple[Json, str | None] | None = None
         """The parsed input, and its raw text when that is not JSON; None until the answer has ended."""
@@ -449,10 +549,8 @@ class ToolUseBuilder:
         return self._whole()[1]
 
     def build(self) -> ContentBlock:
-        use: ToolUse = {"toolUseId": self.use_id, "name": self._name, "input": self._whole()[0]}
-        if self._signature is not None:
-            use["reasoningSignature"] = self._signature
-        return {"toolUse": use}
+        use = {"toolUseId": self.use_id, "name": self._name, "input": self._whole()[0], **self._extras}
+        return {"toolUse": cast("ToolUse", use)}
 
     def _whole(self) -> tuple[Json, str | None]:
         if self._read is None:
@@ -462,6 +560,11 @@ class ToolUseBuilder:
             except (ValueError, RecursionError):
                 self._read = {}, _well_formed(raw)
         return self._read
+
+
+def _extras(use: Mapping[str, object]) -> dict[str, object]:
+    """The fields of a tool use that only its provider reads."""
+    return {key: use[key] for key in ("reasoningSignature", "caller") if use.get(key) is not None}
 
 
 def _known(delta: Mapping[str, object]) -> bool:
@@ -566,15 +669,35 @@ def message_events(
     yield {"messageStart": {"role": "assistant"}}
     asks = False
     for index, block in enumerate(blocks):
-        if "toolUse" in block:
-            asks = True
-            use = block["toolUse"]
-            start = {"toolUse": {key: value for key, value in use.items() if key != "input"}}
+        asks = asks or "toolUse" in block
+        if start := _start_of(block):
             yield {"contentBlockStart": {"contentBlockIndex": index, "start": cast("ContentBlockStart", start)}}
         for delta in _deltas(block, split):
             yield {"contentBlockDelta": {"contentBlockIndex": index, "delta": cast("ContentBlockDelta", delta)}}
         yield {"contentBlockStop": {"contentBlockIndex": index}}
     yield {"messageStop": {"stopReason": stop_reason or ("tool_use" if asks else "end_turn")}}
+
+
+def _start_of(block: ContentBlock) -> dict[str, object]:
+    """The start of a block that says there what it is; empty for a block known by its first delta."""
+    if "toolUse" in block:
+        return {"toolUse": {key: value for key, value in block["toolUse"].items() if key != "input"}}
+    if "reasoningContent" in block:
+        provider = block["reasoningContent"].get("provider")
+        return {} if provider is None else {"reasoningContent": {"provider": provider}}
+    if "providerContent" in block:
+        return {"providerContent": {"provider": block["providerContent"]["provider"]}}
+    for kind in _MEDIA:
+        medium = cast("Mapping[str, Mapping[str, object]]", block).get(kind)
+        if medium is not None and _bytes_of(medium) is not None:
+            return {kind: {"format": medium.get("format")}}
+    return {}
+
+
+def _bytes_of(medium: Mapping[str, object]) -> bytes | None:
+    source = medium.get("source")
+    data = source.get("bytes") if is_mapping(source) else None
+    return data if isinstance(data, bytes) else None
 
 
 def _deltas(block: ContentBlock, split: Split) -> Iterator[dict[str, object]]:
@@ -592,6 +715,13 @@ def _deltas(block: ContentBlock, split: Split) -> Iterator[dict[str, object]]:
             yield {"text": part.get("text", "")}
         for citation in cited.get("citations", ()):
             yield {"citation": citation}
+    elif "providerContent" in block:
+        yield {"providerContent": {"content": block["providerContent"]["content"]}}
+    else:
+        for kind in _MEDIA:
+            medium = cast("Mapping[str, Mapping[str, object]]", block).get(kind)
+            if medium is not None and (data := _bytes_of(medium)) is not None:
+                yield {kind: {"source": {"bytes": data}}}
 
 
 def _reasoning_deltas(reasoning: Mapping[str, object], split: Split) -> Iterator[dict[str, object]]:

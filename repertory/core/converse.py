@@ -8,6 +8,7 @@ spells them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NotRequired, Required, TypeAlias, TypedDict
 
 from repertory.core.messages import CachePoint as CachePoint
@@ -111,17 +112,36 @@ class WebLocation(TypedDict, total=False):
     domain: str
 
 
+class FileLocation(TypedDict, total=False):
+    """A file that the provider has searched."""
+
+    fileId: str
+    filename: str
+
+
+class ContainerLocation(TypedDict, total=False):
+    """A file in the container where the provider has run code."""
+
+    containerId: str
+    fileId: str
+    filename: str
+
+
 DocumentCharLocationDict: TypeAlias = dict[Literal["documentChar"], DocumentRange]
 DocumentPageLocationDict: TypeAlias = dict[Literal["documentPage"], DocumentRange]
 DocumentChunkLocationDict: TypeAlias = dict[Literal["documentChunk"], DocumentRange]
 SearchResultLocationDict: TypeAlias = dict[Literal["searchResultLocation"], SearchResultRange]
 WebLocationDict: TypeAlias = dict[Literal["web"], WebLocation]
+FileLocationDict: TypeAlias = dict[Literal["file"], FileLocation]
+ContainerLocationDict: TypeAlias = dict[Literal["container"], ContainerLocation]
 CitationLocation: TypeAlias = (
     DocumentCharLocationDict
     | DocumentPageLocationDict
     | DocumentChunkLocationDict
     | SearchResultLocationDict
     | WebLocationDict
+    | FileLocationDict
+    | ContainerLocationDict
 )
 
 
@@ -132,11 +152,16 @@ class CitedText(TypedDict, total=False):
 
 
 class Citation(TypedDict, total=False):
-    """One source that an answer cites."""
+    """One source that an answer cites. `source`: what the caller calls a search result. `encryptedIndex`: what
+    Anthropic wants back for a page of the web.
+    """
 
     location: CitationLocation
     sourceContent: list[CitedText]
+    supports: str
     title: str
+    source: str
+    encryptedIndex: str
 
 
 class CitationsContentBlock(TypedDict, total=False):
@@ -157,10 +182,11 @@ class ReasoningTextBlock(TypedDict, total=False):
 
 
 class ReasoningContentBlock(TypedDict, total=False):
-    """The model's reasoning, as text or encrypted."""
+    """The model's reasoning, as text or encrypted. `provider`: whose it is, where that is known; ours."""
 
     reasoningText: ReasoningTextBlock
     redactedContent: bytes
+    provider: str
 
 
 class GuardContentText(TypedDict):
@@ -350,17 +376,39 @@ class MessageStartEvent(TypedDict):
 
 
 class ContentBlockStartToolUse(TypedDict):
-    """The tool that a block asks for. `reasoningSignature`: ties the reasoning before it to the use."""
+    """The tool that a block asks for.
+
+    `reasoningSignature`: ties the reasoning before it to the use. `caller`: what has made the use, where that is code
+    which runs at the provider.
+    """
 
     name: str
     toolUseId: str
     reasoningSignature: NotRequired[str]
+    caller: NotRequired[Mapping[str, object]]
+
+
+class ContentBlockStartProvider(TypedDict):
+    """Ours: the provider that a block belongs to."""
+
+    provider: str
+
+
+class ContentBlockStartMedia(TypedDict):
+    """The format of a picture, sound or video, such as `png`."""
+
+    format: str
 
 
 class ContentBlockStart(TypedDict, total=False):
     """What is known of a block when it begins."""
 
     toolUse: ContentBlockStartToolUse | None
+    reasoningContent: ContentBlockStartProvider
+    providerContent: ContentBlockStartProvider
+    image: ContentBlockStartMedia
+    audio: ContentBlockStartMedia
+    video: ContentBlockStartMedia
 
 
 class ContentBlockStartEvent(TypedDict, total=False):
@@ -392,6 +440,18 @@ class ReasoningDelta(TypedDict, total=False):
     text: str | None
 
 
+class ProviderContentDelta(TypedDict):
+    """Ours: the whole of a part that only its provider can read, in the provider's own form."""
+
+    content: Mapping[str, object]
+
+
+class MediaDelta(TypedDict):
+    """Bytes of a picture, sound or video."""
+
+    source: MediaSource
+
+
 class ContentBlockDelta(TypedDict, total=False):
     """A piece of a block: one of these keys is present."""
 
@@ -399,6 +459,10 @@ class ContentBlockDelta(TypedDict, total=False):
     text: str
     toolUse: ToolUseDelta
     citation: Citation
+    providerContent: ProviderContentDelta
+    image: MediaDelta
+    audio: MediaDelta
+    video: MediaDelta
 
 
 class ContentBlockDeltaEvent(TypedDict, total=False):
@@ -438,6 +502,8 @@ class MetadataEvent(TypedDict, total=False):
     """Ours: Converse has no such field."""
     trace: GuardedTrace | None
     usage: Usage
+    otherCallsTokens: int
+    """Ours: the tokens of the usage that belong to other calls that the provider made for this answer."""
 
 
 class ExceptionEvent(TypedDict):

@@ -18,6 +18,7 @@ from typing import cast
 from repertory.core.interrupts import Interrupt, is_about_outcome
 from repertory.core.journal.pending_tools import PendingTools, Start
 from repertory.core.journal.records import Interrupted, Record, Resumed, ToolFinished, ToolStarted
+from repertory.core.message_tree.provider_parts import for_others
 from repertory.core.messages import Json, Message, read_result, repair_stored_message, tool_uses
 from repertory.errors import Invalid
 
@@ -38,7 +39,7 @@ def documented_state(pending: PendingTools) -> dict[str, Json]:
         if not is_about_outcome(one):
             answer = pending.responses.get(one.id)
             interrupts[one.id] = {"id": one.id, "name": one.name, "reason": one.reason, "response": answer}
-    held = {"assistant_message": pending.last, "completed_tool_results": list(pending.finished.values())}
+    held = {"assistant_message": for_others(pending.last), "completed_tool_results": list(pending.finished.values())}
     return {
         "interrupts": interrupts,
         "context": {},

@@ -31,6 +31,7 @@ class ToolUse(TypedDict):
     Args:
         input: Any JSON that the model produced.
         reasoningSignature: Ties the reasoning before it to the use, for services that want it back.
+        caller: What has made the use, where that is code which runs at the provider; goes back to Anthropic.
 
     Attributes:
         toolUseId: The id that the result names.
@@ -41,6 +42,7 @@ class ToolUse(TypedDict):
     name: str
     input: Json
     reasoningSignature: NotRequired[str]
+    caller: NotRequired[Mapping[str, object]]
 
 
 class ToolResult(TypedDict):
@@ -55,6 +57,18 @@ class ToolResult(TypedDict):
     toolUseId: str
     status: ToolStatus
     content: list[dict[str, object]]
+
+
+class ProviderContent(TypedDict):
+    """A part of an answer that only its provider can read, such as a search that the provider's own servers made.
+
+    Attributes:
+        provider: The provider's name: `anthropic`, `openai`, `gemini`, `bedrock`, or the name of a service.
+        content: The provider's own JSON, unchanged. It goes back to this provider, and to no other one.
+    """
+
+    provider: str
+    content: Mapping[str, object]
 
 
 class ContentBlock(TypedDict, total=False):
@@ -72,6 +86,7 @@ class ContentBlock(TypedDict, total=False):
         guardContent: What a guardrail looks at.
         citationsContent: A text with its citations.
         cachePoint: What stands before it may be cached.
+        providerContent: A part that only its provider can read.
     """
 
     text: str
@@ -85,6 +100,7 @@ class ContentBlock(TypedDict, total=False):
     guardContent: Mapping[str, object]
     citationsContent: Mapping[str, object]
     cachePoint: Mapping[str, object]
+    providerContent: ProviderContent
 
 
 class Usage(TypedDict):
@@ -209,6 +225,15 @@ def is_filler(message: Message) -> bool:
     )
 
 
+PAUSED = frozenset(("pause_turn", "compaction"))
+"""The stop reasons of an answer that its provider goes on with when it gets it back."""
+
+
+def is_paused(message: Message) -> bool:
+    """True if the message is the first part of an answer that its provider goes on with."""
+    return message.get("metadata", {}).get("custom", {}).get("stop_reason") in PAUSED
+
+
 def tool_uses(message: Message) -> Iterator[ToolUse]:
     """The tool uses in a message, in order."""
     for block in message["content"]:
@@ -320,6 +345,25 @@ _INT_BITS_MAX = 14_000
 def message_fault(value: object, place: str) -> str | None:
     """What is wrong with a message, and where; None when it may be stored and sent."""
     return shape_fault(value, place) or _content_fault(cast("Message", value), place) or _plain_fault(value, place)
+
+
+def prompt_fault(value: object, place: str) -> str | None:
+    """What is wrong with a message that a caller gives: what `message_fault` finds, blocks of no known kind, and tool
+    uses in a message of the user. None when the model may be shown it.
+    """
+    fault = message_fault(value, place)
+    if fault is not None:
+        return fault
+    message = cast("Message", value)
+    for number, block in enumerate(message["content"]):
+        if _BLOCKS.keys().isdisjoint(block):
+            kinds = ", ".join(sorted(_BLOCKS))
+            return (
+                f"{place}.content[{number}]: no content block has the key {_shown(next(iter(block)))}; one of {kinds}"
+            )
+        if "toolUse" in block and message["role"] == "user":
+            return f"{place}.content[{number}]: a tool use stands in messages of the assistant only"
+    return None
 
 
 def result_fault(value: object, place: str) -> str | None:
@@ -500,11 +544,18 @@ _BLOCKS: Mapping[str, _Form] = {
     "video": _MEDIUM,
     "audio": _MEDIUM,
     "document": _DOCUMENT,
-    "toolUse": _fields({"toolUseId": _name, "name": _name, "input": _anything}, {"reasoningSignature": _text}),
+    "toolUse": _fields(
+        {"toolUseId": _name, "name": _name, "input": _anything}, {"reasoningSignature": _text, "caller": _fields()}
+    ),
     "toolResult": _RESULT,
     "reasoningContent": _fields(
-        known={"reasoningText": _fields({"text": _text}, {"signature": _text}), "redactedContent": _data}
+        known={
+            "reasoningText": _fields({"text": _text}, {"signature": _text}),
+            "redactedContent": _data,
+            "provider": _text,
+        }
     ),
+    "providerContent": _fields({"provider": _name, "content": _fields()}),
     "cachePoint": _fields({"type": _text}, {"ttl": _text}),
     "guardContent": _fields(known={"text": _fields({"text": _text}, {"qualifiers": _every(_text)}), "image": _MEDIUM}),
     "citationsContent": _fields(
@@ -674,14 +725,41 @@ def check_message(message: object, place: str = "message") -> Message:
     return cast("Message", _checked(message, message_fault(message, place)))
 
 
+def check_prompt(messages: Iterable[object], place: str) -> list[Message]:
+    """The messages that a caller gives. Errors: `Invalid` with the place of the fault, `UnpairedTools` when the tool
+    results of one of them do not answer the tool uses of the one before.
+    """
+    found: list[Message] = []
+    for number, message in enumerate(messages):
+        checked = cast("Message", _checked(message, prompt_fault(message, f"{place}[{number}]")))
+        if found:
+            check_next(found[-1], checked)
+        found.append(checked)
+    return found
+
+
 def check_messages(messages: Iterable[object], place: str = "messages") -> list[Message]:
-    """`check_message` for each of several; `place` is followed by their numbers."""
-    return [check_message(message, f"{place}[{number}]") for number, message in enumerate(messages)]
+    """`check_message` for each of several; `place` is followed by their numbers. An answer without content becomes one
+    with an empty text.
+    """
+    return [check_message(_with_content(message), f"{place}[{number}]") for number, message in enumerate(messages)]
+
+
+def _with_content(message: object) -> object:
+    if not isinstance(message, dict):
+        return message
+    fields = cast("dict[str, object]", message)
+    empty = fields.get("role") == "assistant" and fields.get("content") == []
+    return {**fields, "content": [{"text": ""}]} if empty else fields
 
 
 def check_shape(message: object) -> Message:
-    """The same object as a `Message`, blocks unchecked. Errors: as `check_message`."""
-    return cast("Message", _checked(message, shape_fault(message, "message")))
+    """The same object as a `Message`, blocks unchecked. Errors: as `check_message`.
+
+    A message without content is an empty text: other programs store an answer so in which the model said nothing.
+    """
+    found = cast("Message", _checked(message, shape_fault(message, "message", stored=True)))
+    return found if found["content"] else {**found, "content": [{"text": ""}]}
 
 
 def repair_stored_message(message: object) -> Message:

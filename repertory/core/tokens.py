@@ -2,7 +2,8 @@
 
 Characters / 4 for text and / 2 for JSON, rounded up: the documented heuristic. Where it says nothing or is far off,
 ours: characters beyond ASCII count by their bytes, since Chinese takes about a token per character; an image counts as
-the largest that providers do not scale down; a document counts by its text or its pages. Deterministic and cheap, not
+the largest that providers do not scale down; a document counts by its text or its pages, a sound by its bytes. A part
+that only its provider can read counts as text, since most of it is a page or encrypted. Deterministic and cheap, not
 exact.
 """
 
@@ -24,6 +25,8 @@ IMAGE_TOKENS = 1_600
 PAGE_TOKENS = 2_000
 PAGE_BYTES = 25_000
 """The tokens of a document's page, shown as text and image, and its size in the file."""
+AUDIO_BYTES = 500
+"""The bytes of a compressed sound per token: 16,000 bytes and 32 tokens a second."""
 INJECTED_TOKENS = "injected_tokens"
 """A key in an answer's custom metadata: tokens injected for its call only, absent from the next request."""
 TEXT_FORMATS = frozenset(("txt", "md", "csv", "html"))
@@ -78,6 +81,8 @@ def _block_tokens(block: ContentBlock) -> int:
         return sum(_part_tokens(part) for part in block["toolResult"]["content"])
     if "reasoningContent" in block:
         return _reasoning_tokens(block["reasoningContent"])
+    if "providerContent" in block:
+        return _text_tokens(json.dumps(block["providerContent"]["content"], default=str))
     return _part_tokens(cast("Mapping[str, object]", block))
 
 
@@ -89,6 +94,8 @@ def _part_tokens(part: Mapping[str, object]) -> int:
             return _json_tokens(value)
         case {"image": _}:
             return IMAGE_TOKENS
+        case {"audio": {"source": {"bytes": bytes(data)}}}:
+            return math.ceil(len(data) / AUDIO_BYTES)
         case {"document": document}:
             return _document_tokens(cast("Mapping[str, object]", document))
         case {"guardContent": {"text": {"text": str(text)}}}:

@@ -7,7 +7,8 @@ The machine knows no clock, no task and no store, so resuming after a crash is t
     READY --Began--> MODEL                  messages to store, then the model is asked
     READY --Continued--> TOOLS              a stored message asked for tools that have no result yet
     MODEL --Answered--> TOOLS               the answer asks for tools
-    MODEL --Answered--> MODEL               something was steered in, or the model has left the caller's form empty
+    MODEL --Answered--> MODEL               something was steered in, the model has left the caller's form empty, or its
+                                            provider paused and goes on when it gets the answer back
     MODEL --Answered--> OVER                the answer is final
     MODEL --RetryModel--> MODEL | OVER      the call failed, or its answer was thrown away, and is made again
     MODEL --Overflowed--> REDUCING | OVER   the window is full; over when reductions lead nowhere
@@ -33,7 +34,16 @@ from msgspec import Struct
 
 from repertory.core.answer import LIMITED, Answer
 from repertory.core.limits import NO_LIMITS, TurnLimits
-from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse, error_result, is_filler, tool_uses
+from repertory.core.messages import (
+    PAUSED,
+    ContentBlock,
+    Message,
+    ToolResult,
+    ToolUse,
+    error_result,
+    is_filler,
+    tool_uses,
+)
 from repertory.errors import MaxTokensReachedException, ModelRefused, StructuredOutputException
 
 if TYPE_CHECKING:
@@ -274,6 +284,8 @@ class Turn(NamedTuple):
     """The number of failed attempts to give it."""
     stop: StopReason | None = None
     """The stop that was requested while tools run."""
+    paused: tuple[ContentBlock, ...] = ()
+    """The parts of the answer that came before its provider paused, and are stored already."""
 
     @property
     def limit_reached(self) -> str | None:
@@ -308,6 +320,11 @@ def _answered(turn: Turn, event: Answered) -> Step:
     uses = tuple(tool_uses(message))
     if answer.stop_reason in LIMITED or answer.stop_reason in REFUSED:
         return _cut_off(turn, answer, uses)
+    if answer.stop_reason in PAUSED and not uses and _has_content(message):
+        turn = turn._replace(paused=(*turn.paused, *message["content"]))
+        if turn.stop is not None:
+            return _stop(turn, turn.stop, AppendMessage(message))
+        return _next_step(turn, AppendMessage(message))  # What was steered in waits: it would end the pause.
     if uses:
         run = RunTools(uses=uses, known={}, invalid=answer.invalid_inputs)
         return turn._replace(phase=TurnPhase.TOOLS), (AppendMessage(message), run)
@@ -317,6 +334,11 @@ def _answered(turn: Turn, event: Answered) -> Step:
     if turn.wants_output and event.filled_output is None:
         return _ask_for_output(turn, message)
     return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FinishTurn(answer.stop_reason, message))
+
+
+def _has_content(message: Message) -> bool:
+    """False for an empty answer: a provider that pauses with nothing would pause for ever."""
+    return any(block.get("text") != "" for block in message["content"])
 
 
 def _counted(turn: Turn, answer: Answer) -> Turn:
@@ -404,7 +426,7 @@ def _reduced(turn: Turn, event: Reduced) -> Step:
 def _tools_ended(turn: Turn, event: ToolsEnded) -> Step:
     blocks: list[ContentBlock] = [{"toolResult": result} for result in event.results]
     message: Message = {"role": "user", "content": [*blocks, *turn.steering]}
-    turn = turn._replace(steering=())
+    turn = turn._replace(steering=(), paused=())
     if event.failed is not None:
         return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), FailTurn(event.failed))
     stop = event.stopped or turn.stop

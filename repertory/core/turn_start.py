@@ -36,11 +36,12 @@ from repertory.core.messages import (
     Message,
     ToolResult,
     ToolUse,
-    check_message,
-    check_messages,
+    check_prompt,
     copy_message,
     error_result,
     is_filler,
+    is_paused,
+    prompt_fault,
     tool_uses,
 )
 from repertory.core.state import json_copy
@@ -127,6 +128,8 @@ def _tools(pending: PendingTools, uses: tuple[ToolUse, ...], now: float, *, drop
 
 def _began(last: Message | None, messages: tuple[Message, ...]) -> Began:
     if last is None or last["role"] == "assistant":
+        if not messages and last is not None and is_paused(last):
+            return Began(messages=())
         if not messages:
             raise Invalid("there is no unanswered message to go on from; pass a prompt")
         return Began(messages=messages)
@@ -308,11 +311,14 @@ def read_prompt(prompt: object, bytes_max: int = PROMPT_BYTES) -> UserMessages |
     if all("interruptResponse" in block for block in blocks):
         return InterruptResponses(responses=_answers(blocks))
     if all("role" in block for block in blocks):
-        return UserMessages(messages=tuple(map(copy_message, check_messages(blocks))))
+        return UserMessages(messages=tuple(map(copy_message, check_prompt(blocks, "messages"))))
     if any("role" in block or "interruptResponse" in block for block in blocks):
         raise Invalid("a prompt list holds content blocks, or messages, or interrupt responses, not a mixture")
-    content = cast("list[ContentBlock]", blocks)
-    return UserMessages(messages=(copy_message(check_message({"role": "user", "content": content}, "prompt")),))
+    message = {"role": "user", "content": blocks}
+    fault = prompt_fault(message, "prompt")
+    if fault is not None:
+        raise Invalid(fault)
+    return UserMessages(messages=(copy_message(cast("Message", message)),))
 
 
 def _answers(blocks: Sequence[dict[str, object]]) -> dict[str, Json]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from repertory.core.answer import Answer, Assembler, text_delta
+from repertory.core.messages import tool_uses
 from repertory.errors import ModelFailed, ModelStreamBroken
 
 START = {"messageStart": {"role": "assistant"}}
@@ -202,7 +203,6 @@ MALFORMED: list[tuple[str, list[object]]] = [
     ("contentBlockStart", [{"contentBlockStart": {"start": {"toolUse": {"toolUseId": "", "name": "add"}}}}]),
     ("contentBlockStart", [{"contentBlockStart": {"start": {}, "contentBlockIndex": "0"}}]),
     ("contentBlockStart", [TOOL_START, TOOL_START]),
-    ("contentBlockStart", [TOOL_START, END_BLOCK, TOOL_START]),
     ("contentBlockStart", [stop(), TOOL_START]),
     ("contentBlockDelta", [{"contentBlockDelta": None}]),
     ("contentBlockDelta", [{"contentBlockDelta": {}}]),
@@ -242,3 +242,55 @@ def test_text_delta_is_what_the_user_sees() -> None:
     assert text_delta(text("a")) == "a"
     others: list[dict[str, Any]] = [START, tool_input("{}"), delta(reasoningContent={"text": "a"}), {}]
     assert [text_delta(event) for event in [*others, {"contentBlockDelta": 1}, text(1)]] == [None] * 6  # type: ignore[arg-type]
+
+
+def test_a_part_that_only_its_provider_can_read_is_kept_as_it_came_and_in_its_place() -> None:
+    search = {"type": "server_tool_use", "id": "srv1", "name": "web_search", "input": {"query": "rain"}}
+    start = {"contentBlockStart": {"start": {"providerContent": {"provider": "anthropic"}}}}
+    answer = assembled(
+        START,
+        at(0, text("Let me look.")),
+        at(1, start),
+        at(2, text("It rains.")),
+        at(1, delta(providerContent={"content": search})),
+        at(1, END_BLOCK),
+        stop(),
+    )
+    assert answer.message["content"] == [
+        {"text": "Let me look."},
+        {"providerContent": {"provider": "anthropic", "content": search}},
+        {"text": "It rains."},
+    ]
+
+
+def test_a_part_that_was_begun_and_never_came_is_none() -> None:
+    start = {"contentBlockStart": {"start": {"providerContent": {"provider": "openai"}}}}
+    assert assembled(at(0, start), at(0, END_BLOCK), at(1, text("Hi")), stop()).message["content"] == [{"text": "Hi"}]
+
+
+def test_reasoning_says_whose_it_is() -> None:
+    start = {"contentBlockStart": {"start": {"reasoningContent": {"provider": "gemini"}}}}
+    pieces = [delta(reasoningContent={"text": "Hm."}), delta(reasoningContent={"signature": "c2ln"})]
+    (block,) = assembled(start, *pieces, END_BLOCK, stop()).message["content"]
+    assert block == {"reasoningContent": {"reasoningText": {"text": "Hm.", "signature": "c2ln"}, "provider": "gemini"}}
+
+
+@pytest.mark.parametrize("kind", ["image", "audio", "video"])
+def test_the_bytes_of_a_medium_arrive_in_pieces(kind: str) -> None:
+    start = {"contentBlockStart": {"start": {kind: {"format": "x"}}}}
+    pieces = [delta(**{kind: {"source": {"bytes": piece}}}) for piece in (b"ab", b"c")]
+    (block,) = assembled(start, *pieces, END_BLOCK, stop()).message["content"]
+    assert block == {kind: {"format": "x", "source": {"bytes": b"abc"}}}
+
+
+def test_a_tool_use_id_that_an_answer_repeats_becomes_another_one() -> None:
+    """Results name ids, so two uses need two of them."""
+    answer = assembled(TOOL_START, END_BLOCK, TOOL_START, END_BLOCK, TOOL_START, END_BLOCK, stop("tool_use"))
+    assert [use["toolUseId"] for use in tool_uses(answer.message)] == ["t1", "t1-2", "t1-3"]
+
+
+def test_tokens_of_other_calls_are_told_beside_the_usage() -> None:
+    usage = {"inputTokens": 100, "outputTokens": 20, "totalTokens": 120}
+    answer = assembled(text("Hi"), stop(), {"metadata": {"usage": usage, "otherCallsTokens": 90}})
+    assert answer.usage["totalTokens"] == 120
+    assert answer.other_calls_tokens == 90

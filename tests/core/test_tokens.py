@@ -33,6 +33,8 @@ def document(kind: str, **source: Any) -> ContentBlock:
         ({"reasoningContent": {"reasoningText": {"text": "a" * 8}}}, 2),
         ({"guardContent": {"text": {"text": "a" * 8}}}, 2),
         (IMAGE, IMAGE_TOKENS),
+        ({"audio": {"format": "mp3", "source": {"bytes": bytes(1_001)}}}, 3),
+        ({"providerContent": {"provider": "p", "content": {"type": "compaction", "data": b"ab"}}}, 10),
         (document("txt", bytes=b"a" * 4_000), 1_000),
         (document("txt", text="a" * 400), 100),
         (document("pdf", bytes=b"%PDF"), PAGE_TOKENS),

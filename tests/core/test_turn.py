@@ -133,6 +133,30 @@ def test_what_was_steered_in_during_the_last_step_makes_another_one() -> None:
     assert turn.steering == ()
 
 
+@pytest.mark.parametrize("reason", ["pause_turn", "compaction"])
+def test_an_answer_whose_provider_pauses_is_stored_and_the_model_is_asked_again(reason: str) -> None:
+    turn, _ = step(Turn(), Began(messages=(PROMPT,)))
+    turn, _ = step(turn, Steered(({"text": "and in French"},)))
+    first = answer({"text": "I look. "}, stop_reason=reason)
+    turn, commands = step(turn, Answered(first))
+    assert commands == (AppendMessage(first.message), CallModel())
+    assert turn.steering  # It would end the pause.
+    turn, commands = step(turn, Answered(answer({"text": "It rains."})))
+    assert [type(command) for command in commands] == [AppendMessage, AppendMessage, CallModel]
+
+
+def test_a_pause_ends_at_a_limit_and_when_the_turn_is_to_stop() -> None:
+    paused = Answered(answer({"text": "I look. "}, stop_reason="pause_turn"))
+    turn, _ = step(Turn(limits=TurnLimits(steps=1)), Began(messages=(PROMPT,)))
+    _, commands = step(turn, paused)
+    assert commands[-1] == FinishTurn("limit_turns", None)
+    turn, _ = step(Turn(), Began(messages=(PROMPT,)))
+    turn, _ = step(turn, StopAsked(CANCELLED))
+    turn, commands = step(turn, paused)
+    assert commands[-1] == FinishTurn("cancelled", None)
+    assert turn.phase is TurnPhase.OVER
+
+
 END = ToolsEnded(results=())
 EVENTS: list[MachineEvent] = [
     Began(messages=(PROMPT,)),
@@ -140,6 +164,7 @@ EVENTS: list[MachineEvent] = [
     Answered(answer({"text": "x"})),
     Answered(answer({"text": "x"}, use("a"), stop_reason="tool_use")),
     Answered(answer({"text": "x"}, stop_reason="max_tokens")),
+    Answered(answer({"text": "x"}, stop_reason="pause_turn")),
     Overflowed(OVERFLOW),
     Reduced(Size(1, 1)),
     END,

@@ -136,6 +136,9 @@ def main() -> None:
                 instead = {"role": "assistant", "content": [{"text": command["text"]}]}
                 agent._session_manager.redact_latest_message(instead, agent)
                 answer = {}
+            elif command["do"] == "format":
+                agent, _ = agents["it"]
+                answer = _formatted(agent.messages, command["packages"])
             elif command["do"] == "snapshot":
                 agent, _ = agents["it"]
                 answer = {"id": asyncio.run(agent._session_manager.save_snapshot(agent, is_latest=False))}
@@ -148,6 +151,26 @@ def main() -> None:
         except Exception as error:  # noqa: BLE001 - whatever the package raises is the answer
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer, default=_as_text), flush=True)
+
+
+def _formatted(messages: Any, packages: str) -> dict[str, Any]:
+    """The messages as the package's models send them. `packages`: a folder with the providers' packages, which the
+    models import.
+    """
+    if packages not in sys.path:
+        sys.path.append(packages)
+    from strands.models.anthropic import AnthropicModel
+    from strands.models.bedrock import BedrockModel
+    from strands.models.openai import OpenAIModel
+
+    anthropic = AnthropicModel.__new__(AnthropicModel)
+    anthropic.config = {"model_id": "claude", "max_tokens": 1}
+    os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
+    return {
+        "bedrock": BedrockModel(model_id="us.anthropic.claude-sonnet-4-6")._format_bedrock_messages(messages),
+        "anthropic": anthropic._format_request_messages(messages),
+        "openai": OpenAIModel.format_request_messages(messages),
+    }
 
 
 def _snapshot_session(command: dict[str, Any]) -> Any:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.codec import dump
-from repertory.core.messages import Message, ToolResult, ToolUse, tool_uses
+from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse, texts_in, tool_uses
 from repertory.core.orchestration.results import NodeResult
 from repertory.core.plural import counted
+from repertory.core.provider_content import kind_of, text_for_others
 
 if TYPE_CHECKING:
     from repertory.app.operations.doctor import DoctorReport
@@ -344,7 +345,7 @@ def transcript_lines(title: str, messages: Sequence[Message]) -> Iterator[str]:
     """A conversation as a Markdown document. Tools and their results are quoted on one line each."""
     yield f"# {harmless(title)}"
     for message in messages:
-        said = [block["text"] for block in message["content"] if "text" in block]
+        said = next(texts_in(message), None) is not None
         if said or message["role"] == "assistant":
             yield ""
             yield f"## {'You' if message['role'] == 'user' else 'Agent'}"
@@ -356,8 +357,10 @@ def transcript_lines(title: str, messages: Sequence[Message]) -> Iterator[str]:
                 yield f"> -> `{tool_use_line(block['toolUse']).replace('`', chr(39))}`"
             elif "toolResult" in block:
                 yield f"> <- `{tool_result_line(block['toolResult']).replace('`', chr(39))}`"
+            elif "citationsContent" in block:
+                yield from _cited_lines(block)
             else:
-                yield f"> ({', '.join(block)})"
+                yield f"> {_other_line(block).replace('`', chr(39))}"
 
 
 def message_lines(message: Message) -> Iterator[str]:
@@ -369,8 +372,22 @@ def message_lines(message: Message) -> Iterator[str]:
             yield f"-> {tool_use_line(block['toolUse'])}"
         elif "toolResult" in block:
             yield f"<- {tool_result_line(block['toolResult'])}"
+        elif "citationsContent" in block:
+            yield from _cited_lines(block)
         else:
-            yield f"({', '.join(block)})"
+            yield _other_line(block)
+
+
+def _cited_lines(block: ContentBlock) -> Iterator[str]:
+    yield from harmless("".join(texts_in({"role": "assistant", "content": [block]}))).splitlines()
+
+
+def _other_line(block: ContentBlock) -> str:
+    """The kind of a block; of a part that only its provider can read, the words for others, or its name."""
+    if "providerContent" not in block:
+        return f"({', '.join(block)})"
+    part = block["providerContent"]
+    return shortened(text_for_others(part["content"]) or f"({part['provider']}: {kind_of(part['content'])})")
 
 
 def _part_text(part: dict[str, object]) -> str:

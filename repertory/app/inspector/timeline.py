@@ -36,6 +36,7 @@ from repertory.core.journal.whole_journal import position_named
 from repertory.core.messages import text_of, tool_results, tool_uses
 from repertory.core.orchestration.run import notice_of
 from repertory.core.pictures.runs import NodeProgress, PicturedEdge, PicturedNode, PicturedRun
+from repertory.core.provider_content import kind_of
 from repertory.errors import Corrupt
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class ToolCard:
 class BlockShown:
     """One content block of a message."""
 
-    kind: Literal["text", "reasoning", "tool", "result", "other"]
+    kind: Literal["text", "reasoning", "tool", "result", "provider", "other"]
     html: Markup = _NOTHING
     tool: ToolCard | None = None
     label: str = ""
@@ -320,6 +321,15 @@ def _block(block: ContentBlock, facts: _ToolFacts, *, content: bool) -> Iterator
         pieces = cast("Sequence[Mapping[str, object]]", block["citationsContent"].get("content", ()))
         text = "".join(str(each.get("text", "")) for each in pieces)
         yield BlockShown(kind="text", html=rich_text(text) if content else HIDDEN)
+    elif "providerContent" in block:
+        part = block["providerContent"]
+        label = f"{part['provider']}: {kind_of(part['content'])}"
+        text = json_text(part["content"]) if content else ""
+        yield BlockShown(
+            kind="provider",
+            label=first_words(label, 80),
+            html=Markup("<pre>{}</pre>").format(text) if text else HIDDEN,
+        )
     else:
         yield BlockShown(kind="other", label=", ".join(map(str, block)))
 

@@ -18,6 +18,8 @@ from pydantic import BaseModel, Field
 from repertory.actors.hooks.events import AfterInvocationEvent, BeforeInvocationEvent, BeforeModelCallEvent
 from repertory.app.agent.plugins import Plugin
 from repertory.core.interrupts import InterruptException
+from repertory.core.messages import texts_in
+from repertory.core.provider_content import text_for_others
 from repertory.errors import Invalid
 from repertory.logs import WARNING, note
 
@@ -300,7 +302,10 @@ def _told_block(block: ContentBlock) -> str | None:
         told = [part for part in parts if "text" in part or "json" in part]
         texts = [part["text"] if "text" in part else json.dumps(part["json"]) for part in told]
         return f"[tool-result: {block['toolResult'].get('status', 'unknown')}] {_cut(' '.join(texts))}"
-    return None
+    if "providerContent" in block:
+        text = text_for_others(block["providerContent"]["content"])
+        return None if text is None else _cut(text)
+    return "\n".join(texts_in({"role": "assistant", "content": [block]})) or None
 
 
 def _cut(text: str) -> str:

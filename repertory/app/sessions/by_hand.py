@@ -25,6 +25,7 @@ from repertory.backends.ports import Condition, Create, Overwrite
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id, whereabouts
 from repertory.core.message_tree.json_files import read, to_file
+from repertory.core.message_tree.provider_parts import for_others, manager_as_ours
 from repertory.core.messages import error_result, repair, tool_uses
 from repertory.core.orchestration.journals import journal_name
 from repertory.core.snapshots.document import enveloped
@@ -158,7 +159,7 @@ class SessionByHand(HookedSessionManager[Any]):
         last = self._last(agent)
         if last is None:
             raise StoreNotFound("there is no message to redact", agent=agent.agent_id)
-        last.redact_message = redact_message
+        last.redact_message = cast("dict[str, Any]", for_others(redact_message))
         self.records.update_message(self.session_id, agent.agent_id, last)
 
     def sync_agent(self, agent: Any, **kwargs: Any) -> None:
@@ -219,7 +220,7 @@ class SessionByHand(HookedSessionManager[Any]):
         offset = 0
         manager = getattr(agent, "conversation_manager", None)
         if manager is not None and stored.conversation_manager_state:
-            first = list(manager.restore_from_session(stored.conversation_manager_state) or ())
+            first = list(manager.restore_from_session(manager_as_ours(stored.conversation_manager_state)) or ())
             offset = manager.removed_message_count
         listed = self.records.list_messages(self.session_id, agent.agent_id, offset=offset)
         found = repair([*first, *(cast("Any", each.to_message()) for each in cast("list[SessionMessage]", listed))])

@@ -7,9 +7,14 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from repertory.core.message_tree.json_files import decoded, encoded
+from repertory.core.message_tree.provider_parts import (
+    as_ours_if_message,
+    for_others,
+    manager_for_others,
+)
 from repertory.core.snapshots.document import enveloped
 from repertory.core.snapshots.location import AGENT_SCOPE
 from repertory.errors import Invalid
@@ -118,7 +123,8 @@ class SessionAgent(_StoredRecord):
         if agent.agent_id is None:
             raise Invalid("agent_id needs to be defined")
         manager = getattr(agent, "conversation_manager", None)
-        return cls(agent.agent_id, agent.state.get(), {} if manager is None else manager.get_state())
+        kept = {} if manager is None else cast("dict[str, Any]", manager_for_others(manager.get_state()))
+        return cls(agent.agent_id, agent.state.get(), kept)
 
 
 @dataclass
@@ -141,7 +147,8 @@ class SessionMessage(_StoredRecord):
 
     def to_message(self) -> dict[str, Any]:
         """The message to show."""
-        return self.message if self.redact_message is None else self.redact_message
+        shown = self.message if self.redact_message is None else self.redact_message
+        return cast("dict[str, Any]", as_ours_if_message(shown))
 
     @classmethod
     def from_message(cls, message: Any, index: int) -> SessionMessage:
@@ -151,7 +158,7 @@ class SessionMessage(_StoredRecord):
             message: The message.
             index: Its number, from 0.
         """
-        return cls(message, index)
+        return cls(cast("dict[str, Any]", for_others(message)), index)
 
 
 @dataclass

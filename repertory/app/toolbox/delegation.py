@@ -7,7 +7,7 @@ no say, `ChosenFrom` lets it choose, `Open` lets it write. An `AgentRole` is a c
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
@@ -19,6 +19,7 @@ from repertory.backends.tools.function_tool import FunctionTool, ToolDeclaration
 from repertory.core.interrupts import agent_prefix
 from repertory.core.messages import copy_message, text_of, tool_results
 from repertory.core.orchestration.results import Status
+from repertory.core.provider_content import text_for_others
 from repertory.errors import Failed, Invalid
 
 if TYPE_CHECKING:
@@ -431,12 +432,16 @@ def _axes(
 
 
 def _shown(messages: Sequence[Message], last: int | None) -> list[Message]:
-    """Copies of the messages without thoughts and without tools that still run. The latest `last`, and as many more as
-    it takes to begin with a user's words.
+    """Copies of the messages without thoughts and without tools that still run, and with words in the place of parts
+    that only their provider can read, which may need the thoughts. The latest `last`, and as many more as it takes to
+    begin with a user's words.
     """
     answered = {result["toolUseId"] for message in messages for result in tool_results(message)}
     found = _joined(
-        {"role": message["role"], "content": [block for block in message["content"] if _is_over(block, answered)]}
+        {
+            "role": message["role"],
+            "content": [over for block in message["content"] for over in _over(block, answered)],
+        }
         for message in map(copy_message, messages)
     )
     start = max(0, len(found) - last) if last is not None else 0
@@ -456,8 +461,13 @@ def _joined(messages: Iterable[Message]) -> list[Message]:
     return found
 
 
-def _is_over(block: ContentBlock, answered: Collection[str]) -> bool:
-    return "reasoningContent" not in block and ("toolUse" not in block or block["toolUse"]["toolUseId"] in answered)
+def _over(block: ContentBlock, answered: Collection[str]) -> Iterator[ContentBlock]:
+    if "providerContent" in block:
+        text = text_for_others(block["providerContent"]["content"])
+        if text is not None:
+            yield {"text": text}
+    elif "reasoningContent" not in block and ("toolUse" not in block or block["toolUse"]["toolUseId"] in answered):
+        yield block
 
 
 def _told(messages: Sequence[Message]) -> str:

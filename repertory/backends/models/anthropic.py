@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
+from repertory.backends.models.anthropic_answers import PROVIDER, MessagesReader
+from repertory.backends.models.anthropic_citations import sent_citations
 from repertory.backends.models.caching import CacheConfig, CacheToolsConfig, with_cache_points
 from repertory.backends.models.content import (
     BLANK_TEXT,
@@ -18,13 +19,16 @@ from repertory.backends.models.content import (
     mentions_tools,
     text_in,
 )
-from repertory.backends.models.provider import BaseModelConfig, ModelCall, metadata_event
+from repertory.backends.models.fitting import ServiceRules
+from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call
 from repertory.backends.models.sdk import ClientSettings, ModelService, SDKModel, as_plain, ask, with_params
-from repertory.core.answer import count_field, filled, is_mapping, malformed, mapping_field
-from repertory.errors import ModelStreamBroken
+from repertory.core.answer import count_field, is_mapping, mapping_field
+from repertory.core.messages import is_one_text
+from repertory.core.provider_content import container_of, use_of
+from repertory.errors import ModelFailed
 
 if TYPE_CHECKING:
-    from repertory.core.converse import ContentBlockDelta, ContentBlockStart, StreamEvent
+    from repertory.core.converse import StreamEvent
     from repertory.core.messages import Message
 
 DEFAULT_MODEL_ID = "claude-sonnet-4-6"
@@ -119,8 +123,25 @@ class AnthropicModel(SDKModel):
         settings = ClientSettings(client, dict(client_args or {}), connect_timeout_s, read_timeout_s)
         super().__init__(start, config, settings)
 
+    def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
+        return ANTHROPIC_RULES
+
     def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
         return self._ask(messages_arguments(call), MessagesReader())
+
+    def _milder(self, arguments: Mapping[str, Any], error: ModelFailed) -> Mapping[str, Any] | None:
+        """The request without what the service has lost, or reads no longer: the container of an earlier answer, or the
+        places of sources. Otherwise no later prompt of the conversation would be answered.
+        """
+        words = str(error).lower()
+        body: Mapping[str, Any] = arguments.get("extra_body") or {}
+        own: Mapping[str, Any] = self._config.get("params") or {}
+        if "container" in words and "container" in body and "container" not in own:
+            return {**arguments, "extra_body": {name: body[name] for name in body if name != "container"}}
+        if "citation" in words and "messages." in words:
+            messages = without_citations(arguments["messages"])
+            return None if messages == arguments["messages"] else {**arguments, "messages": messages}
+        return None
 
     def _counting(self, call: ModelCall) -> Callable[[], Awaitable[int]]:
         arguments = counting_arguments(call)
@@ -138,13 +159,25 @@ class AnthropicModel(SDKModel):
 # Builds requests to the Messages API: settings and a conversation as arguments of the SDK's call.
 #
 # Pure. Our own fields (`metadata`, `tracking_id`) are never sent. Parts of a sound history that the service would
-# refuse (blank text, reasoning without its signature, tool blocks without a tool list, tool results after text) are
-# changed so that it accepts them.
+# refuse (blank text, tool blocks without a tool list, tool results after text, thinking that a turn did not begin with)
+# are changed so that it accepts them.
 #
-# Source: the Messages API, `POST /v1/messages`.
+# Source: the Messages API, `POST /v1/messages`; extended thinking, programmatic tool calling, code execution.
 
 _SERVICE = "Anthropic"
-_UNCACHEABLE = frozenset(("thinking", "redacted_thinking"))
+ANTHROPIC_RULES = ServiceRules(
+    service=_SERVICE,
+    provider=PROVIDER,
+    tool_name_max=128,
+    use_id_max=256,
+    reasoning="signed",
+    merges_roles=False,
+    counts_messages=True,
+    error_text_only=True,
+    blocks=frozenset(("searchResult",)),
+)
+_CACHEABLE = frozenset(("text", "image", "document", "search_result", "tool_use", "tool_result"))
+_THOUGHTS = frozenset(("thinking", "redacted_thinking"))
 _PLACEHOLDER_TOOL: dict[str, Any] = {
     "name": "noop",
     "description": "Does nothing. Never call it.",
@@ -155,26 +188,88 @@ _PLACEHOLDER_TOOL: dict[str, Any] = {
 def messages_arguments(call: ModelCall) -> dict[str, Any]:
     """The arguments of one call. Errors: `Invalid` for a block that the service cannot take."""
     config: AnthropicConfig = call.config
+    call = fitted_call(call, ANTHROPIC_RULES)
     arguments = _conversation(call)
     arguments["max_tokens"] = config.get("max_tokens")
+    params = dict(config.get("params") or {})
     if call.tool_choice and call.tool_specs:
-        arguments["tool_choice"] = _tool_choice(call.tool_choice)
+        forced = "auto" not in call.tool_choice and _thinks(params)
+        arguments["tool_choice"] = {"type": "auto"} if forced else _tool_choice(call.tool_choice)
     if config.get("streaming") is not False:
         arguments["stream"] = True
-    return with_params(arguments, config.get("params"))
+    if _thinks(params, "enabled") and _began_without_thinking(arguments["messages"]):
+        body: Mapping[str, Any] = params.get("extra_body") or {}
+        params |= {"thinking": None, "extra_body": {name: body[name] for name in body if name != "thinking"}}
+    if (container := _container_in_use(call)) is not None:
+        own = params.get("container")
+        if own is None:
+            params["container"] = container
+        elif is_mapping(own) and "id" not in own:
+            params["container"] = {"id": container, **own}
+    return with_params(arguments, params)
 
 
 def counting_arguments(call: ModelCall) -> dict[str, Any]:
     """The arguments of a call that counts the tokens of such a request."""
-    arguments = _conversation(call)
+    arguments = _conversation(fitted_call(call, ANTHROPIC_RULES))
     params: Mapping[str, Any] = call.config.get("params") or {}
-    thinking = params.get("thinking")
-    return arguments | ({"thinking": thinking} if thinking else {})
+    return arguments | {name: params[name] for name in ("thinking", "extra_headers") if params.get(name)}
+
+
+def _thinks(params: Mapping[str, Any], *kinds: str) -> bool:
+    """True if the model thinks before it answers, in one of these ways."""
+    body: Mapping[str, object] = params.get("extra_body") or {}
+    thinking: object = params.get("thinking") or body.get("thinking")
+    return is_mapping(thinking) and thinking.get("type") in (kinds or ("enabled", "adaptive"))
+
+
+def _began_without_thinking(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """True if a turn goes on whose first answer has no thinking in front, as the answer of another model. The service
+    refuses such a turn while thinking is enabled.
+    """
+    began = len(messages)
+    while began and (messages[began - 1]["role"] == "assistant" or _has_results_alone(messages[began - 1])):
+        began -= 1
+    if began == len(messages):
+        return False
+    kinds = [block["type"] for block in messages[began]["content"] if block["type"] != "compaction"]
+    return not kinds or kinds[0] not in _THOUGHTS
+
+
+def _has_results_alone(message: Mapping[str, Any]) -> bool:
+    return all(block["type"] == "tool_result" for block in message["content"])
+
+
+def _container_in_use(call: ModelCall) -> str | None:
+    """The container of the latest answer that has one: its files are there."""
+    for message in reversed(call.messages):
+        for block in message["content"]:
+            own = block.get("providerContent")
+            if own is not None and own["provider"] == PROVIDER and (container := container_of(own["content"])):
+                return container
+    return None
+
+
+def without_citations(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with the texts of answers alone."""
+    return [
+        {**message, "content": [_uncited(block) for block in message["content"]]}
+        if message["role"] == "assistant"
+        else dict(message)
+        for message in messages
+    ]
+
+
+def _uncited(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"type": "text", "text": block["text"]} if block["type"] == "text" and "citations" in block else block
 
 
 def _conversation(call: ModelCall) -> dict[str, Any]:
     call = with_cache_points(call, claude=True, converse=False)
-    messages = [_message(message) for message in call.messages]
+    ran: set[str] = set()
+    messages = [_message(message, ran) for message in call.messages]
+    if messages and messages[-1]["role"] == "assistant":
+        _end_without_space(messages[-1]["content"])
     sent: dict[str, Any] = {"model": call.config.get("model_id"), "messages": messages}
     if system := _system(call):
         sent["system"] = system
@@ -183,40 +278,78 @@ def _conversation(call: ModelCall) -> dict[str, Any]:
     return sent
 
 
-def _message(message: Message) -> dict[str, Any]:
-    blocks = _marked(message["content"])
+def _end_without_space(content: list[dict[str, Any]]) -> None:
+    """The service refuses a last answer, which it goes on with, if its text ends in white space."""
+    if content[-1]["type"] == "text":
+        content[-1]["text"] = content[-1]["text"].rstrip() or BLANK_TEXT
+
+
+def _message(message: Message, ran: set[str]) -> dict[str, Any]:
+    """`ran`: the ids of the tool uses of the service itself up to here."""
+    plain = message["content"][0].get("text", "") if is_one_text(message["content"]) else ""
+    if plain.strip():
+        return {"role": message["role"], "content": [{"type": "text", "text": plain}]}
+    blocks = _marked(message["content"], ran, answer=message["role"] == "assistant")
     results = [block for block in blocks if block["type"] == "tool_result"]
     others = [block for block in blocks if block["type"] != "tool_result"]
     return {"role": message["role"], "content": [*results, *others] or [{"type": "text", "text": BLANK_TEXT}]}
 
 
-def _marked(content: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The blocks in the service's form. A cache point marks the block before it."""
+def _marked(content: Sequence[Mapping[str, Any]], ran: set[str], *, answer: bool = False) -> list[dict[str, Any]]:
+    """The blocks in the service's form. A cache point marks the block before it; blank text in an answer, which the
+    service refuses alone, joins its neighbour: it may stand between two texts with citations.
+    """
     sent: list[dict[str, Any]] = []
+    own: set[int] = set()
+    space = ""
     for block in content:
         if "cachePoint" in block:
-            markable = [position for position, made in enumerate(sent) if made["type"] not in _UNCACHEABLE]
+            markable = [at for at, made in enumerate(sent) if made["type"] in _CACHEABLE and at not in own]
             if markable:
                 sent[markable[-1]] |= _cache_control(block["cachePoint"])
+        elif "providerContent" in block:
+            native = block["providerContent"]["content"]
+            if container_of(native) is not None:
+                continue
+            if (use_id := use_of(native)) is not None:
+                ran.add(use_id)
+            own.add(len(sent))
+            sent.append(dict(native))
+        elif answer and (text := text_in(block)) is not None and not text.strip():
+            if sent and sent[-1]["type"] == "text" and len(sent) - 1 not in own:
+                sent[-1]["text"] += text
+            else:
+                space = text
+            continue
         else:
-            sent += _block(block)
+            made = _block(block, ran, answer=answer)
+            if space and made and made[0]["type"] == "text":
+                made[0]["text"] = space + made[0]["text"]
+            sent += made
+        space = ""
     return sent
 
 
-def _block(block: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _block(block: Mapping[str, Any], ran: set[str], *, answer: bool) -> list[dict[str, Any]]:
     """The block in the service's form; none for blocks that the service would refuse and that can be left out."""
     if "toolUse" in block:
         use = block["toolUse"]
-        return [{"type": "tool_use", "id": use["toolUseId"], "name": use["name"], "input": input_of(use)}]
+        caller = use.get("caller")
+        called = {"caller": caller} if is_mapping(caller) and caller.get("tool_id") in ran else {}
+        return [{"type": "tool_use", "id": use["toolUseId"], "name": use["name"], "input": input_of(use), **called}]
     if "toolResult" in block:
         return [_tool_result(block["toolResult"])]
     if "reasoningContent" in block:
         return _thinking(block["reasoningContent"])
-    return _shown(block)
+    shown = _shown(block)
+    if answer and shown and "citationsContent" in block:
+        citations = sent_citations(block["citationsContent"].get("citations", ()))
+        return [shown[0] | ({"citations": citations} if citations else {})]
+    return shown
 
 
 def _shown(block: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Text, an image or a document: the blocks allowed in messages and in tool results."""
+    """Text, an image, a document or a search result: the blocks allowed in messages and in tool results."""
     text = text_in(block)
     if text is not None:
         return [{"type": "text", "text": text}] if text.strip() else []
@@ -225,7 +358,18 @@ def _shown(block: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [{"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": image.data}}]
     if "document" in block:
         return [_document(block)]
+    if "searchResult" in block:
+        return [_search_result(block["searchResult"])]
+    if "providerContent" in block:
+        return [dict(block["providerContent"]["content"])]
     raise cannot_take(block_kind(block), _SERVICE, "it has no such blocks", sorted(block))
+
+
+def _search_result(result: Mapping[str, Any]) -> dict[str, Any]:
+    content = [{"type": "text", "text": part["text"]} for part in result.get("content", ()) if part.get("text")]
+    citations = {"citations": result["citations"]} if result.get("citations") else {}
+    fields = {"source": result.get("source", ""), "title": result.get("title", ""), "content": content}
+    return {"type": "search_result", **fields, **citations}
 
 
 def _document(block: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,7 +409,7 @@ def redacted_text(data: bytes) -> str:
 def _system(call: ModelCall) -> str | list[dict[str, Any]] | None:
     if call.system_prompt_content is None:
         return call.system_text or None
-    return _marked(call.system_blocks) or None
+    return _marked(call.system_blocks, set()) or None
 
 
 def _tools(call: ModelCall) -> list[dict[str, Any]]:
@@ -297,182 +441,3 @@ def _tool_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
 def _cache_control(point: Mapping[str, Any]) -> dict[str, Any]:
     lifetime = {"ttl": point["ttl"]} if point.get("ttl") else {}
     return {"cache_control": {"type": "ephemeral", **lifetime}}
-
-
-# One answer of the Messages API as events of ours.
-#
-# A whole answer is read like the stream that would have carried it. Unknown kinds of blocks (tools that the service
-# runs itself) are skipped.
-#
-# Source: the Messages API, streaming and stop reasons.
-
-STOP_REASONS = {"refusal": "content_filtered"}
-"""Stop reasons that Converse spells differently; the rest are the same, or passed on."""
-_COUNTS = {
-    "input_tokens": "inputTokens",
-    "output_tokens": "outputTokens",
-    "cache_read_input_tokens": "cacheReadInputTokens",
-    "cache_creation_input_tokens": "cacheWriteInputTokens",
-}
-_LOCATIONS = {
-    "char_location": ("documentChar", "start_char_index", "end_char_index"),
-    "page_location": ("documentPage", "start_page_number", "end_page_number"),
-    "content_block_location": ("documentChunk", "start_block_index", "end_block_index"),
-}
-
-
-class MessagesReader:
-    """Reads one answer. Errors: `ModelFailed` for nonsense, `ModelStreamBroken` when the end never came."""
-
-    __slots__ = ("_ended", "_inputs", "_names", "_open", "_stop_reason", "_usage")
-
-    def __init__(self) -> None:
-        self._ended = False
-        self._stop_reason: str | None = None
-        self._open: set[int] = set()
-        self._inputs: dict[int, object] = {}
-        """Inputs of tool uses that came whole with the block's start. The service streams inputs; compatible servers
-        may not.
-        """
-        self._usage: dict[str, int] = {}
-        self._names: tuple[object, object] = (None, None)
-
-    def feed(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
-        match event.get("type"):
-            case "message_start":
-                message = mapping_field(event.get("message"), "message_start", "message")
-                self._names = message.get("id"), message.get("model")
-                self._count(message.get("usage"))
-                yield {"messageStart": {"role": "assistant"}}
-            case "content_block_start":
-                yield from self._block_start(event)
-            case "content_block_delta":
-                yield from self._block_delta(event)
-            case "content_block_stop":
-                yield from self._block_stop(_index(event))
-            case "message_delta":
-                self._count(event.get("usage"))
-                reason = mapping_field(event.get("delta"), "message_delta", "delta").get("stop_reason")
-                self._stop_reason = (
-                    self._stop_reason if reason is None else filled(reason, "message_delta", "stop_reason")
-                )
-            case "message_stop":
-                self._ended = True
-            case _:
-                pass
-
-    def whole(self, answer: Mapping[str, object]) -> Iterator[StreamEvent]:
-        content = answer.get("content")
-        if not isinstance(content, list):
-            malformed("message", "a list under 'content'", answer)
-        yield from self.feed({"type": "message_start", "message": answer})
-        for index, block in enumerate(cast("Sequence[object]", content)):
-            yield from self.feed({"type": "content_block_start", "index": index, "content_block": block})
-            yield from self.feed({"type": "content_block_stop", "index": index})
-        yield from self.feed({"type": "message_delta", "delta": answer, "usage": answer.get("usage")})
-        yield from self.feed({"type": "message_stop"})
-
-    def finish(self) -> Iterator[StreamEvent]:
-        """The stop reason and the usage. `inputTokens` excludes cached tokens; the total includes them."""
-        if not self._ended:
-            raise ModelStreamBroken("Anthropic ended the stream in the middle of an answer")
-        reason = filled(self._stop_reason, "message_delta", "stop_reason")
-        yield {"messageStop": {"stopReason": STOP_REASONS.get(reason, reason)}}
-        if self._usage:
-            counted = {**self._usage, "totalTokens": sum(self._usage.values())}
-            yield {"metadata": metadata_event(counted, *self._names)}
-
-    def _block_start(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
-        index, name = _index(event), "content_block_start"
-        block = mapping_field(event.get("content_block"), name, "content_block")
-        match block.get("type"):
-            case "tool_use":
-                use = {
-                    "toolUseId": filled(block.get("id"), name, "id"),
-                    "name": filled(block.get("name"), name, "name"),
-                }
-                self._inputs[index] = block.get("input")
-                yield self._started(index, {"toolUse": use})
-            case "text" | "thinking":
-                yield self._started(index, {})
-                yield from _spoken(index, block)
-            case "redacted_thinking":
-                yield self._started(index, {})
-                data = filled(block.get("data"), name, "data")
-                yield _delta(index, {"reasoningContent": {"redactedContent": data.encode()}})
-            case _:
-                pass
-
-    def _started(self, index: int, start: Mapping[str, object]) -> StreamEvent:
-        self._open.add(index)
-        return {"contentBlockStart": {"contentBlockIndex": index, "start": cast("ContentBlockStart", start)}}
-
-    def _block_delta(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
-        index, name = _index(event), "content_block_delta"
-        if index not in self._open:
-            return
-        delta = mapping_field(event.get("delta"), name, "delta")
-        match delta.get("type"):
-            case "input_json_delta":
-                piece = delta.get("partial_json")
-                if piece:
-                    self._inputs.pop(index, None)
-                yield _delta(index, {"toolUse": {"input": piece or ""}})
-            case "citations_delta":
-                yield _delta(index, {"citation": _citation(mapping_field(delta.get("citation"), name, "citation"))})
-            case "text_delta" | "thinking_delta" | "signature_delta":
-                yield from _spoken(index, delta)
-            case _:
-                pass
-
-    def _block_stop(self, index: int) -> Iterator[StreamEvent]:
-        if index not in self._open:
-            return
-        self._open.discard(index)
-        if whole_input := self._inputs.pop(index, None):
-            yield _delta(index, {"toolUse": {"input": json.dumps(whole_input)}})
-        yield {"contentBlockStop": {"contentBlockIndex": index}}
-
-    def _count(self, usage: object) -> None:
-        """Take counts over; later ones replace earlier ones, since the service counts up."""
-        if is_mapping(usage):
-            for key, name in _COUNTS.items():
-                if usage.get(key) is not None:
-                    self._usage[name] = count_field(usage[key], "usage", key)
-
-
-def _index(event: Mapping[str, object]) -> int:
-    return count_field(event.get("index"), str(event.get("type")), "index")
-
-
-def _spoken(index: int, piece: Mapping[str, object]) -> Iterator[StreamEvent]:
-    """The text, thinking, signature and citations of a block or a delta."""
-    if piece.get("text"):
-        yield _delta(index, {"text": piece["text"]})
-    if piece.get("thinking"):
-        yield _delta(index, {"reasoningContent": {"text": piece["thinking"]}})
-    if piece.get("signature"):
-        yield _delta(index, {"reasoningContent": {"signature": piece["signature"]}})
-    for citation in cast("Sequence[object]", piece.get("citations") or ()):
-        yield _delta(index, {"citation": _citation(mapping_field(citation, "content_block_start", "citations"))})
-
-
-def _delta(index: int, delta: Mapping[str, object]) -> StreamEvent:
-    return {"contentBlockDelta": {"contentBlockIndex": index, "delta": cast("ContentBlockDelta", delta)}}
-
-
-def _citation(citation: Mapping[str, object]) -> dict[str, object]:
-    cited: dict[str, object] = {"sourceContent": [{"text": citation.get("cited_text") or ""}]}
-    if title := citation.get("document_title") or citation.get("title"):
-        cited["title"] = title
-    kind = citation.get("type")
-    if isinstance(kind, str) and kind in _LOCATIONS:
-        name, start, end = _LOCATIONS[kind]
-        cited["location"] = {
-            name: {
-                "documentIndex": citation.get("document_index"),
-                "start": citation.get(start),
-                "end": citation.get(end),
-            }
-        }
-    return cited

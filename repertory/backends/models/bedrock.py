@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from importlib import import_module
@@ -17,8 +18,11 @@ from repertory.backends.aws_errors import (
     WRONG_SIGNATURE,
     aws_client_errors,
 )
-from repertory.backends.models.caching import CacheConfig, CacheToolsConfig, with_cache_points
-from repertory.backends.models.content import BLANK_TEXT, block_kind, cannot_take, input_of, mentions_tools
+from repertory.backends.models.bedrock_answers import ConverseReader, events_of_whole
+from repertory.backends.models.bedrock_families import reasoning_provider
+from repertory.backends.models.bedrock_request import bedrock_rules, converse_request, counting_request
+from repertory.backends.models.caching import CacheConfig, CacheToolsConfig
+from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.provider import (
     NONSENSE,
     BaseModelConfig,
@@ -29,7 +33,6 @@ from repertory.backends.models.provider import (
     release,
     retry_after_s,
 )
-from repertory.core.answer import message_events
 from repertory.errors import (
     ContextWindowOverflowException,
     ModelFailed,
@@ -40,7 +43,7 @@ from repertory.errors import (
 )
 
 if TYPE_CHECKING:
-    from repertory.core.converse import MetadataEvent, RedactContentEvent, StreamEvent
+    from repertory.core.converse import RedactContentEvent, StreamEvent
     from repertory.core.messages import Message, ToolSpec
 
 BEDROCK = AwsService(name="bedrock-runtime", wanted_by="BedrockModel", extra="bedrock")
@@ -188,19 +191,29 @@ class BedrockModel(ProviderModel):
         Raises:
             ModelFailed: For an answer without a message. Read what the service sent.
         """
-        return events_of_whole(response)
+        return events_of_whole(response, reasoning_provider(str(self._config.get("model_id") or "")))
+
+    def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
+        return bedrock_rules(config)
 
     async def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
         config: BedrockConfig = call.config
         request = converse_request(call)
+        streaming = config.get("streaming") is not False
+        read = ConverseReader(reasoning_provider(config.get("model_id") or "")).feed if streaming else _as_it_is
         stop_reason: str | None = None
         judged = False
         try:
-            async with aclosing(await self._ask(request, streaming=config.get("streaming") is not False)) as events:
+            async with aclosing(await self._ask(request, streaming=streaming)) as events:
                 async for event in events:
+                    piece = event.get("contentBlockDelta")
+                    if piece is not None and "text" in piece.get("delta", ()):
+                        yield event  # An answer mostly consists of these; they need no reading.
+                        continue
+                    for made in read(event):
+                        yield made
                     if "messageStop" in event:
                         stop_reason = event["messageStop"].get("stopReason")
-                    yield event
                     if "metadata" in event:
                         judged = True
                         if verdict := redaction(config, stop_reason, event["metadata"]):
@@ -227,25 +240,19 @@ class BedrockModel(ProviderModel):
             if streaming:
                 response = await client.converse_stream(**request)
                 return converse_events(response["stream"])
-            return _one_by_one([*events_of_whole(await client.converse(**request))])
+            provider = reasoning_provider(request["modelId"] or "")
+            return _one_by_one([*events_of_whole(await client.converse(**request), provider)])
         except NONSENSE as error:
             raise ModelFailed(f"the model's answer cannot be read: {error}") from error
+
+
+def _as_it_is(event: StreamEvent) -> Iterable[StreamEvent]:
+    return (event,)
 
 
 async def _one_by_one(events: Iterable[StreamEvent]) -> AsyncGenerator[StreamEvent, None]:
     for event in events:
         yield event
-
-
-def events_of_whole(response: Mapping[str, Any]) -> Iterator[StreamEvent]:
-    """The answer of Converse as the events that ConverseStream would have sent. Errors: `ModelFailed` for none."""
-    message = response.get("output", {}).get("message")
-    stop_reason = response.get("stopReason")
-    if not message or not isinstance(stop_reason, str):
-        raise ModelFailed("the model answered without a message", response=sorted(response))
-    yield from message_events(message.get("content", ()), stop_reason=stop_reason)
-    metadata = {key: response[key] for key in ("usage", "metrics", "trace") if key in response}
-    yield {"metadata": cast("MetadataEvent", metadata)}
 
 
 # After a guardrail's verdict: which of the two messages must be replaced.
@@ -327,6 +334,8 @@ async def _parsed(stream: Any, frame: Any) -> dict[str, Any]:
     try:
         return await stream._parse_event(frame) or {}
     except (import_module("botocore.parsers").ResponseParserError, *NONSENSE) as error:
+        if frame.headers.get(":event-type") == "contentBlockStart" and json.loads(frame.payload).get("start") == {}:
+            return {}  # The start of a block that is known by its first piece says nothing.
         raise ModelFailed("malformed model event", event=frame.headers.get(":event-type"), reason=str(error)) from error
 
 
@@ -412,153 +421,3 @@ def _from_response(response: Mapping[str, Any], service: str) -> RepertoryError:
     code, message = str(details.get("Code", "Unknown")), str(details.get("Message", "no message"))
     wait_s = retry_after_s(meta.get("HTTPHeaders", {}))
     return service_error(code, meta.get("HTTPStatusCode", 0), message, wait_s, service=service)
-
-
-# Builds requests to Converse and ConverseStream: settings and a conversation as request parameters.
-#
-# Pure. Our own fields (`metadata`, `tracking_id`) are never sent. Parts of a sound history that the service would
-# refuse (blank text, tool blocks without a tool list, tool input that is no object) are changed so that it accepts
-# them.
-#
-# Source: Amazon Bedrock API reference, `Converse` and `ConverseStream`.
-
-
-_INFERENCE = {
-    "temperature": "temperature",
-    "max_tokens": "maxTokens",
-    "top_p": "topP",
-    "stop_sequences": "stopSequences",
-}
-_ADDITIONAL = {
-    "additional_request_fields": "additionalModelRequestFields",
-    "additional_response_field_paths": "additionalModelResponseFieldPaths",
-}
-_PLACEHOLDER_TOOL: dict[str, Any] = {
-    "toolSpec": {
-        "name": "noop",
-        "description": "Does nothing. Never call it.",
-        "inputSchema": {"json": {"type": "object", "properties": {}}},
-    }
-}
-
-
-_MEDIA = ("audio", "document", "image", "video")
-
-
-def converse_request(call: ModelCall) -> dict[str, Any]:
-    """The parameters of one call."""
-    config: BedrockConfig = call.config
-    model_id = config.get("model_id", "").lower()
-    call = with_cache_points(call, claude="claude" in model_id or "anthropic" in model_id, converse=True)
-    values: Mapping[str, Any] = config
-    request: dict[str, Any] = {"modelId": config.get("model_id"), "messages": _messages(config, call.messages)}
-    if system := call.system_blocks:
-        request["system"] = list(system)
-    inference: dict[str, Any] = {name: values[key] for key, name in _INFERENCE.items() if values.get(key) is not None}
-    if inference:
-        request["inferenceConfig"] = inference
-    if tools := _tools(call):
-        request["toolConfig"] = {
-            "tools": tools,
-            **({"toolChoice": dict(call.tool_choice)} if call.tool_choice else {}),
-        }
-    if guardrail := _guardrail(config):
-        request["guardrailConfig"] = guardrail
-    for key, name in _ADDITIONAL.items():
-        if values.get(key) is not None:
-            request[name] = values[key]
-    if tier := config.get("service_tier"):
-        request["serviceTier"] = {"type": tier}
-    return request | (config.get("additional_args") or {})
-
-
-def counting_request(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of `CountTokens` for the same conversation."""
-    counted = ("messages", "system", "toolConfig", "additionalModelRequestFields")
-    conversation = {key: request[key] for key in counted if key in request}
-    return {"modelId": request["modelId"], "input": {"converse": conversation}}
-
-
-def _messages(config: BedrockConfig, messages: Sequence[Message]) -> list[dict[str, Any]]:
-    with_status = _sends_status(config)
-    sent: list[dict[str, Any]] = []
-    for message in messages:
-        content = _content(message, with_status=with_status)
-        if sent and sent[-1]["role"] == message["role"]:
-            sent[-1]["content"] += content  # The service wants roles to alternate; a summary stands before a prompt.
-        else:
-            sent.append({"role": message["role"], "content": content})
-    if config.get("guardrail_latest_message") and config.get("guardrail_id"):
-        _guard_latest(sent)
-    return sent
-
-
-def _content(message: Message, *, with_status: bool) -> list[dict[str, Any]]:
-    blocks = [_block(block, with_status=with_status) for block in message["content"]]
-    return [block for block in blocks if "text" not in block or block["text"].strip()] or [{"text": BLANK_TEXT}]
-
-
-def _block(block: Mapping[str, Any], *, with_status: bool) -> dict[str, Any]:
-    if "toolUse" in block:
-        use = block["toolUse"]
-        return {"toolUse": {"toolUseId": use["toolUseId"], "name": use["name"], "input": input_of(use)}}
-    if "toolResult" in block:
-        result = block["toolResult"]
-        sent = {"toolUseId": result["toolUseId"], "content": [_medium(each) for each in result["content"]]}
-        return {"toolResult": sent | ({"status": result["status"]} if with_status and "status" in result else {})}
-    return _medium(block)
-
-
-def _medium(block: Mapping[str, Any]) -> dict[str, Any]:
-    """A block whose medium, if it is one, is where the service looks for it. Errors: `Invalid` for other places."""
-    kind = block_kind(block)
-    location = block[kind].get("source", {}).get("location") if kind in _MEDIA else None
-    if location is None:
-        return dict(block)
-    if location.get("type") != "s3" or "uri" not in location:
-        raise cannot_take(kind, "Bedrock", "its location is none in S3", location)
-    place = {key: location[key] for key in ("uri", "bucketOwner") if key in location}
-    return {kind: {**block[kind], "source": {"s3Location": place}}}
-
-
-def _sends_status(config: BedrockConfig) -> bool:
-    wanted = config.get("include_tool_result_status")
-    return "anthropic.claude" in config.get("model_id", "") if wanted in (None, "auto") else bool(wanted)
-
-
-def _guard_latest(sent: list[dict[str, Any]]) -> None:
-    """Mark the text of the latest user message for the guardrail."""
-    for message in reversed(sent):
-        if message["role"] == "user" and any("text" in block for block in message["content"]):
-            message["content"] = [
-                {"guardContent": {"text": {"text": block["text"]}}} if "text" in block else block
-                for block in message["content"]
-            ]
-            return
-
-
-def _tools(call: ModelCall) -> list[dict[str, Any]]:
-    tools: list[dict[str, Any]] = [_tool(spec) for spec in call.tool_specs]
-    return tools or ([_PLACEHOLDER_TOOL] if mentions_tools(call.messages) else [])
-
-
-def _tool(spec: Mapping[str, Any]) -> dict[str, Any]:
-    if "cachePoint" in spec:
-        return dict(spec)
-    described = {"name": spec["name"], "description": spec["description"] or spec["name"]}
-    return {"toolSpec": {**described, "inputSchema": spec["inputSchema"]}}
-
-
-def _guardrail(config: BedrockConfig) -> dict[str, Any]:
-    identifier, version = config.get("guardrail_id"), config.get("guardrail_version")
-    if not identifier or not version:
-        return {}
-    guardrail = {
-        "guardrailIdentifier": identifier,
-        "guardrailVersion": version,
-        "trace": config.get("guardrail_trace") or "enabled",
-    }
-    mode = config.get("guardrail_stream_processing_mode")
-    if mode and config.get("streaming") is not False:
-        guardrail["streamProcessingMode"] = mode
-    return guardrail

@@ -6,15 +6,14 @@ OpenAI's SDK; Writer has an SDK of the same make, and another path.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, Unpack, cast
 
 import msgspec
 
 from repertory.backends.models.caching import CacheConfig
-from repertory.backends.models.openai import OPENAI, OpenAIModel, completion_arguments, sent_messages
+from repertory.backends.models.chat_services import LLAMA_CPP_SERVER, MISTRAL_CHAT, ChatService
+from repertory.backends.models.openai import OPENAI, OpenAIModel, completion_arguments
 from repertory.backends.models.provider import BaseModelConfig, ModelCall
 from repertory.backends.models.sdk import ClientSettings, ModelService, SDKModel, ask, with_params
 from repertory.core.answer import mapping_field
@@ -45,7 +44,7 @@ class CompatibleModel(OpenAIModel):
         if not config.get("model_id"):
             raise Invalid(f"{type(self).__name__} needs a model_id", service=self._service)
         fields = {name: config[name] for name in self._fields if config.get(name) is not None}
-        return completion_arguments(call, self._service, fields)
+        return completion_arguments(call, self._service, fields, chat=self._chat_service)
 
 
 # ------------------------------------------------------------------------------------------------------------- Mistral
@@ -60,7 +59,7 @@ MISTRAL = msgspec.structs.replace(
     base_url="https://api.mistral.ai/v1",
     keyless=False,
 )
-_MISTRAL_ID = re.compile(r"[a-zA-Z0-9]{9}")
+_MISTRAL_FIELDS = ("max_tokens", "temperature", "top_p")
 
 
 class MistralConfig(BaseModelConfig, total=False):
@@ -102,7 +101,8 @@ class MistralModel(CompatibleModel):
     _known = MistralConfig
     _service = MISTRAL.name
     _sdk = MISTRAL
-    _fields = ("max_tokens", "temperature", "top_p")
+    _chat = MISTRAL_CHAT
+    _fields = _MISTRAL_FIELDS
 
     def __init__(
         self,
@@ -140,21 +140,20 @@ class MistralModel(CompatibleModel):
         super().update_config(**settings)
 
     def _arguments(self, call: ModelCall) -> dict[str, Any]:
-        arguments = super()._arguments(call)
-        params: Mapping[str, Any] = call.config.get("params") or {}
-        if "stream_options" not in params:  # which the service refuses; it sends the usage unasked
-            arguments.pop("stream_options", None)
-        for message in arguments["messages"]:
-            if "tool_call_id" in message:
-                message["tool_call_id"] = _mistral_id(message["tool_call_id"])
-            for made in message.get("tool_calls", ()):
-                made["id"] = _mistral_id(made["id"])
-        return arguments
+        return mistral_arguments(call)
 
 
-def _mistral_id(use_id: str) -> str:
-    """The id of a tool use as the service wants it: nine letters and digits."""
-    return use_id if _MISTRAL_ID.fullmatch(use_id) else hashlib.sha256(use_id.encode()).hexdigest()[:9]
+def mistral_arguments(call: ModelCall) -> dict[str, Any]:
+    """The arguments of one call. Errors: `Invalid` without a model id, or for a block that the service cannot take."""
+    config: Mapping[str, Any] = call.config
+    if not config.get("model_id"):
+        raise Invalid("MistralModel needs a model_id", service=MISTRAL.name)
+    fields = {name: config[name] for name in _MISTRAL_FIELDS if config.get(name) is not None}
+    arguments = completion_arguments(call, MISTRAL.name, fields, chat=MISTRAL_CHAT)
+    params: Mapping[str, Any] = config.get("params") or {}
+    if "stream_options" not in params:  # which the service refuses; it sends the usage unasked
+        arguments.pop("stream_options", None)
+    return arguments
 
 
 # ----------------------------------------------------------------------------------------------------------- Llama API
@@ -206,6 +205,7 @@ class LlamaAPIModel(CompatibleModel):
     _known = LlamaAPIConfig
     _service = LLAMA_API.name
     _sdk = LLAMA_API
+    _chat = ChatService(name="llama-api")
     _fields = ("repetition_penalty", "temperature", "top_p", "top_k", "max_completion_tokens")
 
     def __init__(
@@ -278,6 +278,7 @@ class LlamaCppModel(CompatibleModel):
     _known = LlamaCppConfig
     _service = LLAMA_CPP.name
     _sdk = LLAMA_CPP
+    _chat = LLAMA_CPP_SERVER
     _default_id = "default"
 
     def __init__(
@@ -314,8 +315,8 @@ class LlamaCppModel(CompatibleModel):
         return with_params(arguments, {"extra_body": {"cache_prompt": True, **arguments.pop("extra_body", {})}})
 
     def _counting(self, call: ModelCall) -> Callable[[], Awaitable[int]]:
-        arguments = completion_arguments(call, self._service)
-        body = {"messages": sent_messages(call, self._service)}
+        arguments = completion_arguments(call, self._service, chat=self._chat_service)
+        body = {"messages": arguments["messages"]}
         if arguments.get("tools"):
             body["tools"] = arguments["tools"]
 
@@ -388,6 +389,7 @@ class WriterModel(CompatibleModel):
     _known = WriterConfig
     _service = WRITER.name
     _sdk = WRITER
+    _chat = ChatService(name="writer")
     _fields = ("max_tokens", "temperature", "top_p", "stop", "stream_options")
 
     def __init__(

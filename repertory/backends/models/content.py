@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec import Struct
@@ -36,7 +36,7 @@ class DocumentBlock(Struct, frozen=True, kw_only=True):
     texts: Sequence[str] = ()
 
 
-def mentions_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
+def mentions_tools(messages: Iterable[Mapping[str, Any]]) -> bool:
     """True if a tool was used, so that the service wants a list of tools."""
     return any("toolUse" in block or "toolResult" in block for message in messages for block in message["content"])
 
@@ -87,8 +87,15 @@ def document_in(block: Mapping[str, Any], service: str) -> DocumentBlock:
         raise cannot_take("document", service, "text that is not UTF-8", name) from error
 
 
-def cannot_take(block: str, service: str, what: str, got: object) -> Invalid:
-    return Invalid(f"{service} cannot take this {block} block: {what}", block=block, service=service, got=got)
+def cannot_take(
+    block: str, service: str, what: str, got: object, *, message: int | None = None, content_block: int | None = None
+) -> Invalid:
+    """The error for a block that a service cannot take. `message` and `content_block`: the numbers of its message and
+    of the block in it, where they are known.
+    """
+    numbers = {"message": message, "content_block": content_block}
+    known = {name: number for name, number in numbers.items() if number is not None}
+    return Invalid(f"{service} cannot take this {block} block: {what}", block=block, service=service, got=got, **known)
 
 
 def block_kind(block: Mapping[str, Any]) -> str:

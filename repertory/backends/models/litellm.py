@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import anyio.lowlevel
 import anyio.to_thread
 
 from repertory.backends.loop_clients import LoopClients
+from repertory.backends.models.anthropic_citations import stored_citation
 from repertory.backends.models.caching import CacheConfig
+from repertory.backends.models.chat_services import ChatService
+from repertory.backends.models.completions import CompletionReader, mappings_in
 from repertory.backends.models.content import text_in
-from repertory.backends.models.openai import CompletionReader, completion_arguments, streams
+from repertory.backends.models.fitting import ServiceRules
+from repertory.backends.models.openai import chat_rules, completion_arguments, streams, unforced
 from repertory.backends.models.provider import NONSENSE, BaseModelConfig, ModelCall, ProviderModel
 from repertory.backends.models.sdk import (
     ModelService,
@@ -24,7 +28,7 @@ from repertory.backends.models.sdk import (
     refusal_error,
     released,
 )
-from repertory.core.answer import mapping_field
+from repertory.core.answer import is_mapping, mapping_field
 from repertory.errors import Invalid, ModelFailed, ModelStreamBroken, RepertoryError
 
 if TYPE_CHECKING:
@@ -76,6 +80,7 @@ class LiteLLMModel(ProviderModel):
         Unavailable: If the service cannot be reached, or has no capacity now. Call again later.
         ModelStreamBroken: If the answer broke off. Call again.
         ContextWindowOverflowException: If the conversation is too long for the model. Shorten it.
+        ModelRefused: If a filter of the provider refused the prompt. Change it.
         ModelFailed: If the service refused the request, or gave an answer that cannot be read. The message says what to
             set; the same request again does not help.
         Invalid: For a block that cannot be sent. Leave it out.
@@ -101,16 +106,19 @@ class LiteLLMModel(ProviderModel):
         self._timeout_s = read_timeout_s
         super().__init__({}, config, LoopClients(_load))
 
+    def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
+        return chat_rules(self._service, chat_behind(config))
+
     async def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
         if type(anyio.lowlevel.current_token().native_token).__module__.startswith("trio"):
             raise ModelFailed("LiteLLM runs on asyncio only: run the agent there, or use the class of the provider")
         request = self._request(call)
-        reader = CompletionReader()
+        reader = LiteLLMReader(chat_behind(call.config))
         answering = False
         litellm: Any = await self._clients.get()
         errors = (*_connection_errors(), *NONSENSE, import_module("openai").OpenAIError)
         try:
-            answer = await litellm.acompletion(**request)
+            answer = await self._asked(litellm, request, errors)
             if not request.get("stream"):
                 for event in reader.whole(mapping_field(as_plain(answer), "answer", "answer")):
                     yield event
@@ -125,11 +133,22 @@ class LiteLLMModel(ProviderModel):
         for event in reader.finish():
             yield event
 
+    async def _asked(self, litellm: Any, request: Mapping[str, Any], errors: tuple[type[Exception], ...]) -> Any:
+        """The library's answer. A model that thinks may refuse a forced tool, and is asked with that tool alone."""
+        try:
+            return await litellm.acompletion(**request)
+        except errors as error:
+            ours = _error(litellm, error, answering=False)
+            milder = unforced(request, ours) if type(ours) is ModelFailed else None
+            if milder is None:
+                raise
+        return await litellm.acompletion(**milder)
+
     def _request(self, call: ModelCall) -> dict[str, Any]:
         model_id: str | None = call.config.get("model_id")
         if not model_id:
             raise Invalid("LiteLLMModel needs a model_id, such as 'anthropic/claude-sonnet-4-6'")
-        request = completion_arguments(call, self._service)
+        request = completion_arguments(call, self._service, chat=chat_behind(call.config))
         request |= request.pop("extra_body", {})
         if any("cachePoint" in block for block in call.system_blocks):
             request["messages"][0]["content"] = _system(call.system_blocks)
@@ -139,6 +158,89 @@ class LiteLLMModel(ProviderModel):
         if self.client_args.get("use_litellm_proxy") and not model_id.startswith("litellm_proxy/"):
             request["model"] = f"litellm_proxy/{model_id}"
         return {"timeout": self._timeout_s, "max_retries": 0, **self.client_args, **request}
+
+
+def chat_behind(config: Mapping[str, Any]) -> ChatService:
+    """How the provider behind a model of LiteLLM takes its reasoning back, by the model's name.
+
+    Source: docs.litellm.ai/docs/reasoning_content, and the library's translations of messages.
+    """
+    model_id = str(config.get("model_id")).lower()
+    provider, _, _ = model_id.removeprefix("litellm_proxy/").partition("/")
+    if "claude" in model_id:
+        return ChatService(
+            name="litellm", reasoning="thinking_blocks", reasoning_name="anthropic", starts_with_user=True
+        )
+    if "gemini" in model_id:
+        return ChatService(name="litellm", signatures="provider_specific_fields", starts_with_user=True)
+    if provider in ("deepseek", "moonshot"):
+        return ChatService(
+            name="litellm", reasoning="reasoning_content", reasoning_name=provider, reasoning_needed=True
+        )
+    return ChatService(name="litellm", starts_with_user=True)
+
+
+_RETURNED = ("compaction_blocks", "web_search_results", "tool_results", "server_tool_calls")
+"""The `provider_specific_fields` of an answer from which LiteLLM builds the provider's own blocks again."""
+_SERVER_SIDE = "srvtoolu_"
+"""Begins the id of a tool use that Anthropic has run itself."""
+
+
+class LiteLLMReader(CompletionReader):
+    """Reads one answer of LiteLLM, which puts what is Anthropic's own into fields of its own.
+
+    Source: docs.litellm.ai, `thinking_blocks` and `provider_specific_fields` of a message and of a delta.
+    """
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, service: ChatService) -> None:
+        super().__init__(service)
+        self._fields: dict[str, object] = {}
+
+    def finish(self) -> Iterator[StreamEvent]:
+        if self._fields:
+            yield from self._part({"provider_specific_fields": self._fields})
+        yield from super().finish()
+
+    def _on_delta(self, delta: Mapping[str, object], answer_id: str) -> Iterator[StreamEvent]:
+        fields = delta.get("provider_specific_fields")
+        if is_mapping(fields):
+            self._fields |= {name: fields[name] for name in _RETURNED if fields.get(name)}
+            self._citations += [stored_citation(cited) for cited in _citations_in(fields)]
+        calls = mappings_in(delta, "tool_calls")
+        if any(str(call.get("id")).startswith(_SERVER_SIDE) for call in calls):
+            ran = [call for call in calls if str(call.get("id")).startswith(_SERVER_SIDE)]
+            self._fields.setdefault("server_tool_calls", ran)
+            delta = {**delta, "tool_calls": [call for call in calls if call not in ran]}
+        yield from super()._on_delta(delta, answer_id)
+
+    def _on_reasoning(self, delta: Mapping[str, object]) -> Iterator[StreamEvent]:
+        if not delta.get("thinking_blocks"):
+            yield from super()._on_reasoning(delta)
+            return
+        for block in mappings_in(delta, "thinking_blocks"):
+            if isinstance(data := block.get("data"), str) and block.get("type") == "redacted_thinking":
+                yield from self._begin("reasoning")
+                yield from self._speak("reasoning", {"reasoningContent": {"redactedContent": data.encode()}})
+                yield from self._fall_silent()
+            if isinstance(thought := block.get("thinking"), str) and thought:
+                yield from self._speak("reasoning", {"reasoningContent": {"text": thought}})
+            if isinstance(signature := block.get("signature"), str) and signature:
+                yield from self._speak("reasoning", {"reasoningContent": {"signature": signature}})
+                yield from self._fall_silent()  # A signature ends its block.
+
+
+def _citations_in(fields: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+    """The citations of a piece, or of a whole answer, where they are a list for each text."""
+    if is_mapping(one := fields.get("citation")):
+        yield one
+    yield from mappings_in({"citations": _flat(fields.get("citations"))}, "citations")
+
+
+def _flat(lists: object) -> list[object]:
+    groups = cast("list[object]", lists) if isinstance(lists, list) else []
+    return [each for group in groups for each in (cast("list[object]", group) if isinstance(group, list) else [group])]
 
 
 async def _load(stack: AsyncExitStack) -> Any:

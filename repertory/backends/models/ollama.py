@@ -28,11 +28,13 @@ from repertory.backends.models.content import (
     input_of,
     text_in,
 )
+from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.provider import (
     NONSENSE,
     BaseModelConfig,
     ModelCall,
     ProviderModel,
+    fitted_call,
     metadata_event,
     release,
     retry_after_s,
@@ -50,7 +52,7 @@ from repertory.errors import Invalid, ModelStreamBroken, RepertoryError
 from repertory.logs import INFO, note
 
 if TYPE_CHECKING:
-    from repertory.core.converse import ContentBlockDelta, ContentBlockStartToolUse, StreamEvent
+    from repertory.core.converse import ContentBlockDelta, ContentBlockStart, ContentBlockStartToolUse, StreamEvent
     from repertory.core.messages import Message, ToolSpec
 
 _log = logging.getLogger("repertory.models")
@@ -141,6 +143,9 @@ class OllamaModel(ProviderModel):
         arguments = {**(client_args or {}), **(ollama_client_args or {})}
         limits = (connect_timeout_s, read_timeout_s)
         super().__init__({}, config, LoopClients(lambda stack: _connect(stack, host, arguments, limits)))
+
+    def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
+        return OLLAMA_RULES
 
     async def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
         request = chat_request(call)
@@ -237,8 +242,24 @@ def ollama_errors() -> tuple[type[Exception], ...]:
 _OPTIONS = {"max_tokens": "num_predict", "temperature": "temperature", "top_p": "top_p", "stop_sequences": "stop"}
 
 
+PROVIDER = "ollama"
+"""The name of the server's reasoning in stored messages."""
+
+OLLAMA_RULES = ServiceRules(
+    service=OLLAMA.name,
+    provider=PROVIDER,
+    use_id_max=256,
+    reasoning="any",
+    starts_with_user=False,
+    merges_roles=False,
+    images=frozenset(("png", "jpeg", "jpg", "webp")),
+    documents=frozenset(("txt", "md", "csv", "html")),
+)
+
+
 def chat_request(call: ModelCall) -> dict[str, Any]:
     """The arguments of one call. Errors: `Invalid` for a block that the server cannot take."""
+    call = fitted_call(call, OLLAMA_RULES)
     config: Mapping[str, Any] = call.config
     if not config.get("model_id"):
         raise Invalid("OllamaModel needs a model_id, such as 'llama3.2'")
@@ -373,7 +394,8 @@ class ChatReader:
         if self._kind != kind:
             yield from self._fall_silent()
             self._kind = kind
-            yield {"contentBlockStart": {"contentBlockIndex": self._blocks, "start": {}}}
+            start: ContentBlockStart = {} if kind == "text" else {"reasoningContent": {"provider": PROVIDER}}
+            yield {"contentBlockStart": {"contentBlockIndex": self._blocks, "start": start}}
         delta: ContentBlockDelta = {"text": text} if kind == "text" else {"reasoningContent": {"text": text}}
         yield {"contentBlockDelta": {"contentBlockIndex": self._blocks, "delta": delta}}
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
-
-from msgspec import Struct
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from repertory.backends.models.caching import CacheConfig, cache_routing
+from repertory.backends.models.chat_services import COMPATIBLE, MISTRAL_CHAT, OPENAI_CHAT, ChatService, chat_service
+from repertory.backends.models.completions import CompletionReader
 from repertory.backends.models.content import (
     BLANK_TEXT,
     block_kind,
@@ -21,19 +22,21 @@ from repertory.backends.models.content import (
     input_of,
     text_in,
 )
-from repertory.backends.models.provider import BaseModelConfig, ModelCall, metadata_event
+from repertory.backends.models.fitting import ServiceRules
+from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call
 from repertory.backends.models.sdk import (
     ClientSettings,
     ModelService,
     SDKModel,
     with_params,
 )
-from repertory.core.answer import filled, is_mapping, malformed, mapping_field
-from repertory.errors import ModelFailed, ModelStreamBroken
+from repertory.core.answer import is_mapping
+from repertory.core.messages import is_one_text
 
 if TYPE_CHECKING:
-    from repertory.core.converse import ContentBlockDelta, ContentBlockStart, StreamEvent
+    from repertory.core.converse import StreamEvent
     from repertory.core.messages import Message, ToolSpec
+    from repertory.errors import ModelFailed
 
 DEFAULT_MODEL_ID = "gpt-5.4"
 OPENAI = ModelService(
@@ -66,8 +69,8 @@ class OpenAIConfig(BaseModelConfig, total=False):
     cache_config: CacheConfig | None
     """`cache_key` and `ttl` (`in_memory` or `24h`) are sent; the service caches by itself."""
     reasoning_field: str | None
-    """The field of an assistant message that returns earlier reasoning, for servers that require it, such as
-    `reasoning_content`. Without it, reasoning is not sent.
+    """The field of an assistant message that returns earlier reasoning, such as `reasoning_content`, for servers that
+    want it. By default as the service at the URL is known to take it; OpenAI and unknown servers get none.
     """
 
 
@@ -97,6 +100,7 @@ class OpenAIModel(SDKModel):
         Unavailable: If the service cannot be reached, or has no capacity now. Call again later.
         ModelStreamBroken: If the answer broke off. Call again.
         ContextWindowOverflowException: If the conversation is too long for the model. Shorten it.
+        ModelRefused: If a filter of the provider refused the prompt. Change it.
         ModelFailed: If the service refused the request, or gave an answer that cannot be read. The message says what to
             set; the same request again does not help.
         Invalid: For a block that the service cannot take; nothing was sent. Leave it out.
@@ -106,6 +110,8 @@ class OpenAIModel(SDKModel):
     _known = OpenAIConfig
     _service = OPENAI.name
     _sdk = OPENAI
+    _chat: ClassVar[ChatService | None] = None
+    """The service of this class; None if the URL says which one it is."""
 
     def __init__(
         self,
@@ -126,11 +132,58 @@ class OpenAIModel(SDKModel):
         settings = ClientSettings(client, dict(client_args or {}), connect_timeout_s, read_timeout_s)
         super().__init__(start, config, settings)
 
+    @cached_property
+    def _chat_service(self) -> ChatService:
+        """The service that is asked, as far as its class or its URL tells."""
+        return self._chat or chat_service(service_url(self._sdk, self._settings))
+
+    def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
+        return chat_rules(self._service, self._chat_service, config)
+
     def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
-        return self._ask(self._arguments(call), CompletionReader())
+        arguments = self._arguments(call)
+        return self._ask(arguments, CompletionReader(self._chat_service, audio_format=_audio_format(call.config)))
 
     def _arguments(self, call: ModelCall) -> dict[str, Any]:
-        return completion_arguments(call)
+        return completion_arguments(call, chat=self._chat_service)
+
+    def _milder(self, arguments: Mapping[str, Any], error: ModelFailed) -> dict[str, Any] | None:
+        return unforced(arguments, error)
+
+
+def service_url(sdk: ModelService, settings: ClientSettings) -> str | None:
+    """Where the client of these settings sends its requests; None for the SDK's own service."""
+    given = getattr(settings.client, "base_url", None) if settings.client is not None else None
+    if given is None:
+        args = settings.client_args
+        given = args.get("base_url") or args.get("azure_endpoint") or os.environ.get(sdk.url_variable) or sdk.base_url
+    return None if given is None else str(given)
+
+
+def unforced(arguments: Mapping[str, Any], error: ModelFailed) -> dict[str, Any] | None:
+    """The request with the forced tool as its only one, where a service lets a thinking model choose freely alone; None
+    for any other refusal. DeepSeek, Moonshot and Qwen refuse so.
+    """
+    choice, words = arguments.get("tool_choice"), str(error).lower()
+    if choice in (None, "auto", "none") or "tool_choice" not in words or not ("think" in words or "reason" in words):
+        return None
+    name = _named_tool(choice) if is_mapping(choice) else None
+    tools = [tool for tool in arguments["tools"] if name in (None, _named_tool(tool))]
+    return {**arguments, "tools": tools or arguments["tools"], "tool_choice": "auto"}
+
+
+def _named_tool(tool: Mapping[str, object]) -> object:
+    """The name in a tool, or in the choice of one; Responses has it one level higher than Chat Completions."""
+    held = tool.get("function", tool)
+    return held.get("name") if is_mapping(held) else None
+
+
+def _audio_format(config: Mapping[str, Any]) -> str | None:
+    """The format of the sound that `params` ask for."""
+    params: Mapping[str, object] = config.get("params") or {}
+    asked = params.get("audio")
+    form = asked.get("format") if is_mapping(asked) else None
+    return form if isinstance(form, str) else None
 
 
 # Builds requests to Chat Completions: settings and a conversation as arguments of the SDK's call.
@@ -145,14 +198,55 @@ ATTACHED = "[The attachments of this result follow in the next message.]"
 """Replaces content in a tool result that only a user message can hold."""
 
 
+def chat_rules(service: str, chat: ChatService = OPENAI_CHAT, config: Mapping[str, Any] | None = None) -> ServiceRules:
+    """The rules of Chat Completions at this service.
+
+    Source: OpenAI takes ids of at most 40 characters, and names of 64; Mistral takes ids of exactly nine letters and
+    digits, and no user's message directly after a tool's; ids as `functions.look:0` are Kimi's own. Sound is refused by
+    OpenAI's models that are not for it.
+    """
+    settings = config or {}
+    returned = chat.reasoning or settings.get("reasoning_field")
+    return _chat_rules(service, chat, returned, hears=_hears(chat, str(settings.get("model_id"))))
+
+
+@lru_cache(maxsize=64)
+def _chat_rules(service: str, chat: ChatService, returned: str | None, *, hears: bool) -> ServiceRules:
+    mistral = chat.name == MISTRAL_CHAT.name
+    return ServiceRules(
+        service=service,
+        provider=chat.name,
+        reasoning_provider=chat.reasoning_name,
+        use_id_max=9 if mistral else 40 if chat.name in (OPENAI_CHAT.name, COMPATIBLE.name) else 64,
+        use_id_exact=mistral,
+        use_id_characters="a-zA-Z0-9" if mistral else "!-~",
+        reasoning="signed" if returned == "thinking_blocks" else "any" if returned else "none",
+        starts_with_user=chat.starts_with_user,
+        merges_roles=False,
+        results_alone=mistral,
+        audios=frozenset("*") if hears else frozenset(),
+        media_in_answers=True,  # `_assistant` knows which of them may be left out
+    )
+
+
+def _hears(chat: ChatService, model_id: str) -> bool:
+    """True if sound may be sent. OpenAI's models for it say so in their names; of others nothing is known."""
+    return chat.name != OPENAI_CHAT.name or "audio" in model_id or not model_id.startswith(("gpt-", "o1", "o3", "o4"))
+
+
 def completion_arguments(
-    call: ModelCall, service: str = OPENAI.name, fields: Mapping[str, Any] | None = None
+    call: ModelCall,
+    service: str = OPENAI.name,
+    fields: Mapping[str, Any] | None = None,
+    *,
+    chat: ChatService = OPENAI_CHAT,
 ) -> dict[str, Any]:
     """The arguments of one call. `fields`: what the settings say besides those of `OpenAIConfig`; `params` override
     them. Errors: `Invalid` for a block that the service cannot take.
     """
+    call = fitted_call(call, chat_rules(service, chat, call.config))
     config: Mapping[str, Any] = call.config
-    arguments: dict[str, Any] = {"model": config.get("model_id"), "messages": sent_messages(call, service)}
+    arguments: dict[str, Any] = {"model": config.get("model_id"), "messages": sent_messages(call, service, chat)}
     if tools := [_tool(spec) for spec in call.tool_specs if "cachePoint" not in spec]:
         arguments["tools"] = tools
         if call.tool_choice:
@@ -166,20 +260,22 @@ def streams(config: Mapping[str, Any]) -> bool:
     return config.get("streaming") is not False and config.get("stream") is not False
 
 
-def sent_messages(call: ModelCall, service: str) -> list[dict[str, Any]]:
+def sent_messages(call: ModelCall, service: str, chat: ChatService = OPENAI_CHAT) -> list[dict[str, Any]]:
     """The conversation as messages of the service."""
     system = call.system_text
     sent: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
     for message in call.messages:
         if message["role"] == "user":
-            sent += _user(message, service)
+            sent += _user(message, service, chat)
         else:
-            sent.append(_assistant(message, call.config.get("reasoning_field"), service))
+            sent.append(_assistant(message, call.config.get("reasoning_field"), service, chat))
     return sent
 
 
-def _user(message: Message, service: str) -> list[dict[str, Any]]:
+def _user(message: Message, service: str, chat: ChatService) -> list[dict[str, Any]]:
     """Tool messages first, directly after the assistant's as required; then everything else as one user message."""
+    if is_one_text(message["content"]):
+        return [{"role": "user", "content": _together(_parts(message["content"][0], service))}]
     tools: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
     for block in message["content"]:
@@ -187,8 +283,10 @@ def _user(message: Message, service: str) -> list[dict[str, Any]]:
             text, attached = _tool_content(block["toolResult"]["content"], service)
             tools.append({"role": "tool", "tool_call_id": block["toolResult"]["toolUseId"], "content": text})
             parts += attached
-        else:
+        elif "providerContent" not in block:  # which only an answer may have
             parts += _parts(block, service)
+    if parts and tools and chat.name == MISTRAL_CHAT.name:
+        tools.append({"role": "assistant", "content": ATTACHED})
     if parts or not tools:
         return [*tools, {"role": "user", "content": _together(parts)}]
     return tools
@@ -202,36 +300,95 @@ def _tool_content(content: Sequence[Mapping[str, Any]], service: str) -> tuple[s
     return "\n".join([*texts, ATTACHED] if attached else texts), attached
 
 
-def _assistant(message: Message, reasoning_field: str | None, service: str) -> dict[str, Any]:
+def _assistant(message: Message, reasoning_field: str | None, service: str, chat: ChatService) -> dict[str, Any]:
     calls: list[dict[str, Any]] = []
     texts: list[str] = []
-    thoughts: list[str] = []
+    thoughts: list[Mapping[str, Any]] = []
+    extra: dict[str, Any] = {}
+    media: list[str] = []
     for block in message["content"]:
-        text = text_in(block)
-        if "toolUse" in block:
-            calls.append(_tool_call(block["toolUse"]))
+        if "text" in block:
+            texts.append(block["text"])
+        elif "toolUse" in block:
+            calls.append(_tool_call(block["toolUse"], chat))
         elif "reasoningContent" in block:
-            thoughts.append(_thought(block["reasoningContent"]))
-        elif text is not None:
+            thoughts.append(block["reasoningContent"])
+        elif "providerContent" in block:
+            content = block["providerContent"]["content"]
+            extra |= {name: content[name] for name in _OWN_FIELDS if name in content}
+        elif (text := text_in(block)) is not None:
             texts.append(text)
+        elif (kind := block_kind(block)) in STOOD:
+            media.append(kind)
         elif "cachePoint" not in block:
-            raise cannot_take(block_kind(block), service, "an assistant message holds only text there", sorted(block))
-    shown_text = "\n".join(text for text in texts if text.strip())
+            raise cannot_take(kind, service, "an assistant message holds only text there", sorted(block))
+    texts = [text for text in texts if text.strip()]
+    if media:
+        texts += [STOOD[kind] for kind in media if kind != "audio" or not texts]  # the text has the words of a sound
+    shown_text = "\n".join(texts)
     sent: dict[str, Any] = {"role": "assistant", "content": shown_text or (None if calls else BLANK_TEXT)}
     if calls:
         sent["tool_calls"] = calls
-    if reasoning_field and any(thoughts):
-        sent[reasoning_field] = "\n".join(thoughts)
+    if thoughts or extra:
+        sent |= _returned(thoughts, shown_text, extra, reasoning_field, chat)
+    if calls and chat.reasoning_needed and chat.reasoning is not None:
+        sent.setdefault(reasoning_field or chat.reasoning, _NO_REASONING)
     return sent
 
 
-def _thought(reasoning: Mapping[str, Any]) -> str:
-    return str(reasoning.get("reasoningText", {}).get("text", ""))
+_NO_REASONING = " "
+"""Stands for the reasoning of an answer that had none, such as one of another provider."""
+_OWN_FIELDS = ("reasoning_details", "provider_specific_fields")
+"""Fields of an answer that go back as they came."""
+STOOD = {
+    "image": "(An image stood here.)",
+    "audio": "(A sound stood here.)",
+    "video": "(A video stood here.)",
+    "document": "(A document stood here.)",
+}
+"""Texts in the place of media in an answer, which only users may send."""
 
 
-def _tool_call(use: Mapping[str, Any]) -> dict[str, Any]:
+def _returned(
+    reasoning: Sequence[Mapping[str, Any]],
+    text: str,
+    extra: Mapping[str, Any],
+    reasoning_field: str | None,
+    chat: ChatService,
+) -> dict[str, Any]:
+    """The fields of an assistant message that return earlier reasoning as the service takes it."""
+    fields: dict[str, Any] = dict(extra)
+    thoughts = [thought for each in reasoning if (thought := str(each.get("reasoningText", {}).get("text", "")))]
+    match reasoning_field or chat.reasoning:
+        case "thinking_blocks" if reasoning:
+            return fields | {"thinking_blocks": [_thinking_block(each) for each in reasoning]}
+        case "thinking" if thoughts:
+            parts: list[dict[str, Any]] = [
+                {"type": "thinking", "thinking": [{"type": "text", "text": thought}]} for thought in thoughts
+            ]
+            return fields | {"content": [*parts, *([{"type": "text", "text": text}] if text else ())]}
+        case "reasoning_details" if thoughts:
+            return fields if "reasoning_details" in fields else {**fields, "reasoning": "\n".join(thoughts)}
+        case str(name) if thoughts:
+            return {**fields, name: "\n".join(thoughts)}
+        case _:
+            return fields
+
+
+def _thinking_block(reasoning: Mapping[str, Any]) -> dict[str, Any]:
+    if "redactedContent" in reasoning:
+        return {"type": "redacted_thinking", "data": reasoning["redactedContent"].decode(errors="replace")}
+    spoken = reasoning["reasoningText"]
+    return {"type": "thinking", "thinking": spoken.get("text", ""), "signature": spoken.get("signature", "")}
+
+
+def _tool_call(use: Mapping[str, Any], chat: ChatService) -> dict[str, Any]:
     function = {"name": use["name"], "arguments": json.dumps(input_of(use), ensure_ascii=False)}
-    return {"id": use["toolUseId"], "type": "function", "function": function}
+    made: dict[str, Any] = {"id": use["toolUseId"], "type": "function", "function": function}
+    if chat.signatures and use.get("reasoningSignature"):
+        signature = {"thought_signature": use["reasoningSignature"]}
+        made[chat.signatures] = {"google": signature} if chat.signatures == "extra_content" else signature
+    return made
 
 
 def _together(parts: Sequence[Mapping[str, Any]]) -> str | list[Mapping[str, Any]]:
@@ -278,264 +435,3 @@ def _tool_choice(choice: Mapping[str, Any]) -> str | dict[str, Any]:
     if "tool" in choice:
         return {"type": "function", "function": {"name": choice["tool"]["name"]}}
     return "required" if "any" in choice else "auto"
-
-
-# One answer of Chat Completions as events of ours.
-#
-# The service sends text, reasoning and tool calls side by side in the deltas of one message; here each becomes a block
-# with a beginning and an end. A whole answer is read as the one delta that would have brought it.
-#
-# Servers that imitate the service leave much out: usage, ids and indexes of tool calls, the finish reason
-# `tool_calls`. None of that matters here. What does matter is a finish reason: without one the answer is broken.
-#
-# Source: the OpenAI API, `chat.completion` and `chat.completion.chunk` objects; `reasoning_content` and `reasoning` as
-# compatible servers send them.
-
-STOP_REASONS = {
-    "stop": "end_turn",
-    "length": "max_tokens",
-    "tool_calls": "end_turn",
-    "function_call": "end_turn",
-    "content_filter": "content_filtered",
-}
-"""Finish reasons in Converse's spelling, for an answer without tool calls; unknown ones are passed on."""
-_FINAL = frozenset(("max_tokens", "content_filtered"))
-"""Stop reasons that tool calls do not change."""
-_SILENCE: Mapping[str, object] = {}
-_REASONING = ("reasoning_content", "reasoning")
-
-Voice = Literal["text", "reasoning"]
-
-
-class CompletionReader:
-    """Reads one answer. Errors: `ModelFailed` for nonsense, `ModelStreamBroken` when the end never came."""
-
-    __slots__ = ("_blocks", "_calls", "_finish", "_names", "_refused", "_spoken", "_started", "_usage", "_voice")
-
-    def __init__(self) -> None:
-        self._started = False
-        self._blocks = 0
-        """How many blocks have started."""
-        self._voice: Voice | None = None
-        """The kind of the open block, text or reasoning; None when none is open."""
-        self._spoken = 0
-        """The index of the open block."""
-        self._calls = ToolCalls()
-        self._finish: str | None = None
-        self._refused = False
-        self._usage = _SILENCE
-        self._names: tuple[object, object] = (None, None)
-
-    def feed(self, chunk: Mapping[str, object]) -> Iterator[StreamEvent]:
-        """Our events for the next chunk. Only the first choice is read."""
-        if not self._started:
-            self._started = True
-            yield {"messageStart": {"role": "assistant"}}
-        if chunk.get("id"):
-            self._names = chunk["id"], chunk.get("model") or self._names[1]
-        if is_mapping(usage := chunk.get("usage")):
-            self._usage = usage
-        for choice in _mappings(chunk, "choices"):
-            if not choice.get("index"):
-                yield from self._on_delta(
-                    mapping_field(choice.get("delta") or {}, "chunk", "delta"), str(chunk.get("id"))
-                )
-                if choice.get("finish_reason"):
-                    self._finish = filled(choice["finish_reason"], "chunk", "finish_reason")
-
-    def whole(self, answer: Mapping[str, object]) -> Iterator[StreamEvent]:
-        choices = _mappings(answer, "choices")
-        if not any(is_mapping(choice.get("message")) for choice in choices):
-            raise ModelFailed("the model answered without a message", answer=sorted(answer))
-        yield from self.feed({**answer, "choices": [{**choice, "delta": choice.get("message")} for choice in choices]})
-        self._finish = self._finish or "stop"
-
-    def finish(self) -> Iterator[StreamEvent]:
-        """The ends of the blocks, the stop reason and the usage."""
-        if self._finish is None:
-            raise ModelStreamBroken("the service ended the stream in the middle of an answer")
-        if self._finish != "length":
-            self._calls.refuse_nameless()
-        yield from self._fall_silent()
-        for call in self._calls.begun():
-            yield {"contentBlockStop": {"contentBlockIndex": call.block}}
-        yield {"messageStop": {"stopReason": self._stop_reason(self._finish)}}
-        if usage := _counted(self._usage):
-            yield {"metadata": metadata_event(usage, *self._names)}
-
-    def _on_delta(self, delta: Mapping[str, object], answer_id: str) -> Iterator[StreamEvent]:
-        thought = next(
-            (reasoning for name in _REASONING if isinstance(reasoning := delta.get(name), str) and reasoning), None
-        )
-        if thought:
-            yield from self._speak("reasoning", {"reasoningContent": {"text": thought}})
-        for name in ("content", "refusal"):
-            if delta.get(name):
-                self._refused = self._refused or name == "refusal"
-                yield from self._on_text(delta, name)
-        for part in _mappings(delta, "tool_calls"):
-            yield from self._on_tool_call(part, answer_id)
-
-    def _on_text(self, holder: Mapping[str, object], name: str) -> Iterator[StreamEvent]:
-        """Text, or a list of parts, as Mistral's reasoning models send it."""
-        if not isinstance(holder[name], list):
-            yield from self._speak("text", {"text": filled(holder[name], "chunk", name)})
-            return
-        for part in _mappings(holder, name):
-            for thought in _mappings(part, "thinking") if part.get("type") == "thinking" else ():
-                if thought.get("text"):
-                    yield from self._speak("reasoning", {"reasoningContent": {"text": str(thought["text"])}})
-            if part.get("type") == "text" and part.get("text"):
-                yield from self._speak("text", {"text": filled(part["text"], "chunk", name)})
-
-    def _speak(self, voice: Voice, delta: Mapping[str, object]) -> Iterator[StreamEvent]:
-        if self._voice != voice:
-            yield from self._fall_silent()
-            self._voice, self._spoken = voice, self._next_block()
-            yield _start(self._spoken, {})
-        yield _delta(self._spoken, delta)
-
-    def _fall_silent(self) -> Iterator[StreamEvent]:
-        if self._voice is not None:
-            self._voice = None
-            yield {"contentBlockStop": {"contentBlockIndex": self._spoken}}
-
-    def _on_tool_call(self, part: Mapping[str, object], answer_id: str) -> Iterator[StreamEvent]:
-        """The pieces of several calls may alternate, so each call keeps its block open to the end."""
-        call = self._calls.take(part)
-        if call.block is None and call.name:
-            yield from self._fall_silent()
-            call.block = self._next_block()
-            use = {"toolUseId": self._calls.use_id(call, answer_id), "name": call.name}
-            yield _start(call.block, {"toolUse": use})
-        if call.block is not None and call.pending:
-            piece, call.pending = call.pending, ""
-            yield _delta(call.block, {"toolUse": {"input": piece}})
-
-    def _next_block(self) -> int:
-        self._blocks += 1
-        return self._blocks - 1
-
-    def _stop_reason(self, finish: str) -> str:
-        reason = "content_filtered" if self._refused else STOP_REASONS.get(finish, finish)
-        return "tool_use" if self._calls.begun() and reason not in _FINAL else reason
-
-
-def _start(index: int, start: Mapping[str, object]) -> StreamEvent:
-    return {"contentBlockStart": {"contentBlockIndex": index, "start": cast("ContentBlockStart", start)}}
-
-
-def _delta(index: int, delta: Mapping[str, object]) -> StreamEvent:
-    return {"contentBlockDelta": {"contentBlockIndex": index, "delta": cast("ContentBlockDelta", delta)}}
-
-
-def _mappings(holder: Mapping[str, object], name: str) -> Sequence[Mapping[str, object]]:
-    listed = holder.get(name) or ()
-    if not isinstance(listed, list | tuple):
-        malformed("chunk", f"a list under '{name}'", listed)
-    return [mapping_field(item, "chunk", name) for item in cast("Sequence[object]", listed)]
-
-
-def _counted(usage: Mapping[str, object]) -> dict[str, int]:
-    """The usage in Converse's terms: `inputTokens` excludes cached tokens. Empty when the service sent none."""
-    if "prompt_tokens" not in usage:
-        return {}
-    details = usage.get("prompt_tokens_details")
-    cache = details if is_mapping(details) else _SILENCE
-    read, written = _number(cache.get("cached_tokens")), _number(cache.get("cache_write_tokens"))
-    prompt, completion = _number(usage["prompt_tokens"]), _number(usage.get("completion_tokens"))
-    counted = {
-        "inputTokens": max(0, prompt - read - written),
-        "outputTokens": completion,
-        "totalTokens": prompt + completion,
-    }
-    cached = {"cacheReadInputTokens": read, "cacheWriteInputTokens": written}
-    return counted | {name: number for name, number in cached.items() if number}
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
-
-
-# The tool calls of one Chat Completions answer while their pieces arrive.
-#
-# The service says with every piece which call it belongs to, by an index. Imitations leave the index out, give all
-# calls the same one, or send no ids. A piece belongs to the call of its index, unless it names another id; without an
-# index, to the call of its id, and without that a name begins a new call.
-
-
-class ToolCall(Struct):
-    """One call, as far as its pieces have arrived."""
-
-    position: int
-    """The index of the call in the answer, from 0."""
-    given_id: str = ""
-    name: str = ""
-    pending: str = ""
-    """Arguments that arrived and were not passed on yet."""
-    block: int | None = None
-    """The index of its content block, once that has started."""
-
-
-class ToolCalls:
-    """The calls of one answer."""
-
-    __slots__ = ("_by_index", "_calls", "_used_ids")
-
-    def __init__(self) -> None:
-        self._calls: list[ToolCall] = []
-        self._by_index: dict[int, ToolCall] = {}
-        self._used_ids: set[str] = set()
-
-    def begun(self) -> Sequence[ToolCall]:
-        """The calls whose blocks have started, in order."""
-        return [call for call in self._calls if call.block is not None]
-
-    def refuse_nameless(self) -> None:
-        """Raise `ModelFailed` when a call never got a name."""
-        for call in self._calls:
-            filled(call.name, "tool_calls", "function.name")
-
-    def take(self, part: Mapping[str, object]) -> ToolCall:
-        """The call that a piece belongs to, with the piece added to it."""
-        function = mapping_field(part.get("function") or {}, "tool_calls", "function")
-        given_id, name = _text(part.get("id")), _text(function.get("name"))
-        call = self._call_of(part.get("index"), given_id, name)
-        call.given_id = call.given_id or given_id
-        call.name = call.name or name
-        arguments = function.get("arguments")
-        call.pending += json.dumps(arguments) if is_mapping(arguments) else _text(arguments)
-        return call
-
-    def use_id(self, call: ToolCall, answer_id: str) -> str:
-        """The id of a call: the service's, or one made from the answer's id when the service gave
-        none or repeated one.
-        """
-        if call.given_id and call.given_id not in self._used_ids:
-            self._used_ids.add(call.given_id)
-            return call.given_id
-        return f"call_{hashlib.sha256(f'{answer_id}/{call.position}/{call.name}'.encode()).hexdigest()[:24]}"
-
-    def _call_of(self, index: object, given_id: str, name: str) -> ToolCall:
-        if type(index) is int:
-            known = self._by_index.get(index)
-            if known is None or (given_id and known.given_id and given_id != known.given_id):
-                known = self._by_index[index] = self._new()
-            return known
-        by_id = next((call for call in self._calls if given_id and call.given_id == given_id), None)
-        if by_id is not None:
-            return by_id
-        return self._new() if name or not self._calls else self._calls[-1]
-
-    def _new(self) -> ToolCall:
-        call = ToolCall(len(self._calls))
-        self._calls.append(call)
-        return call
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        malformed("tool_calls", "a string, or nothing", value)
-    return value

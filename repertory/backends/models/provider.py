@@ -8,23 +8,29 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from copy import copy
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, cast
 
 import anyio
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.content import text_in
+from repertory.backends.models.fitting import fit, fitting_tool_name, renamed_tools
+from repertory.backends.models.settings import check_settings
 from repertory.backends.ports import Model
+from repertory.backends.telemetry_ports import note_changes
 from repertory.core.tokens import estimate_tokens
-from repertory.errors import Invalid, RepertoryError
-from repertory.logs import INFO, note
+from repertory.errors import Invalid, ModelFailed, RepertoryError
+from repertory.logs import DEBUG, INFO, note
 
 if TYPE_CHECKING:
+    from repertory.backends.models.fitting import ServiceRules
     from repertory.core.converse import MetadataEvent, Responder, StreamEvent
     from repertory.core.messages import Message, ToolSpec, Usage
 
@@ -67,6 +73,12 @@ class ModelCall(Struct, frozen=True, kw_only=True):
     """In Converse's spelling: `{"auto": {}}`, `{"any": {}}` or `{"tool": {"name": ...}}`."""
     trailing_blocks: int = 0
     """How many blocks at the end of the last user message are for this call alone: not worth caching."""
+    fitted: bool = False
+    """True if messages, tools and tool choice are as the service takes them."""
+    changes: Sequence[str] = ()
+    """The kinds of changes that were made for that."""
+    origins: Sequence[int | None] = ()
+    """For each message, the number of the one that it was made of; None for one that was added."""
 
     @property
     def system_blocks(self) -> Sequence[Mapping[str, Any]]:
@@ -106,6 +118,28 @@ def model_call(
     )
 
 
+def fitted_call(call: ModelCall, rules: ServiceRules) -> ModelCall:
+    """The call with a conversation that the service takes; the same object if it is so already.
+
+    Errors: `Invalid` for a block of the unanswered prompt that the service cannot take.
+    """
+    if call.fitted:
+        return call
+    made = fit(call.messages, call.tool_specs, rules)
+    choice = call.tool_choice
+    if choice is not None and "tool" in choice:
+        choice = {"tool": {"name": fitting_tool_name(choice["tool"]["name"], rules)}}
+    return structs.replace(
+        call,
+        messages=made.messages,
+        tool_specs=made.tool_specs,
+        tool_choice=choice,
+        fitted=True,
+        changes=made.changes,
+        origins=made.origins,
+    )
+
+
 class ProviderModel(Model):
     """A provider's model. Many agents may use one at once, from several event loops; each loop has its own connections,
     released by `aclose` in that loop.
@@ -139,6 +173,7 @@ class ProviderModel(Model):
 
         Raises:
             TypeError: Naming the settings that do not exist. Correct the call.
+            Invalid: Naming a setting whose value has another type, or is out of its range. Correct the call.
         """
         self._config = changed_settings(type(self), self._known, self._config, settings)
 
@@ -154,10 +189,22 @@ class ProviderModel(Model):
         """
         settings = {name: value for name, value in options.items() if name not in _CALL_OPTIONS}
         config = changed_settings(type(self), self._known, self._config, settings)
-        call = model_call(config, messages, tool_specs, system_prompt, options)
-        async with aclosing(self._answer(call)) as events:
-            async for event in events:
-                yield event
+        rules = self._rules(config)
+        call = fitted_call(model_call(config, messages, tool_specs, system_prompt, options), rules)
+        if call.changes:
+            note(_log, DEBUG, "conversation made to fit", service=self._service, changes="; ".join(call.changes))
+            note_changes(call.changes)
+        renamed = renamed_tools(tool_specs or (), rules)
+        try:
+            async with aclosing(self._answer(call)) as events:
+                async for event in events:
+                    yield _with_own_name(event, renamed) if renamed else event
+        except RepertoryError as error:
+            if (raised := _own_error_behind(error)) is not None:
+                raise raised from None
+            if rules.counts_messages and isinstance(error, ModelFailed):
+                error.fields = {**error.fields, **_refused_place(str(error), call.origins)}
+            raise
 
     async def count_tokens(
         self,
@@ -185,6 +232,10 @@ class ProviderModel(Model):
         """Release the connections of the running event loop."""
         await self._clients.aclose()
 
+    def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
+        """The rules of the service for these settings."""
+        raise NotImplementedError
+
     def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
         """The events of one answer. Closing the generator releases the connection."""
         raise NotImplementedError
@@ -192,6 +243,38 @@ class ProviderModel(Model):
     def _counting(self, call: ModelCall) -> Callable[[], Awaitable[int]]:
         """A request to the service to count. Only for providers with a setting `use_native_token_count`."""
         raise NotImplementedError
+
+
+def _with_own_name(event: StreamEvent, renamed: Mapping[str, str]) -> StreamEvent:
+    """The event with the tool's own name, where the service was given another one for it."""
+    begun = event.get("contentBlockStart")
+    use = None if begun is None else begun.get("start", {}).get("toolUse")
+    if begun is None or not use or use["name"] not in renamed:
+        return event
+    return {"contentBlockStart": {**begun, "start": {"toolUse": {**use, "name": renamed[use["name"]]}}}}
+
+
+_PATH = re.compile(r"messages\.(\d+)\.content\.(\d+)")
+
+
+def _refused_place(text: str, origins: Sequence[int | None]) -> dict[str, int]:
+    """The numbers of the message and block that a refusal's path names, among the messages of the call."""
+    found = _PATH.search(text)
+    origin = origins[int(found[1])] if found is not None and int(found[1]) < len(origins) else None
+    return {} if found is None or origin is None else {"message": origin, "content_block": int(found[2])}
+
+
+def _own_error_behind(error: BaseException) -> RepertoryError | None:
+    """The error of ours that a transport has raised, where clients of services see a connection that failed: a test's
+    cassette does. A copy of it, since it has its causes already.
+    """
+    behind, seen = error.__cause__ or error.__context__, {id(error)}
+    while behind is not None and id(behind) not in seen:
+        if isinstance(behind, RepertoryError):
+            return copy(behind)
+        seen.add(id(behind))
+        behind = behind.__cause__ or behind.__context__
+    return None
 
 
 _MEANT = {
@@ -207,17 +290,17 @@ _MEANT = {
 def changed_settings(
     owner: type[object], known: type[Mapping[str, Any]], config: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The settings after a change. `TypeError` names those that `owner` does not have, and the ones it has."""
+    """The settings after a change. `TypeError` names those that `owner` does not have, and the ones it has. `Invalid`
+    names one whose value is of another type, or out of its range.
+    """
     names = known.__annotations__
-    window: object = changes.get("context_window_limit")
-    if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
-        raise Invalid("context_window_limit is the model's window in tokens, such as 200_000", got=repr(window))
     unknown = sorted(changes.keys() - names.keys())
     if unknown:
         hint = "; ".join(_MEANT[name] for name in unknown if name in _MEANT)
         hint = f" ({hint})" if hint else ""
         msg = f"{owner.__name__} has no setting {', '.join(unknown)}{hint}; it has {', '.join(sorted(names))}"
         raise TypeError(msg)
+    check_settings(owner.__name__, known, changes)
     return {**config, **changes}
 
 
@@ -229,7 +312,9 @@ def changed_settings(
 # Source: the services' own messages, as they were seen.
 
 
-_CODES = frozenset(("context_length_exceeded", "exceed_context_size_error", "request_too_large"))
+_CODES = frozenset(
+    ("context_length_exceeded", "exceed_context_size_error", "request_too_large", "too_many_prompt_tokens")
+)
 _WORDS = (
     "input is too long",
     "prompt is too long",
@@ -253,7 +338,15 @@ _WORDS = (
     "too large for model",
     "too many input tokens",
     "too many total text bytes",
+    "number of input tokens exceeds maximum length",  # Nova
+    "longer than the maximum model length",  # vLLM
+    "too long to fit into the model",  # vLLM
+    "context the overflows",  # LM Studio, which writes it so
+    "when the context overflows",
+    "tokens) exceeds context size",  # llama.cpp
 )
+_PATTERN = re.compile(r"trying to keep the first \d+ tokens")
+"""LM Studio's, with a number: the words alone may be anybody's."""
 
 
 def metadata_event(usage: Mapping[str, int], answer_id: object = None, model: object = None) -> MetadataEvent:
@@ -269,7 +362,9 @@ def metadata_event(usage: Mapping[str, int], answer_id: object = None, model: ob
 def is_overflow(message: str, *codes: str) -> bool:
     """True if a refusal means that the messages are too long. Codes are compared in lower case."""
     text = message.lower()
-    return any(code.lower() in _CODES for code in codes) or any(words in text for words in _WORDS)
+    if any(code.lower() in _CODES for code in codes) or any(words in text for words in _WORDS):
+        return True
+    return _PATTERN.search(text) is not None
 
 
 # How long a service asks its callers to wait.
@@ -282,18 +377,21 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
     A date is relative to the answer's own `Date`, so different clocks do no harm.
     """
-    milliseconds = _seconds(headers.get("retry-after-ms"))
-    if milliseconds is not None:
+    milliseconds = seconds_in(headers.get("retry-after-ms"))
+    if milliseconds:
         return milliseconds / 1000
     asked = headers.get("retry-after")
-    seconds = _seconds(asked)
+    seconds = seconds_in(asked)
     if seconds is not None:
         return seconds
     until, now = _date(asked), _date(headers.get("date"))
-    return max(0.0, (until - now).total_seconds()) if until and now else None
+    if until and now:
+        return max(0.0, (until - now).total_seconds())
+    return milliseconds  # A zero, which Azure also sends beside a `retry-after` that counts.
 
 
-def _seconds(text: str | None) -> float | None:
+def seconds_in(text: str | None) -> float | None:
+    """The seconds that a text names as a number; None for anything else."""
     try:
         value = float(text or "")
     except ValueError:

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import msgspec
 
 from repertory.backends.models.caching import CacheConfig, cache_routing
+from repertory.backends.models.chat_services import COMPATIBLE, OPENAI_CHAT, chat_service
 from repertory.backends.models.content import (
     BLANK_TEXT,
     block_kind,
+    bytes_in,
     cannot_take,
     document_in,
     image_in,
     input_of,
     text_in,
 )
-from repertory.backends.models.openai import DEFAULT_MODEL_ID, OPENAI, streams
-from repertory.backends.models.provider import BaseModelConfig, ModelCall, metadata_event
-from repertory.backends.models.sdk import ClientSettings, SDKModel, as_plain, ask, refusal_error, with_params
-from repertory.core.answer import count_field, filled, is_mapping, malformed, mapping_field
-from repertory.errors import ModelStreamBroken
+from repertory.backends.models.fitting import ServiceRules
+from repertory.backends.models.openai import DEFAULT_MODEL_ID, OPENAI, STOOD, service_url, streams, unforced
+from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call
+from repertory.backends.models.response_reader import ResponseReader, asks_the_caller
+from repertory.backends.models.sdk import ClientSettings, SDKModel, as_plain, ask, with_params
+from repertory.core.answer import count_field, is_mapping, mapping_field
+from repertory.core.provider_content import MCP_APPROVAL
 
 if TYPE_CHECKING:
-    from repertory.core.converse import ContentBlockDelta, ContentBlockStartToolUse, StreamEvent
+    from repertory.core.converse import StreamEvent
     from repertory.core.messages import Message, ToolSpec
+    from repertory.errors import ModelFailed
 
 RESPONSES = msgspec.structs.replace(OPENAI, model="OpenAIResponsesModel", resource="responses")
 
@@ -37,7 +44,8 @@ class OpenAIResponsesConfig(BaseModelConfig, total=False):
     model_id: str
     params: Mapping[str, Any] | None
     """Further fields of the request, such as `max_output_tokens`, `reasoning`, or the service's own `tools`. They
-    override ours, except that `tools` come in addition; None removes a field.
+    override ours, except that `tools` come in addition; None removes a field. By default `include` asks for the
+    reasoning in a form that goes back, and `store` is False.
     """
     stateful: bool | None
     """Accepted, without an effect: the conversation is the session's, so all of it is sent each time."""
@@ -88,11 +96,36 @@ class OpenAIResponsesModel(SDKModel):
         settings = ClientSettings(client, dict(client_args or {}), connect_timeout_s, read_timeout_s)
         super().__init__(start, config, settings)
 
+        self._without_reasoning: set[object] = set()
+        """Models that have refused to give their reasoning in a form that goes back."""
+
+    @cached_property
+    def _provider(self) -> str:
+        """Whose parts of answers go back: those of one service are of no use to another."""
+        chat = chat_service(service_url(self._sdk, self._settings))
+        return "openai" if chat in (OPENAI_CHAT, COMPATIBLE) else f"{chat.name}-responses"
+
+    def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
+        return responses_rules(self._provider)
+
     def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
-        return self._ask(response_arguments(call), ResponseReader())
+        arguments = response_arguments(call, self._provider)
+        if call.config.get("model_id") in self._without_reasoning:
+            arguments = _without_include(arguments)
+        return self._ask(arguments, ResponseReader(RESPONSES, self._provider))
+
+    def _milder(self, arguments: Mapping[str, Any], error: ModelFailed) -> Mapping[str, Any] | None:
+        words = str(error).lower()
+        if arguments.get("include") == INCLUDE and any(sign in words for sign in _NO_INCLUDE):
+            self._without_reasoning.add(arguments.get("model"))
+            return _without_include(arguments)
+        if any(sign in words for sign in _UNUSABLE_REASONING):
+            left = [item for item in arguments["input"] if item.get("type") != "reasoning"]
+            return {**arguments, "input": left} if len(left) < len(arguments["input"]) else None
+        return unforced(arguments, error)
 
     def _counting(self, call: ModelCall) -> Callable[[], Awaitable[int]]:
-        arguments = _conversation(call)
+        arguments = _conversation(call, self._provider)
 
         async def count() -> Any:
             return await (await self._clients.get()).responses.input_tokens.count(**arguments)
@@ -106,14 +139,52 @@ class OpenAIResponsesModel(SDKModel):
 
 # Builds requests to the Responses API. Pure.
 #
-# Source: the OpenAI API, `POST /v1/responses`.
+# An answer goes back as it came: its items in their order, and those that only the service can read unchanged. As
+# nothing is stored there, an item has to be whole: reasoning goes back encrypted or not at all, and a picture with its
+# bytes. Reasoning has to be followed by what it led to.
+#
+# Source: the OpenAI API, `POST /v1/responses`; developers.openai.com/api/docs/guides, conversation state, reasoning,
+# compaction and the phase of a message.
 
 _SERVICE = "OpenAI"
+INCLUDE = ["reasoning.encrypted_content"]
+"""Asks for reasoning in a form that can go back to a service that has stored nothing."""
+_UNREASONING = ("gpt-4", "gpt-3.5", "chatgpt-")
+"""Models that do not reason, and refuse `INCLUDE`, begin so."""
+_NO_INCLUDE = ("encrypted content is not supported", "reasoning.encrypted_content", "'include", "include[")
+"""How a service says that it does not take `INCLUDE`."""
+_UNUSABLE_REASONING = (
+    "invalid_encrypted_content",
+    "encrypted content could not be",
+    "encrypted content for item",
+    "required following item",
+    "items are not persisted",
+)
+"""How the service says that it cannot read earlier reasoning, such as that of another account."""
 
 
-def response_arguments(call: ModelCall) -> dict[str, Any]:
+@lru_cache(maxsize=32)
+def responses_rules(provider: str = "openai") -> ServiceRules:
+    """The rules of the Responses API. Source: ids of calls have at most 64 characters, names of tools 64."""
+    return ServiceRules(
+        service=_SERVICE,
+        provider=provider,
+        use_id_max=64,
+        use_id_characters="!-~",
+        starts_with_user=False,
+        merges_roles=False,
+        reasoning="none",
+        reasoning_in_items=True,
+        media_in_answers=True,  # `_answer_items` knows which of them are the service's own.
+    )
+
+
+def response_arguments(call: ModelCall, provider: str = "openai") -> dict[str, Any]:
     """The arguments of one call. Errors: `Invalid` for a block that the service cannot take."""
-    arguments = _conversation(call) | {"store": False}
+    call = fitted_call(call, responses_rules(provider))
+    arguments = _conversation(call, provider) | {"store": False}
+    if not str(call.config.get("model_id")).startswith(_UNREASONING):
+        arguments["include"] = INCLUDE
     if call.tool_choice and call.tool_specs:
         arguments["tool_choice"] = _tool_choice(call.tool_choice)
     if streams(call.config):
@@ -124,10 +195,18 @@ def response_arguments(call: ModelCall) -> dict[str, Any]:
     return with_params(arguments, {**cache_routing(call.config), **params})
 
 
-def _conversation(call: ModelCall) -> dict[str, Any]:
+def _without_include(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in arguments.items() if key != "include" or value != INCLUDE}
+
+
+def _conversation(call: ModelCall, provider: str) -> dict[str, Any]:
+    call = fitted_call(call, responses_rules(provider))
     sent: list[dict[str, Any]] = []
+    calls = _Calls()
     for message in call.messages:
-        sent += _items(message)
+        sent += _answer_items(message, calls) if message["role"] == "assistant" else _prompt_items(message, calls)
+    if calls.has_items:
+        sent = _since_compaction(_that_led_on(_once(_sendable(sent) if provider == "openai" else sent)))
     arguments: dict[str, Any] = {"model": call.config.get("model_id"), "input": sent}
     if system := call.system_text:
         arguments["instructions"] = system
@@ -136,33 +215,164 @@ def _conversation(call: ModelCall) -> dict[str, Any]:
     return arguments
 
 
-def _items(message: Message) -> list[dict[str, Any]]:
-    """Results of tools first, as their uses stand directly before them; then what was said; then uses."""
+def _sendable(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items that OpenAI does not refuse: none of its calls that its caller has not answered, and no reasoning that
+    is not encrypted. Other services run some such calls themselves, and tell no output; DeepSeek's reasoning is text.
+    """
+    outputs = {item.get("call_id") for item in items if str(item.get("type")).endswith("_output")}
+    return [
+        item
+        for item in items
+        if not (asks_the_caller(item) and item.get("call_id") not in outputs)
+        and not (item.get("type") == "reasoning" and not item.get("encrypted_content"))
+    ]
+
+
+def _once(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items without a second one of the same id, which the service refuses. Other reasoning of the same id stays,
+    without it: xAI gives all of an answer the same one.
+    """
+    seen: dict[object, dict[str, Any]] = {}
+    kept: list[dict[str, Any]] = []
+    for item in items:
+        item_id = item.get("id")
+        if item_id is None or seen.setdefault(item_id, item) is item:
+            kept.append(item)
+        elif item.get("type") == "reasoning" and item != seen[item_id]:
+            kept.append({key: value for key, value in item.items() if key != "id"})
+    return kept
+
+
+def _that_led_on(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items without reasoning that nothing of its answer follows."""
+    kept: list[dict[str, Any]] = []
+    for item in reversed(items):
+        behind = kept[-1] if kept else {"role": "user"}
+        alone = behind.get("role") == "user" or str(behind.get("type")).endswith(("_call_output", "_response"))
+        if item.get("type") != "reasoning" or not alone:
+            kept.append(item)
+    return kept[::-1]
+
+
+def _since_compaction(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items from the last compaction on, which stands for all before it; all of them if a result needs its call."""
+    start = max((at for at, item in enumerate(items) if item.get("type") == "compaction"), default=0)
+    calls: set[object] = set()
+    for item in items[start:]:
+        kind = str(item.get("type"))
+        call_id = item.get("approval_request_id") if kind == "mcp_approval_response" else item.get("call_id")
+        if kind.endswith(("_output", "_response")) and call_id is not None and call_id not in calls:
+            return items
+        calls.add(item.get("id") if kind == "mcp_approval_request" else call_id)
+    return items[start:]
+
+
+class _Calls:
+    """What the answers of a conversation have asked for, as far as results have to know it."""
+
+    def __init__(self) -> None:
+        self.beside: dict[str, Mapping[str, Any]] = {}
+        """What a function call has beside its name and arguments."""
+        self.has_items = False
+        """True if there are items besides messages, calls of functions and their results."""
+        self.approvals: dict[str, str] = {}
+        """The ids of requests for an approval, by the ids of their tool uses."""
+
+
+def _prompt_items(message: Message, calls: _Calls) -> list[dict[str, Any]]:
+    """Results of tools first, as their uses stand directly before them; then what was said."""
     results: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
-    uses: list[dict[str, Any]] = []
-    spoken = "input_text" if message["role"] == "user" else "output_text"
     for block in message["content"]:
         if "toolResult" in block:
-            results.append(_result(block["toolResult"]))
+            results.append(_result(block["toolResult"], calls))
+        elif "reasoningContent" not in block and "providerContent" not in block:  # which only an answer may have
+            parts += _parts(block, "input_text")
+    if not parts and not results:
+        parts = [{"type": "input_text", "text": BLANK_TEXT}]
+    return [*results, *([{"role": "user", "content": parts}] if parts else ())]
+
+
+def _answer_items(message: Message, calls: _Calls) -> list[dict[str, Any]]:
+    """The items of an answer, in the order in which they came."""
+    items: list[dict[str, Any]] = []
+    said: dict[str, Any] | None = None
+    """The item that the next text belongs to."""
+    phase: Mapping[str, Any] = {}
+    picture: dict[str, Any] | None = None
+    """An item that waits for its bytes."""
+    for block in message["content"]:
+        if "providerContent" in block:
+            content = block["providerContent"]["content"]
+            calls.has_items = True
+            said, phase = None, {}
+            match content.get("type"):
+                case "message":
+                    phase = {"phase": content.get("phase")}
+                case "function_call":
+                    calls.beside[str(content.get("call_id"))] = content
+                case "image_generation_call" if "result" not in content:
+                    picture = {**content}
+                    items.append(picture)
+                case _:
+                    items.append(dict(content))
         elif "toolUse" in block:
-            use = block["toolUse"]
-            arguments = json.dumps(input_of(use), ensure_ascii=False)
-            made = {"type": "function_call", "call_id": use["toolUseId"], "name": use["name"], "arguments": arguments}
-            uses.append(made)
-        elif "reasoningContent" not in block:
-            parts += _parts(block, spoken)
-    if not parts and not results and not uses:
-        parts = [{"type": spoken, "text": BLANK_TEXT}]
-    said = [{"role": message["role"], "content": parts}] if parts else []
-    return [*results, *said, *uses]
+            said, phase = None, {}
+            items.append(_use(block["toolUse"], calls))
+        elif "image" in block and picture is not None:
+            picture["result"] = base64.b64encode(bytes_in("image", block["image"], _SERVICE)).decode()
+            picture = None
+        elif "reasoningContent" not in block and (parts := _said_parts(block)):
+            if said is None:
+                said = {"role": "assistant", "content": [], **phase}
+                items.append(said)
+            said["content"] += parts
+    items = [item for item in items if item.get("type") != "image_generation_call" or "result" in item]
+    while items and items[-1].get("type") == "reasoning":
+        items.pop()
+    return items or [{"role": "assistant", "content": [{"type": "output_text", "text": BLANK_TEXT}]}]
 
 
-def _result(result: Mapping[str, Any]) -> dict[str, Any]:
+def _said_parts(block: Mapping[str, Any]) -> list[dict[str, Any]]:
+    kind = block_kind(block)
+    return [{"type": "output_text", "text": STOOD[kind]}] if kind in STOOD else _parts(block, "output_text")
+
+
+def _use(use: Mapping[str, Any], calls: _Calls) -> dict[str, Any]:
+    asked = use["input"]
+    if use["name"] == MCP_APPROVAL and is_mapping(asked) and asked.get("type") == MCP_APPROVAL:
+        calls.approvals[use["toolUseId"]] = str(asked.get("id"))
+        calls.has_items = True
+        return dict(asked)
+    arguments = json.dumps(input_of(use), ensure_ascii=False)
+    made = {"type": "function_call", "call_id": use["toolUseId"], "name": use["name"], "arguments": arguments}
+    return made | {key: value for key, value in calls.beside.get(use["toolUseId"], {}).items() if key not in made}
+
+
+def _result(result: Mapping[str, Any], calls: _Calls) -> dict[str, Any]:
+    use_id = result["toolUseId"]
+    if use_id in calls.approvals:
+        return {
+            "type": "mcp_approval_response",
+            "approval_request_id": calls.approvals[use_id],
+            **_decision(result),
+        }
     parts = [part for block in result["content"] for part in _parts(block, "input_text")]
     plain = all(part["type"] == "input_text" for part in parts)
     output = "\n".join(part["text"] for part in parts) if plain else parts
-    return {"type": "function_call_output", "call_id": result["toolUseId"], "output": output}
+    caller = {"caller": calls.beside[use_id]["caller"]} if "caller" in calls.beside.get(use_id, {}) else {}
+    return {"type": "function_call_output", "call_id": use_id, "output": output, **caller}
+
+
+def _decision(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a person has decided. Anything but a clear yes is a no, with its text as the reason."""
+    content: Iterable[Mapping[str, Any]] = result["content"]
+    said = next((part["json"] for part in content if is_mapping(part.get("json"))), cast("Mapping[str, object]", {}))
+    if result.get("status") != "error" and isinstance(said.get("approve"), bool):
+        reason = said.get("reason")
+        return {"approve": said["approve"], **({"reason": reason} if isinstance(reason, str) and reason else {})}
+    reason = "\n".join(text for part in content if (text := text_in(part)))
+    return {"approve": False, **({"reason": reason} if reason else {})}
 
 
 def _parts(block: Mapping[str, Any], spoken: str) -> list[dict[str, Any]]:
@@ -193,170 +403,3 @@ def _tool_choice(choice: Mapping[str, Any]) -> str | dict[str, Any]:
     if "tool" in choice:
         return {"type": "function", "name": choice["tool"]["name"]}
     return "required" if "any" in choice else "auto"
-
-
-# One answer of the Responses API as events of ours. A whole answer is read like the stream that would have carried it.
-
-_FINISHED = frozenset(("response.completed", "response.incomplete", "response.failed"))
-_DELTAS = {
-    "response.output_text.delta": "text",
-    "response.refusal.delta": "text",
-    "response.reasoning_text.delta": "reasoning",
-    "response.reasoning_summary_text.delta": "reasoning",
-}
-_LIMITS = {"max_output_tokens": "max_tokens", "content_filter": "content_filtered"}
-
-
-class ResponseReader:
-    """Reads one answer. Errors: `ModelFailed` for nonsense, `ModelStreamBroken` when the end never came; what the
-    service says of a failed answer.
-    """
-
-    __slots__ = ("_blocks", "_filled", "_open", "_refused", "_response", "_started", "_used")
-
-    def __init__(self) -> None:
-        self._started = False
-        self._blocks = 0
-        """How many blocks have started."""
-        self._open: dict[object, int] = {}
-        """What is open, with its block: an item of the answer, by its place and its kind."""
-        self._filled: set[int] = set()
-        """The blocks of tool uses that have got some of their input."""
-        self._used = False
-        self._refused = False
-        self._response: Mapping[str, object] | None = None
-
-    def feed(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
-        if not self._started:
-            self._started = True
-            yield {"messageStart": {"role": "assistant"}}
-        kind = event.get("type")
-        if kind in _FINISHED:
-            self._response = mapping_field(event.get("response"), str(kind), "response")
-        elif isinstance(kind, str) and kind in _DELTAS:
-            self._refused = self._refused or kind == "response.refusal.delta"
-            yield from self._spoken(_DELTAS[kind], event.get("output_index"), filled(event.get("delta"), kind, "delta"))
-        elif kind == "response.output_text.annotation.added":
-            yield from self._cited(event)
-        elif kind == "response.output_item.added":
-            yield from self._item(event)
-        elif kind == "response.function_call_arguments.delta":
-            block = self._open.get(("use", event.get("output_index")))
-            if block is not None and event.get("delta"):
-                self._filled.add(block)
-                yield _delta(block, {"toolUse": {"input": filled(event["delta"], str(kind), "delta")}})
-        elif kind == "response.output_item.done":
-            yield from self._item_done(event)
-
-    def whole(self, answer: Mapping[str, object]) -> Iterator[StreamEvent]:
-        output = answer.get("output")
-        if not isinstance(output, list):
-            malformed("response", "a list under 'output'", answer)
-        for index, each in enumerate(cast("Sequence[object]", output)):
-            item = mapping_field(each, "response", "output")
-            yield from self.feed({"type": "response.output_item.added", "output_index": index, "item": item})
-            for part in _mappings(item, "summary") + _mappings(item, "content"):
-                yield from self._part(index, part)
-            yield from self.feed({"type": "response.output_item.done", "output_index": index, "item": item})
-        yield from self.feed({"type": "response.completed", "response": answer})
-
-    def finish(self) -> Iterator[StreamEvent]:
-        """The ends of the blocks, the stop reason and the usage."""
-        response = self._response
-        if response is None:
-            raise ModelStreamBroken("the service ended the stream in the middle of an answer")
-        if is_mapping(error := response.get("error")):
-            raise refusal_error(RESPONSES, 0, str(error.get("message")), str(error.get("code")))
-        yield from self._close()
-        yield {"messageStop": {"stopReason": self._stop_reason(response)}}
-        if is_mapping(usage := response.get("usage")):
-            yield {"metadata": metadata_event(_counted(usage), response.get("id"), response.get("model"))}
-
-    def _part(self, index: int, part: Mapping[str, object]) -> Iterator[StreamEvent]:
-        kind = {"output_text": "response.output_text.delta", "refusal": "response.refusal.delta"}.get(
-            str(part.get("type")), "response.reasoning_text.delta"
-        )
-        text = part.get("refusal") if part.get("type") == "refusal" else part.get("text")
-        if text:
-            yield from self.feed({"type": kind, "output_index": index, "delta": text})
-        for annotation in _mappings(part, "annotations"):
-            made = {"type": "response.output_text.annotation.added", "output_index": index}
-            yield from self.feed({**made, "annotation": annotation})
-
-    def _spoken(self, kind: str, place: object, text: str) -> Iterator[StreamEvent]:
-        block = self._open.get((kind, place))
-        if block is None:
-            block = self._begin((kind, place))
-            yield {"contentBlockStart": {"contentBlockIndex": block, "start": {}}}
-        yield _delta(block, {"text": text} if kind == "text" else {"reasoningContent": {"text": text}})
-
-    def _cited(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
-        block = self._open.get(("text", event.get("output_index")))
-        note = event.get("annotation")
-        if block is not None and is_mapping(note) and note.get("type") == "url_citation":
-            location = {"web": {"url": str(note.get("url"))}}
-            cited = {"title": str(note.get("title") or ""), "location": location, "sourceContent": [{"text": ""}]}
-            yield _delta(block, {"citation": cited})
-
-    def _item(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
-        item = mapping_field(event.get("item"), "response.output_item.added", "item")
-        if item.get("type") == "function_call":
-            self._used = True
-            block = self._begin(("use", event.get("output_index")))
-            use: ContentBlockStartToolUse = {
-                "toolUseId": filled(item.get("call_id"), "item", "call_id"),
-                "name": _name(item),
-            }
-            yield {"contentBlockStart": {"contentBlockIndex": block, "start": {"toolUse": use}}}
-
-    def _item_done(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
-        item = mapping_field(event.get("item"), "response.output_item.done", "item")
-        place = event.get("output_index")
-        block = self._open.get(("use", place))
-        if block is not None and block not in self._filled and item.get("arguments"):
-            yield _delta(block, {"toolUse": {"input": filled(item["arguments"], "item", "arguments")}})
-        for kind in ("text", "reasoning", "use"):
-            if (kind, place) in self._open:
-                yield {"contentBlockStop": {"contentBlockIndex": self._open.pop((kind, place))}}
-
-    def _begin(self, key: object) -> int:
-        self._open[key] = self._blocks
-        self._blocks += 1
-        return self._open[key]
-
-    def _close(self) -> Iterator[StreamEvent]:
-        for block in self._open.values():
-            yield {"contentBlockStop": {"contentBlockIndex": block}}
-        self._open.clear()
-
-    def _stop_reason(self, response: Mapping[str, object]) -> str:
-        details = response.get("incomplete_details")
-        if response.get("status") == "incomplete":
-            reason = str((details.get("reason") if is_mapping(details) else None) or "max_output_tokens")
-            return _LIMITS.get(reason, reason)
-        return "content_filtered" if self._refused else "tool_use" if self._used else "end_turn"
-
-
-def _name(item: Mapping[str, object]) -> str:
-    return filled(item.get("name"), "item", "name")
-
-
-def _delta(index: int, delta: Mapping[str, object]) -> StreamEvent:
-    return {"contentBlockDelta": {"contentBlockIndex": index, "delta": cast("ContentBlockDelta", delta)}}
-
-
-def _mappings(holder: Mapping[str, object], name: str) -> list[Mapping[str, object]]:
-    listed = holder.get(name) or ()
-    if not isinstance(listed, list | tuple):
-        malformed("response", f"a list under '{name}'", listed)
-    return [mapping_field(each, "response", name) for each in cast("Sequence[object]", listed)]
-
-
-def _counted(usage: Mapping[str, object]) -> dict[str, int]:
-    """The usage in Converse's terms: `inputTokens` excludes cached tokens."""
-    details = usage.get("input_tokens_details")
-    cached = count_field(details.get("cached_tokens") or 0, "usage", "cached_tokens") if is_mapping(details) else 0
-    given = count_field(usage.get("input_tokens") or 0, "usage", "input_tokens")
-    made = count_field(usage.get("output_tokens") or 0, "usage", "output_tokens")
-    counted = {"inputTokens": max(0, given - cached), "outputTokens": made, "totalTokens": given + made}
-    return counted | ({"cacheReadInputTokens": cached} if cached else {})

@@ -12,9 +12,12 @@ from msgspec.structs import replace
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
 from repertory.backends.models.bedrock import bedrock_errors, framed_events, from_bedrock_error
 from repertory.backends.models.caching import CacheConfig
-from repertory.backends.models.openai import CompletionReader, completion_arguments
+from repertory.backends.models.chat_services import ChatService
+from repertory.backends.models.completions import CompletionReader
+from repertory.backends.models.fitting import ServiceRules
+from repertory.backends.models.openai import chat_rules, completion_arguments
 from repertory.backends.models.provider import NONSENSE, ModelCall, ProviderModel, changed_settings
-from repertory.backends.models.sdk import EventDecoder, ModelService, is_error, stream_error
+from repertory.backends.models.sdk import DONE, EventDecoder, ModelService, is_error, stream_error
 from repertory.core.answer import mapping_field
 from repertory.errors import Invalid, ModelFailed, RepertoryError, Unavailable
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from repertory.core.converse import StreamEvent
 
 SAGEMAKER = AwsService(name="sagemaker-runtime", wanted_by="SageMakerAIModel", extra="sagemaker")
+CONTAINER_CHAT = ChatService(name="sagemaker")
 _CONTAINER = ModelService(
     name="SageMaker",
     model="SageMakerAIModel",
@@ -124,21 +128,27 @@ class SageMakerAIModel(ProviderModel):
         """A copy of the endpoint's settings; `update_config` changes them."""
         return self.config
 
+    def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
+        return chat_rules(self._service, CONTAINER_CHAT)
+
     async def _answer(self, call: ModelCall) -> AsyncGenerator[StreamEvent]:
         payload = endpoint_payload(call, self.payload_config)
         request = endpoint_request(call.config, payload)
-        reader = CompletionReader()
+        reader = CompletionReader(CONTAINER_CHAT)
         try:
             client = await self._clients.get()
             if payload.get("stream"):
                 answer = await client.invoke_endpoint_with_response_stream(**request)
                 async with aclosing(_pieces(answer["Body"])) as pieces:
                     async for piece in pieces:
+                        if piece is DONE:
+                            reader.ended()
+                            break
                         for event in reader.feed(piece):
                             yield event
             else:
                 body = await (await client.invoke_endpoint(**request))["Body"].read()
-                for event in reader.whole(mapping_field(json.loads(body), "answer", "answer")):
+                for event in reader.whole(_checked(json.loads(body))):
                     yield event
         except bedrock_errors() as error:
             raise _error(error) from error
@@ -170,15 +180,18 @@ async def _pieces(body: Any) -> AsyncGenerator[Mapping[str, object]]:
     for piece in _read(decoder, lines):
         yield piece
     for text in decoder.feed(b"\n\n"):  # the last event of a container that ends without a blank line
-        if text != "[DONE]":
-            yield _checked(json.loads(text))
+        yield _piece(text)
 
 
 def _read(decoder: EventDecoder, line: bytes) -> list[Mapping[str, object]]:
     if line.lstrip().startswith(b"{"):
         return [_checked(json.loads(line))]
     ends = b"\n\n" if line.startswith(b"data:") else b"\n"  # some containers put no blank line between events
-    return [_checked(json.loads(text)) for text in decoder.feed(line + ends) if text != "[DONE]"]
+    return [_piece(text) for text in decoder.feed(line + ends)]
+
+
+def _piece(text: str) -> Mapping[str, object]:
+    return DONE if text == "[DONE]" else _checked(json.loads(text))
 
 
 def _checked(piece: object) -> Mapping[str, object]:
@@ -197,7 +210,7 @@ def endpoint_payload(call: ModelCall, settings: Mapping[str, Any]) -> dict[str, 
     }
     streams = settings.get("stream") is not False
     call_config = {"streaming": streams, "params": fields}
-    payload = completion_arguments(replace(call, config=call_config), "SageMaker")
+    payload = completion_arguments(replace(call, config=call_config), "SageMaker", chat=CONTAINER_CHAT)
     payload |= payload.pop("extra_body", {})
     payload["stream"] = streams
     if settings.get("tool_results_as_user_messages"):

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 ScriptedReply: TypeAlias = (
     "str | dict[str, Any] | Sequence[dict[str, Any]] | BaseException | type[BaseException] | ReplyFunction"
 )
-"""Text, one content block, several content blocks, an error to raise, or a function that decides.
+"""Text, one content block, several content blocks, an error to raise, or a function that decides; also
+`{"content": [...], "stopReason": "pause_turn"}`, for an answer with a stop reason of its own.
 
 In a tool use block `toolUseId` and `input` may be left out.
 """
@@ -83,8 +84,9 @@ class ScriptedModel(Model):
     ) -> AsyncIterator[StreamEvent]:
         """The next reply as a well-formed stream."""
         self.calls.append(ScriptedCall(messages=list(messages), tool_specs=tool_specs, system_prompt=system_prompt))
-        blocks = [self._with_id(block) for block in self._next_reply(messages, tool_specs, system_prompt)]
-        for event in message_events(blocks, split=self._split):
+        reply, stop_reason = _parted(self._next_reply(messages, tool_specs, system_prompt))
+        blocks = [self._with_id(block) for block in _blocks(reply)]
+        for event in message_events(blocks, stop_reason=stop_reason, split=self._split):
             if self._delay_s:
                 await _sleep(self._delay_s)
             yield event
@@ -92,7 +94,7 @@ class ScriptedModel(Model):
 
     def _next_reply(
         self, messages: Sequence[Message], tool_specs: Sequence[ToolSpec] | None, system_prompt: str | None
-    ) -> list[ContentBlock]:
+    ) -> object:
         position = self._given
         if position >= len(self._replies):
             if not self._loop or not self._replies:
@@ -102,7 +104,7 @@ class ScriptedModel(Model):
         reply = self._replies[position]
         while callable(reply) and not isinstance(reply, type):
             reply = reply(messages, tool_specs, system_prompt)
-        return _blocks(reply)
+        return reply
 
     def _with_id(self, block: ContentBlock) -> ContentBlock:
         if "toolUse" not in block:
@@ -113,6 +115,14 @@ class ScriptedModel(Model):
         if "toolUseId" not in use:
             self._tool_uses += 1
         return cast("ContentBlock", {"toolUse": {"toolUseId": f"tooluse_{self._tool_uses}", "input": {}, **use}})
+
+
+def _parted(reply: object) -> tuple[object, str | None]:
+    """The content of a reply, and the stop reason that it names; None if it names none."""
+    if not isinstance(reply, dict) or "stopReason" not in reply:
+        return cast("object", reply), None
+    fields = cast("Mapping[str, object]", reply)
+    return fields.get("content"), str(fields["stopReason"])
 
 
 def _blocks(reply: object) -> list[ContentBlock]:
@@ -138,8 +148,12 @@ def _block(block: object) -> ContentBlock:
     match block:
         case {"text": str()} | {"toolUse": {"name": str()}} | {"reasoningContent": {}}:
             return cast("ContentBlock", block)
+        case {"providerContent": {"provider": str(), "content": {}}} | {"citationsContent": {"content": list()}}:
+            return cast("ContentBlock", block)
+        case {"image": {"format": str()}} | {"audio": {"format": str()}} | {"video": {"format": str()}}:
+            return cast("ContentBlock", block)
         case _:
-            raise Invalid("a reply's block is a text, toolUse or reasoningContent block", got=repr(block)[:200])
+            raise Invalid("a reply's block is one of an answer, such as text, toolUse or image", got=repr(block)[:200])
 
 
 def _split_by(chunk: int | None) -> Split:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing, suppress
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, runtime_checkable
 
 import anyio
 import anyio.to_thread
@@ -26,17 +27,21 @@ from repertory.core.answer import is_mapping, mapping_field
 from repertory.errors import (
     ContextWindowOverflowException,
     ModelFailed,
+    ModelRefused,
     ModelStreamBroken,
     RepertoryError,
     Throttled,
     Unavailable,
 )
+from repertory.logs import INFO, note
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from repertory.core.converse import StreamEvent
 
+
+_log = logging.getLogger("repertory.models")
 
 ApiCall = Callable[[], Awaitable[Any]]
 
@@ -55,21 +60,42 @@ class AnswerReader(Protocol):
         ...
 
 
+@runtime_checkable
+class HearsTheEnd(Protocol):
+    """A reader for which the end mark of a stream (`[DONE]`) says something."""
+
+    def ended(self) -> None: ...
+
+
 class SDKModel(ProviderModel):
     """A model that is asked through an official SDK."""
 
     _sdk: ClassVar[ModelService]
 
     def __init__(self, start: Mapping[str, Any], config: Mapping[str, Any], settings: ClientSettings) -> None:
+        self._settings = settings
         super().__init__(start, config, sdk_clients(self._sdk, settings))
 
     def _ask(self, arguments: Mapping[str, Any], reader: AnswerReader) -> AsyncGenerator[StreamEvent]:
         async def call() -> Any:
             client = await self._clients.get()
-            return await attrgetter(f"{self._sdk.resource}.{self._sdk.method}")(client)(**arguments)
+            create = attrgetter(f"{self._sdk.resource}.{self._sdk.method}")(client)
+            try:
+                return await create(**arguments)
+            except sdk_errors(self._sdk) as error:
+                ours = from_sdk_error(self._sdk, error, answering=False)
+                milder = self._milder(arguments, ours) if type(ours) is ModelFailed else None
+                if milder is None:
+                    raise
+                note(_log, INFO, "the service refused a request, and gets a milder one", ours, service=self._service)
+            return await create(**milder)
 
         events = streamed_events if arguments.get("stream") else whole_events
         return events(self._sdk, call, reader)
+
+    def _milder(self, arguments: Mapping[str, Any], error: ModelFailed) -> Mapping[str, Any] | None:
+        """Another request that may be accepted where this one was refused; None if nothing can be left out."""
+        return None
 
 
 async def ask(service: ModelService, call: ApiCall) -> Any:
@@ -82,8 +108,10 @@ async def ask(service: ModelService, call: ApiCall) -> Any:
 
 async def whole_events(service: ModelService, call: ApiCall, reader: AnswerReader) -> AsyncGenerator[StreamEvent, None]:
     """The events of a call whose answer comes whole."""
-    answer = await ask(service, call)
-    for event in reader.whole(mapping_field(as_plain(answer), "answer", "answer")):
+    answer = mapping_field(as_it_came(await ask(service, call)), "answer", "answer")
+    if is_error(answer):
+        raise stream_error(service, answer)
+    for event in reader.whole(answer):
         yield event
     for event in reader.finish():
         yield event
@@ -97,7 +125,11 @@ async def streamed_events(
     try:
         async with aclosing(_pieces(service, stream)) as pieces:
             async for piece in pieces:
-                fields = mapping_field(as_plain(piece), "stream", "piece")
+                if piece is DONE:
+                    if isinstance(reader, HearsTheEnd):
+                        reader.ended()
+                    break
+                fields = mapping_field(as_it_came(piece), "stream", "piece")
                 if is_error(fields):
                     raise stream_error(service, fields)
                 for event in reader.feed(fields):
@@ -134,9 +166,17 @@ async def released(
 
 
 def as_plain(answer: object) -> object:
-    """The service's answer as JSON values, with fields that the SDK does not know."""
+    """The service's answer as Python values, with fields that the SDK does not know."""
     dump = getattr(answer, "model_dump", None)
     return answer if dump is None else cast("object", dump(exclude_unset=True, warnings=False))
+
+
+def as_it_came(answer: object) -> object:
+    """The service's answer as it came: JSON values by the service's names, so that they can be stored and sent back."""
+    dump = getattr(answer, "model_dump", None)
+    if dump is None:
+        return answer
+    return cast("object", dump(mode="json", by_alias=True, exclude_unset=True, warnings=False))
 
 
 # Maps errors of a service behind an official SDK to ours.
@@ -145,6 +185,7 @@ def as_plain(answer: object) -> object:
 #   try again        5xx, 529, 408, 409, no connection, no answer in time                 Unavailable
 #   broke off        the connection ended in the middle of an answer                      ModelStreamBroken
 #   shorten          the messages do not fit the window, or the request is too large      ContextWindowOverflowException
+#   change it        a filter of the provider refused the prompt                          ModelRefused
 #   give up          refused, not allowed, no key, no such model, no money, nonsense      ModelFailed
 #
 # Source: the errors of the Messages API and of the OpenAI API, and what compatible servers make of them.
@@ -153,6 +194,17 @@ _UNPAID = frozenset(("insufficient_quota", "billing_error", "billing_hard_limit_
 _THROTTLED = frozenset(("rate_limit_error", "rate_limit_exceeded", "rate_limited", "too_many_requests"))
 _UNAVAILABLE = frozenset(("api_error", "overloaded_error", "server_error", "service_unavailable", "timeout_error"))
 _TRY_AGAIN = frozenset((408, 409, 425))
+_FILTERED = frozenset(
+    (
+        "content_filter",  # Azure, with status 400 or 200
+        "responsibleaipolicyviolation",
+        "content_policy_violation",
+        "data_inspection_failed",  # Qwen on DashScope
+        "datainspectionfailed",
+    )
+)
+_FILTERED_WORDS = ("content exists risk", "violates usage guidelines", "flagged as potentially violating")
+"""How DeepSeek, xAI and OpenAI say that their filter refused a prompt."""
 
 
 def refusal_error(
@@ -163,6 +215,10 @@ def refusal_error(
     fields: dict[str, object] = {**({"status": status} if status else {}), **({"code": codes[0]} if codes else {})}
     if status == 413 or is_overflow(message, *codes):
         return ContextWindowOverflowException(message, **fields)
+    if names & _FILTERED or any(words in message.lower() for words in _FILTERED_WORDS):
+        return ModelRefused(
+            f"{service.name} refused the prompt: its filter found something ({message})", **fields, refused_prompt=True
+        )
     if names & _UNPAID or status == 402:
         return ModelFailed(f"{service.name} asks for payment: check the account's plan ({message})", **fields)
     if status == 429 or names & _THROTTLED:
@@ -235,7 +291,20 @@ def is_error(piece: Mapping[str, object]) -> bool:
 
 
 def stream_error(service: ModelService, piece: Mapping[str, object]) -> RepertoryError:
-    return refusal_error(service, 0, *_message_and_codes(piece, f"{service.name} ended the answer with an error"))
+    """Our error for one that came in the place of an answer, or of a piece of it."""
+    otherwise = f"{service.name} ended the answer with an error"
+    return refusal_error(service, _status_in(piece), *_message_and_codes(piece, otherwise))
+
+
+def _status_in(piece: Mapping[str, object]) -> int:
+    """The status that an error within an answer has as its code, as gateways send it; 0 without one."""
+    inner = piece.get("error", piece)
+    for key in ("code", "status") if is_mapping(inner) else ():
+        value = cast("Mapping[str, object]", inner).get(key)
+        status = int(value) if isinstance(value, str) and value.isdecimal() else value
+        if isinstance(status, int) and 400 <= status < 600:
+            return status
+    return 0
 
 
 def _from_status(service: ModelService, error: Any) -> RepertoryError:
@@ -278,7 +347,9 @@ def _message_and_codes(body: object, otherwise: str) -> list[str]:
     if not is_mapping(inner):
         return [otherwise]
     message = inner.get("message") or inner.get("detail")
-    codes = [code for key in ("code", "type") if isinstance(code := inner.get(key), str) and code]
+    deeper = inner.get("innererror")
+    holders = (inner, deeper) if is_mapping(deeper) else (inner,)
+    codes = [code for held in holders for key in ("code", "type") if isinstance(code := held.get(key), str) and code]
     return [message if isinstance(message, str) else otherwise, *codes]
 
 
@@ -291,12 +362,14 @@ def _message_and_codes(body: object, otherwise: str) -> list[str]:
 # Source: the HTML standard, server-sent events; `[DONE]` is OpenAI's.
 
 _DONE = "[DONE]"
+DONE: Mapping[str, object] = {}
+"""The piece in the place of `[DONE]`, to be compared by identity."""
 _LAST_BYTES_S = 0.1
 """How long a server may take to end its response, so that the connection can be reused."""
 
 
 async def server_sent(response: Any, errors: tuple[type[Exception], ...]) -> AsyncGenerator[object, None]:
-    """The data of an httpx response's events, in order, up to `[DONE]` or its end.
+    """The data of an httpx response's events, in order, up to `[DONE]`, which is `DONE`, or its end.
 
     Errors: httpx's, and `ValueError` for data that is not JSON in UTF-8. `errors` are those that an unread rest may
     raise.
@@ -310,6 +383,7 @@ async def server_sent(response: Any, errors: tuple[type[Exception], ...]) -> Asy
                     with anyio.move_on_after(_LAST_BYTES_S), suppress(*errors):
                         async for _ in chunks:
                             pass
+                    yield DONE
                     return
                 yield json.loads(data)
     finally:

@@ -39,6 +39,7 @@ from repertory.backends.telemetry.content import (
     tools_json,
 )
 from repertory.backends.telemetry.propagation import as_traceparent, carried, from_traceparent
+from repertory.backends.telemetry_ports import MODEL_CALL
 from repertory.core.interrupts import InterruptException
 from repertory.core.result import AgentResult, prompt_tokens
 from repertory.errors import ModelFailed, RepertoryError
@@ -407,7 +408,7 @@ class _Asked:
 class ModelCallBlock(_Block):
     """One attempt of a model call."""
 
-    __slots__ = ("_answer", "_asked", "_first_s", "_said", "_trace")
+    __slots__ = ("_answer", "_asked", "_before", "_first_s", "_said", "_trace")
 
     def __init__(self, owner: AgentTrace, asked: _Asked, attempt: int, within: Context) -> None:
         self._trace = owner
@@ -422,6 +423,18 @@ class ModelCallBlock(_Block):
         attributes["repertory.attempt"] = attempt
         name = f"chat {said['gen_ai.request.model']}" if "gen_ai.request.model" in said else "chat"
         super().__init__(owner.telemetry, name, SpanKind.CLIENT, attributes, within)
+
+    def __enter__(self) -> Self:
+        self._before = MODEL_CALL.set(self)
+        return super().__enter__()
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        MODEL_CALL.reset(self._before)
+        super().__exit__(kind, error, traceback)
+
+    def fitted(self, changes: Sequence[str]) -> None:
+        said: dict[str, AttributeValue] = {"repertory.changes": list(changes)}
+        safely(partial(self.span.add_event, "repertory.conversation_fitted", said), None)
 
     def watching(
         self, publish: Callable[[StreamEvent], Awaitable[None]] | None

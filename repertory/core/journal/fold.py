@@ -41,7 +41,16 @@ from repertory.core.journal.records import (
     ViewChanged,
 )
 from repertory.core.journal.view import VisibleMessages, shown_at
-from repertory.core.messages import Json, Message, ToolResult, check_next, is_filler, is_one_text, tool_uses
+from repertory.core.messages import (
+    Json,
+    Message,
+    ToolResult,
+    check_next,
+    is_filler,
+    is_one_text,
+    is_paused,
+    tool_uses,
+)
 from repertory.core.timers import Timer, next_timer
 from repertory.core.turn import is_whole
 from repertory.errors import Invalid
@@ -571,8 +580,8 @@ class TurnTokens:
 
 
 def is_answer(message: Message) -> bool:
-    """True if a message ends a turn: an assistant message without tool uses."""
-    if message["role"] != "assistant":
+    """True if a message ends a turn: an assistant message without tool uses, whose provider has not just paused."""
+    if message["role"] != "assistant" or is_paused(message):
         return False
     content = message["content"]
     return is_one_text(content) or not any("toolUse" in block for block in content)

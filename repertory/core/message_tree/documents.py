@@ -38,6 +38,7 @@ from repertory.core.message_tree.json_files import (
     to_file,
 )
 from repertory.core.message_tree.kept_rows import KeptRow, Line, entry, message_in, read_entry, tracked
+from repertory.core.message_tree.provider_parts import as_ours, for_others, manager_as_ours, manager_for_others
 from repertory.core.messages import Json, Message, check_shape
 from repertory.core.orchestration.document import document_of
 from repertory.core.window.decision import DEFAULT_MANAGER, own_state
@@ -130,10 +131,11 @@ def message_fields(number: int, message: Message, at: float, group: RecordGroup)
     for row in group.rows:
         if row.kind == 1:
             shown, redacted = tracked(message, row.link), row.erased
+    documented = for_others(shown)
     return {
-        "message": shown,
+        "message": documented,
         "message_id": number,
-        "redact_message": shown if redacted else None,
+        "redact_message": documented if redacted else None,
         "created_at": when,
         "updated_at": when,
         OURS: _group_fields(group, [entry(row, shown if row.kind == 1 else None) for row in group.rows]),
@@ -183,7 +185,7 @@ def agent_document(agent_id: str, fold: Fold, removed: int, found: AgentFile | N
         {
             "agent_id": agent_id,
             "state": state,
-            "conversation_manager_state": manager,
+            "conversation_manager_state": manager_for_others(manager),
             "_internal_state": {
                 "interrupt_state": documented_state(pending_tools_of(fold)),
                 "model_state": model_state,
@@ -212,7 +214,7 @@ def read_message_fields(fields: Mapping[str, object]) -> Read:
     """The same from decoded fields."""
     try:
         shown = fields.get("redact_message")
-        message = check_shape(shown if shown is not None else fields.get("message"))
+        message = as_ours(check_shape(shown if shown is not None else fields.get("message")))
         at = epoch(fields.get("created_at"))
         ours = fields.get(OURS)
         if not isinstance(ours, dict):
@@ -249,11 +251,11 @@ def read_agent(body: bytes) -> AgentFile | None:
         return None
     if is_altered(document):
         return None
-    state, manager = _mapping(fields.get("state")), _mapping(fields.get("conversation_manager_state"))
+    state, manager = _mapping(fields.get("state")), manager_as_ours(_mapping(fields.get("conversation_manager_state")))
     ours, internal = _mapping(fields.get(OURS)), _mapping(fields.get("_internal_state"))
     return AgentFile(
         state=state,
-        manager=manager,
+        manager=cast("Mapping[str, Json]", manager),
         model_state=_mapping(internal.get("model_state")),
         interrupts=_mapping(internal.get("interrupt_state")),
         created_at=str(fields.get("created_at")),
@@ -293,7 +295,7 @@ def without_content_fields(
         group["rows"] = [_erased(value, wanted) for value in cast("list[dict[str, object]]", group.get("rows", []))]
     if shown is not None:
         tracking_id = _mapping(fields.get("message")).get("tracking_id")
-        instead = {**shown} if tracking_id is None else {**shown, "tracking_id": tracking_id}
+        instead = for_others(shown if tracking_id is None else {**shown, "tracking_id": str(tracking_id)})
         fields |= {"message": instead, "redact_message": instead, "updated_at": iso(at)}
     return fields
 

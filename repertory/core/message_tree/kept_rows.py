@@ -19,6 +19,7 @@ from msgspec import Struct
 from repertory.core.journal.codec import dump, load
 from repertory.core.journal.rows import DIGEST_BYTES, LINK_BYTES, SALT_BYTES, RecordKind, Row, digest_of
 from repertory.core.message_tree.json_files import read, to_file
+from repertory.core.message_tree.provider_parts import as_ours, for_others
 from repertory.core.messages import Message, repair_stored_message
 from repertory.errors import Invalid
 
@@ -172,8 +173,8 @@ def _beside(row: Row, shown: Message) -> dict[str, object] | None:
     if isinstance(message, dict) and _TRACKING not in message:
         beside["tracked"] = False
     # Tested through a file, as a reader will get it.
-    again = read(to_file({**beside, "row": str(Line.of(row)), "message": shown}, indent=None))
-    shown_again = cast("Message", again.pop("message"))
+    again = read(to_file({**beside, "row": str(Line.of(row)), "message": for_others(shown)}, indent=None))
+    shown_again = as_ours(cast("Message", again.pop("message")))
     return beside if content(read_entry(again), shown_again) == row.body else None
 
 

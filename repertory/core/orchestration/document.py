@@ -26,6 +26,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from repertory.core.interrupt_state import NO_INTERRUPTS, questions_in, read_state
+from repertory.core.message_tree.provider_parts import as_ours_if_message
 from repertory.core.messages import check_message, repair_stored_message, tool_results
 from repertory.core.orchestration.results import NodeResult, Status, node_fields, node_result_of, sum_of
 from repertory.core.orchestration.run import RUN, Ended, NodeNote, Places, Run, StoredResult
@@ -367,7 +368,8 @@ def left_waiting(state: Json, visits: Mapping[str, int]) -> dict[str, LeftWaitin
 
 def _agent(kept: Mapping[str, Json], visit: int) -> Mapping[str, Json] | None:
     """The fields of an agent that waits among its tools; None when it does not."""
-    messages = [repair_stored_message(each) for each in cast("list[object]", kept.get("messages") or [])]
+    found = map(as_ours_if_message, cast("list[object]", kept.get("messages") or []))
+    messages = [repair_stored_message(each) for each in found]
     state = _fields(kept.get("interrupt_state"))
     if not read_state(state, messages[-1] if messages else None).waiting:
         return None

@@ -22,6 +22,7 @@ from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.message_tree.documents import OURS, RunFile, manager_fields
 from repertory.core.message_tree.json_files import decoded, encoded, epoch, zulu
 from repertory.core.message_tree.opening import open_run, run_of
+from repertory.core.message_tree.provider_parts import agent_as_ours, agent_for_others
 from repertory.core.messages import Json, Message, check_shape, repair_message
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.run import Run
@@ -95,7 +96,8 @@ def enveloped(
     scope: str, data: Mapping[str, object], app_data: Mapping[str, Json], at: float, position: JournalPosition | None
 ) -> dict[str, object]:
     """A document of that scope, in JSON values. Errors: `Invalid` for values that are not JSON."""
-    when, encoded_data, others = zulu(at), encoded(data), encoded(app_data)
+    shown = agent_for_others(data) if scope == AGENT_SCOPE else data
+    when, encoded_data, others = zulu(at), encoded(shown), encoded(app_data)
     document: dict[str, object] = {
         "scope": scope,
         "schema_version": SCHEMA_VERSION,
@@ -153,12 +155,12 @@ def open_envelope(document: object, scope: str) -> SnapshotHeader:
     fields = cast("dict[str, object]", document)
     check_envelope(fields, scope)
     try:
-        data = decoded(_mapping(fields, "data"))
+        data: Mapping[str, object] = decoded(_mapping(fields, "data"))
         app_data = decoded(_mapping(fields, "app_data", "appData", missing={}))
     except ValueError as error:
         raise SnapshotException("the content of a snapshot cannot be read", cause=str(error)) from error
     return SnapshotHeader(
-        data=data,
+        data=agent_as_ours(data) if scope == AGENT_SCOPE else data,
         app_data=cast("dict[str, Json]", app_data),
         created_at=epoch(fields.get("created_at") or fields.get("createdAt")),
         position=_standing(fields),

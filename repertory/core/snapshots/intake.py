@@ -19,6 +19,7 @@ from repertory.core.journal.view import SUMMARY_SEQ, view_change
 from repertory.core.message_tree.documents import OURS, Read
 from repertory.core.message_tree.json_files import decoded, encoded
 from repertory.core.message_tree.opening import adopt, adopt_questions
+from repertory.core.message_tree.provider_parts import as_ours_if_message, for_others
 from repertory.core.messages import INTERRUPTED_TEXT, Message, error_result, repair_stored_message, tool_uses
 from repertory.core.snapshots.document import content_digest
 from repertory.core.window.decision import WindowPlan, own_state
@@ -263,11 +264,11 @@ def _copies(view: View) -> dict[int, Message]:
 def _replaced(message: object, instead: Mapping[bytes, Message]) -> object:
     fields = cast("dict[str, object]", message) if isinstance(message, dict) else {}
     try:
-        found = repair_stored_message(decoded(fields))
+        found = repair_stored_message(as_ours_if_message(decoded(fields)))
         wanted = instead.get(identity(found))
     except ValueError:
         return cast("object", message)
     if wanted is None:
         return fields
     tracking_id = found.get("tracking_id")
-    return encoded(wanted if tracking_id is None else {**wanted, "tracking_id": tracking_id})
+    return encoded(for_others(wanted if tracking_id is None else {**wanted, "tracking_id": tracking_id}))

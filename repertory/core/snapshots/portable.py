@@ -22,6 +22,7 @@ from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.json_fields import json_object, json_texts
 from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep
 from repertory.core.message_tree.json_files import decoded, encoded, epoch, zulu
+from repertory.core.message_tree.provider_parts import agent_as_ours, agent_for_others
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.run import OrchestratorKind, Run
 from repertory.core.snapshots.document import SCHEMA_VERSION, content_digest
@@ -78,8 +79,8 @@ class PortableSnapshot(dict[str, "Json"]):
     def to_dict(self) -> dict[str, Json]:
         """The form of the SDK's newest release, as JSON."""
         state = revived(self.data)
-        spelled = documented_run(state) if self["type"] == ORCHESTRATOR else state
-        data = cast("dict[str, Json]", encoded(cast("dict[str, object]", spelled)))
+        spelled = documented_run(state) if self["type"] == ORCHESTRATOR else agent_for_others(state)
+        data = cast("dict[str, Json]", encoded(cast("Mapping[str, object]", spelled)))
         return {
             "scope": self.scope,
             "schema_version": self.schema_version,
@@ -155,7 +156,7 @@ def _in_our_spelling(document: object, *expected: str) -> PortableSnapshot:
     if kind == ORCHESTRATOR:
         state = run_from_documented(fields, epoch(created_at))
     else:
-        state = {name: value for name, value in fields.items() if name in ALL_FIELDS}
+        state = {name: value for name, value in agent_as_ours(fields).items() if name in ALL_FIELDS}
     return PortableSnapshot(make_snapshot(cast("str", kind), plain_json(state), app_data, created_at))
 
 

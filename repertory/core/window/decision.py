@@ -9,8 +9,9 @@ from typing import Protocol, TypeAlias, cast
 
 from msgspec import Struct
 
+from repertory.core.limits import clip
 from repertory.core.messages import Json, Message, text_of, tool_results
-from repertory.core.window.transcript import clip, transcript
+from repertory.core.window.transcript import transcript
 from repertory.errors import ContextWindowOverflowException, Invalid
 
 BLOCK_CHARS_MAX = (8_000, 2_000, 500)

@@ -2,7 +2,8 @@
 
 One line per message, each a JSON object with role and content blocks. So no content can imitate another message,
 another role or a tool's answer: `read_transcript` gives back exactly what was written. The reader needs no tools.
-Blocks that are not text are only named. Long texts lose their middles.
+Blocks that are not text are only named; of a part that only its provider can read, the words for others stand there.
+Long texts lose their middles.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
+from repertory.core.limits import clip
 from repertory.core.messages import ContentBlock, Json, Message, ToolResult
+from repertory.core.provider_content import text_for_others
 
-_MARK = " ... [{} characters left out] ... "
 _SUMMARY_OF = "summary_of"
 _LINE_BREAKS = re.compile("[\u007f-\u009f\u2028\u2029]")
 """Characters beyond those that JSON escapes that a reader may take for line ends."""
@@ -63,7 +65,14 @@ def _block(block: ContentBlock, chars_max: int) -> Json:
         return {"toolResult": _result(block["toolResult"], chars_max)}
     if "reasoningContent" in block or "cachePoint" in block:
         return None
+    if "providerContent" in block:
+        return _provided(block["providerContent"]["content"], chars_max)
     return _other(cast("Mapping[str, object]", block), chars_max)
+
+
+def _provided(content: Mapping[str, object], chars_max: int) -> Json:
+    text = text_for_others(content)
+    return None if text is None else {"text": clip(text, chars_max)}
 
 
 def _result(result: ToolResult, chars_max: int) -> Json:
@@ -90,12 +99,3 @@ def _clipped(value: object, chars_max: int) -> Json:
     text = json.dumps(value, ensure_ascii=False, default=str)
     clipped = clip(text, chars_max)
     return cast("Json", json.loads(text)) if clipped is text else clipped
-
-
-def clip(text: str, chars_max: int) -> str:
-    """The beginning and end of a text that is too long; else the same object."""
-    left_out = len(text) - chars_max
-    if left_out <= len(_MARK):
-        return text
-    half = chars_max // 2
-    return f"{text[:half]}{_MARK.format(len(text) - 2 * half)}{text[-half:]}"

@@ -9,6 +9,7 @@ import pytest
 
 from repertory.backends.models.anthropic import AnthropicConfig, counting_arguments, messages_arguments
 from repertory.backends.models.content import BLANK_TEXT
+from repertory.backends.models.fitting import NO_OUTPUT_TEXT
 from repertory.backends.models.provider import model_call
 from repertory.core.messages import Message, ToolSpec
 from repertory.errors import Invalid
@@ -40,8 +41,8 @@ def arguments(
 
 def content(*blocks: Any, role: Any = "user") -> Any:
     """The blocks of one message as they are sent."""
-    (message,) = arguments(messages=[{"role": role, "content": list(blocks)}])["messages"]
-    return message["content"]
+    before = HELLO if role == "assistant" else []
+    return arguments(messages=[*before, {"role": role, "content": list(blocks)}])["messages"][-1]["content"]
 
 
 def test_nothing_is_sent_that_was_not_set() -> None:
@@ -121,7 +122,8 @@ CITED = {"citationsContent": {"content": [{"text": "It "}, {"text": "is."}], "ci
     ],
 )
 def test_a_block_is_spelled_as_the_service_does(block: Any, sent: Any) -> None:
-    assert content(block) == [sent]
+    role = "assistant" if {"reasoningContent", "toolUse"} & block.keys() else "user"
+    assert content(block, role=role) == [sent]
 
 
 @pytest.mark.parametrize(
@@ -135,8 +137,9 @@ def test_a_block_is_spelled_as_the_service_does(block: Any, sent: Any) -> None:
             {"content": [{"json": {"a": "é"}}], "status": "success"},
             {"content": [text('{"a": "é"}')]},
         ),
-        ({"content": [], "status": "success"}, {}),
-        ({"content": [{"text": " "}, MARK]}, {}),
+        ({"content": [], "status": "success"}, {"content": [text(NO_OUTPUT_TEXT)]}),
+        ({"content": [{"text": " "}, MARK]}, {"content": [text(NO_OUTPUT_TEXT)]}),
+        ({"content": [], "status": "error"}, {"content": [text(NO_OUTPUT_TEXT)], "is_error": True}),
         (
             {"content": [{"image": {"format": "png", "source": {"bytes": PIXEL}}}]},
             {
@@ -162,7 +165,6 @@ def test_a_tool_result_holds_text_images_and_documents(result: Any, sent: Any) -
         ({"document": {"format": "docx", "name": "a", "source": {"bytes": b""}}}, "document.*docx"),
         ({"document": {"format": "txt", "name": "a", "source": {"bytes": b"\xff"}}}, "document.*UTF-8"),
         ({"document": {"format": "pdf", "name": "a", "source": {"s3Location": {}}}}, "document.*bytes"),
-        ({"toolResult": {"toolUseId": "t", "content": [{"video": {}}]}}, "video"),
         ({}, "empty"),
     ],
 )

@@ -50,8 +50,9 @@ def whole(*blocks: dict[str, Any], stop_reason: str = "end_turn") -> Answer:
     return assembler.finish()
 
 
-THINKING = {"reasoningContent": {"reasoningText": {"text": "Let me see", "signature": "sig"}}}
-REDACTED = {"reasoningContent": {"redactedContent": b"opaque=="}}
+OWN = {"provider": "anthropic"}
+THINKING = {"reasoningContent": {"reasoningText": {"text": "Let me see", "signature": "sig"}, **OWN}}
+REDACTED = {"reasoningContent": {"redactedContent": b"opaque==", **OWN}}
 USE = {"toolUse": {"toolUseId": "t1", "name": "add", "input": {"a": 1}}}
 
 
@@ -76,7 +77,8 @@ def test_thinking_keeps_its_signature_and_redacted_thinking_its_data() -> None:
 def test_thinking_that_is_not_shown_keeps_its_signature() -> None:
     signed = delta(0, "signature_delta", signature="sig")
     answer = read(BEGIN, start(0, type="thinking", thinking=""), signed, stop(0), *end())
-    assert answer.message["content"] == [{"reasoningContent": {"reasoningText": {"text": "", "signature": "sig"}}}]
+    signature = {"text": "", "signature": "sig"}
+    assert answer.message["content"] == [{"reasoningContent": {"reasoningText": signature, **OWN}}]
 
 
 def test_a_tool_use_arrives_in_pieces() -> None:
@@ -111,18 +113,14 @@ def test_a_whole_answer_says_the_same() -> None:
     assert answer.usage == {"inputTokens": 1, "outputTokens": 2, "totalTokens": 3}
 
 
-def test_blocks_that_we_do_not_know_and_pings_are_passed_over() -> None:
-    """Tools that the service runs itself, and whatever it adds."""
+def test_events_and_pieces_that_we_do_not_know_are_passed_over() -> None:
     answer = read(
         BEGIN,
         {"type": "ping"},
-        start(0, type="server_tool_use", id="s", name="web_search", input={}),
-        delta(0, "input_json_delta", partial_json="{}"),
+        start(0, type="text", text="4"),
+        delta(0, "text_delta", text="2"),
+        delta(0, "new_delta", new=1),
         stop(0),
-        start(1, type="text", text="4"),
-        delta(1, "text_delta", text="2"),
-        delta(1, "new_delta", new=1),
-        stop(1),
         {"type": "something_new"},
         *end(),
     )
@@ -148,7 +146,11 @@ def test_citations_are_kept_with_their_places() -> None:
         "content": [{"text": "It is six."}],
         "citations": [
             {"title": "Sums", "sourceContent": [{"text": "six"}], "location": location},
-            {"title": "Web", "sourceContent": [{"text": "six"}]},
+            {
+                "title": "Web",
+                "sourceContent": [{"text": "six"}],
+                "location": {"web": {"url": "https://example.com"}},
+            },
         ],
     }
 

@@ -126,7 +126,8 @@ async def test_a_tool_use_and_the_answer_to_its_result(model: BedrockModel, *, s
 @pytest.mark.anyio
 async def test_reasoning(model: BedrockModel, *, streaming: bool) -> None:
     content = (await ask(model, user("think"), streaming=streaming)).message["content"]
-    assert content == [{"reasoningContent": {"reasoningText": {"text": "Let me think about it."}}}, {"text": "42"}]
+    spoken = {"reasoningText": {"text": "Let me think about it."}, "provider": "anthropic"}
+    assert content == [{"reasoningContent": spoken}, {"text": "42"}]
 
 
 @both

@@ -77,8 +77,9 @@ def test_a_history_with_tool_blocks_always_has_a_tool_list() -> None:
     ("config", "sent"),
     [
         ({"model_id": "eu.anthropic.claude-sonnet-4-6"}, True),
-        ({"model_id": "amazon.nova-pro-v1:0"}, False),
-        ({"model_id": "amazon.nova-pro-v1:0", "include_tool_result_status": True}, True),
+        ({"model_id": "amazon.nova-pro-v1:0"}, True),
+        ({"model_id": "meta.llama4-maverick-17b-instruct-v1:0"}, False),
+        ({"model_id": "meta.llama4-maverick-17b-instruct-v1:0", "include_tool_result_status": True}, True),
         ({"model_id": "anthropic.claude-x", "include_tool_result_status": False}, False),
     ],
 )
@@ -95,7 +96,7 @@ def test_blank_text_is_dropped_beside_other_blocks_and_named_when_alone() -> Non
         {"role": "assistant", "content": [{"text": " \n"}, use]},  # type: ignore[list-item]
         {"role": "user", "content": [{"text": ""}]},
     ]
-    first, second = request(messages=messages)["messages"]
+    _, first, second = request(messages=[*HELLO, *messages])["messages"]
     assert first["content"] == [use]
     assert second["content"] == [{"text": BLANK_TEXT}]
 
@@ -119,7 +120,8 @@ def test_tool_input_that_is_no_object_is_wrapped_in_one() -> None:
     messages: list[Message] = [
         {"role": "assistant", "content": [{"toolUse": {"toolUseId": "t1", "name": "add", "input": [1]}}]}
     ]
-    assert request(messages=messages)["messages"][0]["content"][0]["toolUse"]["input"] == {"input": [1]}
+    sent = request(messages=[*HELLO, *messages])["messages"][1]["content"]
+    assert sent[0]["toolUse"]["input"] == {"input": [1]}
 
 
 def test_a_guardrail_needs_id_and_version() -> None:

@@ -192,7 +192,8 @@ async def test_mistral_thinks_in_parts_of_its_content() -> None:
     events = [event(chunk({"content": parts})), event(chunk({"content": "."})), event(chunk({}, "stop")), DONE]
     async with MISTRAL.serving(MISTRAL.streaming(*events)) as (model, _):
         answer = await ask(model)
-    assert answer.message["content"] == [{"reasoningContent": {"reasoningText": {"text": "Hm."}}}, {"text": "4."}]
+    thought = {"reasoningContent": {"reasoningText": {"text": "Hm."}, "provider": "mistral"}}
+    assert answer.message["content"] == [thought, {"text": "4."}]
 
 
 def test_mistral_refuses_a_temperature_that_it_does_not_have() -> None:
@@ -342,7 +343,9 @@ async def test_the_responses_api_may_stop_early_and_think_and_cite() -> None:
     async with RESPONSES.serving(RESPONSES.streaming(*events)) as (model, _):
         answer = await ask(model)
     assert answer.stop_reason == "max_tokens"
-    assert answer.message["content"][0] == {"reasoningContent": {"reasoningText": {"text": "Hm."}}}
+    assert answer.message["content"][0] == {
+        "reasoningContent": {"reasoningText": {"text": "Hm."}, "provider": "openai"}
+    }
     assert "https://x.test" in str(answer.message["content"][1])
 
 

@@ -30,8 +30,10 @@ ASSEMBLED_AT_ONCE_MAX = 100
 """The most documents that are assembled on the event loop, which takes some milliseconds; more are, in a thread."""
 _DAMAGED = (
     "a document of the session is damaged: put it back from a copy, or have `repertory sessions doctor --repair` set"
-    " everything aside and go on from what is sound; who has edited it on purpose removes its key 'repertory'"
+    " everything aside and go on from what is sound"
 )
+_EDITED = f"{_DAMAGED}; who has edited it on purpose removes its key 'repertory'"
+"""For a document that has our keys and another content than they say."""
 _FIRST_READ = 48
 """Messages in the first read: the default window and some more."""
 
@@ -197,7 +199,7 @@ def check_documents(place: JournalPlace, reading: DocumentReading) -> None:
     if reading.damages:
         first = reading.damages[0]
         where = {"session": place.session_id, "agent": place.agent_id, "file": first.where, "cause": first.what}
-        raise CorruptJournal(_DAMAGED, **where, damaged=len(reading.damages))
+        raise CorruptJournal(_EDITED if first.what == ALTERED else _DAMAGED, **where, damaged=len(reading.damages))
 
 
 def check_tail(place: JournalPlace, last_seq: int, tails: Mapping[str, int]) -> None:

@@ -38,6 +38,7 @@ from repertory.core.journal.restore import messages_of, records_of
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.journal.sealing import plain_of
 from repertory.core.messages import ContentBlock, Json, Message, tool_results, tool_uses
+from repertory.core.provider_content import text_for_others
 from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -217,8 +218,8 @@ class Copy:
 
 def only_in(original: Message, instead: Message) -> tuple[str, ...]:
     """The texts of the original that the replacement does not contain."""
-    stays = "\n".join(texts_of(instead))
-    long = (text for text in texts_of(original) if len(text) >= CHARACTERS_MIN)
+    stays = "\n".join(_all_texts(instead))
+    long = (text for text in _all_texts(original) if len(text) >= CHARACTERS_MIN)
     return tuple(dict.fromkeys(text for text in long if text not in stays))
 
 
@@ -303,6 +304,26 @@ def settled_copies(
     return found
 
 
+_NAMES = frozenset(("type", "status", "toolType", "phase"))
+"""Keys of a provider's own JSON whose values are names: many messages have the same."""
+
+
+def _all_texts(message: Message) -> Iterator[str]:
+    """All text of a message, with what only its provider reads, and without names of a provider's forms."""
+    yield from texts_of(message)
+    for block in message["content"]:
+        if "providerContent" in block:
+            part = block["providerContent"]["content"]
+            yield from leaves_of(_without_names({key: item for key, item in part.items() if key != "name"}))
+
+
+def _without_names(value: object) -> object:
+    if isinstance(value, dict):
+        items = cast("dict[str, object]", value).items()
+        return {key: _without_names(item) for key, item in items if key not in _NAMES or not isinstance(item, str)}
+    return [_without_names(item) for item in cast("list[object]", value)] if isinstance(value, list) else value
+
+
 def kind_name(kind: int) -> str:
     """The name of a kind of record, also of an unknown one."""
     return RecordKind(kind).name.lower() if kind in set(RecordKind) else f"kind {kind}"
@@ -327,12 +348,18 @@ def leaves_of(value: object) -> Iterator[str]:
 
 
 def texts_of(message: Message) -> Iterator[str]:
-    """All text of a message: text blocks, tool names and inputs, and results."""
+    """All text of a message that somebody can read: text blocks, tool names and inputs, results, and the words for a
+    part that only its provider can read.
+    """
     for block in message["content"]:
         if "toolUse" in block:
             yield block["toolUse"]["name"]
             yield from leaves_of(block["toolUse"]["input"])
         elif "toolResult" in block:
             yield from leaves_of(block["toolResult"]["content"])
+        elif "reasoningContent" in block:
+            yield from leaves_of({**block["reasoningContent"], "provider": None})
+        elif "providerContent" in block:
+            yield from leaves_of(text_for_others(block["providerContent"]["content"]))
         else:
             yield from leaves_of(block)

@@ -39,7 +39,8 @@ from repertory.core.journal.records import (
 from repertory.core.journal.restore import messages_of, records_of
 from repertory.core.journal.rows import RecordKind
 from repertory.core.journal.whole_journal import position_named
-from repertory.core.messages import ContentBlock, Json, Message, ToolResult, tool_uses
+from repertory.core.messages import ContentBlock, Json, Message, ToolResult, copy_json, tool_uses
+from repertory.core.provider_content import answered_use, use_of
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -94,8 +95,11 @@ class Words:
         return cast("dict[str, Json]", self.value(dict(value)))
 
     def message(self, message: Message) -> Message:
-        """The message with the text replaced. Reasoning with the text is dropped: its signature covers the original."""
-        content = [block for each in message["content"] for block in self._block(each)]
+        """The message with the text replaced. Reasoning and parts of a provider with the text are dropped: signatures
+        cover the original. A search or a call of a provider is dropped together with its result.
+        """
+        gone = self._uses_that_go(message)
+        content = [block for each in message["content"] for block in self._block(each, gone)]
         if message["content"] and not content:
             content = [{"text": self._instead}]
         said = {**message, "content": content}
@@ -103,15 +107,32 @@ class Words:
             said["metadata"] = self.value(cast("Json", message["metadata"]))
         return cast("Message", said)
 
-    def _block(self, block: ContentBlock) -> Iterator[ContentBlock]:
+    def _uses_that_go(self, message: Message) -> set[str]:
+        """The ids of a provider's own tool uses that hold the text, or whose results do."""
+        parts = [block["providerContent"]["content"] for block in message["content"] if "providerContent" in block]
+        if not parts:
+            return set()
+        ids = (use_of(part) or answered_use(part) for part in parts if self._is_changed(part))
+        return {use_id for use_id in ids if use_id is not None}
+
+    def _is_changed(self, part: Mapping[str, object]) -> bool:
+        return self.value(cast("Json", part)) != copy_json(cast("Json", part))
+
+    def _stays(self, part: Mapping[str, object], gone: Collection[str]) -> bool:
+        return (use_of(part) or answered_use(part)) not in gone and not self._is_changed(part)
+
+    def _block(self, block: ContentBlock, gone: Collection[str]) -> Iterator[ContentBlock]:
         if "toolUse" in block:
             use = block["toolUse"]
             yield cast("ContentBlock", {"toolUse": {**use, "input": self.value(use["input"])}})
         elif "toolResult" in block:
             yield cast("ContentBlock", {"toolResult": self.result(block["toolResult"])})
+        elif "providerContent" in block:
+            if self._stays(block["providerContent"]["content"], gone):
+                yield block
         elif "reasoningContent" not in block:
             yield cast("ContentBlock", self._plain_block(cast("dict[str, Json]", block)))
-        elif not self.texts.in_value(block):
+        elif not self.texts.in_value({**block["reasoningContent"], "provider": None}):
             yield block
 
     def _plain_block(self, block: dict[str, Json]) -> Json:

@@ -1,0 +1,332 @@
+"""One answer of the Responses API as events of ours. A whole answer is read like the stream that would have carried it.
+
+An answer is a list of items. Text, reasoning that may be read, and calls of functions become blocks of their kinds.
+Every other item is a part that only the service can read: it stays as it came, in its place, and goes back so. The
+little that an item of text or a call of a function has beside its content is a part in front of it.
+
+Source: the OpenAI API, the response object and its streaming events.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from repertory.backends.models.completions import bytes_of, citation_of
+from repertory.backends.models.provider import metadata_event
+from repertory.backends.models.sdk import refusal_error
+from repertory.core.answer import count_field, filled, is_mapping, malformed, mapping_field
+from repertory.core.provider_content import MCP_APPROVAL
+from repertory.errors import ModelFailed, ModelStreamBroken
+
+if TYPE_CHECKING:
+    from repertory.backends.models.sdk import ModelService
+    from repertory.core.converse import ContentBlockDelta, ContentBlockStart, StreamEvent
+
+_FINISHED = frozenset(("response.completed", "response.incomplete", "response.failed", "response.cancelled"))
+_DELTAS = {
+    "response.output_text.delta": "text",
+    "response.refusal.delta": "text",
+    "response.reasoning_text.delta": "reasoning",
+    "response.reasoning_summary_text.delta": "reasoning",
+}
+_LIMITS = {"max_output_tokens": "max_tokens", "content_filter": "content_filtered"}
+_UNFINISHED = {
+    "queued": "works in the background: remove `background` from params",
+    "in_progress": "works in the background: remove `background` from params",
+    "cancelled": "was told to cancel the answer",
+    "failed": "failed to answer, and does not say why",
+}
+"""Statuses of a response that is no answer."""
+_CALLS_OF_THE_CALLER = frozenset(
+    ("custom_tool_call", "tool_search_call", "shell_call", "local_shell_call", "apply_patch_call", "computer_call")
+)
+"""Items by which the service asks its caller to do something, unless it does it itself."""
+_BESIDE_A_CALL = ("namespace", "caller")
+"""Fields of a function call that have to go back with it."""
+
+
+class ResponseReader:
+    """Reads one answer. Errors: `ModelFailed` for nonsense, and for what the service asks of its caller and nobody can
+    do here; `ModelStreamBroken` when the end never came; what the service says of a failed answer.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_blocks",
+        "_filled",
+        "_open",
+        "_provider",
+        "_refused",
+        "_response",
+        "_service",
+        "_started",
+        "_used",
+    )
+
+    def __init__(self, service: ModelService, provider: str = "openai") -> None:
+        """`provider`: whose answer it is, which marks its parts and its reasoning."""
+        self._service = service
+        self._provider = provider
+        self._started = False
+        self._blocks = 0
+        """How many blocks have started."""
+        self._open: dict[object, int] = {}
+        """What is open, with its block: an item of the answer, by its kind and its place."""
+        self._filled: set[int] = set()
+        """The blocks of tool uses that have got some of their input."""
+        self._asked: dict[str, str] = {}
+        """What the service has asked its caller to do, by the id of the call."""
+        self._used = False
+        self._refused = False
+        self._response: Mapping[str, object] | None = None
+
+    def feed(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
+        if not self._started:
+            self._started = True
+            yield {"messageStart": {"role": "assistant"}}
+        kind = event.get("type")
+        if isinstance(kind, str) and kind in _DELTAS:
+            self._refused = self._refused or kind == "response.refusal.delta"
+            yield from self._spoken(_DELTAS[kind], event.get("output_index"), filled(event.get("delta"), kind, "delta"))
+        elif kind in _FINISHED:
+            self._response = mapping_field(event.get("response"), str(kind), "response")
+        elif kind == "response.output_text.annotation.added":
+            yield from self._cited(event)
+        elif kind == "response.output_item.added":
+            yield from self._item(event)
+        elif kind == "response.function_call_arguments.delta":
+            block = self._open.get(("use", event.get("output_index")))
+            if block is not None and event.get("delta"):
+                self._filled.add(block)
+                yield _delta(block, {"toolUse": {"input": filled(event["delta"], str(kind), "delta")}})
+        elif kind == "response.output_item.done":
+            yield from self._item_done(event)
+
+    def whole(self, answer: Mapping[str, object]) -> Iterator[StreamEvent]:
+        output = answer.get("output")
+        if not isinstance(output, list):
+            malformed("response", "a list under 'output'", answer)
+        for index, each in enumerate(cast("Sequence[object]", output)):
+            item = mapping_field(each, "response", "output")
+            yield from self.feed({"type": "response.output_item.added", "output_index": index, "item": item})
+            yield from self.feed({"type": "response.output_item.done", "output_index": index, "item": item})
+        yield from self.feed({"type": "response.completed", "response": answer})
+
+    def finish(self) -> Iterator[StreamEvent]:
+        """The ends of the blocks, the stop reason and the usage."""
+        response = self._response
+        if response is None:
+            raise ModelStreamBroken("the service ended the stream in the middle of an answer")
+        if is_mapping(error := response.get("error")):
+            raise refusal_error(self._service, 0, str(error.get("message")), str(error.get("code")))
+        if (status := str(response.get("status"))) in _UNFINISHED:
+            raise ModelFailed(f"{self._service.name} {_UNFINISHED[status]}", status=status)
+        if self._asked:
+            raise ModelFailed(
+                f"{self._service.name} asks its caller for what nobody can do here: remove the tool from params",
+                asked=sorted(set(self._asked.values())),
+            )
+        yield from self._left_open(response)
+        yield from self._close()
+        yield {"messageStop": {"stopReason": self._stop_reason(response)}}
+        if is_mapping(usage := response.get("usage")):
+            yield {"metadata": metadata_event(_counted(usage), response.get("id"), response.get("model"))}
+
+    # Text and reasoning.
+
+    def _spoken(self, kind: str, place: object, text: str) -> Iterator[StreamEvent]:
+        block = self._open.get((kind, place))
+        if block is None:
+            block = self._begin((kind, place))
+            if kind == "text":
+                self._asked.clear()  # A service that goes on to speak waits for nobody.
+            yield _start(block, {} if kind == "text" else {"reasoningContent": {"provider": self._provider}})
+        yield _delta(block, {"text": text} if kind == "text" else {"reasoningContent": {"text": text}})
+
+    def _part_of(self, place: object, part: Mapping[str, object]) -> Iterator[StreamEvent]:
+        """A part of an item that came whole."""
+        kind = {"output_text": "response.output_text.delta", "refusal": "response.refusal.delta"}.get(
+            str(part.get("type")), "response.reasoning_text.delta"
+        )
+        text = part.get("refusal") if part.get("type") == "refusal" else part.get("text")
+        if text:
+            yield from self.feed({"type": kind, "output_index": place, "delta": text})
+        for annotation in _mappings(part, "annotations"):
+            made = {"type": "response.output_text.annotation.added", "output_index": place}
+            yield from self.feed({**made, "annotation": annotation})
+
+    def _cited(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
+        block = self._open.get(("text", event.get("output_index")))
+        note = event.get("annotation")
+        if block is not None and is_mapping(note) and (cited := citation_of(note)) is not None:
+            yield _delta(block, {"citation": cited})
+
+    # Items.
+
+    def _item(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
+        item = mapping_field(event.get("item"), "response.output_item.added", "item")
+        place = event.get("output_index")
+        match item.get("type"):
+            case "function_call":
+                yield from self._function_call(item, place)
+            case "message":
+                if isinstance(phase := item.get("phase"), str):
+                    yield from self._provider_part({"type": "message", "phase": phase})
+            case "reasoning" | "image_generation_call" | "mcp_approval_request":
+                pass  # They are read when they are whole.
+            case _:
+                block = self._begin(("part", place))
+                yield _start(block, {"providerContent": {"provider": self._provider}})
+
+    def _function_call(self, item: Mapping[str, object], place: object) -> Iterator[StreamEvent]:
+        self._used = True
+        use_id = filled(item.get("call_id"), "item", "call_id")
+        if beside := {name: item[name] for name in _BESIDE_A_CALL if item.get(name)}:
+            yield from self._provider_part({"type": "function_call", "call_id": use_id, **beside})
+        block = self._begin(("use", place))
+        yield _start(block, {"toolUse": {"toolUseId": use_id, "name": filled(item.get("name"), "item", "name")}})
+
+    def _item_done(self, event: Mapping[str, object]) -> Iterator[StreamEvent]:
+        item = mapping_field(event.get("item"), "response.output_item.done", "item")
+        place = event.get("output_index")
+        block = self._open.get(("use", place))
+        if block is not None and block not in self._filled and item.get("arguments"):
+            yield _delta(block, {"toolUse": {"input": filled(item["arguments"], "item", "arguments")}})
+        if (
+            item.get("type") in ("message", "reasoning")
+            and not {("text", place), ("reasoning", place)} & self._open.keys()
+        ):
+            for part in _mappings(item, "summary") + _mappings(item, "content"):
+                yield from self._part_of(place, part)
+        for kind in ("text", "reasoning", "use"):
+            if (kind, place) in self._open:
+                yield {"contentBlockStop": {"contentBlockIndex": self._open.pop((kind, place))}}
+        match item.get("type"):
+            case "message" | "function_call":
+                pass
+            case "reasoning":
+                if item.get("encrypted_content") or item.get("content"):
+                    yield from self._provider_part(item)  # Else there is nothing that the service could take back.
+            case "image_generation_call":
+                yield from self._picture(item)
+            case "mcp_approval_request":
+                yield from self._approval(item)
+            case _:
+                self._note_call(item)
+                yield from self._provider_part(item, self._open.pop(("part", place), None))
+
+    def _provider_part(self, content: Mapping[str, object], block: int | None = None) -> Iterator[StreamEvent]:
+        """A part of the answer in the service's own form. `block`: its block, if it has begun."""
+        if block is None:
+            block = self._begin(None)
+            yield _start(block, {"providerContent": {"provider": self._provider}})
+        yield _delta(block, {"providerContent": {"content": content}})
+        yield {"contentBlockStop": {"contentBlockIndex": block}}
+
+    def _picture(self, item: Mapping[str, object]) -> Iterator[StreamEvent]:
+        """A picture that the service has made: its item without the bytes, and directly behind it the bytes."""
+        result = item.get("result")
+        data = bytes_of(result) if isinstance(result, str) else None
+        if not data:
+            yield from self._provider_part(item)
+            return
+        yield from self._provider_part({key: value for key, value in item.items() if key != "result"})
+        block = self._begin(None)
+        yield _start(block, {"image": {"format": _format_of(data, item.get("output_format"))}})
+        yield _delta(block, {"image": {"source": {"bytes": data}}})
+        yield {"contentBlockStop": {"contentBlockIndex": block}}
+
+    def _approval(self, item: Mapping[str, object]) -> Iterator[StreamEvent]:
+        """A person has to approve a call of the service's own: a tool use whose input is the item."""
+        self._used = True
+        block = self._begin(None)
+        use = {"toolUseId": filled(item.get("id"), "item", "id"), "name": MCP_APPROVAL}
+        yield _start(block, {"toolUse": use})
+        yield _delta(block, {"toolUse": {"input": json.dumps(item, ensure_ascii=False)}})
+        yield {"contentBlockStop": {"contentBlockIndex": block}}
+
+    def _note_call(self, item: Mapping[str, object]) -> None:
+        """Note what the service asks of its caller, and what it has answered itself."""
+        kind, call_id = str(item.get("type")), str(item.get("call_id"))
+        if kind.endswith("_output"):
+            self._asked.pop(call_id, None)
+            return
+        if asks_the_caller(item):
+            self._asked[call_id] = f"{kind} {item['name']}" if item.get("name") else kind
+
+    def _left_open(self, response: Mapping[str, object]) -> Iterator[StreamEvent]:
+        """Parts whose end never came, from the list in the finished response; without one they are nothing."""
+        output = response.get("output")
+        items = cast("Sequence[object]", output) if isinstance(output, list) else ()
+        for place, item in enumerate(items):
+            if ("part", place) in self._open and is_mapping(item):
+                yield from self._provider_part(item, self._open.pop(("part", place)))
+
+    def _begin(self, key: object) -> int:
+        """The number of the next block, which is open from now on if it has a key."""
+        block, self._blocks = self._blocks, self._blocks + 1
+        if key is not None:
+            self._open[key] = block
+        return block
+
+    def _close(self) -> Iterator[StreamEvent]:
+        for block in self._open.values():
+            yield {"contentBlockStop": {"contentBlockIndex": block}}
+        self._open.clear()
+
+    def _stop_reason(self, response: Mapping[str, object]) -> str:
+        details = response.get("incomplete_details")
+        if response.get("status") == "incomplete":
+            reason = str((details.get("reason") if is_mapping(details) else None) or "max_output_tokens")
+            return _LIMITS.get(reason, reason)
+        return "content_filtered" if self._refused else "tool_use" if self._used else "end_turn"
+
+
+def asks_the_caller(item: Mapping[str, object]) -> bool:
+    """True if the service does not do itself what the item asks for, as far as the item tells."""
+    environment = item.get("environment")
+    inside = is_mapping(environment) and str(environment.get("type")).startswith("container")
+    return item.get("type") in _CALLS_OF_THE_CALLER and item.get("execution") != "server" and not inside
+
+
+def _format_of(data: bytes, said: object) -> str:
+    """The format of a picture, by its first bytes."""
+    for mark, form in ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"RIFF", "webp"), (b"GIF8", "gif")):
+        if data.startswith(mark):
+            return form
+    return said if isinstance(said, str) and said else "png"
+
+
+def _start(index: int, start: Mapping[str, object]) -> StreamEvent:
+    return {"contentBlockStart": {"contentBlockIndex": index, "start": cast("ContentBlockStart", start)}}
+
+
+def _delta(index: int, delta: Mapping[str, object]) -> StreamEvent:
+    return {"contentBlockDelta": {"contentBlockIndex": index, "delta": cast("ContentBlockDelta", delta)}}
+
+
+def _mappings(holder: Mapping[str, object], name: str) -> list[Mapping[str, object]]:
+    listed = holder.get(name) or ()
+    if not isinstance(listed, list | tuple):
+        malformed("response", f"a list under '{name}'", listed)
+    return [mapping_field(each, "response", name) for each in cast("Sequence[object]", listed)]
+
+
+def _counted(usage: Mapping[str, object]) -> dict[str, int]:
+    """The usage in Converse's terms: `inputTokens` excludes cached tokens."""
+    found = usage.get("input_tokens_details")
+    details: Mapping[str, object] = found if is_mapping(found) else {}
+    read = count_field(details.get("cached_tokens") or 0, "usage", "cached_tokens")
+    written = count_field(details.get("cache_write_tokens") or 0, "usage", "cache_write_tokens")
+    given = count_field(usage.get("input_tokens") or 0, "usage", "input_tokens")
+    made = count_field(usage.get("output_tokens") or 0, "usage", "output_tokens")
+    apart = read + written > given
+    counted = {
+        "inputTokens": given if apart else given - read - written,
+        "outputTokens": made,
+        "totalTokens": given + made,
+    }
+    cached = {"cacheReadInputTokens": read, "cacheWriteInputTokens": written}
+    return counted | {name: number for name, number in cached.items() if number}

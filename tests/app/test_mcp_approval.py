@@ -1,0 +1,61 @@
+"""A provider wants its own call of a remote MCP server approved: a person is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repertory import Agent, ScriptedModel, SQLiteSessionManager
+
+pytestmark = pytest.mark.anyio
+
+ITEM = {
+    "type": "mcp_approval_request",
+    "id": "mcpr_1",
+    "server_label": "shop",
+    "name": "order",
+    "arguments": '{"item": "tea"}',
+}
+ASKS: dict[str, Any] = {"toolUse": {"toolUseId": "mcpr_1", "name": "mcp_approval_request", "input": ITEM}}
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    ("answer", "decision"),
+    [
+        (True, {"approve": True}),
+        ("yes", {"approve": True}),
+        ({"approve": True}, {"approve": True}),
+        (False, {"approve": False}),
+        ("no", {"approve": False}),
+        ("Too expensive.", {"approve": False, "reason": "Too expensive."}),
+        ({"approve": False, "reason": "Too expensive."}, {"approve": False, "reason": "Too expensive."}),
+        (None, {"approve": False}),
+    ],
+)
+async def test_a_person_decides_also_in_another_process(answer: Any, decision: dict[str, Any], tmp_path: Path) -> None:
+    async def place(model: ScriptedModel) -> Agent:
+        return Agent(model, session_manager=SQLiteSessionManager("s", path=tmp_path / "a.db"), callback_handler=None)
+
+    async with await place(ScriptedModel([ASKS])) as agent:
+        result = await agent.invoke_async("Order tea.")
+        assert result.stop_reason == "interrupt"
+        (asked,) = result.interrupts
+        assert asked.reason == {"server": "shop", "tool": "order", "arguments": '{"item": "tea"}'}
+    model = ScriptedModel(["Done."])
+    async with await place(model) as agent:
+        response = {"interruptResponse": {"interruptId": asked.id, "response": answer}}
+        assert str(await agent.invoke_async([response])) == "Done."
+    result_block = model.calls[0].messages[-1]["content"][0]["toolResult"]  # type: ignore[typeddict-item]
+    assert result_block["content"] == [{"json": decision}]
+
+
+async def test_a_new_prompt_with_dropped_questions_goes_on_without_an_approval() -> None:
+    model = ScriptedModel([ASKS, "As you like."])
+    agent = Agent(model, callback_handler=None)
+    await agent.invoke_async("Order tea.")
+    assert str(await agent.invoke_async("No tea.", drop_interrupts=True)) == "As you like."
+    result = model.calls[1].messages[-1]["content"][0]["toolResult"]  # type: ignore[typeddict-item]
+    assert result["status"] == "error"
