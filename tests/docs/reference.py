@@ -32,6 +32,7 @@ from griffe import (
 
 import repertory
 from repertory import asgi, errors
+from tests.docs import provider_rules
 from tests.docs.markdown import blocks
 from tests.docs.prose import findings
 from tests.source_tree import PACKAGE, ROOT
@@ -377,6 +378,7 @@ def main() -> None:
     for page in pages():
         page.write_text(written(page), encoding="utf-8")
     INDEX.write_text(written_index(), encoding="utf-8")
+    provider_rules.PAGE.write_text(provider_rules.written(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -45,6 +45,8 @@ QUESTIONS = {
     "multi agent handoff": "how-to/hand-over-between-agents",
     "fastapi lifespan": "how-to/run-in-fastapi",
     "unit test without api key": "how-to/test-my-agent",
+    "vcr cassette record replay": "how-to/record-model-answers",
+    "switch provider mid conversation": "guides/agents/providers",
     "long term memory": "how-to/remember-a-user",
     "context window trim messages": "how-to/keep-long-conversations-short",
     "postgres persistence": "how-to/use-postgres",
