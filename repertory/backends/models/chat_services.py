@@ -29,8 +29,6 @@ class ChatService(Struct, frozen=True, kw_only=True):
     """Marks its reasoning, if that has another name."""
     signatures: Literal["extra_content", "provider_specific_fields"] | None = None
     """The field of a tool call with the signature of Gemini that has to go back; None without such signatures."""
-    starts_with_user: bool = False
-    """True if a conversation has to begin with the user."""
 
 
 OPENAI_CHAT = ChatService(name="openai-chat")
@@ -38,7 +36,7 @@ OPENAI_CHAT = ChatService(name="openai-chat")
 COMPATIBLE = ChatService(name="compatible")
 """A server that is not in the table."""
 DEEPSEEK = ChatService(name="deepseek", reasoning="reasoning_content", reasoning_needed=True)
-GEMINI_CHAT = ChatService(name="gemini-chat", signatures="extra_content", starts_with_user=True)
+GEMINI_CHAT = ChatService(name="gemini-chat", signatures="extra_content")
 LLAMA_CPP_SERVER = ChatService(name="llama.cpp", reasoning="reasoning_content")
 MISTRAL_CHAT = ChatService(name="mistral", reasoning="thinking")
 MOONSHOT = ChatService(name="moonshot", reasoning="reasoning_content", reasoning_needed=True)

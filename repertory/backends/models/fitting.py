@@ -74,8 +74,6 @@ class ServiceRules(Struct, frozen=True, kw_only=True):
     """The reasoning that goes back: with a signature, without one, both, or none."""
     reasoning_in_items: bool = False
     """True if the service's own reasoning goes back in parts of its own, so that nothing is lost without it."""
-    starts_with_user: bool = True
-    """True if a request has to begin with a message of the user."""
     merges_roles: bool = True
     """True if two messages of one role in a row are refused: they become one."""
     results_alone: bool = False
@@ -241,7 +239,7 @@ class _Fitting:
         """
         rules, fits, merges = self._rules, self._fits_as_it_is, self._rules.merges_roles
         parts = rules.results_alone or bool(rules.not_beside_results)
-        before = "assistant" if rules.starts_with_user or merges else None
+        before = "assistant"
         for message in self._messages:
             role, content = message["role"], message["content"]
             if role == before and (merges or message is self._messages[0]):
@@ -255,7 +253,6 @@ class _Fitting:
         return True
 
     def messages(self) -> Sequence[Message]:
-        rules = self._rules
         sent: list[Message] = []
         for at, message in enumerate(self._messages):
             if is_one_text(message["content"]):
@@ -269,7 +266,7 @@ class _Fitting:
                 self._add(sent, results, at)
                 self._add_between(sent)
             self._add(sent, made, at)
-        if rules.starts_with_user and sent and sent[0]["role"] == "assistant":
+        if sent and sent[0]["role"] == "assistant":
             self._changed("began with a note that earlier messages are left out")
             sent.insert(0, {"role": "user", "content": [{"text": EARLIER_LEFT_OUT}]})
             self.origins.insert(0, None)

@@ -168,16 +168,14 @@ def chat_behind(config: Mapping[str, Any]) -> ChatService:
     model_id = str(config.get("model_id")).lower()
     provider, _, _ = model_id.removeprefix("litellm_proxy/").partition("/")
     if "claude" in model_id:
-        return ChatService(
-            name="litellm", reasoning="thinking_blocks", reasoning_name="anthropic", starts_with_user=True
-        )
+        return ChatService(name="litellm", reasoning="thinking_blocks", reasoning_name="anthropic")
     if "gemini" in model_id:
-        return ChatService(name="litellm", signatures="provider_specific_fields", starts_with_user=True)
+        return ChatService(name="litellm", signatures="provider_specific_fields")
     if provider in ("deepseek", "moonshot"):
         return ChatService(
             name="litellm", reasoning="reasoning_content", reasoning_name=provider, reasoning_needed=True
         )
-    return ChatService(name="litellm", starts_with_user=True)
+    return ChatService(name="litellm")
 
 
 _RETURNED = ("compaction_blocks", "web_search_results", "tool_results", "server_tool_calls")

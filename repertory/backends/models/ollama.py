@@ -250,7 +250,6 @@ OLLAMA_RULES = ServiceRules(
     provider=PROVIDER,
     use_id_max=256,
     reasoning="any",
-    starts_with_user=False,
     merges_roles=False,
     images=frozenset(("png", "jpeg", "jpg", "webp")),
     documents=frozenset(("txt", "md", "csv", "html")),

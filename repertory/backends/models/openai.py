@@ -221,7 +221,6 @@ def _chat_rules(service: str, chat: ChatService, returned: str | None, *, hears:
         use_id_exact=mistral,
         use_id_characters="a-zA-Z0-9" if mistral else "!-~",
         reasoning="signed" if returned == "thinking_blocks" else "any" if returned else "none",
-        starts_with_user=chat.starts_with_user,
         merges_roles=False,
         results_alone=mistral,
         audios=frozenset("*") if hears else frozenset(),

@@ -171,7 +171,6 @@ def responses_rules(provider: str = "openai") -> ServiceRules:
         provider=provider,
         use_id_max=64,
         use_id_characters="!-~",
-        starts_with_user=False,
         merges_roles=False,
         reasoning="none",
         reasoning_in_items=True,

@@ -72,7 +72,6 @@ def test_a_request_begins_with_the_user() -> None:
     assert made.messages[0] == user(EARLIER_LEFT_OUT)
     assert made.origins[0] is None
     assert made.origins[1] == 0
-    assert fitted_call(*messages, starts_with_user=False) == messages
 
 
 def test_an_impossible_tool_name_is_replaced_in_every_request_the_same_way() -> None:

@@ -36,8 +36,9 @@ def arguments(
 
 
 def sent(*blocks: Any, role: Any = "user", config: OpenAIConfig | None = None) -> Any:
-    """The messages that one message becomes."""
-    return arguments(config, [{"role": role, "content": list(blocks)}])["messages"]
+    """The messages that one message becomes; an answer has a prompt before it."""
+    before: list[Message] = [{"role": "user", "content": [{"text": "Hello"}]}] if role == "assistant" else []
+    return arguments(config, [*before, {"role": role, "content": list(blocks)}])["messages"][len(before) :]
 
 
 def tool_call(written: str) -> dict[str, Any]:
