@@ -40,7 +40,7 @@ from repertory.core.messages import (
     copy_use,
     error_result,
 )
-from repertory.core.provider_content import MCP_APPROVAL
+from repertory.core.provider_content import asks_for_approval
 from repertory.core.timers import ToolTimers
 from repertory.core.tools import check_result_size, exception_text, timeout_text
 from repertory.core.turn import CANCELLED, Park, RunTools, StopReason, ToolsEnded, ToolsParked
@@ -324,7 +324,7 @@ class ToolStep:
             self._fill_in(self._form, use)
             return None
         found = self._tools.get(use["name"])
-        if found is None and use["name"] == MCP_APPROVAL:
+        if found is None and asks_for_approval(use):
             found = McpApproval()
         tool, changed, cancelled, asked = await self._hooks.before_tool(found, use, self._questions)
         if asked:

@@ -363,6 +363,10 @@ def prompt_fault(value: object, place: str) -> str | None:
             )
         if "toolUse" in block and message["role"] == "user":
             return f"{place}.content[{number}]: a tool use stands in messages of the assistant only"
+        if "providerContent" in block and message["role"] == "user":
+            return f"{place}.content[{number}]: a part that only its provider can read stands in answers only"
+        if "guardContent" in block and {"text", "image"}.isdisjoint(block["guardContent"]):
+            return f"{place}.content[{number}].guardContent: has no 'text' or 'image'"
     return None
 
 

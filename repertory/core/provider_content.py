@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from repertory.core.limits import clip
-from repertory.core.messages import Json
+from repertory.core.messages import Json, ToolUse
 
 MCP_APPROVAL = "mcp_approval_request"
 """The name of the tool use by which a service asks a person to approve one of its own calls. Its input is the item."""
-_YES = frozenset(("y", "yes", "approve", "approved", "true"))
+_YES = frozenset(("y", "yes", "ok", "okay", "approve", "approved", "true"))
 TEXT_CHARS_MAX = 4_000
 """Characters of a part's text for another provider's model; the middle of a longer one is left out."""
 
@@ -63,10 +63,10 @@ def approval_of(answer: object) -> dict[str, Json]:
     if isinstance(answer, Mapping):
         fields = cast("Mapping[str, object]", answer)
         reason = fields.get("reason")
-        approve = fields.get("approve", fields.get("approved")) is True
+        approve = _is_yes(fields.get("approve", fields.get("approved")))
         return {"approve": approve, **({"reason": reason} if isinstance(reason, str) and reason else {})}
     text = answer.strip() if isinstance(answer, str) else ""
-    approve = answer is True or text.lower() in _YES
+    approve = _is_yes(answer)
     return {"approve": approve, **({} if approve or not text or text.lower() in ("n", "no") else {"reason": text})}
 
 
@@ -74,6 +74,16 @@ def kind_of(content: Mapping[str, object]) -> str:
     """What the part is, by its provider's name for it; empty for one without any."""
     named = content.get("type")
     return named if isinstance(named, str) else next(iter(content), "")
+
+
+def _is_yes(answer: object) -> bool:
+    return answer is True or (isinstance(answer, str) and answer.strip(" .!").lower() in _YES)
+
+
+def asks_for_approval(use: ToolUse) -> bool:
+    """True if the tool use is a provider's request to have one of its own calls approved."""
+    asked = use["input"]
+    return use["name"] == MCP_APPROVAL and isinstance(asked, dict) and asked.get("type") == MCP_APPROVAL
 
 
 def container_of(content: Mapping[str, object]) -> str | None:

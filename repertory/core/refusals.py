@@ -5,7 +5,10 @@ the first refusal the model is shown a note in its place. The message itself sta
 
 Services rarely say which part they mean. If the error has the numbers of a message and its block, that part is meant.
 Otherwise it is the parts of the kind that it speaks of: those which no answer has followed yet, or all of them if there
-are none of these.
+are none of these. A refusal without any detail is about the media that no answer has followed.
+
+A filter that refuses a prompt usually means the newest one. If it has refused several in a row, it means something that
+was said before, such as an answer of another provider: then everything before them is left out.
 
 Source: the messages of refusals, as services wrote them.
 """
@@ -22,8 +25,10 @@ from repertory.core.messages import ContentBlock, Message, ToolResult, is_filler
 from repertory.core.provider_content import container_of
 from repertory.errors import ModelFailed, ModelRefused
 
-_STATUSES = frozenset((0, 200, 400, 413, 415, 422))
-"""The statuses of a refusal of the request's content; 0 where the service gave none."""
+_NOT_ABOUT_CONTENT = frozenset((401, 402, 403, 407, 429))
+"""The statuses of refusals for a key, for money or for pace."""
+_OF_CONTENT = frozenset((0, 200, 400, 422))
+"""The statuses of a refusal that may have no detail; 0 where the service gave none."""
 _MEDIA = ("image", "document", "video", "audio")
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "image": ("image", "picture", "jpeg", "png"),
@@ -32,7 +37,42 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "audio": ("audio", "sound"),
     "container": ("container",),
 }
-_ANY_MEDIUM = ("media", "attachment", "base64", "inline_data", "inlinedata", "mime")
+_FIELDS: Mapping[str, str] = {
+    "image_url": "image",
+    "input_image": "image",
+    "file_data": "document",
+    "input_file": "document",
+    "input_audio": "audio",
+}
+"""Fields of requests that hold a medium."""
+_ANY_MEDIUM = ("media", "attachment", "base64", "inline_data", "inlinedata", "mime", "multimodal")
+_ELSEWHERE = re.compile(
+    r"\btools?[\[.(]|\(tool |\bfunctions?[ .]['\"]|\bfunction_declarations|\bschema\b|tool_choice|\bmodalities\b"
+    r"|response_format|\bparams?\."
+)
+"""How services name another part of the request: its tools, its settings."""
+_WITHOUT_DETAIL = re.compile(
+    r"must be a string|invalid argument|validation error|unable to process the (?:provided )?input|malformed input"
+    r"|bad request"
+)
+"""How services refuse content without saying which."""
+_CANNOT_SEE = (
+    "image input is not supported",
+    "audio input is not supported",
+    "support image input",
+    "support images",
+    "not a multimodal model",
+    "mmproj",
+    "failed to load image",
+    "missing data required for image",
+    "unable to make llava embedding",
+)
+"""How servers of open models say with a status above 500 that the model cannot see.
+
+Source: ggml-org/llama.cpp issues 13566 and 19917, and Ollama's and vLLM's messages.
+"""
+_REFUSALS_IN_A_ROW = 2
+"""After so many prompts that a filter refused in a row, the reason is looked for before them."""
 _REFUSED_PROMPT = "(A message stood here that the model's provider refused to read. It is left out.)"
 
 _REFUSED_PART = "(A part is left out that the model's provider refused.)"
@@ -52,28 +92,51 @@ def refusal_of(error: Exception, shown: Sequence[Message]) -> RefusedParts | Non
     if not isinstance(error, ModelFailed):
         return None
     if error.fields.get("refused_prompt"):
-        return _made(shown, list(_unanswered_blocks(shown)), whole=True)
-    if isinstance(error, ModelRefused) or error.fields.get("status", 0) not in _STATUSES:
+        return _made(shown, _refused_by_filter(shown), whole=True)
+    status = error.fields.get("status", 0)
+    if isinstance(error, ModelRefused) or status in _NOT_ABOUT_CONTENT:
         return None
-    text = str(error).lower()
-    found = list(_parts(shown))
-    at, block = error.fields.get("message"), error.fields.get("content_block")
-    there = [place for place in found if place.message == at]
-    exact = [place for place in there if place.block == block]
-    return _made(shown, exact or there) or _by_words(shown, found, text)
-
-
-def _by_words(shown: Sequence[Message], found: Sequence[_Place], text: str) -> RefusedParts | None:
-    kinds = {kind for kind, words in _WORDS.items() if any(_has_word(text, word) for word in words)}
-    if not kinds and any(word in text for word in _ANY_MEDIUM):
-        kinds = set(_MEDIA)
-    of_kind = [place for place in found if place.kind in kinds]
+    text, found = str(error).lower(), list(_parts(shown))
+    named = [place for place in found if place.message == error.fields.get("message")]
+    for key in ("content_block", "result_part"):
+        at = error.fields.get(key)
+        named = [place for place in named if (place.block if key == "content_block" else place.part) == at] or named
+    if named:
+        return _made(shown, named)
+    if _ELSEWHERE.search(text):
+        return None
     since = _first_unanswered(shown)
+    kinds = _kinds_in(text)
+    of_kind = [place for place in found if place.kind in kinds]
+    if not kinds and status in _OF_CONTENT and _WITHOUT_DETAIL.search(text):
+        return _made(shown, [place for place in found if place.message >= since and place.kind in _MEDIA])
     return _made(shown, [place for place in of_kind if place.message >= since] or of_kind)
 
 
+def refuses_medium(message: str) -> bool:
+    """True if a server says in this way that its model takes no such medium, whatever the status."""
+    text = message.lower()
+    return any(words in text for words in _CANNOT_SEE)
+
+
+def _kinds_in(text: str) -> set[str]:
+    """The kinds of parts that a refusal speaks of."""
+    kinds = {kind for kind, words in _WORDS.items() if any(_has_word(text, word) for word in words)}
+    kinds |= {kind for field, kind in _FIELDS.items() if field in text}
+    return set(_MEDIA) if not kinds and any(word in text for word in _ANY_MEDIUM) else kinds
+
+
 def _has_word(text: str, word: str) -> bool:
-    return re.search(rf"(?<![a-z]){word}s?(?![a-z])", text) is not None
+    """True if the word stands there by itself: not in a name such as `generate_image` or `'image'`."""
+    return re.search(rf"(?<![a-z0-9_\-'\"`/.]){word}s?(?![a-z0-9_\-'\"`/])", text) is not None
+
+
+def _refused_by_filter(shown: Sequence[Message]) -> list[_Place]:
+    since = _first_unanswered(shown)
+    notes = sum(block.get("text") == _REFUSED_PROMPT for message in shown[since:] for block in message["content"])
+    if notes >= _REFUSALS_IN_A_ROW and (before := list(_blocks(shown, 0, since))):
+        return before
+    return list(_blocks(shown, since, len(shown)))
 
 
 class _Place(Struct, frozen=True):
@@ -113,12 +176,13 @@ def _first_unanswered(shown: Sequence[Message]) -> int:
     return 0
 
 
-def _unanswered_blocks(shown: Sequence[Message]) -> Iterator[_Place]:
-    since = _first_unanswered(shown)
-    for at in range(since, len(shown)):
-        if shown[at]["role"] == "user":
-            for number, block in enumerate(shown[at]["content"]):
-                yield _Place(at, number, "tool result" if "toolResult" in block else next(iter(block), "block"))
+def _blocks(shown: Sequence[Message], start: int, end: int) -> Iterator[_Place]:
+    """The blocks of messages that hold more than a note."""
+    for at in range(start, end):
+        for number, block in enumerate(shown[at]["content"] if not is_filler(shown[at]) else ()):
+            if block.get("text") != _REFUSED_PROMPT:
+                kind = {"toolResult": "tool result", "toolUse": "tool use"}.get(next(iter(block), ""))
+                yield _Place(at, number, kind or next(iter(block), "block"))
 
 
 def _made(shown: Sequence[Message], places: Sequence[_Place], *, whole: bool = False) -> RefusedParts | None:
@@ -150,6 +214,8 @@ def _left_out(block: ContentBlock, number: int, places: Mapping[tuple[int, int |
         return block if all(map(_is, parts, result["content"])) else _result(result, parts)
     if place is None:
         return block
+    if "toolUse" in block:
+        return {"toolUse": {**block["toolUse"], "input": {}}}  # It stays, since its result needs it.
     return cast("ContentBlock", _note_of(cast("Mapping[str, object]", block), place.kind))
 
 

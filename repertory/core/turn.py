@@ -321,9 +321,12 @@ def _answered(turn: Turn, event: Answered) -> Step:
     if answer.stop_reason in LIMITED or answer.stop_reason in REFUSED:
         return _cut_off(turn, answer, uses)
     if answer.stop_reason in PAUSED and not uses and _has_content(message):
-        turn = turn._replace(paused=(*turn.paused, *message["content"]))
         if turn.stop is not None:
             return _stop(turn, turn.stop, AppendMessage(message))
+        if turn.limit_reached is not None:
+            finish = FinishTurn(turn.limit_reached, message)
+            return turn._replace(phase=TurnPhase.OVER), (AppendMessage(message), finish)
+        turn = turn._replace(paused=(*turn.paused, *message["content"]))
         return _next_step(turn, AppendMessage(message))  # What was steered in waits: it would end the pause.
     if uses:
         run = RunTools(uses=uses, known={}, invalid=answer.invalid_inputs)
@@ -363,7 +366,8 @@ def _cut_off(turn: Turn, answer: Answer, uses: tuple[ToolUse, ...]) -> Step:
     error: Exception
     if answer.stop_reason in LIMITED:
         error = MaxTokensReachedException(
-            "the answer was cut off by a token limit; what there is of it is in the history, so call again to go on",
+            "the answer was cut off by a token limit; what there is of it is in the history, so call with a prompt "
+            "to go on",
             stop_reason=answer.stop_reason,
             output_tokens=answer.usage["outputTokens"],
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from repertory import Agent, ScriptedModel, SQLiteSessionManager
+from repertory import Agent, HumanInTheLoop, ScriptedModel, SQLiteSessionManager
 
 pytestmark = pytest.mark.anyio
 
@@ -28,6 +28,7 @@ ASKS: dict[str, Any] = {"toolUse": {"toolUseId": "mcpr_1", "name": "mcp_approval
         (True, {"approve": True}),
         ("yes", {"approve": True}),
         ({"approve": True}, {"approve": True}),
+        ({"approve": "yes"}, {"approve": True}),
         (False, {"approve": False}),
         ("no", {"approve": False}),
         ("Too expensive.", {"approve": False, "reason": "Too expensive."}),
@@ -50,6 +51,19 @@ async def test_a_person_decides_also_in_another_process(answer: Any, decision: d
         assert str(await agent.invoke_async([response])) == "Done."
     result_block = model.calls[0].messages[-1]["content"][0]["toolResult"]  # type: ignore[typeddict-item]
     assert result_block["content"] == [{"json": decision}]
+
+
+async def test_somebody_who_approves_each_tool_is_asked_once() -> None:
+    agent = Agent(ScriptedModel([ASKS, "Done."]), interventions=[HumanInTheLoop()], callback_handler=None)
+    (asked,) = (await agent.invoke_async("Order tea.")).interrupts
+    assert asked.reason == {"server": "shop", "tool": "order", "arguments": '{"item": "tea"}'}
+    response = {"interruptResponse": {"interruptId": asked.id, "response": "ok"}}
+    assert str(await agent.invoke_async([response])) == "Done."
+
+
+async def test_a_tool_of_that_name_that_a_model_makes_up_asks_nobody() -> None:
+    made_up: dict[str, Any] = {"toolUse": {"name": "mcp_approval_request", "input": {"name": "order"}}}
+    assert str(await Agent(ScriptedModel([made_up, "Done."]), callback_handler=None).invoke_async("Order.")) == "Done."
 
 
 async def test_a_new_prompt_with_dropped_questions_goes_on_without_an_approval() -> None:

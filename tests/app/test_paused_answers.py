@@ -58,6 +58,8 @@ async def test_it_goes_on_pause_after_pause_until_a_limit_of_the_call() -> None:
     model = ScriptedModel([paused(SEARCH)], loop=True)
     result = await Agent(model, callback_handler=None).invoke_async("Go.", limits={"turns": 4})
     assert result.stop_reason == "limit_turns"
+    assert result.message is not None
+    assert result.message["content"] == [SEARCH] * 4
     assert len(model.calls) == 4
 
 

@@ -24,6 +24,8 @@ RESULT: dict[str, Any] = {"toolResult": {"toolUseId": "t", "status": "success", 
         ([{"role": "user", "content": [USE]}], r"messages\[0\]\.content\[0\]: a tool use stands in messages of the as"),
         ([{"role": "assistant", "content": [{"nonsense": 1}]}], "nonsense"),
         ([{"role": "user", "content": []}], "at least one content block"),
+        ([{"providerContent": {"provider": "anthropic", "content": {}}}], "stands in answers only"),
+        ([{"guardContent": {}}], "has no 'text' or 'image'"),
     ],
 )
 def test_a_block_that_no_model_knows_is_named(prompt: Any, words: str) -> None:

@@ -110,8 +110,58 @@ def test_tool_results_that_a_filter_refused_keep_their_pairs() -> None:
 
 
 @pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (404, "No endpoints found that support image input"),
+        (500, "image input is not supported - hint: you may need to provide the mmproj"),
+        (400, "Image input modality is not enabled for models/gemma"),
+        (400, "Invalid base64 image_url."),
+        (400, "messages[0].content must be a string"),
+        (422, "Input validation error"),
+        (400, "Request contains an invalid argument."),
+        (400, "/data/model is not a multimodal model"),
+    ],
+)
+def test_servers_refuse_pictures_in_many_words(status: int, words: str) -> None:
+    assert parts(ModelFailed(words, status=status), user("Look.", IMAGE)) == ("messages[0].content[1] (image)",)
+
+
+def test_a_refusal_without_detail_leaves_in_what_was_answered() -> None:
+    shown = [user(IMAGE), answer("A cat."), user("And?")]
+    assert parts(ModelFailed("Input validation error", status=422), *shown) == ()
+
+
+def test_a_path_names_one_of_several_pictures_in_a_result() -> None:
+    error = ModelFailed("Could not process image", status=400)
+    error.fields = {**error.fields, "message": 2, "content_block": 0, "result_part": 1}
+    shown = [user("Look."), answer(USE), user(result(IMAGE, IMAGE))]
+    assert parts(error, *shown) == ("messages[2].content[0].toolResult.content[1] (image)",)
+
+
+def test_a_filter_that_goes_on_refusing_means_what_was_said_before() -> None:
+    """Such as an answer of another provider: its filter did not mind."""
+    note = {"text": "(A message stood here that the model's provider refused to read. It is left out.)"}
+    filler = answer("(This message was not answered: the turn ended early.)")
+    said = [user("Hello."), answer("Kill it.", USE), user(result({"text": "killed"})), answer("Done.")]
+    shown = [*said, user(note), filler, user(note), filler, user("And now?")]
+    refusal = refusal_of(ModelRefused("refused", refused_prompt=True), shown)
+    assert refusal is not None
+    assert set(refusal.instead) == {0, 1, 2, 3}
+    assert "ill" not in repr([refusal.instead[at]["content"] for at in (0, 1, 3)]).replace("still", "")
+    assert refusal.instead[1]["content"][1] == USE
+    once = refusal_of(ModelRefused("refused", refused_prompt=True), [*said, user(note), filler, user("And now?")])
+    assert once is not None
+    assert set(once.instead) == {6}
+
+
+@pytest.mark.parametrize(
     "error",
     [
+        ModelFailed("Invalid schema for function 'read_file': array schema missing items", status=400),
+        ModelFailed("tools.3.custom.input_schema is invalid (tool generate_image)", status=400),
+        ModelFailed("'modalities' does not support 'image' with this model", status=400),
+        ModelFailed("The model gpt-image-1 cannot be used with chat completions", status=400),
+        ModelFailed("Invalid file_id in params.tools[0]", status=400),
         ModelFailed("check the image quota", status=403),
         ModelFailed("no such model: image-1", status=404),
         ModelFailed("temperature is too high", status=400),

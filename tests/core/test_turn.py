@@ -149,7 +149,7 @@ def test_a_pause_ends_at_a_limit_and_when_the_turn_is_to_stop() -> None:
     paused = Answered(answer({"text": "I look. "}, stop_reason="pause_turn"))
     turn, _ = step(Turn(limits=TurnLimits(steps=1)), Began(messages=(PROMPT,)))
     _, commands = step(turn, paused)
-    assert commands[-1] == FinishTurn("limit_turns", None)
+    assert commands[-1] == FinishTurn("limit_turns", paused.answer.message)
     turn, _ = step(Turn(), Began(messages=(PROMPT,)))
     turn, _ = step(turn, StopAsked(CANCELLED))
     turn, commands = step(turn, paused)

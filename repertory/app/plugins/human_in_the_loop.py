@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from repertory.app.plugins.interventions import Confirm, Deny, InterventionHandler, Proceed, default_evaluate
 from repertory.backends.worker_threads import run_foreign
 from repertory.core.interrupts import InterruptException, hook_scope, question_id
+from repertory.core.provider_content import asks_for_approval
 from repertory.errors import Invalid, StructuredOutputException
 from repertory.logs import WARNING, note
 
@@ -127,6 +128,8 @@ class HumanInTheLoop(InterventionHandler):
 
     async def before_tool_call(self, event: BeforeToolCallEvent, **kwargs: Any) -> Proceed | Deny | Confirm:
         """Let the tool run, or have a person decide. Errors: what `ask` raises."""
+        if asks_for_approval(event.tool_use):
+            return Proceed()  # It asks a person itself.
         tool = event.tool_use["name"]
         needed = await self._needed(event, tool)
         if not needed.requires_human_in_the_loop:

@@ -22,6 +22,7 @@ from repertory.backends.models.content import (
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call
 from repertory.backends.models.sdk import ClientSettings, ModelService, SDKModel, as_plain, ask, with_params
+from repertory.backends.models.settings import argument_mapping
 from repertory.core.answer import count_field, is_mapping, mapping_field
 from repertory.core.messages import is_one_text
 from repertory.core.provider_content import container_of, use_of
@@ -120,7 +121,9 @@ class AnthropicModel(SDKModel):
         the time between two pieces of an answer, not the whole answer.
         """
         start: AnthropicConfig = {"model_id": DEFAULT_MODEL_ID, "max_tokens": DEFAULT_MAX_TOKENS}
-        settings = ClientSettings(client, dict(client_args or {}), connect_timeout_s, read_timeout_s)
+        settings = ClientSettings(
+            client, argument_mapping("client_args", client_args), connect_timeout_s, read_timeout_s
+        )
         super().__init__(start, config, settings)
 
     def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
@@ -173,6 +176,7 @@ ANTHROPIC_RULES = ServiceRules(
     reasoning="signed",
     merges_roles=False,
     counts_messages=True,
+    results_first=True,
     error_text_only=True,
     blocks=frozenset(("searchResult",)),
 )
@@ -190,7 +194,7 @@ def messages_arguments(call: ModelCall) -> dict[str, Any]:
     config: AnthropicConfig = call.config
     call = fitted_call(call, ANTHROPIC_RULES)
     arguments = _conversation(call)
-    arguments["max_tokens"] = config.get("max_tokens")
+    arguments["max_tokens"] = config.get("max_tokens") or DEFAULT_MAX_TOKENS
     params = dict(config.get("params") or {})
     if call.tool_choice and call.tool_specs:
         forced = "auto" not in call.tool_choice and _thinks(params)

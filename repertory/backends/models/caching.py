@@ -17,6 +17,8 @@ from repertory.backends.models.provider import ModelCall
 if TYPE_CHECKING:
     from repertory.core.messages import ContentBlock, Message, ToolSpec
 
+POINTS_MAX = 4
+"""The most cache points of a request. Source: the Messages API and Converse, prompt caching."""
 _RETENTIONS = frozenset(("in_memory", "24h"))
 """The lifetimes that OpenAI's protocol has names for."""
 
@@ -68,7 +70,27 @@ def with_cache_points(call: ModelCall, *, claude: bool, converse: bool) -> Model
     specs = [*call.tool_specs, {"cachePoint": tools_point}] if tools_point else call.tool_specs
     system = _with_system_point(call, active, tools_point, converse=converse)
     messages = call.messages if active is None else _with_message_point(call, active, converse=converse)
+    elsewhere = sum("cachePoint" in each for each in (*specs, *(system or ())))
+    messages = _with_last_points(messages, max(0, POINTS_MAX - elsewhere))
     return replace(call, tool_specs=cast("Sequence[ToolSpec]", specs), system_prompt_content=system, messages=messages)
+
+
+def _with_last_points(messages: Sequence[Message], count: int) -> Sequence[Message]:
+    """The messages with as many of their last points: the service refuses more, and later ones cover earlier ones."""
+    marked = [at for at, message in enumerate(messages) if any("cachePoint" in block for block in message["content"])]
+    points = sum("cachePoint" in block for at in marked for block in messages[at]["content"])
+    if points <= count:
+        return messages
+    sent = list(messages)
+    for at in marked:
+        content: list[ContentBlock] = []
+        for block in messages[at]["content"]:
+            if "cachePoint" in block and points > count:
+                points -= 1
+            else:
+                content.append(block)
+        sent[at] = cast("Message", {**messages[at], "content": content or [{"text": ""}]})
+    return sent
 
 
 def cache_routing(config: Mapping[str, Any]) -> dict[str, Any]:

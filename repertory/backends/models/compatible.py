@@ -16,6 +16,7 @@ from repertory.backends.models.chat_services import LLAMA_CPP_SERVER, MISTRAL_CH
 from repertory.backends.models.openai import OPENAI, OpenAIModel, completion_arguments
 from repertory.backends.models.provider import BaseModelConfig, ModelCall
 from repertory.backends.models.sdk import ClientSettings, ModelService, SDKModel, ask, with_params
+from repertory.backends.models.settings import argument_mapping, check_settings
 from repertory.core.answer import mapping_field
 from repertory.errors import Invalid, ModelFailed
 
@@ -35,7 +36,9 @@ class CompatibleModel(OpenAIModel):
         read_timeout_s: float,
         config: Mapping[str, Any],
     ) -> None:
-        settings = ClientSettings(client, dict(client_args or {}), connect_timeout_s, read_timeout_s)
+        settings = ClientSettings(
+            client, argument_mapping("client_args", client_args), connect_timeout_s, read_timeout_s
+        )
         start = {"model_id": self._default_id} if self._default_id else {}
         SDKModel.__init__(self, start, config, settings)
 
@@ -121,7 +124,7 @@ class MistralModel(CompatibleModel):
         Raises:
             ValueError: For a temperature or `top_p` outside of 0 to 1. Correct the argument.
         """
-        arguments = dict(client_args or {})
+        arguments = argument_mapping("client_args", client_args)
         if api_key:
             arguments["api_key"] = api_key
         if server := arguments.pop("server_url", None):
@@ -132,6 +135,7 @@ class MistralModel(CompatibleModel):
 
     def update_config(self, **settings: Any) -> None:
         """Change settings for later calls. `TypeError` names the settings that do not exist."""
+        check_settings(type(self).__name__, self._known, settings)
         for name in ("temperature", "top_p"):
             value = settings.get(name)
             if value is not None and not 0 <= value <= 1:
@@ -300,7 +304,7 @@ class LlamaCppModel(CompatibleModel):
         if timeout is not None:
             limits = timeout if isinstance(timeout, tuple) else (timeout, timeout)
             connect_timeout_s, read_timeout_s = limits[0], limits[min(1, len(limits) - 1)]
-        arguments = {"base_url": f"{self._root}/v1", **(client_args or {})}
+        arguments = {"base_url": f"{self._root}/v1", **argument_mapping("client_args", client_args)}
         super().__init__(None, arguments, connect_timeout_s, read_timeout_s, config)
 
     @property

@@ -28,6 +28,7 @@ from repertory.core.messages import (
     ToolResult,
     ToolUse,
     is_one_text,
+    is_paused,
 )
 from repertory.core.provider_content import answered_use, open_uses, text_for_others, use_of
 
@@ -40,6 +41,8 @@ EARLIER_LEFT_OUT = "(Earlier messages of this conversation are left out.)"
 """Begins a request whose first message would be an answer."""
 NO_OUTPUT_TEXT = "(The tool gave no output.)"
 """Fills a tool result that has no content."""
+GO_ON = "(Go on with your answer.)"
+"""Follows an answer in which another provider has paused."""
 DOCUMENT_TEXT = "(See the document.)"
 """Stands beside a document that would be alone in its message."""
 
@@ -116,6 +119,8 @@ class ServiceRules(Struct, frozen=True, kw_only=True):
     """True if an earlier answer may hold media."""
     counts_messages: bool = False
     """True if a path in a refusal counts messages as `origins` does."""
+    results_first: bool = False
+    """True if tool results go to the front of their message, and a cache point is no block of its own."""
     blocks: frozenset[str] = frozenset()
     """Further kinds of blocks that the service takes as they are."""
 
@@ -200,6 +205,16 @@ def _digest(text: str) -> str:
     return sha256(text.encode(errors="replace")).hexdigest()
 
 
+def sent_order(content: Sequence[ContentBlock], rules: ServiceRules) -> Sequence[ContentBlock]:
+    """The blocks of a message as their service counts them."""
+    words = [block for block in content if "text" not in block or str(block["text"]).strip()]
+    if not rules.results_first:
+        return words
+    counted = [block for block in words if "cachePoint" not in block]
+    results = [block for block in counted if "toolResult" in block]
+    return [*results, *(block for block in counted if "toolResult" not in block)]
+
+
 class _Fitting:
     """The work of one `fit`."""
 
@@ -239,6 +254,8 @@ class _Fitting:
         """
         rules, fits, merges = self._rules, self._fits_as_it_is, self._rules.merges_roles
         parts = rules.results_alone or bool(rules.not_beside_results)
+        if is_paused(self._messages[-1]) if self._messages else False:
+            return False
         before = "assistant"
         for message in self._messages:
             role, content = message["role"], message["content"]
@@ -270,6 +287,10 @@ class _Fitting:
             self._changed("began with a note that earlier messages are left out")
             sent.insert(0, {"role": "user", "content": [{"text": EARLIER_LEFT_OUT}]})
             self.origins.insert(0, None)
+        if sent and self._is_paused_elsewhere(self._messages[-1]):
+            self._changed("asked to go on with an answer in which another provider paused")
+            sent.append({"role": "user", "content": [{"text": GO_ON}]})
+            self.origins.append(None)
         return sent
 
     def _add(self, sent: list[Message], message: Message, origin: int | None) -> None:
@@ -344,6 +365,13 @@ class _Fitting:
         has_words = bool(result["content"]) and not str(result["content"][0]["text"]).isspace()
         return has_words and result["content"][0]["text"] != "" and self._is_use_id(result["toolUseId"]) is not None
 
+    def _is_paused_elsewhere(self, message: Message) -> bool:
+        """True for the first part of an answer that this service cannot go on with by itself."""
+        if not is_paused(message):
+            return False
+        parts = [block["providerContent"] for block in message["content"] if "providerContent" in block]
+        return not any(part["provider"] == self._rules.provider for part in parts) or not self._rules.server_tools
+
     def _takes_cache_point(self, before: Sequence[ContentBlock]) -> bool:
         behind_document = bool(before) and "document" in before[-1]
         return self._rules.cache_points and (self._rules.cache_after_document or not behind_document)
@@ -380,8 +408,10 @@ class _Fitting:
                 not self._rules.reasoning_in_items or block["reasoningContent"].get("provider") != self._rules.provider
             ):
                 self._changed("left out reasoning that the service does not take")
-        elif "providerContent" in block:
+        elif "providerContent" in block and role == "assistant":
             yield from self._provider_content(block, block["providerContent"], pending)
+        elif "providerContent" in block:
+            self._changed("left out a part of an answer that stands in a user's message")
         else:
             yield from self._other(block, at, number, role)
 

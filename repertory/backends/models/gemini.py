@@ -34,6 +34,7 @@ from repertory.backends.models.sdk import (
     refusal_error,
     released,
 )
+from repertory.backends.models.settings import argument_mapping, check_settings
 from repertory.core.answer import count_field, is_mapping, mapping_field
 from repertory.core.tokens import estimate_tokens
 from repertory.errors import RepertoryError
@@ -121,7 +122,7 @@ class GeminiModel(ProviderModel):
             msg = "client and client_args exclude each other"
             raise ValueError(msg)
         need(GEMINI)
-        arguments, limits = dict(client_args or {}), (connect_timeout_s, read_timeout_s)
+        arguments, limits = argument_mapping("client_args", client_args), (connect_timeout_s, read_timeout_s)
 
         async def connect(stack: AsyncExitStack) -> Any:
             return client if client is not None else await _connect(stack, arguments, limits)
@@ -130,6 +131,7 @@ class GeminiModel(ProviderModel):
 
     def update_config(self, **settings: Any) -> None:
         """Change settings for later calls. `TypeError` names the settings that do not exist."""
+        check_settings(type(self).__name__, self._known, settings)
         for made in settings.get("gemini_tools") or ():
             if getattr(made, "function_declarations", None):
                 msg = "gemini_tools are tools that the service runs itself; give functions to Agent(tools=...)"

@@ -68,7 +68,7 @@ MEDIA_TYPES = {
 
 _RESULT_TYPES = frozenset(("image/png", "image/jpeg", "image/webp", "application/pdf", "text/plain"))
 """The media types that a function response may hold, from Gemini 3 on."""
-_NO_SIGNATURE = b"skip_thought_signature_validator"
+STAND_IN_SIGNATURE = b"skip_thought_signature_validator"
 """Stands for the signature of a function call that Gemini did not make. Source: the guide to thought signatures."""
 _VERSION = re.compile(r"gemini-(\d+)")
 
@@ -89,11 +89,20 @@ class _Target(Struct, frozen=True, kw_only=True):
 
 
 def _target(model_id: str, *, vertexai: bool) -> _Target:
+    return _Target(version=_version(model_id), wants_signatures=wants_signatures(model_id), vertexai=vertexai)
+
+
+def _version(model_id: str) -> int | None:
     found = _VERSION.search(model_id)
-    version = int(found[1]) if found else None
+    return int(found[1]) if found else None
+
+
+def wants_signatures(model_id: str) -> bool:
+    """True if the model refuses function calls without a signature."""
+    version = _version(model_id)
     # A name such as `gemini-flash-latest` is of the newest generation. Older ones take the stand-in as well.
     latest = version is None and "gemini" in model_id and "latest" in model_id
-    return _Target(version=version, wants_signatures=latest or (version or 0) >= 3, vertexai=vertexai)
+    return latest or (version or 0) >= 3
 
 
 def content_request(call: ModelCall, *, vertexai: bool = False) -> dict[str, Any]:
@@ -200,7 +209,7 @@ def _model_parts(message: Message, names: dict[str, str], target: _Target) -> li
             names[use["toolUseId"]] = use["name"]
             signed = _signed(use.get("reasoningSignature"))
             if not called and not signed and target.wants_signatures:
-                signed = {"thought_signature": _NO_SIGNATURE}
+                signed = {"thought_signature": STAND_IN_SIGNATURE}
             called = True
             made = {"id": use["toolUseId"], "name": use["name"], "args": input_of(use)}
             parts.append({"function_call": made, **signed})

@@ -28,6 +28,7 @@ from repertory.backends.models.sdk import (
     refusal_error,
     released,
 )
+from repertory.backends.models.settings import argument_mapping
 from repertory.core.answer import is_mapping, mapping_field
 from repertory.errors import Invalid, ModelFailed, ModelStreamBroken, RepertoryError
 
@@ -102,7 +103,7 @@ class LiteLLMModel(ProviderModel):
         `client_args` are arguments of `litellm.acompletion`, such as `api_key` and `api_base`, for every call.
         """
         need(LITELLM)
-        self.client_args = dict(client_args or {})
+        self.client_args = argument_mapping("client_args", client_args)
         self._timeout_s = read_timeout_s
         super().__init__({}, config, LoopClients(_load))
 

@@ -47,6 +47,7 @@ from repertory.backends.models.sdk import (
     need,
     refusal_error,
 )
+from repertory.backends.models.settings import argument_mapping
 from repertory.core.answer import filled, is_mapping, malformed, mapping_field
 from repertory.errors import Invalid, ModelStreamBroken, RepertoryError
 from repertory.logs import INFO, note
@@ -140,7 +141,7 @@ class OllamaModel(ProviderModel):
         """
         need(OLLAMA)
         self.host = host
-        arguments = {**(client_args or {}), **(ollama_client_args or {})}
+        arguments = {**argument_mapping("client_args", client_args), **(ollama_client_args or {})}
         limits = (connect_timeout_s, read_timeout_s)
         super().__init__({}, config, LoopClients(lambda stack: _connect(stack, host, arguments, limits)))
 

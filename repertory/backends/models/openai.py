@@ -23,6 +23,7 @@ from repertory.backends.models.content import (
     text_in,
 )
 from repertory.backends.models.fitting import ServiceRules
+from repertory.backends.models.gemini_request import STAND_IN_SIGNATURE, wants_signatures
 from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call
 from repertory.backends.models.sdk import (
     ClientSettings,
@@ -30,6 +31,7 @@ from repertory.backends.models.sdk import (
     SDKModel,
     with_params,
 )
+from repertory.backends.models.settings import argument_mapping
 from repertory.core.answer import is_mapping
 from repertory.core.messages import is_one_text
 
@@ -129,7 +131,9 @@ class OpenAIModel(SDKModel):
         time between two pieces of an answer, not the whole answer.
         """
         start: OpenAIConfig = {"model_id": DEFAULT_MODEL_ID}
-        settings = ClientSettings(client, dict(client_args or {}), connect_timeout_s, read_timeout_s)
+        settings = ClientSettings(
+            client, argument_mapping("client_args", client_args), connect_timeout_s, read_timeout_s
+        )
         super().__init__(start, config, settings)
 
     @cached_property
@@ -268,7 +272,16 @@ def sent_messages(call: ModelCall, service: str, chat: ChatService = OPENAI_CHAT
             sent += _user(message, service, chat)
         else:
             sent.append(_assistant(message, call.config.get("reasoning_field"), service, chat))
+    if chat.signatures == "extra_content" and wants_signatures(str(call.config.get("model_id"))):
+        for message in sent:
+            _sign_first(message.get("tool_calls"))
     return sent
+
+
+def _sign_first(calls: list[dict[str, Any]] | None) -> None:
+    """Gemini looks at the signature of the first call of a step; a stand-in is for the calls of another model."""
+    if calls and "extra_content" not in calls[0]:
+        calls[0]["extra_content"] = {"google": {"thought_signature": STAND_IN_SIGNATURE.decode()}}
 
 
 def _user(message: Message, service: str, chat: ChatService) -> list[dict[str, Any]]:

@@ -21,8 +21,8 @@ from msgspec import Struct, structs
 
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.content import text_in
-from repertory.backends.models.fitting import fit, fitting_tool_name, renamed_tools
-from repertory.backends.models.settings import check_settings
+from repertory.backends.models.fitting import fit, fitting_tool_name, renamed_tools, sent_order
+from repertory.backends.models.settings import check_settings, plain_settings
 from repertory.backends.ports import Model
 from repertory.backends.telemetry_ports import note_changes
 from repertory.core.tokens import estimate_tokens
@@ -203,7 +203,7 @@ class ProviderModel(Model):
             if (raised := _own_error_behind(error)) is not None:
                 raise raised from None
             if rules.counts_messages and isinstance(error, ModelFailed):
-                error.fields = {**error.fields, **_refused_place(str(error), call.origins)}
+                error.fields = {**error.fields, **_refused_place(str(error), call, messages, rules)}
             raise
 
     async def count_tokens(
@@ -254,14 +254,27 @@ def _with_own_name(event: StreamEvent, renamed: Mapping[str, str]) -> StreamEven
     return {"contentBlockStart": {**begun, "start": {"toolUse": {**use, "name": renamed[use["name"]]}}}}
 
 
-_PATH = re.compile(r"messages\.(\d+)\.content\.(\d+)")
+_PATH = re.compile(r"messages\.(\d+)\.content\.(\d+)(?:\.tool_?[rR]esult\.content\.(\d+))?")
 
 
-def _refused_place(text: str, origins: Sequence[int | None]) -> dict[str, int]:
-    """The numbers of the message and block that a refusal's path names, among the messages of the call."""
+def _refused_place(text: str, call: ModelCall, given: Sequence[Message], rules: ServiceRules) -> dict[str, int]:
+    """The numbers of the message, the block and the part of a tool result that a refusal's path names, as they are in
+    the given messages. Blocks that the request's builder moves or leaves out have other numbers in the request.
+    """
     found = _PATH.search(text)
-    origin = origins[int(found[1])] if found is not None and int(found[1]) < len(origins) else None
-    return {} if found is None or origin is None else {"message": origin, "content_block": int(found[2])}
+    number = -1 if found is None else int(found[1])
+    origin = call.origins[number] if 0 <= number < len(call.origins) else None
+    if found is None or origin is None:
+        return {}
+    content = sent_order(call.messages[number]["content"], rules)
+    place = {"message": origin}
+    block = content[int(found[2])] if int(found[2]) < len(content) else None
+    at = next((at for at, each in enumerate(given[origin]["content"]) if each is block), None)
+    if at is not None:
+        place["content_block"] = at
+        if found[3] is not None:
+            place["result_part"] = int(found[3])
+    return place
 
 
 def _own_error_behind(error: BaseException) -> RepertoryError | None:
@@ -300,8 +313,11 @@ def changed_settings(
         hint = f" ({hint})" if hint else ""
         msg = f"{owner.__name__} has no setting {', '.join(unknown)}{hint}; it has {', '.join(sorted(names))}"
         raise TypeError(msg)
-    check_settings(owner.__name__, known, changes)
-    return {**config, **changes}
+    plain = plain_settings(changes)
+    check_settings(owner.__name__, known, plain)
+    if plain.get("model_id", "") is None:
+        del plain["model_id"]  # The model that it has, or its default, stays.
+    return {**config, **plain}
 
 
 # How services say that a conversation does not fit the model's window.

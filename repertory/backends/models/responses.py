@@ -27,6 +27,7 @@ from repertory.backends.models.openai import DEFAULT_MODEL_ID, OPENAI, STOOD, se
 from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call
 from repertory.backends.models.response_reader import ResponseReader, asks_the_caller
 from repertory.backends.models.sdk import ClientSettings, SDKModel, as_plain, ask, with_params
+from repertory.backends.models.settings import argument_mapping
 from repertory.core.answer import count_field, is_mapping, mapping_field
 from repertory.core.provider_content import MCP_APPROVAL
 
@@ -93,7 +94,9 @@ class OpenAIResponsesModel(SDKModel):
         `client_args` are arguments of `openai.AsyncOpenAI`. `client` is your own such client, which is never closed.
         """
         start: OpenAIResponsesConfig = {"model_id": DEFAULT_MODEL_ID}
-        settings = ClientSettings(client, dict(client_args or {}), connect_timeout_s, read_timeout_s)
+        settings = ClientSettings(
+            client, argument_mapping("client_args", client_args), connect_timeout_s, read_timeout_s
+        )
         super().__init__(start, config, settings)
 
         self._without_reasoning: set[object] = set()

@@ -24,6 +24,7 @@ from msgspec import Struct
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.provider import NONSENSE, ProviderModel, is_overflow, release, retry_after_s
 from repertory.core.answer import is_mapping, mapping_field
+from repertory.core.refusals import refuses_medium
 from repertory.errors import (
     ContextWindowOverflowException,
     ModelFailed,
@@ -203,8 +204,14 @@ _FILTERED = frozenset(
         "datainspectionfailed",
     )
 )
-_FILTERED_WORDS = ("content exists risk", "violates usage guidelines", "flagged as potentially violating")
-"""How DeepSeek, xAI and OpenAI say that their filter refused a prompt."""
+_FILTERED_WORDS = (
+    "content exists risk",
+    "violates usage guidelines",
+    "flagged as potentially violating",
+    "input was flagged",
+    "requires moderation",
+)
+"""How DeepSeek, xAI, OpenAI and OpenRouter say that their filter refused a prompt."""
 
 
 def refusal_error(
@@ -223,9 +230,11 @@ def refusal_error(
         return ModelFailed(f"{service.name} asks for payment: check the account's plan ({message})", **fields)
     if status == 429 or names & _THROTTLED:
         return Throttled(f"{service.name} asks for fewer requests: {message}", retry_after_s=wait_s, **fields)
+    if status >= 500 and refuses_medium(message):
+        return ModelFailed(f"{service.name} refused the request: {message}", **fields)
     if status >= 500 or status in _TRY_AGAIN or (not status and names & _UNAVAILABLE):
         return Unavailable(f"{service.name} is not available: {message}", **fields)
-    hint = _hint(service, status)
+    hint = None if refuses_medium(message) else _hint(service, status)
     return ModelFailed(f"{hint} ({message})" if hint else f"{service.name} refused the request: {message}", **fields)
 
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from enum import Enum
 from functools import lru_cache
+from numbers import Integral, Number, Real
 from typing import (
     Any,
     Literal,
@@ -45,6 +48,28 @@ _OWN_MEANING = frozenset((("OllamaModel", "max_tokens"),))
 """Ollama's `num_predict` is -1 for an answer without a limit, and -2 for one that fills the window."""
 
 
+def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with numbers of other libraries and members of enumerations as plain values, which JSON can hold."""
+    return {name: _plain(value) for name, value in settings.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum) and isinstance(value.value, str | int):
+        return value.value
+    if type(value) in _PLAIN or not isinstance(value, Number):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(cast("Any", value)) if isinstance(value, Real | Decimal) else value
+
+
+def argument_mapping(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The arguments for a client, copied. Errors: `Invalid` if they are no mapping."""
+    if value is not None and not isinstance(cast("object", value), Mapping):
+        raise Invalid(f"{name} is a dictionary of arguments by name, not {_clipped(value)}")
+    return dict(value or {})
+
+
 def check_settings(owner: str, known: type[Mapping[str, Any]], settings: Mapping[str, Any]) -> None:
     """Errors: `Invalid` for the first setting whose value has another type than its field, or is out of its range.
 
@@ -55,6 +80,8 @@ def check_settings(owner: str, known: type[Mapping[str, Any]], settings: Mapping
         form = forms.get(name)
         if value is None or form is None:
             continue
+        if value == "" and name == "model_id":
+            raise Invalid(f"{owner}: model_id is the name of a model, not ''")
         if not _fits(value, form):
             raise Invalid(f"{owner}: {name} is {_named(form)}, not {_clipped(value)}{_hint(name)}")
         if isinstance(value, _NUMBERS) and not isinstance(value, bool):

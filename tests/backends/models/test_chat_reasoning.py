@@ -254,3 +254,23 @@ def test_a_call_of_another_provider_gets_an_empty_thought_where_one_is_needed(ho
     assert sent(chat, thought("anthropic"), use)["reasoning_content"] == " "
     assert sent(chat, thought(chat.name), use)["reasoning_content"] == "Hm."
     assert "reasoning_content" not in sent(chat, {"text": "4"})
+
+
+@pytest.mark.parametrize(("model_id", "signed"), [("gemini-3-pro-preview", True), ("gemini-2.5-flash", False)])
+def test_a_call_of_another_model_gets_a_stand_in_for_its_signature_where_gemini_wants_one(
+    model_id: str, signed: bool
+) -> None:
+    """Gemini 3 refuses the first call of a step without one, behind Chat Completions too."""
+    uses: Any = [{"toolUse": {"toolUseId": use_id, "name": "look", "input": {}}} for use_id in ("a", "b")]
+    results: Any = [{"toolResult": {"toolUseId": use_id, "content": [{"text": "x"}]}} for use_id in ("a", "b")]
+    messages: Any = [
+        {"role": "user", "content": [{"text": "Hi"}]},
+        {"role": "assistant", "content": uses},
+        {"role": "user", "content": results},
+    ]
+    call = model_call({"model_id": model_id}, messages, None, None, {})
+    chat = chat_service("https://generativelanguage.googleapis.com/v1beta/openai/")
+    first, second = completion_arguments(call, "Gemini", chat=chat)["messages"][1]["tool_calls"]
+    stand_in = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+    assert first.get("extra_content") == (stand_in if signed else None)
+    assert "extra_content" not in second

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from repertory.backends.models.fitting import (
     DOCUMENT_TEXT,
     EARLIER_LEFT_OUT,
+    GO_ON,
     INVALID_TOOL_NAME,
     NO_OUTPUT_TEXT,
     ServiceRules,
@@ -232,6 +233,20 @@ def test_a_server_side_use_that_nothing_waits_for_any_more_is_left_out() -> None
     assert fitted_call(user("Hi"), answer("I look.", waiting))[1]["content"][1] == waiting
     made = fitted_call(user("Hi"), answer("I look.", waiting), user("Never mind."))
     assert made[1] == answer("I look.")
+
+
+def test_an_answer_in_which_another_provider_paused_is_followed_by_the_user() -> None:
+    """Many services refuse a request that ends with an answer, and the others would go on with its last words."""
+    mark: Any = {"custom": {"stop_reason": "pause_turn"}}
+    waiting = native("other", type="server_tool_use", id="s", name="web_search", input={})
+    paused = {**answer("I look.", waiting), "metadata": {**mark}}
+    assert fitted_call(user("Hi"), paused)[-1] == user(GO_ON)
+    own = {**answer("I look.", native("some", type="server_tool_use", id="s", name="x", input={})), "metadata": mark}
+    assert fitted_call(user("Hi"), own)[-1] == own
+
+
+def test_a_part_of_an_answer_never_stands_in_a_users_message() -> None:
+    assert fitted_call(user("Hi", native("some", type="thing"))) == [user("Hi")]
 
 
 def test_cache_points_go_to_those_who_take_them() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from repertory import CacheConfig, CacheToolsConfig
+from repertory import Agent, CacheConfig, CacheToolsConfig
 from repertory.backends.models.anthropic import messages_arguments
 from repertory.backends.models.bedrock import converse_request
 from repertory.backends.models.compatible import LlamaCppModel
@@ -14,6 +14,7 @@ from repertory.backends.models.openai import completion_arguments
 from repertory.backends.models.provider import model_call
 from repertory.backends.models.responses import response_arguments
 from repertory.core.messages import Message, ToolSpec
+from repertory.testing.strict_provider import StrictProvider
 
 CLAUDE = "us.anthropic.claude-sonnet-4-6"
 TOOLS: list[ToolSpec] = [{"name": "add", "description": "Adds.", "inputSchema": {"json": {"type": "object"}}}]
@@ -176,3 +177,22 @@ def test_llama_cpp_is_asked_to_keep_the_prompt() -> None:
         "top_k": 4,
     }
     assert body(params={"grammar": "g"}) == {"grammar": "g"}
+
+
+@pytest.mark.parametrize(
+    ("service", "settings"),
+    [
+        ("anthropic", {}),
+        ("anthropic", {"cache_prompt": "default"}),
+        ("bedrock", {"model_id": "us.anthropic.claude-sonnet-4-6"}),
+        ("bedrock", {"model_id": "us.amazon.nova-pro-v1:0"}),
+    ],
+)
+def test_a_program_that_sets_a_point_in_every_prompt_is_never_refused(service: str, settings: dict[str, Any]) -> None:
+    """Services take four; the last ones count, since they cover what stands before."""
+    model = StrictProvider(service, ["Yes."], loop=True, **settings)
+    agent = Agent(model, system_prompt="Be brief.", callback_handler=None)
+    for number in range(7):
+        agent([{"text": f"Question {number}"}, {"cachePoint": {"type": "default"}}])
+    points = [at for at, message in enumerate(model.requests[-1]["messages"]) if "cach" in repr(message)]
+    assert points == ([8, 10, 12] if "cache_prompt" in settings else [6, 8, 10, 12])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
+from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+import numpy
 import pytest
 
 from repertory import (
@@ -135,3 +138,38 @@ async def test_a_setting_for_one_call_is_checked_before_anything_is_sent() -> No
     stream: Any = BedrockModel().stream([{"role": "user", "content": [{"text": "a"}]}], temperature="warm")
     with pytest.raises(Invalid, match="temperature"):
         await anext(stream)
+
+
+class Kind(Enum):
+    """A program's own names of models."""
+
+    SMALL = "small-1"
+
+
+def test_numbers_and_names_of_other_libraries_become_plain_values() -> None:
+    given: Any = {"model_id": Kind.SMALL, "temperature": Decimal("0.5"), "max_tokens": numpy.int64(8)}
+    config = MistralModel(**given).get_config()
+    assert config == {"model_id": "small-1", "temperature": 0.5, "max_tokens": 8}
+    assert [type(value) for value in config.values()] == [str, float, int]
+
+
+@on_all
+def test_no_name_of_a_model_is_not_the_empty_one(kind: Callable[..., Any]) -> None:
+    with pytest.raises(Invalid, match="model_id is the name of a model"):
+        kind(model_id="")
+    before = kind(model_id="m")
+    before.update_config(model_id=None)
+    assert before.get_config()["model_id"] == "m"
+
+
+@pytest.mark.parametrize(
+    "kind", [AnthropicModel, OpenAIModel, OpenAIResponsesModel, MistralModel, GeminiModel, OllamaModel]
+)
+def test_arguments_of_a_client_are_a_dictionary(kind: Callable[..., Any]) -> None:
+    with pytest.raises(Invalid, match="client_args is a dictionary of arguments by name, not 5"):
+        kind(client_args=5)
+
+
+def test_tools_of_gemini_are_a_list() -> None:
+    with pytest.raises(Invalid, match="gemini_tools"):
+        GeminiModel(model_id="m", gemini_tools=5)  # type: ignore[arg-type]
