@@ -60,7 +60,7 @@
     |- LimitReached                 a bound that the caller or the provider has set
     |  |- StoreLimitReached *       a quota of the service behind the session store is used up
     |  |- ContextWindowOverflowException
-    |  |- MaxTokensReachedException the answer was cut off at the token limit; call again to continue it
+    |  |- MaxTokensReachedException the answer was cut off at the token limit; call with a prompt to continue
     |  |- RestartLimitReached
     |  |- CommandTimeout            a command did not end in time, and was killed (TimeoutError)
     |  `- TooLarge                  a value, a result or an answer is larger than its bound: ask for less, or raise it
@@ -480,8 +480,8 @@ class ContextWindowOverflowException(LimitReached):
 
 
 class MaxTokensReachedException(LimitReached):
-    """The answer was cut off at the token limit. Its beginning is in the history: call again to continue it, or raise
-    the limit.
+    """The answer was cut off at the token limit. Its beginning is in the history: call with a prompt to continue it, or
+    raise the limit.
     """
 
 

@@ -30,6 +30,7 @@ STATUSES = {
     "AggregateMemoryError": 502,
     "AlreadyExists": 409,
     "AskTimeout": 503,
+    "CassetteMismatch": 502,
     "ClientNotOpen": 503,
     "CommandFailed": 502,
     "CommandTimeout": 504,
