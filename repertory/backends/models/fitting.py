@@ -254,7 +254,7 @@ class _Fitting:
         """
         rules, fits, merges = self._rules, self._fits_as_it_is, self._rules.merges_roles
         parts = rules.results_alone or bool(rules.not_beside_results)
-        if is_paused(self._messages[-1]) if self._messages else False:
+        if self._messages and is_paused(self._messages[-1]):
             return False
         before = "assistant"
         for message in self._messages:
@@ -276,8 +276,6 @@ class _Fitting:
                 self._add(sent, message, at)
                 continue
             made = self._message(at, message)
-            if made is None:
-                continue
             if self._parts_results(made) and (parted := _results_and_rest(made)) is not None:
                 results, made = parted
                 self._add(sent, results, at)
@@ -320,10 +318,8 @@ class _Fitting:
         kinds, content = self._rules.not_beside_results, message["content"]
         return bool(kinds) and len(content) > 1 and any(_stands_apart(block, kinds) for block in content)
 
-    def _message(self, at: int, message: Message) -> Message | None:
-        """The message as it is sent; None if nothing of it is. A message that has to stay keeps an empty text, which
-        the request's builder fills.
-        """
+    def _message(self, at: int, message: Message) -> Message:
+        """The message as it is sent. A message without content has an empty text, which the builder fills."""
         role = message["role"]
         for block in message["content"]:
             if "text" not in block and not self._fits_as_it_is(block, role):
@@ -562,8 +558,10 @@ class _Fitting:
         if kind == "document" and ("text" in found or "content" in found):
             return None
         if "*" not in formats and body.get("format") not in formats:
-            *others, last = sorted(formats - {"jpg"})
-            return f"a format other than {', '.join(others)} and {last}", body.get("format")
+            known = sorted(formats - {"jpg"})
+            return f"a format other than {' and '.join(filter(None, (', '.join(known[:-1]), known[-1])))}", body.get(
+                "format"
+            )
         data = found.get("bytes")
         if isinstance(data, bytes | bytearray):
             if kind != "document" or not self._rules.reads_text or body.get("format") == "pdf" or _is_utf8(data):
