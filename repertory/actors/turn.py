@@ -33,6 +33,7 @@ from repertory.core.journal import deferrals
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.records import Interrupted, Resumed, ToolFinished
 from repertory.core.messages import (
+    COMPACTION,
     PAUSED,
     ContentBlock,
     Message,
@@ -42,6 +43,7 @@ from repertory.core.messages import (
     text_of,
     tool_uses,
 )
+from repertory.core.provider_content import is_compaction
 from repertory.core.refusals import refusal_of
 from repertory.core.result import AgentResult, derived_event
 from repertory.core.tokens import INJECTED_TOKENS, estimate_tokens, projected_tokens
@@ -640,6 +642,8 @@ class ModelCalls:
         if not_sent_again:
             answer.message["metadata"].setdefault("custom", {})[INJECTED_TOKENS] = not_sent_again
             self._injected_tokens = 0
+        if any("providerContent" in block and is_compaction(block) for block in answer.message["content"]):
+            answer.message["metadata"].setdefault("custom", {})[COMPACTION] = True
         attempt = self._turn.meter.attempts
         self._turn.meter.answered(answer)
         if not self._charged:

@@ -234,6 +234,15 @@ def is_paused(message: Message) -> bool:
     return message.get("metadata", {}).get("custom", {}).get("stop_reason") in PAUSED
 
 
+COMPACTION = "compaction"
+"""A key in an answer's custom metadata: true if the answer has a part that stands for all that was said before."""
+
+
+def holds_compaction(message: Message) -> bool:
+    """True if the answer has a part of its provider that stands for all that was said before."""
+    return message.get("metadata", {}).get("custom", {}).get(COMPACTION) is True
+
+
 def tool_uses(message: Message) -> Iterator[ToolUse]:
     """The tool uses in a message, in order."""
     for block in message["content"]:
@@ -249,8 +258,26 @@ def tool_results(message: Message) -> Iterator[ToolResult]:
 
 
 def text_of(message: Message) -> str:
-    """The text blocks of a message, joined by newlines; empty when it has none."""
-    return "\n".join(block["text"] for block in message["content"] if "text" in block)
+    """The text of a message, that with sources included; empty when it has none. Newlines stand between its blocks, but
+    none where a source begins or ends: that is within a sentence. What is no content block is passed over.
+    """
+    pieces: list[str] = []
+    cited_before: bool | None = None
+    for block in cast("Sequence[object]", message.get("content", ())):
+        found: ContentBlock = cast("ContentBlock", block) if isinstance(block, Mapping) else {}
+        if "text" in found:
+            text, cited = str(found["text"]), False
+        elif "citationsContent" in found:
+            parts = cast("Sequence[Mapping[str, object]]", found["citationsContent"].get("content", ()))
+            text, cited = "".join(str(part.get("text", "")) for part in parts), True
+        else:
+            cited_before = None
+            continue
+        if pieces and (cited_before is None or not (cited or cited_before)):
+            pieces.append("\n")
+        pieces.append(text)
+        cited_before = cited
+    return "".join(pieces)
 
 
 def texts_in(message: Message) -> Iterator[str]:

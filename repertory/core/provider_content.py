@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from repertory.core.limits import clip
-from repertory.core.messages import Json, ToolUse
+from repertory.core.messages import ContentBlock, Json, ToolUse
 
 MCP_APPROVAL = "mcp_approval_request"
 """The name of the tool use by which a service asks a person to approve one of its own calls. Its input is the item."""
@@ -74,6 +74,11 @@ def kind_of(content: Mapping[str, object]) -> str:
     """What the part is, by its provider's name for it; empty for one without any."""
     named = content.get("type")
     return named if isinstance(named, str) else next(iter(content), "")
+
+
+def is_compaction(block: ContentBlock) -> bool:
+    """True if the block is a provider's part that stands for all that was said before."""
+    return "providerContent" in block and kind_of(block["providerContent"]["content"]).startswith("compaction")
 
 
 def _is_yes(answer: object) -> bool:

@@ -20,7 +20,7 @@ from repertory.core.json_fields import (
     leave_out,
 )
 from repertory.core.limits import is_too_deep
-from repertory.core.messages import repair_stored_message, text_of, texts_in
+from repertory.core.messages import repair_stored_message, text_of
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class AgentResult:
         if written is not None:
             with suppress(ValueError):  # An object that cannot be written: its text is what the model wrote.
                 return written()
-        return "" if self.message is None else "\n".join(texts_in(self.message))
+        return "" if self.message is None else text_of(self.message)
 
     def __repr__(self) -> str:
         """How the turn ended and what it used, on one line; nothing of what was said."""
@@ -296,7 +296,7 @@ class AgentResult:
             used = {"steps": metrics.steps, "tokens": tokens or None, "tool_calls": calls or None}
         shown = {
             "stop_reason": self.stop_reason,
-            "characters": None if self.message is None else sum(map(len, texts_in(self.message))),
+            "characters": None if self.message is None else len(text_of(self.message)),
             **used,
             "interrupts": len(self.interrupts or ()) or None,
             "structured_output": None if self.structured_output is None else type(self.structured_output).__name__,

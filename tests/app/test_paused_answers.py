@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from repertory import Agent, FileSessionManager, ScriptedModel, SQLiteSessionManager, tool
+from repertory import (
+    Agent,
+    FileSessionManager,
+    ScriptedModel,
+    SlidingWindowConversationManager,
+    SQLiteSessionManager,
+    tool,
+)
 from repertory.core.messages import Message
 from repertory.errors import ModelFailed
 
@@ -117,3 +124,14 @@ async def test_a_new_prompt_may_follow_a_pause_that_nobody_went_on_with(
         assert str(await agent.invoke_async("Hello?")) == "Hello again."
     roles = [message["role"] for message in second.calls[0].messages]
     assert roles == ["user", "assistant", "user"]
+
+
+async def test_a_compaction_goes_back_when_the_window_has_left_its_time() -> None:
+    compaction = {"providerContent": {"provider": "anthropic", "content": {"type": "compaction", "content": "Early."}}}
+    model = ScriptedModel([[compaction, {"text": "ok"}], *["yes"] * 6])
+    manager = SlidingWindowConversationManager(window_size=4)
+    agent = Agent(model, conversation_manager=manager, callback_handler=None)
+    for number in range(7):
+        await agent.invoke_async(f"Question {number}")
+    assert any(compaction in message["content"] for message in model.calls[-1].messages)
+    assert len(model.calls[-1].messages) <= 6

@@ -27,6 +27,7 @@ from repertory.core.answer import is_mapping, mapping_field
 from repertory.core.refusals import refuses_medium
 from repertory.errors import (
     ContextWindowOverflowException,
+    Invalid,
     ModelFailed,
     ModelRefused,
     ModelStreamBroken,
@@ -486,6 +487,11 @@ class ClientSettings:
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 120.0
     """Seconds between two pieces of an answer."""
+
+    def __post_init__(self) -> None:
+        """Errors: `Invalid` for a client that is a name or a dictionary, such as one meant for `client_args`."""
+        if isinstance(self.client, str | Mapping):
+            raise Invalid("client is an object of the service's package; arguments for one are client_args={...}")
 
 
 def sdk_clients(service: ModelService, settings: ClientSettings) -> LoopClients:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from repertory.core.journal.codec import dump
 from repertory.core.journal.history.fork import copies_end
 from repertory.core.journal.whole_journal import labelled
-from repertory.core.messages import is_filler, texts_in, tool_results, tool_uses
+from repertory.core.messages import is_filler, text_of, tool_results, tool_uses
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class RecordedTurn(Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """The text of the prompt."""
-        return "\n".join(texts_in({"role": "user", "content": list(self.prompt)}))
+        return text_of({"role": "user", "content": list(self.prompt)})
 
 
 def recorded_turns(journal: WholeJournal) -> list[RecordedTurn]:
@@ -177,7 +177,7 @@ def outcome_of(messages: Sequence[Message], lasted_s: float | None, price: Token
     usages = [usage for message in answers if (usage := message.get("metadata", {}).get("usage")) is not None]
     latencies = list(_latencies(answers))
     return TurnOutcome(
-        text="\n".join(texts_in(answers[-1])),
+        text=text_of(answers[-1]),
         tools=[f"{use['name']} {dump(use['input']).decode()}" for message in answers for use in tool_uses(message)],
         input_tokens=sum(usage["inputTokens"] for usage in usages) if usages else None,
         output_tokens=sum(usage["outputTokens"] for usage in usages) if usages else None,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from repertory.core.memory.options import MemoryEntry
-from repertory.core.messages import Message
+from repertory.core.messages import Message, text_of
 from repertory.core.tokens import estimate_tokens
 
 
@@ -57,6 +57,8 @@ def _texts(message: Message) -> Iterable[str]:
     for block in message["content"]:
         if "text" in block:
             yield block["text"]
+        elif "citationsContent" in block:
+            yield text_of({"role": message["role"], "content": [block]})
         elif "toolResult" in block:
             for part in block["toolResult"]["content"]:
                 text = part.get("text")

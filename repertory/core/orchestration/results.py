@@ -15,7 +15,7 @@ from repertory.core.budget import Spent
 from repertory.core.error_json import error_fields, error_in
 from repertory.core.interrupts import Interrupt
 from repertory.core.json_fields import counts_in, json_integer, json_number, json_object
-from repertory.core.messages import Json, Usage, copy_message, texts_in
+from repertory.core.messages import Json, Usage, copy_message, text_of
 from repertory.core.result import (
     MALFORMED,
     AgentResult,
@@ -157,7 +157,7 @@ class NodeResult:
     def __str__(self) -> str:
         result = self.result
         if isinstance(result, AgentResult) and result.message is not None:
-            return "\n".join(texts_in(result.message))  # The same of a result that was read back.
+            return text_of(result.message)  # The same of a result that was read back.
         return str(result)
 
 

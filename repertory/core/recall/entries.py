@@ -12,7 +12,7 @@ from typing import Literal, cast
 from msgspec import Struct
 
 from repertory.core.memory.options import AddMessagesContext, EntryMetadata
-from repertory.core.messages import Json, Message
+from repertory.core.messages import Json, Message, text_of
 from repertory.errors import Invalid
 
 RecalledKind = Literal["turn", "fact"]
@@ -159,7 +159,7 @@ def _spoken_text(message: Message) -> str:
     content = cast("object", message["content"])
     if isinstance(content, str):
         return content
-    return "\n".join(block["text"] for block in message["content"] if "text" in block)
+    return text_of(message)
 
 
 def _own(message: Message, keys: Sequence[str]) -> str | None:

@@ -1,6 +1,7 @@
 """Pinned messages: those that stay shown whatever is hidden, as their metadata says (`{"custom": {"pinned": True}}`).
 
-The partner of a pinned tool use or tool result is pinned with it. Source: the SDK whose users we serve.
+The last answer with a provider's compaction stays too, since it stands for all that was before it. The partner of a
+pinned tool use or tool result is pinned with it. Source: the SDK whose users we serve.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 from collections.abc import MutableSequence, Sequence
 from typing import cast
 
-from repertory.core.messages import Message, tool_results, tool_uses
+from repertory.core.messages import Message, holds_compaction, tool_results, tool_uses
 
 
 def is_pinned(messages: Sequence[Message], index: int) -> bool:
     """True if the message there is pinned, or its partner before or behind it."""
-    if _marked(messages[index]):
+    if _marked(messages[index]) or _is_last_compaction(messages, index):
         return True
     neighbours = (at for at in (index - 1, index + 1) if 0 <= at < len(messages))
     return any(_marked(messages[at]) and _partners(messages[at], messages[index]) for at in neighbours)
@@ -49,6 +50,12 @@ def _metadata(message: Message) -> dict[str, dict[str, object]]:
 
 def _marked(message: Message) -> bool:
     return "metadata" in message and message["metadata"].get("custom", {}).get("pinned") is True
+
+
+def _is_last_compaction(messages: Sequence[Message], index: int) -> bool:
+    if not holds_compaction(messages[index]):
+        return False
+    return not any(holds_compaction(later) for later in messages[index + 1 :])
 
 
 def _partners(one: Message, other: Message) -> bool:

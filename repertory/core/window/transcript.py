@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from repertory.core.limits import clip
-from repertory.core.messages import ContentBlock, Json, Message, ToolResult
+from repertory.core.messages import ContentBlock, Json, Message, ToolResult, text_of
 from repertory.core.provider_content import text_for_others
 
 _SUMMARY_OF = "summary_of"
@@ -88,6 +88,9 @@ def _other(part: Mapping[str, object], chars_max: int) -> Json:
             return {"json": _clipped(value, chars_max)}
         case {"guardContent": {"text": {"text": str(text)}}}:
             return {"guardContent": clip(text, chars_max)}
+        case {"citationsContent": _}:
+            content = [cast("ContentBlock", part)]
+            return {"text": clip(text_of({"role": "assistant", "content": content}), chars_max)}
         case {"document": {"name": str(name)}}:
             return {"document": clip(name, chars_max)}
         case _:
