@@ -159,7 +159,7 @@ async def test_key_and_address_come_from_the_services_own_variables(
     "service", [each for each in NEW if each not in (LLAMA_CPP, RESPONSES)], ids=lambda service: service.name
 )
 async def test_a_missing_model_id_is_said_before_anything_is_sent(service: SdkService) -> None:
-    async with service.serving(service.streaming(*service.text("x")), model_id="") as (model, server):
+    async with service.serving(service.streaming(*service.text("x")), model_id=None) as (model, server):
         with pytest.raises(Invalid, match="model_id"):
             await ask(model)
         assert not server.requests
