@@ -26,7 +26,16 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from repertory.core.cassette.scrubbing import REDACTED, Scrubber, header_secrets, secret_variables, url_secrets
+from repertory.core.cassette.scrubbing import (
+    REDACTED,
+    SECRET_MIN,
+    Scrubber,
+    endpoint_variables,
+    header_secrets,
+    is_worth_hiding,
+    secret_variables,
+    url_secrets,
+)
 from repertory.core.cassette.tape import (
     MATCH_PARTS,
     CassetteRequest,
@@ -54,6 +63,7 @@ _NO_KEY = "a-cassette-needs-no-key"
 _AWS_REGION = "AWS_REGION"
 _AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", _AWS_REGION)
 _AWS_HOST = re.compile(r"https://[a-z0-9.-]+?\.([a-z]{2}(?:-[a-z]+)+-\d+)\.amazonaws\.")
+_WAITS = ("retry-after", "retry-after-ms")
 _UNREAD_S = 10.0
 _AIOHTTP_SWITCH = "DISABLE_AIOHTTP_TRANSPORT"
 _AIOHTTP_OF_LITELLM = "litellm.llms.custom_httpx.aiohttp_transport"
@@ -88,14 +98,16 @@ class Cassette:
 
     It works below every client of httpx and httpx2 in the process: on asyncio and trio, in every thread, and so for the
     synchronous call of an agent too. While it replays, nothing that it intercepts reaches the network, and API keys
-    that the recording needed may be missing. Use `with` in synchronous code and in fixtures, `async with` elsewhere.
+    and URLs of services that the recording took from the environment may be missing. Use `with` in synchronous code and
+    in fixtures, `async with` elsewhere.
 
-    The file holds listed headers and query keys only, and neither keys, tokens, passwords and AWS account numbers nor
-    the values of environment variables such as `OPENAI_API_KEY`. A secret that the model spells in several pieces of a
-    stream is not found: look at what you commit.
+    The file holds listed headers only, and neither keys, tokens, passwords and AWS account numbers nor the values of
+    environment variables such as `OPENAI_API_KEY`. Texts of fewer than 12 characters are not looked for. A secret that
+    the model spells in several pieces of a stream is not found: look at what you commit.
 
-    A request is answered by the first unplayed recorded one that matches it. So requests may be made concurrently, and
-    equal ones are answered in their order.
+    A request is answered by the first unplayed recorded one that is the same, and otherwise by the first that matches
+    where its `REDACTED` stands for any text. So requests may be made concurrently, and equal ones are answered in their
+    order. Where a service asked to wait before the next try (`retry-after`), a replay asks for 0 seconds.
 
     Not intercepted: synchronous httpx clients, subprocesses, requests for credentials (AWS, Google), and clients over
     aiohttp, except LiteLLM's.
@@ -116,7 +128,8 @@ class Cassette:
 
     Raises:
         Invalid: For a mode, a part or a path that is none, or if another cassette is open in the process: close that
-            one first. Also for a file that is no cassette.
+            one first. Also for a file that is no cassette, or that cannot be read, and at the block's start for one
+            that could not be written: name another path.
         NotFound: If there is no file to replay. Record it.
         CassetteMismatch: From the model, and again at the block's end, if a request is not on the cassette; at the
             block's end if a recorded one was not made. Change the program back, or record anew.
@@ -227,6 +240,7 @@ class Cassette:
         self._asked: list[CassetteRequest] = []
         self._taken: list[RawExchange] = []
         self._variables: dict[str, str] = {}
+        self._endpoints: dict[str, str] = {}
         self._mismatch: CassetteMismatch | None = None
         self._discarded = False
 
@@ -238,15 +252,17 @@ class Cassette:
 
     def _load(self) -> Tape | None:
         if self._mode == "record":
-            return None
+            return _check_writable(self.path)
         try:
             return read_tape(self.path.read_bytes())
         except FileNotFoundError as error:
             if self._mode == "auto":
-                return None
+                return _check_writable(self.path)
             raise NotFound("no such cassette: record it with mode='record'", path=str(self.path)) from error
         except Invalid as error:
             raise Invalid(error.message, path=str(self.path)) from error
+        except OSError as error:
+            raise Invalid(f"the cassette cannot be read: {error.strerror}", path=str(self.path)) from error
 
     def _intercept(self) -> None:
         for library, transport in _transports():
@@ -311,6 +327,7 @@ class Cassette:
         with self._lock:
             self._taken.append(raw)
             self._variables |= secret_variables(os.environ)  # those of now: a test may take them back before its end
+            self._endpoints |= endpoint_variables(os.environ)
         request.headers["accept-encoding"] = "identity"
         try:
             response = await send()
@@ -324,15 +341,23 @@ class Cassette:
     def _find(self, raw: RawExchange, tape: Tape) -> Interaction:
         """The first unplayed exchange whose request matches. Errors: `CassetteMismatch` if there is none."""
         asked = scrubbed_request(raw, self._scrubber([raw]))
-        key = self._matching.key(asked)
+        # What is a secret now need not have been one then, so the request counts with its own words too.
+        forms = (asked, scrubbed_request(raw, Scrubber((), self._rules)))
+        keys = {self._matching.key(form) for form in forms}
         with self._lock:
             self._asked.append(asked)
             for number, interaction in enumerate(self._unplayed):
-                if self._matching.key(interaction.request) == key:
+                if self._matching.key(interaction.request) in keys:
                     return self._unplayed.pop(number)
-            mismatch = self._no_match(asked, key, tape)
+            for number, interaction in enumerate(self._unplayed):
+                if self._fits(interaction, forms):
+                    return self._unplayed.pop(number)
+            mismatch = self._no_match(forms, tape)
             self._mismatch = self._mismatch or mismatch
         raise copy(mismatch)
+
+    def _fits(self, interaction: Interaction, forms: Sequence[CassetteRequest]) -> bool:
+        return any(self._matching.fits(interaction.request, form) for form in forms)
 
     async def _play(self, library: Any, interaction: Interaction) -> Any:
         """The recorded response, or the recorded failure of the connection."""
@@ -343,7 +368,8 @@ class Cassette:
         if answer is None:
             raise await unread()
         chunks = _PlayedChunks(answer.chunks, error, unread if answer.cut else None)
-        return library.Response(answer.status, headers=list(answer.headers.items()), stream=_stream(library, chunks))
+        headers = [(name, "0" if name in _WAITS else value) for name, value in answer.headers.items()]
+        return library.Response(answer.status, headers=headers, stream=_stream(library, chunks))
 
     async def _wait(self, request: CassetteRequest) -> CassetteMismatch:
         """Give the program time to give up the answer as it did when it was recorded; the error if it does not."""
@@ -356,10 +382,11 @@ class Cassette:
         self._mismatch = self._mismatch or mismatch
         return copy(mismatch)
 
-    def _no_match(self, asked: CassetteRequest, key: str, tape: Tape) -> CassetteMismatch:
+    def _no_match(self, forms: Sequence[CassetteRequest], tape: Tape) -> CassetteMismatch:
+        asked = forms[0]
         view = self._matching.view(asked)
         alike = [one for one in self._unplayed if self._matching.view(one.request).get("path") == view.get("path")]
-        if any(self._matching.key(one.request) == key for one in tape.interactions):
+        if any(self._fits(one, forms) for one in tape.interactions):
             text = "the request was made more often than it is on the cassette\n"
         elif not self._unplayed:
             text = f"all {len(tape.interactions)} requests of the cassette have been made, and this is one more\n"
@@ -372,7 +399,8 @@ class Cassette:
     def _scrubber(self, exchanges: Sequence[RawExchange]) -> Scrubber:
         secrets = {*self._variables.values(), *secret_variables(os.environ).values()}
         for raw in exchanges:
-            secrets.update(header_secrets(raw.request_headers), header_secrets(raw.headers), url_secrets(raw.url))
+            found = (*header_secrets(raw.request_headers), *header_secrets(raw.headers), *url_secrets(raw.url))
+            secrets.update(filter(is_worth_hiding, found))
         return Scrubber(secrets, self._rules)
 
     def _recorded(self) -> Tape:
@@ -380,7 +408,12 @@ class Cassette:
             taken = list(self._taken)
         scrubber = self._scrubber(taken)
         keys = tuple(sorted({*_keys(taken, self._variables)}))
-        return Tape(keys=keys, interactions=tuple(scrubbed(raw, scrubber) for raw in taken))
+        endpoints = {
+            name: scrubber.url(url)
+            for name, url in sorted(self._endpoints.items())
+            if any(_is_below(raw.url, url) for raw in taken)
+        }
+        return Tape(keys=keys, endpoints=endpoints, interactions=tuple(scrubbed(raw, scrubber) for raw in taken))
 
 
 def _rule(given: CassetteRule) -> Callable[[str], str]:
@@ -394,16 +427,24 @@ def _rule(given: CassetteRule) -> Callable[[str], str]:
 def _keys(taken: Sequence[RawExchange], variables: Mapping[str, str]) -> Iterator[str]:
     """The environment variables that a client needs to make these requests: those that their keys came from."""
     values = [value for raw in taken for value in (raw.url, *(value for _, value in raw.request_headers))]
-    yield from (name for name, secret in variables.items() if any(secret in value for value in values))
+    words = {word for raw in taken for word in (*header_secrets(raw.request_headers), *url_secrets(raw.url))}
+    for name, secret in variables.items():  # a short one stands in many a text by chance
+        if secret in words or (len(secret) >= SECRET_MIN and any(secret in value for value in values)):
+            yield name
     if any(value.startswith("AWS4-") for value in values):
         yield from _AWS_KEYS
     if any(_AWS_HOST.match(raw.url) for raw in taken):
         yield _AWS_REGION
 
 
+def _is_below(url: str, endpoint: str) -> bool:
+    base = endpoint.rstrip("/").lower()
+    return url.lower() == base or url.lower().startswith((f"{base}/", f"{base}?"))
+
+
 def _keys_for(tape: Tape) -> dict[str, str]:
     """What stands in the environment's variables while a tape is played, where they are missing."""
-    found = dict.fromkeys(tape.keys, _NO_KEY)
+    found = dict.fromkeys(tape.keys, _NO_KEY) | dict(tape.endpoints)
     if _AWS_REGION in found:
         regions = (_AWS_HOST.match(interaction.request.url) for interaction in tape.interactions)
         found[_AWS_REGION] = next((region[1] for region in regions if region), "us-east-1")
@@ -427,6 +468,21 @@ def _transports() -> Iterator[tuple[Any, Any]]:
             yield library, library.AsyncHTTPTransport
     if _AIOHTTP_OF_LITELLM in sys.modules:  # clients that were made before; others are kept to httpx by a variable
         yield import_module("httpx"), sys.modules[_AIOHTTP_OF_LITELLM].LiteLLMAiohttpTransport
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse a path that no file can be written to. Errors: `Invalid`."""
+    try:
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        taken = path.is_dir()
+    except OSError as error:
+        raise Invalid(f"the cassette cannot be written: {error.strerror}", path=str(path)) from error
+    if taken:
+        raise Invalid("the cassette cannot be written: its path is a folder", path=str(path))
+    if not folder.is_dir():
+        raise Invalid(f"the cassette cannot be written: {folder} is no folder", path=str(path))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Invalid(f"the cassette cannot be written: {folder} takes no new files", path=str(path))
 
 
 def _write(path: Path, text: str) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from repertory.testing.cassette import Cassette, CassetteMode, CassetteSettings
 _OPTION = "--record-cassettes"
 _VARIABLE = "REPERTORY_RECORD_CASSETTES"
 _MODES: Mapping[str, CassetteMode] = {"none": "replay", "missing": "auto", "all": "record"}
-_LOOPS = frozenset(("asyncio", "trio", "uvloop", "asyncio+uvloop"))
+_LOOP = "anyio_backend"
 _NAME_MAX = 100
 _outcome = pytest.StashKey[bool]()
 """True of a test that has failed, or was skipped."""
@@ -108,6 +108,9 @@ def cassette(request: pytest.FixtureRequest, cassette_settings: CassetteSettings
         ...     assert "hello" in str(Agent(OpenAIModel(model_id="gpt-5.4"))("Say hello.")).lower()
     """
     node: pytest.Item = attrgetter("node")(request)  # it has no type of its own
+    node.stash[_outcome] = False  # of an earlier try: plugins run a failed test again
+    if _opened in node.stash:
+        del node.stash[_opened]
     opened = Cassette(_path(node), mode=_mode(request.config), **cassette_settings)
     try:
         opened.__enter__()
@@ -142,10 +145,25 @@ def _path(node: pytest.Item) -> Path:
 
 
 def _without_loop(node: pytest.Item) -> str:
-    """The test's name without the event loop among its parameters, as the plugin of anyio names it."""
-    bare, bracket, parameters = node.name.partition("[")
+    """The test's name without the event loop among its parameters: `anyio_backend` of the plugin of anyio."""
     spec: Any = getattr(node, "callspec", None)
-    if not bracket or spec is None or "anyio_backend" not in spec.params:
+    if spec is None or _LOOP not in spec.params:
         return node.name
-    others = [part for part in parameters.removesuffix("]").split("-") if part not in _LOOPS]
+    parts: list[str] = list(spec._idlist)  # one for each call of `parametrize`; their joined text cannot be cut again
+    groups = [_argument_names(mark) for mark in node.iter_markers("parametrize")]
+    in_order = [*dict.fromkeys(_group(name, groups) for name in spec.params)]
+    if len(in_order) != len(parts):  # a hook of the suite has parametrized the test: a file for each loop, then
+        return node.name
+    others = [part for part, group in zip(parts, in_order, strict=True) if group != (_LOOP,)]
+    bare = node.name.removesuffix(f"[{'-'.join(parts)}]")
     return f"{bare}[{'-'.join(others)}]" if others else bare
+
+
+def _argument_names(mark: pytest.Mark) -> tuple[str, ...]:
+    names: Any = mark.args[0] if mark.args else mark.kwargs["argnames"]
+    return tuple(name.strip() for name in (names.split(",") if isinstance(names, str) else names))
+
+
+def _group(name: str, groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The parameters that got their values together with this one."""
+    return next((group for group in groups if name in group), (name,))

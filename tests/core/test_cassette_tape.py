@@ -14,7 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.core.cassette.scrubbing import FRAMES, REDACTED, Scrubber, frame_bytes, read_frame, secret_variables
+from repertory.core.cassette.scrubbing import (
+    FRAMES,
+    REDACTED,
+    Scrubber,
+    frame_bytes,
+    is_worth_hiding,
+    read_frame,
+    secret_variables,
+)
 from repertory.core.cassette.scrubbing import header_secrets as in_headers
 from repertory.core.cassette.scrubbing import url_secrets as in_url
 from repertory.core.cassette.tape import (
@@ -32,7 +40,7 @@ from repertory.core.cassette.tape import (
 from repertory.errors import Failed, Invalid
 
 MEDIA = ("text/event-stream", "application/json", "application/x-ndjson", "text/plain", FRAMES)
-SECRETS = st.text(string.ascii_letters + string.digits + '-_./+="\\ü&', min_size=8, max_size=40).filter(
+SECRETS = st.text(string.ascii_letters + string.digits + '-_./+="\\ü&', min_size=12, max_size=40).filter(
     lambda text: len(set(text)) > 4 and REDACTED not in text and text not in REDACTED
 )
 
@@ -183,7 +191,84 @@ def test_of_the_environment_the_keys_and_tokens_are_secrets() -> None:
         "SSH_AUTH_SOCK": "/tmp/a-socket-of-ssh",
         "X_TOKEN": "short",
     }
-    assert list(secret_variables(environment)) == ["OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY"]
+    assert list(secret_variables(environment)) == ["OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "X_TOKEN"]
+    assert Scrubber(secret_variables(environment).values()).text("short of one-of-the-tokens") == "short of REDACTED"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("x-ratelimit-limit-tokens", "a-value-of-a-limit"),
+        ("anthropic-ratelimit-tokens-reset", "2026-11-28T13:42:24Z"),
+        ("Surrogate-Key", "models-of-anthropic"),
+        ("WWW-Authenticate", 'Bearer realm="https://api.example"'),
+        ("access-control-allow-credentials", "true-for-everybody"),
+    ],
+)
+def test_headers_that_only_sound_like_secrets_hold_none(header: tuple[str, str]) -> None:
+    assert list(in_headers([header])) == []
+
+
+@pytest.mark.parametrize("found", ["30000000000000", "2026-11-28T13:42:24Z", "1.5", "2026-11-28 13:42:24+01:00"])
+def test_numbers_and_dates_are_not_worth_hiding(found: str) -> None:
+    assert not is_worth_hiding(found)
+    assert is_worth_hiding(f"{found}a")
+
+
+def test_of_a_cookie_only_its_value_is_a_secret() -> None:
+    cookie = "__cf_bm=abcdefghijkl123; path=/; expires=Wed, 21-Oct-26 07:28:00 GMT; domain=.api.openai.com; HttpOnly"
+    assert list(in_headers([("Set-Cookie", cookie)])) == ["abcdefghijkl123"]
+
+
+@pytest.mark.parametrize(
+    ("key", "secret"),
+    [
+        ("city", False),
+        ("author", False),
+        ("keywords", False),
+        ("max_tokens", False),
+        ("key", True),
+        ("apiKey", True),
+        ("api_key", True),
+        ("access_token", True),
+        ("client_secret", True),
+        ("X-Amz-Signature", True),
+        ("X-Amz-Credential", True),
+        ("AWSAccessKeyId", True),
+        ("sig", True),
+        ("password", True),
+        ("auth", True),
+    ],
+)
+def test_of_a_query_the_values_of_secret_keys_are_taken_out(key: str, secret: bool) -> None:
+    url = f"https://api.example/weather?{key}=Amsterdam-Noord"
+    assert list(filter(None, in_url(url))) == (["Amsterdam-Noord"] if secret else [])
+    assert Scrubber(()).url(url) == (f"https://api.example/weather?{key}=REDACTED" if secret else url)
+
+
+def test_the_algorithm_of_a_signed_url_is_not_looked_for_elsewhere() -> None:
+    url = "https://a/b?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Security-Token=a-token-of-aws"
+    assert list(filter(None, in_url(url))) == ["a-token-of-aws"]
+    assert Scrubber(()).url(url) == "https://a/b?X-Amz-Algorithm=REDACTED&X-Amz-Security-Token=REDACTED"
+
+
+def test_a_body_that_is_no_text_is_scrubbed_too() -> None:
+    raw = exchange(request_body=b"\xff\xfe the-secret-of-bytes \x00")
+    shown = scrubbed(raw, Scrubber(["the-secret-of-bytes"])).request.body
+    assert base64.b64decode(str(shown["base64"])) == b"\xff\xfe REDACTED \x00"
+
+
+@pytest.mark.parametrize("media", ["application/json", "text/plain"])
+def test_half_a_surrogate_pair_is_written_escaped(media: str) -> None:
+    body = b'{"text": "cut \\ud83d"}'
+    raw = exchange(request_body=body, headers=[("content-type", media)], chunks=[body])
+    tape = Tape(interactions=(scrubbed(raw, Scrubber(())),))
+    data = tape_text(tape).encode()
+    assert b"\\ud83d" in data
+    assert read_tape(data) == tape
+    answer = tape.interactions[0].answer
+    assert answer is not None
+    assert json.loads(b"".join(answer.chunks)) == json.loads(body)
 
 
 def test_rules_of_the_user_see_strings_lines_and_payloads() -> None:
@@ -221,6 +306,9 @@ def test_an_unknown_compression_is_refused_by_its_name() -> None:
         (b"", "no cassette"),
         (b"[]", "no cassette"),
         (b'{"version": 2}', "another version"),
+        (b'{"version": 2, "interactions": {"a": 1}}', "another version"),
+        (b'{"version": "1.0"}', "no cassette"),
+        (b'{"version": 1, "interactions": [{"request": {"method": "GET", "url": "u", "base64": "!"}}]}', "no cassette"),
         (b'{"version": 1, "interactions": [{}]}', "request"),
         (b'{"version": 1, "interactions": [{"request": {"method": "GET", "url": "u"},'
          b' "response": {"status": 200, "chunks": [{"base64": "!"}]}}]}', "no cassette"),
@@ -249,6 +337,35 @@ def test_the_order_of_keys_and_the_host_do_not_matter_and_texts_do() -> None:
     assert USUAL.key(one) != USUAL.key(request({"a": 1, "b": [2, 1]}))
     assert USUAL.key(one) != USUAL.key(request({"a": 1, "b": [1, 2]}, method="PUT"))
     assert Matching(frozenset(("host",))).key(one) == Matching(frozenset(("host",))).key(request({}, method="PUT"))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "asked", "fits"),
+    [
+        ("of REDACTED", "of eu_customers", True),
+        ("of REDACTED", "for eu_customers", False),
+        ("REDACTED and REDACTED.", "one, and and two.", True),
+        ("aREDACTEDa", "a", False),
+        ("of REDACTED", "of REDACTED", True),
+        ("of eu_customers", "of REDACTED", False),
+        ({"xREDACTED": ["REDACTED", 1]}, {"xyz": ["a", 1]}, True),
+        ({"xREDACTED": ["REDACTED", 1]}, {"xyz": ["a", 2]}, False),
+        ({"xREDACTED": 1}, {"xyz": 1, "b": 2}, False),
+        (["REDACTED"], ["a", "b"], False),
+        (["REDACTED"], {"a": "b"}, False),
+        (["REDACTED", 1], ["a", True], False),
+    ],
+)
+def test_what_was_taken_out_of_a_recording_stands_for_any_text(recorded: object, asked: object, fits: bool) -> None:
+    assert USUAL.fits(request({"a": recorded}), request({"a": asked})) is fits
+
+
+def test_what_was_taken_out_of_bytes_stands_for_any_bytes() -> None:
+    def body(data: bytes) -> CassetteRequest:
+        return CassetteRequest(method="POST", url="https://a/", body={"base64": base64.b64encode(data).decode()})
+
+    assert USUAL.fits(body(b"\xff REDACTED"), body(b"\xff a secret"))
+    assert not USUAL.fits(body(b"\xff REDACTED"), body(b"\xfe a secret"))
 
 
 @pytest.mark.parametrize("path", ["metadata.user_id", "*.user_id", "metadata"])

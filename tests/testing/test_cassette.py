@@ -248,11 +248,19 @@ def test_a_cancelled_block_writes_nothing(path: Path) -> None:
         assert not path.exists()
 
 
-def test_a_file_that_cannot_be_written_leaves_the_old_one(path: Path) -> None:
+@pytest.mark.parametrize("mode", ["record", "auto", "replay"])
+def test_a_path_that_no_file_can_have_is_refused_at_the_start(path: Path, mode: Any) -> None:
     path.mkdir()
-    with pytest.raises(OSError, match=r"[Dd]irectory"), Cassette(path, mode="record"):
+    entered = False
+    with pytest.raises(Invalid, match=r"cannot be (written|read).*one\.json"), Cassette(path, mode=mode):
+        entered = True
+    (path / "file").write_text("")
+    below_a_file = Cassette(path / "file" / "more" / "two.json", mode=mode)
+    with pytest.raises(Invalid, match=r"cannot be (written|read).*two\.json"), below_a_file:
+        entered = True
+    assert not entered
+    with Cassette(path.with_name("three.json"), mode="record"):  # nothing of the failed ones is in the way
         pass
-    assert os.listdir(path.parent) == [path.name]
 
 
 def test_requests_that_were_not_made_are_told_unless_they_may_be_left(path: Path) -> None:
@@ -441,3 +449,82 @@ def test_openai_in_a_thread_of_its_own_is_replayed_too(path: Path) -> None:
         said = anyio.run(ask, server.url)
     with Cassette(path), anyio.from_thread.start_blocking_portal(backend="trio") as portal:
         assert portal.call(ask, NOWHERE) == said
+
+
+async def gets(url: str, **arguments: Any) -> str:
+    """The answer that a tool gets which asks a service by itself."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        return (await client.post(url, **arguments)).text
+
+
+@pytest.mark.anyio
+async def test_what_one_exchange_held_does_not_hinder_the_others(path: Path) -> None:
+    async def turn(url: str) -> list[str]:
+        first = await gets(f"{url}/one", json={"text": "weather in Amsterdam-Noord, the-cookie-of-then"})
+        return [first, await gets(f"{url}/two?city=Amsterdam-Noord&token=the-token-of-then", json={})]
+
+    async def answers(exchange: Exchange) -> None:
+        await exchange.answer(200, b"sunny", Set_Cookie="id=the-cookie-of-then; domain=.service.example; HttpOnly")
+
+    async with wire_server(answers) as server, Cassette(path, mode="record"):
+        heard = await turn(server.url)
+    text = await anyio.Path(path).read_text()
+    assert "of-then" not in text
+    assert "city=Amsterdam-Noord&token=REDACTED" in text
+    async with Cassette(path, match=["method", "path", "body", "query"]):
+        assert await turn(NOWHERE) == heard
+
+
+@pytest.mark.parametrize("then", [True, False], ids=["when recorded", "when replayed"])
+def test_a_variable_of_one_environment_does_not_hinder_the_replay_in_another(
+    path: Path, monkeypatch: pytest.MonkeyPatch, then: bool
+) -> None:
+    prompt = "Sum up the table eu_customers_2024."
+    with serving(ANTHROPIC.says_hello) as server:
+        for mode in ("record", "replay"):
+            with monkeypatch.context() as environment, Cassette(path, mode=mode) as cassette:
+                if (mode == "record") is then:
+                    environment.setenv("TABLE_KEY", "eu_customers_2024")
+                assert asked(server.url, prompt) == "Hello"
+                assert ("eu_customers" in str(cassette.requests)) is ((mode == "record") is not then)
+        assert len(server.requests) == 1
+
+
+@pytest.mark.anyio
+async def test_a_request_gets_the_recorded_one_that_is_the_same_before_one_that_fits(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = iter(range(9))
+
+    async def counts(exchange: Exchange) -> None:
+        await exchange.answer(200, str(next(numbers)).encode())
+
+    words = ("the-word-of-one", "another")
+    monkeypatch.setenv("WORD_KEY", words[0])
+    async with wire_server(counts) as server, Cassette(path, mode="record"):
+        assert [await gets(server.url, json=[word]) for word in words] == ["0", "1"]
+    monkeypatch.delenv("WORD_KEY")
+    async with Cassette(path):
+        assert [await gets(NOWHERE, json=[word]) for word in words[::-1]] == ["1", "0"]
+
+
+@pytest.mark.anyio
+async def test_a_short_key_and_an_endpoint_of_the_environment_are_not_needed_for_a_replay(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def model() -> OpenAIModel:
+        return OpenAIModel(model_id="m")
+
+    async with wire_server(ADAPTERS[1].says_hello) as server:
+        with monkeypatch.context() as environment:
+            environment.setenv("OPENAI_API_KEY", "ollama")
+            environment.setenv("OPENAI_BASE_URL", f"{server.url}/v1/")
+            environment.setenv("OTHER_ENDPOINT", "https://other.example")
+            async with Cassette(path, mode="record"):
+                heard = await events_of(model())
+    file = json.loads(await anyio.Path(path).read_text())
+    assert file["keys"] == ["OPENAI_API_KEY"]
+    assert file["endpoints"] == {"OPENAI_BASE_URL": f"{server.url}/v1/"}
+    async with Cassette(path, match=["method", "path", "host", "body"]):
+        assert await events_of(model()) == heard
+    assert "OPENAI_BASE_URL" not in os.environ

@@ -238,3 +238,36 @@ def cassette_settings():
     recorded: Any = json.loads(file.read_text())["interactions"][0]["request"]["json"]
     assert recorded["messages"][0]["content"][0]["text"] == "I am REDACTED"
     assert outcomes(suite.run()) == {"passed": 1}
+
+
+def test_another_try_of_a_test_that_failed_records_it(suite: Suite) -> None:
+    twice = """
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):
+    for _ in range(2):
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    return True
+"""
+    flaky = SUITES["none"] + "    tries.append(1)\n    assert len(tries) == 2\n\ntries = []\n"
+    suite.write(flaky, twice)
+    assert outcomes(suite.run("--record-cassettes=missing", key=True)) == {"passed": 1}
+    assert suite.files() == ["test_greets.json"]
+
+
+def test_only_the_loop_is_left_out_of_the_name_of_a_file(suite: Suite, server: WireServer) -> None:
+    text = """
+@pytest.mark.anyio
+@pytest.mark.parametrize(("runner", "number"), [("asyncio", 1), ("trio", 2)])
+@pytest.mark.parametrize("word", ["a-trio"])
+async def test_greets(cassette, runner, number, word):
+    assert await ask(runner) == "Hello"
+"""
+    suite.write(text, plugins=["anyio"])
+    printed = suite.run("--record-cassettes=missing", key=True)
+    assert outcomes(printed) == {"passed": 4}, printed
+    assert suite.files() == ["test_greets[a-trio-asyncio-1].json", "test_greets[a-trio-trio-2].json"]
+    assert len(server.requests) == 2
+    assert outcomes(suite.run()) == {"passed": 4}

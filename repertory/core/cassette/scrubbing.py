@@ -1,8 +1,8 @@
 """Takes secrets out of recorded exchanges. Pure.
 
-Headers and query keys are recorded if they are on a list, and no others. What was a secret there (an authorization, a
-key in the URL) is looked for everywhere else too, as are texts that have the shape of a key. Bodies are scrubbed piece
-by piece: a line of a stream, a frame of an event stream, a string of a JSON value.
+Headers are recorded if they are on a list, and values of a query unless their keys have the names of secrets. What was
+a secret there (an authorization, a key in the URL) is looked for everywhere else too, as are texts that have the shape
+of a key. Bodies are scrubbed piece by piece: a line of a stream, a frame of an event stream, a string of a JSON value.
 """
 
 from __future__ import annotations
@@ -39,13 +39,25 @@ ANSWER_HEADERS = frozenset(
         "x-should-retry",
     )
 )
-QUERY_KEYS = frozenset(("alt", "api-version", "beta"))
 FRAMES = "application/vnd.amazon.eventstream"
 
 _SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|credential|passw|signature", re.IGNORECASE)
+_HARMLESS_NAME = re.compile(
+    r"rate-?limit|token-count|surrogate-key|cache-key|idempotency|-authenticate|^access-control-", re.IGNORECASE
+)
+"""Headers whose names have a word of `_SECRET_NAME`, and which hold no secret."""
+_SECRET_QUERY_KEY = re.compile(
+    r"(?:key|key_?id|token|secret|signature|passw(?:or)?d|passphrase|auth|authorization|credentials?|cookie|jwt|appid)$"
+    r"|^sig$",
+    re.IGNORECASE,
+)
+_SIGNING_QUERY_KEY = re.compile(r"^x-(?:amz|goog)-", re.IGNORECASE)
+"""The keys of a signed URL. Those with the date and the algorithm are in no recording either, but no secrets."""
 _VARIABLE_NAME = re.compile(r"(?:KEY|KEY_ID|TOKEN|SECRET|PASSWORD|TOKEN_BEDROCK)$")
-_SECRET_MIN = 8
-_VARIABLE_MIN = 12
+_ENDPOINT_NAME = re.compile(r"ENDPOINT|(?:URL|API_BASE|HOST)$")
+_NUMBER_OR_DATE = re.compile(r"[\d\s.,:/+TZ-]*")
+SECRET_MIN = 12
+"""Shorter secrets are not looked for: they would be found in ordinary words."""
 _FRONT = r"(?<![A-Za-z0-9])"
 _SHAPES = [
     (re.compile(rf"{_FRONT}sk-(?=[A-Za-z_-]*[0-9*])[A-Za-z0-9_*.-]{{12,}}"), REDACTED),
@@ -63,17 +75,32 @@ _SHAPES = [
 
 def secret_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment variables whose names say that they are secrets, with their values."""
+    return {name: value for name, value in environment.items() if value and _VARIABLE_NAME.search(name.upper())}
+
+
+def endpoint_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment variables that hold the URL of a service, with their values."""
     return {
         name: value
         for name, value in environment.items()
-        if len(value) >= _VARIABLE_MIN and _VARIABLE_NAME.search(name.upper())
+        if value.startswith(("http://", "https://")) and _ENDPOINT_NAME.search(name.upper())
     }
+
+
+def is_worth_hiding(found: str) -> bool:
+    """False for what a header or a query held and is no secret although its name says so: a number, a date."""
+    return not _NUMBER_OR_DATE.fullmatch(found)
 
 
 def header_secrets(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
     """The secrets in headers: keys, tokens, passwords, cookies."""
     for name, value in headers:
         if name.lower() in REQUEST_HEADERS | ANSWER_HEADERS or not _SECRET_NAME.search(name):
+            continue
+        if _HARMLESS_NAME.search(name):
+            continue
+        if name.lower() == "set-cookie":  # behind the cookie stand its attributes, such as a domain
+            yield value.partition(";")[0].partition("=")[2].strip(' "')
             continue
         if value.startswith("AWS4-"):
             yield from re.findall(r"Credential=([^/,\s]+)", value)
@@ -92,22 +119,26 @@ def _password(encoded: str) -> str:
 
 
 def url_secrets(url: str) -> Iterator[str]:
-    """The secrets in a URL: the password, and the values of query keys that are not recorded."""
+    """The secrets in a URL: the password, and the values of query keys that have the name of a secret."""
     parts = urlsplit(url)
     yield parts.password or ""
-    yield from (value for key, value in parse_qsl(parts.query) if key.lower() not in QUERY_KEYS)
+    yield from (value for key, value in parse_qsl(parts.query) if _SECRET_QUERY_KEY.search(key))
+
+
+def _is_taken_out(query_key: str) -> bool:
+    return bool(_SECRET_QUERY_KEY.search(query_key) or _SIGNING_QUERY_KEY.search(query_key))
 
 
 class Scrubber:
     """Replaces secrets in the texts of one cassette.
 
     Args:
-        secrets: Secrets that are known. Those of fewer than 8 characters are not looked for.
+        secrets: Secrets that are known. Those of fewer than 12 characters are not looked for.
         rules: Functions of the user, each of which gets a text and returns what is recorded instead.
     """
 
     def __init__(self, secrets: Iterable[str], rules: Sequence[Callable[[str], str]] = ()) -> None:
-        spelled = {form for secret in secrets if len(secret) >= _SECRET_MIN for form in _spellings(secret)}
+        spelled = {form for secret in secrets if len(secret) >= SECRET_MIN for form in _spellings(secret)}
         longest_first = sorted(spelled, key=lambda form: (-len(form), form))
         self._known = re.compile("|".join(map(re.escape, longest_first))) if spelled else None
         self._rules = rules
@@ -136,10 +167,10 @@ class Scrubber:
                 return value
 
     def url(self, url: str) -> str:
-        """The URL without user and password, and with the values of listed query keys only."""
+        """The URL without user, password, and the values of query keys that have the name of a secret."""
         parts = urlsplit(url)
         query = [
-            (key, self.text(value) if key.lower() in QUERY_KEYS else REDACTED)
+            (self.text(key), REDACTED if _is_taken_out(key) else self.text(value))
             for key, value in parse_qsl(parts.query, keep_blank_values=True)
         ]
         host = self.text(parts.netloc.rpartition("@")[2])
@@ -158,17 +189,18 @@ class Scrubber:
         data = b"".join(chunks)
         framed = media == FRAMES
         pieces = _frame_pieces(data) if framed else _line_pieces(data, media)
-        scrubbed = [self._frame(piece) if framed else self._bytes(piece) for piece in pieces]
+        scrubbed = [self._frame(piece) if framed else self.raw_bytes(piece) for piece in pieces]
         return _cut_again([*accumulate(map(len, chunks))], pieces, scrubbed, framed)
 
     def _frame(self, piece: bytes) -> bytes:
         frame = read_frame(piece)
         if frame is None:
-            return self._bytes(piece)
-        payload = self._bytes(frame.payload)
+            return self.raw_bytes(piece)
+        payload = self.raw_bytes(frame.payload)
         return piece if payload == frame.payload else frame_bytes(frame.headers, payload)
 
-    def _bytes(self, data: bytes) -> bytes:
+    def raw_bytes(self, data: bytes) -> bytes:
+        """The bytes without secrets; those that are no UTF-8 stay as they are."""
         text = data.decode("utf-8", "surrogateescape")
         scrubbed = self.text(text)
         return data if scrubbed == text else scrubbed.encode("utf-8", "surrogateescape")

@@ -1,7 +1,8 @@
 """The file of a cassette, and which recorded exchange answers a request. Pure.
 
-A cassette is JSON: `version` 1, the environment variables that its keys came from (`keys`), and `interactions` in the
-order in which their requests were made. A body is one of these:
+A cassette is JSON: `version` 1, the environment variables that its keys came from (`keys`), those that held URLs of its
+services with these URLs (`endpoints`, if there are any), and `interactions` in the order in which their requests were
+made. A body is one of these:
 
     json      a JSON value
     text      UTF-8
@@ -17,6 +18,7 @@ from __future__ import annotations
 import base64
 import difflib
 import json
+import re
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +31,7 @@ from msgspec import Struct, field
 from repertory.core.cassette.scrubbing import (
     ANSWER_HEADERS,
     FRAMES,
+    REDACTED,
     REQUEST_HEADERS,
     Scrubber,
     frame_bytes,
@@ -41,6 +44,7 @@ MATCH_PARTS = ("method", "path", "body", "host", "query")
 _DIFF_LINES_MAX = 24
 _LINE_MAX = 160
 _CONTEXT = 40
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 Jsons = Mapping[str, object]
 
@@ -96,6 +100,8 @@ class Tape(Struct, frozen=True, kw_only=True):
     """What a cassette's file holds."""
 
     keys: tuple[str, ...] = ()
+    endpoints: Mapping[str, str] = {}
+    """The environment variables that held URLs of the services, with these."""
     interactions: tuple[Interaction, ...] = ()
 
 
@@ -112,7 +118,7 @@ def scrubbed_request(raw: RawExchange, scrubber: Scrubber) -> CassetteRequest:
         case (None, str()):
             shown = {"text": scrubber.text(text)} if text else {}
         case _:
-            shown = {"base64": base64.b64encode(body).decode()}
+            shown = {"base64": base64.b64encode(scrubber.raw_bytes(body)).decode()}
     return CassetteRequest(
         method=raw.method,
         url=scrubber.url(raw.url),
@@ -136,7 +142,7 @@ def scrubbed(raw: RawExchange, scrubber: Scrubber) -> Interaction:
     if value is None:
         scrubbed_chunks = scrubber.chunks(chunks, media)
     else:
-        scrubbed_chunks = (json.dumps(scrubber.value(value[0]), ensure_ascii=False).encode(),)
+        scrubbed_chunks = (_json_text(scrubber.value(value[0])).encode(),)
     answer = CassetteAnswer(
         status=raw.status,
         headers=headers,
@@ -185,6 +191,12 @@ def _refuse(name: str) -> object:
     raise ValueError(name)
 
 
+def _json_text(value: object, indent: int | None = None) -> str:
+    """The value as JSON. A surrogate without its other half is escaped: it has no UTF-8."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 # ------------------------------------------------------------------------------------------------------------ the file
 
 
@@ -193,9 +205,10 @@ def tape_text(tape: Tape) -> str:
     shown = {
         "version": VERSION,
         "keys": list(tape.keys),
+        **({"endpoints": tape.endpoints} if tape.endpoints else {}),
         "interactions": [_shown(interaction) for interaction in tape.interactions],
     }
-    return json.dumps(shown, ensure_ascii=False, indent=2) + "\n"
+    return _json_text(shown, indent=2) + "\n"
 
 
 def _shown(interaction: Interaction) -> Jsons:
@@ -310,17 +323,20 @@ class _Interaction(Struct):
 class _File(Struct):
     version: int
     keys: tuple[str, ...] = ()
+    endpoints: dict[str, str] = {}
     interactions: list[_Interaction] = []
 
 
 def read_tape(data: bytes) -> Tape:
     """The cassette in a file. Errors: `Invalid` for a file that is none, or one of a later version."""
     try:
-        found = msgspec.json.decode(data, type=_File)
-        if found.version != VERSION:
-            raise Invalid("this cassette has another version: record it anew", version=found.version, wanted=VERSION)
-        return Tape(keys=found.keys, interactions=tuple(map(_read, found.interactions)))
-    except (msgspec.MsgspecError, UnicodeError, ValueError, struct.error) as error:
+        value: object = json.loads(data, parse_constant=_refuse)  # of msgspec, half a surrogate pair is no JSON
+        version = cast("dict[str, object]", value).get("version") if isinstance(value, dict) else None
+        if isinstance(version, int) and version != VERSION:  # the rest may have any shape then
+            raise Invalid("this cassette has another version: record it anew", version=version, wanted=VERSION)
+        found = msgspec.convert(value, _File)
+        return Tape(keys=found.keys, endpoints=found.endpoints, interactions=tuple(map(_read, found.interactions)))
+    except (msgspec.MsgspecError, ValueError, RecursionError, struct.error) as error:
         if isinstance(error, Invalid):
             raise
         raise Invalid(f"this is no cassette: {error}") from error
@@ -330,6 +346,8 @@ def _read(found: _Interaction) -> Interaction:
     asked = found.request
     fields: dict[str, object] = {"json": asked.json, "text": asked.text, "base64": asked.base64}
     body = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+    if isinstance(asked.base64, str):
+        base64.b64decode(asked.base64, validate=True)
     return Interaction(
         request=CassetteRequest(method=asked.method, url=asked.url, headers=asked.headers, body=body),
         answer=None if found.response is None else _read_answer(found.response),
@@ -341,7 +359,7 @@ def _read_answer(found: _Response) -> CassetteAnswer:
     chunks = [chunk.encode() if isinstance(chunk, str) else chunk.data() for chunk in (found.text, *found.chunks)]
     is_json = found.json is not msgspec.UNSET
     if is_json:
-        chunks = [json.dumps(found.json, ensure_ascii=False).encode()]
+        chunks = [_json_text(found.json).encode()]
     return CassetteAnswer(
         status=found.status, headers=found.headers, chunks=tuple(filter(None, chunks)), is_json=is_json, cut=found.cut
     )
@@ -361,6 +379,8 @@ class Matching(Struct, frozen=True):
         """The parts of the request that count."""
         url = urlsplit(request.url)
         kind, body = next(iter(request.body.items()), ("text", ""))
+        if kind == "base64":
+            body = base64.b64decode(str(body)).decode("latin-1")  # a text, in which REDACTED can be found
         parts: dict[str, object] = {
             "method": request.method,
             "host": url.netloc,
@@ -374,10 +394,54 @@ class Matching(Struct, frozen=True):
         """The parts that count, as one text: the same for requests that match."""
         return json.dumps(self.view(request), sort_keys=True)
 
+    def fits(self, recorded: CassetteRequest, asked: CassetteRequest) -> bool:
+        """True if the parts that count are the same, where REDACTED in the recorded ones stands for any text."""
+        return _fits(self.view(recorded), self.view(asked))
+
     def _counting(self, body: object) -> object:
         for path in self.ignored:
             body = _without(body, path)
         return body
+
+
+def _fits(recorded: object, asked: object) -> bool:
+    if isinstance(recorded, str) and isinstance(asked, str):
+        return _text_fits(recorded, asked)
+    if isinstance(recorded, dict) and isinstance(asked, dict):
+        return _object_fits(cast("Jsons", recorded), cast("Jsons", asked))
+    if isinstance(recorded, list | tuple) and isinstance(asked, list | tuple):
+        ours, theirs = cast("Sequence[object]", recorded), cast("Sequence[object]", asked)
+        return len(ours) == len(theirs) and all(map(_fits, ours, theirs))
+    return json.dumps(recorded) == json.dumps(asked)  # 1, 1.0 and True are three
+
+
+def _object_fits(recorded: Jsons, asked: Jsons) -> bool:
+    if len(recorded) != len(asked):
+        return False
+    others = {key: value for key, value in asked.items() if key not in recorded}
+    for key, value in recorded.items():
+        same = key if key in asked else next((other for other in others if _text_fits(key, other)), None)
+        if same is None or not _fits(value, asked[same]):
+            return False
+        others.pop(same, None)
+    return True
+
+
+def _text_fits(recorded: str, asked: str) -> bool:
+    """True if the texts are the same, where each REDACTED in the recorded one stands for any text."""
+    first, *between = recorded.split(REDACTED)
+    if not between:
+        return recorded == asked
+    last = between.pop()
+    at, end = len(first), len(asked) - len(last)
+    if end < at or not asked.startswith(first) or not asked.endswith(last):
+        return False
+    for piece in between:
+        found = asked.find(piece, at, end)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return True
 
 
 def _without(value: object, path: tuple[str, ...]) -> object:
@@ -420,7 +484,6 @@ def _lines(view: Jsons) -> list[str]:
 
 def _short_pair(before: str, after: str) -> list[str]:
     """Two lines, from shortly before the first character in which they differ."""
-    differing = (at for at, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1])
     differing = (at for at, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1])
     same = next(differing, min(len(before), len(after)))
     start = max(0, same - _CONTEXT) if max(len(before), len(after)) > _LINE_MAX else 0
