@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import anyio
@@ -125,7 +124,6 @@ LITELLM = Adapter(
 )
 ADAPTERS = (*map(_of_sdk, PROVIDERS), BEDROCK, SAGEMAKER)
 """Those that run on asyncio and trio."""
-LITELLM_MISSING = find_spec("litellm") is None
 
 
 async def events_of(model: ProviderModel, messages: list[Message] = HELLO, **options: Any) -> list[Any]:

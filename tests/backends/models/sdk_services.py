@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import anyio
@@ -27,8 +28,16 @@ from repertory.core.answer import Answer, Assembler
 from repertory.core.messages import Message
 from tests.backends.models.wire_server import SERVER_SENT_EVENTS, Exchange, Handler, WireServer, wire_server
 
+LITELLM_MISSING = find_spec("litellm") is None
 HELLO: list[Message] = [{"role": "user", "content": [{"text": "Hello"}]}]
 SdkModel = ProviderModel
+
+
+def needs_litellm(test: Callable[..., Any]) -> Callable[..., Any]:
+    """Run a test with LiteLLM where it is installed. What the library warns of in its own classes fails no test."""
+    ignored = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+    missing = pytest.mark.skipif(LITELLM_MISSING, reason="litellm is not installed: `make soak` runs this")
+    return ignored(missing(test))
 
 
 def event(data: object) -> bytes:

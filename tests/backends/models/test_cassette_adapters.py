@@ -21,13 +21,12 @@ from tests.backends.models.cassette_adapters import (
     ADAPTERS,
     BEDROCK,
     LITELLM,
-    LITELLM_MISSING,
     NOWHERE,
     SAGEMAKER,
     Adapter,
     events_of,
 )
-from tests.backends.models.sdk_services import HELLO
+from tests.backends.models.sdk_services import HELLO, needs_litellm
 from tests.backends.models.wire_server import AWS_FRAMES, Exchange, Handler, frame, wire_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time, pytest.mark.usefixtures("no_keys", "aws_environment")]
@@ -78,14 +77,14 @@ async def test_the_events_of_a_replay_are_those_of_the_recording(path: Path, ada
     await replays_as_recorded(path, adapter, streams)
 
 
-@pytest.mark.skipif(LITELLM_MISSING, reason="litellm is not installed: `make soak` runs this")
+@needs_litellm
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 @pytest.mark.parametrize("streams", [True, False], ids=["streamed", "whole"])
 async def test_litellm_replays_as_it_was_recorded(path: Path, streams: bool) -> None:
     await replays_as_recorded(path, LITELLM, streams)
 
 
-@pytest.mark.skipif(LITELLM_MISSING, reason="litellm is not installed: `make soak` runs this")
+@needs_litellm
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 @pytest.mark.filterwarnings("ignore:Accessing the 'model_:DeprecationWarning")  # LiteLLM does so, of pydantic
 async def test_clients_that_litellm_has_made_before_are_recorded_too(path: Path) -> None:
@@ -165,7 +164,7 @@ async def test_a_changed_prompt_is_told_with_the_difference(path: Path, adapter:
     await changed_prompt_is_told(path, adapter)
 
 
-@pytest.mark.skipif(LITELLM_MISSING, reason="litellm is not installed: `make soak` runs this")
+@needs_litellm
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 async def test_litellm_tells_a_changed_prompt_too(path: Path) -> None:
     await changed_prompt_is_told(path, LITELLM)

@@ -5,7 +5,6 @@ The tests with the library run where it is installed, as those of `test_litellm_
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -15,7 +14,16 @@ from repertory.backends.models.litellm import LiteLLMReader, chat_behind
 from repertory.backends.models.openai import completion_arguments
 from repertory.backends.models.provider import model_call
 from repertory.core.answer import Answer, Assembler
-from tests.backends.models.sdk_services import ANTHROPIC, HELLO, ask, block, chunk, message_end, message_start
+from tests.backends.models.sdk_services import (
+    ANTHROPIC,
+    HELLO,
+    ask,
+    block,
+    chunk,
+    message_end,
+    message_start,
+    needs_litellm,
+)
 from tests.backends.models.test_more_providers import TOOLS
 from tests.backends.models.wire_server import SERVER_SENT_EVENTS, Exchange, wire_server
 
@@ -149,7 +157,7 @@ def test_a_signature_of_gemini_goes_back_with_its_call() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.real_time
-@pytest.mark.skipif(find_spec("litellm") is None, reason="litellm is not installed")
+@needs_litellm
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_thinking_between_two_calls_returns_to_claude(streaming: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.util import find_spec
 from typing import Any
 
 import anyio
@@ -17,13 +16,11 @@ import pytest
 from repertory import LiteLLMModel
 from repertory.backends.models import litellm
 from repertory.errors import ContextWindowOverflowException, ModelFailed, ModelStreamBroken, Throttled, Unavailable
-from tests.backends.models.sdk_services import OPENAI, ask, openai_text, reading
+from tests.backends.models.sdk_services import LITELLM_MISSING, OPENAI, ask, needs_litellm, openai_text, reading
 from tests.backends.models.test_more_providers import TOOLS, USED
 from tests.backends.models.wire_server import SERVER_SENT_EVENTS, Exchange, Handler, WireServer, wire_server
 
-MISSING = find_spec("litellm") is None
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time, pytest.mark.usefixtures("no_keys")]
-needs_library = pytest.mark.skipif(MISSING, reason="litellm is not installed")
 on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 
 
@@ -44,13 +41,13 @@ async def serving(handler: Handler, **config: Any) -> AsyncIterator[tuple[LiteLL
             await model.aclose()
 
 
-@pytest.mark.skipif(not MISSING, reason="litellm is installed")
+@pytest.mark.skipif(not LITELLM_MISSING, reason="litellm is installed")
 def test_a_missing_library_says_what_to_install() -> None:
     with pytest.raises(ImportError, match=r"pip install 'repertory\[litellm\]'"):
         LiteLLMModel(model_id="openai/m")
 
 
-@needs_library
+@needs_litellm
 @on_asyncio
 @pytest.mark.parametrize("streams", [True, False])
 async def test_an_answer_comes(streams: bool) -> None:
@@ -68,7 +65,7 @@ async def test_an_answer_comes(streams: bool) -> None:
     assert server.requests[0].body["tools"]
 
 
-@needs_library
+@needs_litellm
 @on_asyncio
 @pytest.mark.parametrize(
     ("status", "message", "expected"),
@@ -91,7 +88,7 @@ async def test_a_refusal_is_asked_once_and_mapped(status: int, message: str, exp
         assert len(server.requests) == 1
 
 
-@needs_library
+@needs_litellm
 @on_asyncio
 async def test_a_stream_that_breaks_off_is_no_short_answer() -> None:
     async def handle(exchange: Exchange) -> None:
@@ -104,7 +101,7 @@ async def test_a_stream_that_breaks_off_is_no_short_answer() -> None:
             await ask(model)
 
 
-@needs_library
+@needs_litellm
 @on_asyncio
 async def test_leaving_the_stream_early_releases_the_connection() -> None:
     async def handle(exchange: Exchange) -> None:
@@ -120,7 +117,7 @@ async def test_leaving_the_stream_early_releases_the_connection() -> None:
         await server.until_idle()
 
 
-@needs_library
+@needs_litellm
 @pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
 async def test_on_trio_it_says_that_it_cannot_run_there() -> None:
     with pytest.raises(ModelFailed, match="asyncio only"):
