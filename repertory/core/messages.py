@@ -257,9 +257,15 @@ def tool_results(message: Message) -> Iterator[ToolResult]:
             yield block["toolResult"]
 
 
+def _of_word(character: str) -> bool:
+    """Whether it is a digit or a letter of a script that has spaces between words (those with two cases)."""
+    return character.isdigit() or character.lower() != character.upper()
+
+
 def text_of(message: Message) -> str:
     """The text of a message, that with sources included; empty when it has none. Newlines stand between its blocks, but
-    none where a source begins or ends: that is within a sentence. What is no content block is passed over.
+    none where a source begins or ends, as that is within a sentence, unless two words would run together. What is no
+    content block is passed over.
     """
     pieces: list[str] = []
     cited_before: bool | None = None
@@ -273,7 +279,8 @@ def text_of(message: Message) -> str:
         else:
             cited_before = None
             continue
-        if pieces and (cited_before is None or not (cited or cited_before)):
+        in_sentence = cited_before is not None and (cited or cited_before)
+        if pieces and (not in_sentence or (_of_word(pieces[-1][-1:]) and _of_word(text[:1]))):
             pieces.append("\n")
         pieces.append(text)
         cited_before = cited
