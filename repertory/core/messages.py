@@ -258,7 +258,7 @@ def tool_results(message: Message) -> Iterator[ToolResult]:
 
 
 def _of_word(character: str) -> bool:
-    """Whether it is a digit or a letter of a script that has spaces between words (those with two cases)."""
+    """True for a digit, and for a letter of a script that has spaces between words (those with two cases)."""
     return character.isdigit() or character.lower() != character.upper()
 
 
@@ -382,8 +382,8 @@ def message_fault(value: object, place: str) -> str | None:
 
 
 def prompt_fault(value: object, place: str) -> str | None:
-    """What is wrong with a message that a caller gives: what `message_fault` finds, blocks of no known kind, and tool
-    uses in a message of the user. None when the model may be shown it.
+    """The fault of a message that a caller gives: what `message_fault` finds, blocks of no known kind, and tool uses in
+    a message of the user. None when the model may be shown it.
     """
     fault = message_fault(value, place)
     if fault is not None:

@@ -71,7 +71,7 @@ def approval_of(answer: object) -> dict[str, Json]:
 
 
 def kind_of(content: Mapping[str, object]) -> str:
-    """What the part is, by its provider's name for it; empty for one without any."""
+    """The kind of a part, by its provider's name for it; empty for one without any."""
     named = content.get("type")
     return named if isinstance(named, str) else next(iter(content), "")
 

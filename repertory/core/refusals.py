@@ -50,12 +50,12 @@ _ELSEWHERE = re.compile(
     r"\btools?[\[.(]|\(tool |\bfunctions?[ .]['\"]|\bfunction_declarations|\bschema\b|tool_choice|\bmodalities\b"
     r"|response_format|\bparams?\."
 )
-"""How services name another part of the request: its tools, its settings."""
+"""Words of refusals that are about another part of the request: its tools, its settings."""
 _WITHOUT_DETAIL = re.compile(
     r"must be a string|invalid argument|validation error|unable to process the (?:provided )?input|malformed input"
     r"|bad request"
 )
-"""How services refuse content without saying which."""
+"""Words of refusals that are about content and do not say which."""
 _CANNOT_SEE = (
     "image input is not supported",
     "audio input is not supported",
@@ -67,7 +67,7 @@ _CANNOT_SEE = (
     "missing data required for image",
     "unable to make llava embedding",
 )
-"""How servers of open models say with a status above 500 that the model cannot see.
+"""Words of servers of open models, with a status of 500 or more, when the model cannot see.
 
 Source: ggml-org/llama.cpp issues 13566 and 19917, and Ollama's and vLLM's messages.
 """
@@ -79,7 +79,7 @@ _REFUSED_PART = "(A part is left out that the model's provider refused.)"
 
 
 class RefusedParts(Struct, frozen=True, kw_only=True):
-    """What is left out from now on."""
+    """The refused parts of a conversation, which later requests leave out."""
 
     parts: tuple[str, ...]
     """The refused parts, such as `messages[2].content[0] (image)`."""
@@ -88,7 +88,7 @@ class RefusedParts(Struct, frozen=True, kw_only=True):
 
 
 def refusal_of(error: Exception, shown: Sequence[Message]) -> RefusedParts | None:
-    """What the service's refusal is about; None if it is about nothing in these messages."""
+    """The parts that the service has refused; None if its refusal is about nothing in these messages."""
     if not isinstance(error, ModelFailed):
         return None
     if error.fields.get("refused_prompt"):

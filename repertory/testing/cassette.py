@@ -53,11 +53,11 @@ from repertory.core.cassette.tape import (
 from repertory.errors import CassetteMismatch, Invalid, NotFound
 
 CassetteMode = Literal["replay", "record", "auto"]
-"""What a cassette does: `auto` replays its file if there is one, and records otherwise."""
+"""The modes of a cassette: `auto` replays its file if there is one, and records otherwise."""
 CassettePart = Literal["method", "path", "body", "host", "query"]
 """A part of a request that `match` may name."""
 CassetteRule = str | re.Pattern[str] | Callable[[str], str]
-"""What `redact` takes out of recorded texts: a text, a pattern, or whatever a function changes."""
+"""A rule of `redact` for recorded texts: a text or a pattern to take out, or a function that returns the new text."""
 
 _NO_KEY = "a-cassette-needs-no-key"
 _AWS_REGION = "AWS_REGION"
@@ -443,7 +443,7 @@ def _is_below(url: str, endpoint: str) -> bool:
 
 
 def _keys_for(tape: Tape) -> dict[str, str]:
-    """What stands in the environment's variables while a tape is played, where they are missing."""
+    """The environment variables that are set while a tape is played, where they are missing."""
     found = dict.fromkeys(tape.keys, _NO_KEY) | dict(tape.endpoints)
     if _AWS_REGION in found:
         regions = (_AWS_HOST.match(interaction.request.url) for interaction in tape.interactions)

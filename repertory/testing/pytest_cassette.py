@@ -127,7 +127,7 @@ def cassette(request: pytest.FixtureRequest, cassette_settings: CassetteSettings
 
 
 def _mode(config: pytest.Config) -> CassetteMode:
-    """What pytest was started to do. Errors: `pytest.UsageError` for a value of the variable that is none."""
+    """The mode that pytest was started with. Errors: `pytest.UsageError` for a value of the variable that is none."""
     chosen: str = config.getoption(_OPTION, default=None) or os.environ.get(_VARIABLE) or "none"
     if chosen not in _MODES:
         raise pytest.UsageError(f"{_VARIABLE} is one of {', '.join(_MODES)}, not {chosen!r}")

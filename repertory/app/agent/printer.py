@@ -57,7 +57,7 @@ class PrintingCallbackHandler:
         self.tool_count = 0
         self._verbose_tool_use = verbose_tool_use
         self._tools_before = 0
-        """How many tools the whole messages have asked for."""
+        """The number of tool uses in the messages that are whole."""
         self._printed = False
         """True if something of the message that is being told is printed."""
         self._text = PrintedText()

@@ -229,7 +229,7 @@ class MessagesReader:
                 self._iterations = [each for each in cast("list[object]", iterations) if is_mapping(each)]
 
     def _metadata(self) -> StreamEvent:
-        """What was billed: the service's own sums leave out compaction, advisors, and models that gave up."""
+        """The billed tokens of all iterations: the totals lack compaction, advisors and models that gave up."""
         counted = dict(self._usage)
         each = [_counts(iteration) for iteration in self._iterations]
         for name in _COUNTS.values():

@@ -1,4 +1,4 @@
-"""What the families of models on Bedrock take: the table, and the rules that follow from it for one model.
+"""The table of model families on Bedrock with what each accepts, and the rules of one model by it.
 
 Converse is one API, but each family of models has refusals of its own. A family is known by a part of the model's id;
 an id that names no vendor, such as the ARN of an application inference profile, may be any of them.
@@ -48,7 +48,7 @@ _NONE: frozenset[str] = frozenset()
 
 
 class Family(Struct, frozen=True, kw_only=True):
-    """What one family takes. The defaults hold for the families that have no row."""
+    """A family of models: what it accepts in a request. Families without a row have the defaults."""
 
     reasoning: Reasoning = "unsigned"
     """The reasoning that goes back."""
@@ -187,7 +187,7 @@ def is_claude(model_id: str) -> bool:
 
 
 def reasoning_provider(model_id: str) -> str:
-    """Whose the reasoning of this model is."""
+    """The provider's name with which this model's reasoning is marked."""
     return CLAUDE_PROVIDER if is_claude(model_id) else PROVIDER
 
 

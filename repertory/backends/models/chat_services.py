@@ -1,4 +1,4 @@
-"""Which service stands behind a Chat Completions URL, and how it takes earlier reasoning back.
+"""The services with the protocol of Chat Completions, by their URLs, and the form of reasoning that each accepts.
 
 OpenAI's own Chat Completions neither shows reasoning nor takes it. Others show it, and their models lose the thread
 between two tool calls without it; some refuse the conversation then. Each has a way of its own. Of a server that is
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 ReasoningForm: TypeAlias = Literal["reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks"]
-"""Where reasoning stands in an assistant message: in a field of this name; `thinking`: as parts of the content."""
+"""The field of an assistant message that holds its reasoning; with `thinking`, parts of its content hold it."""
 
 
 class ChatService(Struct, frozen=True, kw_only=True):
@@ -22,7 +22,7 @@ class ChatService(Struct, frozen=True, kw_only=True):
     name: str
     """Marks the reasoning and the parts of answers that go back to this service, and to no other."""
     reasoning: ReasoningForm | None = None
-    """How it takes its reasoning back; None if it takes none."""
+    """The form in which it accepts earlier reasoning; None if it accepts none."""
     reasoning_needed: bool = False
     """True if a message with tool calls is refused without reasoning, when the model thinks."""
     reasoning_name: str = ""

@@ -77,7 +77,7 @@ class CompletionReader:
         )
         self._started = False
         self._blocks = 0
-        """How many blocks have started."""
+        """The number of blocks that have started."""
         self._voice: Voice | None = None
         """The kind of the open block, text or reasoning; None when none is open."""
         self._spoken = 0
@@ -173,7 +173,7 @@ class CompletionReader:
             yield from self._on_rest(delta)
 
     def _on_rest(self, delta: Mapping[str, object]) -> Iterator[StreamEvent]:
-        """What few answers have."""
+        """Read the rarer fields of a piece: annotations, audio and images."""
         if delta.get("annotations"):
             self._citations += [cited for note in mappings_in(delta, "annotations") if (cited := citation_of(note))]
         if is_mapping(audio := delta.get("audio")):

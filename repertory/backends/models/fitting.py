@@ -50,7 +50,7 @@ Reasoning: TypeAlias = Literal["signed", "unsigned", "any", "none"]
 
 
 class ServiceRules(Struct, frozen=True, kw_only=True):
-    """What one service, or one family of its models, takes. The defaults are those of most services.
+    """The rules of requests to one service, or to one family of its models. The defaults are those of most services.
 
     A rule whose source is not a documentation page is a refusal that was seen.
     """
@@ -537,7 +537,7 @@ class _Fitting:
             yield {"text": _note_of(kind, fields, fault)}
 
     def _fault(self, kind: str, block: Mapping[str, object]) -> tuple[str, object] | None:
-        """What the service cannot take of a block, and what stands there; None if it takes it."""
+        """The reason why the service refuses a block, and the value that it refuses; None if it accepts the block."""
         formats = {
             "image": self._rules.images,
             "document": self._rules.documents,

@@ -358,7 +358,7 @@ def _steps(path: str) -> list[str | int]:
 
 
 def _inside(into: object, step: str | int, otherwise: object) -> object:
-    """What stands at the step; `otherwise` is put there if there is nothing yet."""
+    """The value at the step; `otherwise`, which is stored there, if it has none yet."""
     if isinstance(into, list) and isinstance(step, int):
         items = cast("list[object]", into)
         if step >= len(items) or items[step] is None:

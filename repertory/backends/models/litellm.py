@@ -162,7 +162,7 @@ class LiteLLMModel(ProviderModel):
 
 
 def chat_behind(config: Mapping[str, Any]) -> ChatService:
-    """How the provider behind a model of LiteLLM takes its reasoning back, by the model's name.
+    """The service behind a model of LiteLLM, by the model's name, with the form of reasoning that it accepts.
 
     Source: docs.litellm.ai/docs/reasoning_content, and the library's translations of messages.
     """

@@ -156,7 +156,7 @@ class OpenAIModel(SDKModel):
 
 
 def service_url(sdk: ModelService, settings: ClientSettings) -> str | None:
-    """Where the client of these settings sends its requests; None for the SDK's own service."""
+    """The base URL of the client with these settings; None for the SDK's own service."""
     given = getattr(settings.client, "base_url", None) if settings.client is not None else None
     if given is None:
         args = settings.client_args

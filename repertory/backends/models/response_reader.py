@@ -71,13 +71,13 @@ class ResponseReader:
         self._provider = provider
         self._started = False
         self._blocks = 0
-        """How many blocks have started."""
+        """The number of blocks that have started."""
         self._open: dict[object, int] = {}
-        """What is open, with its block: an item of the answer, by its kind and its place."""
+        """The numbers of the open blocks, by the kind and the place of their items in the answer."""
         self._filled: set[int] = set()
         """The blocks of tool uses that have got some of their input."""
         self._asked: dict[str, str] = {}
-        """What the service has asked its caller to do, by the id of the call."""
+        """The kinds of the calls that the service asks its caller to carry out, by their ids."""
         self._used = False
         self._refused = False
         self._response: Mapping[str, object] | None = None

@@ -104,7 +104,7 @@ class OpenAIResponsesModel(SDKModel):
 
     @cached_property
     def _provider(self) -> str:
-        """Whose parts of answers go back: those of one service are of no use to another."""
+        """The provider's name that marks parts of answers: they return only to the service that made them."""
         chat = chat_service(service_url(self._sdk, self._settings))
         return "openai" if chat in (OPENAI_CHAT, COMPATIBLE) else f"{chat.name}-responses"
 
@@ -155,7 +155,7 @@ INCLUDE = ["reasoning.encrypted_content"]
 _UNREASONING = ("gpt-4", "gpt-3.5", "chatgpt-")
 """Models that do not reason, and refuse `INCLUDE`, begin so."""
 _NO_INCLUDE = ("encrypted content is not supported", "reasoning.encrypted_content", "'include", "include[")
-"""How a service says that it does not take `INCLUDE`."""
+"""Words of a service that refuses `INCLUDE`."""
 _UNUSABLE_REASONING = (
     "invalid_encrypted_content",
     "encrypted content could not be",
@@ -163,7 +163,7 @@ _UNUSABLE_REASONING = (
     "required following item",
     "items are not persisted",
 )
-"""How the service says that it cannot read earlier reasoning, such as that of another account."""
+"""Words of a service that cannot read earlier reasoning, such as that of another account."""
 
 
 @lru_cache(maxsize=32)
@@ -270,11 +270,11 @@ def _since_compaction(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class _Calls:
-    """What the answers of a conversation have asked for, as far as results have to know it."""
+    """The calls in a conversation's answers, as far as their results depend on them."""
 
     def __init__(self) -> None:
         self.beside: dict[str, Mapping[str, Any]] = {}
-        """What a function call has beside its name and arguments."""
+        """The fields of function calls other than name and arguments, by the ids of the calls."""
         self.has_items = False
         """True if there are items besides messages, calls of functions and their results."""
         self.approvals: dict[str, str] = {}
@@ -367,7 +367,7 @@ def _result(result: Mapping[str, Any], calls: _Calls) -> dict[str, Any]:
 
 
 def _decision(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What a person has decided. Anything but a clear yes is a no, with its text as the reason."""
+    """A person's decision as an approval response. Anything but a clear yes is a no, with its text as the reason."""
     content: Iterable[Mapping[str, Any]] = result["content"]
     said = next((part["json"] for part in content if is_mapping(part.get("json"))), cast("Mapping[str, object]", {}))
     if result.get("status") != "error" and isinstance(said.get("approve"), bool):

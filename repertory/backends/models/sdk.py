@@ -212,7 +212,7 @@ _FILTERED_WORDS = (
     "input was flagged",
     "requires moderation",
 )
-"""How DeepSeek, xAI, OpenAI and OpenRouter say that their filter refused a prompt."""
+"""Words of DeepSeek, xAI, OpenAI and OpenRouter when their filter refuses a prompt."""
 
 
 def refusal_error(

@@ -41,7 +41,7 @@ _LEAST: Mapping[str, float] = {
 }
 """The least value of a setting."""
 _HINTS = {"context_window_limit": "the model's window in tokens, such as 200_000"}
-"""What a setting is, where its name does not say it."""
+"""Descriptions of settings whose names do not say enough."""
 _MOST: Mapping[str, float] = {"top_p": 1}
 """The greatest value of a setting."""
 _OWN_MEANING = frozenset((("OllamaModel", "max_tokens"),))

@@ -20,9 +20,9 @@ from urllib.parse import parse_qsl, quote, quote_plus, urlencode, urlsplit, urlu
 from msgspec import Struct
 
 REDACTED = "REDACTED"
-"""What stands in the place of a secret."""
+"""The text that replaces a secret."""
 NO_ACCOUNT = "000000000000"
-"""What stands in the place of an AWS account in an ARN."""
+"""The digits that replace an AWS account in an ARN."""
 REQUEST_HEADERS = frozenset(("accept", "anthropic-beta", "anthropic-version", "content-type", "openai-beta"))
 ANSWER_HEADERS = frozenset(
     (

@@ -97,7 +97,7 @@ class Interaction(Struct, frozen=True, kw_only=True):
 
 
 class Tape(Struct, frozen=True, kw_only=True):
-    """What a cassette's file holds."""
+    """The content of a cassette's file."""
 
     keys: tuple[str, ...] = ()
     endpoints: Mapping[str, str] = {}
@@ -369,7 +369,7 @@ def _read_answer(found: _Response) -> CassetteAnswer:
 
 
 class Matching(Struct, frozen=True):
-    """What two requests must have in common for one's answer to be the other's."""
+    """The rule by which a recorded request matches a new one, so that its answer is replayed."""
 
     parts: frozenset[str]
     ignored: tuple[tuple[str, ...], ...] = ()

@@ -79,7 +79,7 @@ class OnlyAdding:
         self._unsaid: list[tuple[bool, str]] = []
         """The words, by kind, that the client has, that are void, and that the new message has not said again."""
         self._at = 0
-        """How much of the first of those it has said again."""
+        """The number of characters of the first of those that the new message has said again."""
         self._again = self._lost = self._over = False
 
     def tell(self, event: Narrated) -> Added | None:

@@ -322,7 +322,7 @@ class ResponsesStream:
         """True once the stream has ended with an error. Nothing follows."""
         self._number = 0
         self._places = 0
-        """How many items have begun: no two have the same place."""
+        """The number of items that have begun, which is the place of the next: no two have the same."""
         self._output: list[Json] = []
         """The items that have ended, as the client has them."""
         self._item: _Item | None = None

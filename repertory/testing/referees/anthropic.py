@@ -1,4 +1,4 @@
-"""What Anthropic's Messages API accepts: `POST /v1/messages`.
+"""Referee of Anthropic's Messages API: the requests that `POST /v1/messages` accepts.
 
 The service takes neighbouring messages of one role together, and a first message of the assistant; so there are no
 rules about either.

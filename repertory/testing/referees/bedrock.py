@@ -1,4 +1,4 @@
-"""What Amazon Bedrock accepts in Converse and ConverseStream.
+"""Referee of Amazon Bedrock: the requests that Converse and ConverseStream accept.
 
 Some rules are the service's own, others those of the models behind it. The family of a model is read from its id; an id
 that names none (an inference profile) has the service's own rules alone. The service takes neighbouring messages of one
@@ -242,7 +242,7 @@ _NO_CACHING = {"deepseek-r1", "llama", "mistral", "cohere", "qwen", "qwen-coder"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _DOCUMENT_NAME = re.compile(r"(?!.*  )[a-zA-Z0-9 _()\[\]-]{1,200}")
 _MEDIA = ("image", "document", "video")
-"""What stands in users' messages; a format other than those of its kind is refused, except of videos."""
+"""The media of users' messages; a format other than those of its kind is refused, except of videos."""
 _DOCUMENTS_MAX = 5
 _IMAGES_MAX = 20
 _CACHE_POINTS_MAX = 4
@@ -401,7 +401,7 @@ def _about_format(path: str, name: str, medium: Mapping[str, Any]) -> Iterator[S
 
 
 def _about_family(path: str, block: Mapping[str, Any], kind: str, model_id: str) -> Iterator[ServiceRefusal]:
-    """What the models behind the service refuse in a block."""
+    """The refusals of a block by the models behind the service."""
     result, reasoning = mapping(block.get("toolResult")), mapping(block.get("reasoningContent"))
     spoken = mapping(reasoning.get("reasoningText"))
     if "reasoningContent" in block:

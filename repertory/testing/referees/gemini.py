@@ -1,4 +1,4 @@
-"""What Google's Gemini API accepts: `models.generateContent`.
+"""Referee of Google's Gemini API: the requests that `models.generateContent` accepts.
 
 The service takes neighbouring contents of one role together. A model's version is read from its name; one whose name
 says none (`gemini-flash-latest`) has no rules of a version.

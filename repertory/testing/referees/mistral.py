@@ -1,4 +1,4 @@
-"""What Mistral's service accepts: `POST https://api.mistral.ai/v1/chat/completions`.
+"""Referee of Mistral: the requests that `POST https://api.mistral.ai/v1/chat/completions` accepts.
 
 A user's message behind a tool's is accepted by the service's newer models, as recorded answers of July 2026 show, and
 refused by older ones; so there is no rule about it.

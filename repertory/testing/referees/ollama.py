@@ -1,4 +1,4 @@
-"""What an Ollama server accepts in its own protocol: `POST /api/chat`. It checks little but types."""
+"""Referee of Ollama's own protocol: the requests that `POST /api/chat` accepts. It checks little but types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OpenAI's Chat Completions accept, and services with the same protocol: `POST /v1/chat/completions`.
+"""Referee of Chat Completions, of OpenAI and others: the requests that `POST /v1/chat/completions` accepts.
 
 A service other than OpenAI itself has the rules about pairs of calls and results, and its own about the reasoning of
 earlier answers. Mistral has a referee of its own.
@@ -104,7 +104,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "developer": ("text",),
 }
 _INSTEAD = ("tool_calls", "function_call", "refusal", "audio")
-"""What an assistant's message may have in place of content."""
+"""The fields that an assistant's message may have in place of content."""
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _NAME_CHARACTERS_MAX = 64
@@ -263,7 +263,7 @@ def _about_tools(request: WireRequest) -> Iterator[ServiceRefusal]:
 def _about_reasoning(
     request: WireRequest, messages: Sequence[Mapping[str, Any]], service: str
 ) -> Iterator[ServiceRefusal]:
-    """What a service wants to see, or not, of the reasoning in earlier answers."""
+    """The refusals for reasoning of earlier answers that the service misses, or does not accept."""
     if service == "groq":
         for index, message in enumerate(messages):
             if "reasoning_content" in message:

@@ -1,4 +1,4 @@
-"""What OpenAI's Responses API accepts: `POST /v1/responses`."""
+"""Referee of OpenAI's Responses API: the requests that `POST /v1/responses` accepts."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ _ITEMS = {
     "web_search_call",
 }
 _CALLERS = {"message", "function_call_output", "custom_tool_call_output", "computer_call_output", "shell_call_output"}
-"""What the caller puts behind an answer; anything else behind reasoning is of the answer itself."""
+"""The kinds of items that the caller puts behind an answer; any other behind reasoning is of the answer itself."""
 _PREFIXES = {
     "function_call": "fc",
     "reasoning": "rs",

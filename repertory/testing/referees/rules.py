@@ -1,4 +1,4 @@
-"""What a rule of a model service is, and what a refusal by it says."""
+"""The types of the referees: a request, a rule of a service, and a refusal by it."""
 
 from __future__ import annotations
 
