@@ -31,7 +31,8 @@ class LocalKeys:
     Erasing a key is removing it here: no copy of the sessions can be read afterwards. So the folder must not be part of
     the backups of the sessions; losing it loses every session.
 
-    Keys that nothing has wrapped are read as well.
+    With a master key, a writer to the folder alone can read, change or swap no key. Such a writer can remove keys,
+    or put older ones of the same session back. Keys that nothing has wrapped are refused then; see `rewrap`.
 
     Args:
         path: The folder, or any storage (`S3Storage`, `InMemoryStorage`), whose bucket must keep no old versions.
@@ -80,17 +81,22 @@ class LocalKeys:
         wrap = NoWrap() if self._master is None else MasterKeys(self._master, self._former, os.urandom)
         return _stored(self.storage, wrap)
 
-    async def rewrap(self) -> int:
-        """Wrap every key that another master key has wrapped, or none, with `master_key`. Returns the number of
-        sessions that this has changed. No session is touched, and sessions may be in use. Cut off, call it again.
+    async def rewrap(self, *, unwrapped: bool = False) -> int:
+        """Wrap every key that another master key has wrapped with `master_key`. Returns the number of sessions that
+        this has changed. No session is touched, and sessions may be in use. Cut off, call it again.
+
+        Args:
+            unwrapped: Also wrap keys that nothing has wrapped: once, when the folder gets its first master key. Anybody
+                who can write to the folder can have put such a key there.
 
         Raises:
             Invalid: Without a master key. Correct the argument.
-            KeyMissing: For a key that none of the master keys unwraps. Give the key.
+            KeyMissing: For a key that none of the master keys unwraps, after all others are wrapped. Give the key.
+            Corrupt: For a document that was changed, after all others are wrapped. Bring the one back that was stored.
         """
         if self._master is None:
             raise Invalid("rewrap needs a master_key to wrap with")
-        return await _rewrapped(self._open())
+        return await _rewrapped(self._open(), unwrapped=unwrapped)
 
 
 class KmsKeys:
@@ -102,6 +108,7 @@ class KmsKeys:
         key_id: The id, ARN or alias of a symmetric key; it needs kms:Encrypt and kms:Decrypt.
         path: The folder or the storage of the wrapped keys, as in `LocalKeys`: erasing a session's key is removing it
             there.
+        former_key_ids: Those that have wrapped keys before; see `rewrap`. Nothing that another key has wrapped is read.
         region_name: The AWS region; None for the one of the environment.
         endpoint_url: Another address of the service, such as one of a test.
         boto_session: A boto3 session, whose credentials count; None for those of the environment.
@@ -120,6 +127,7 @@ class KmsKeys:
         key_id: str,
         path: str | os.PathLike[str] | Storage,
         *,
+        former_key_ids: Sequence[str] = (),
         region_name: str | None = None,
         endpoint_url: str | None = None,
         boto_session: Any = None,
@@ -127,8 +135,10 @@ class KmsKeys:
     ) -> None:
         for module in ("cryptography", "aiobotocore", "httpx2"):
             _check_library("KmsKeys", module, "kms")
-        check_kms_key(key_id)
+        for each in (key_id, *former_key_ids):
+            check_kms_key(each)
         self.key_id = key_id
+        self.former_key_ids = tuple(former_key_ids)
         self.storage = _storage(path)
         self.region_name = region_name
         self.endpoint_url = endpoint_url
@@ -153,13 +163,20 @@ class KmsKeys:
         from repertory.backends.encryption.wrapping import KmsWrap
 
         clients = aws_clients(AwsService(name="kms", wanted_by="KmsKeys", extra="kms"), aws_settings(self))
-        return _stored(self.storage, KmsWrap(self.key_id, clients))
+        return _stored(self.storage, KmsWrap(self.key_id, clients, self.former_key_ids))
 
-    async def rewrap(self) -> int:
-        """Wrap every key that another KMS key has wrapped with this one. Returns the number of sessions that this has
-        changed; the identity needs kms:Decrypt on the other key. No session is touched. Cut off, call it again.
+    async def rewrap(self, *, unwrapped: bool = False) -> int:
+        """Wrap every key that one of `former_key_ids` has wrapped with this one. Returns the number of sessions that
+        this has changed; the identity needs kms:Decrypt on the other key. No session is touched. Cut off, call again.
+
+        Args:
+            unwrapped: As in `LocalKeys.rewrap`.
+
+        Raises:
+            KeyMissing: For a key that none of them has wrapped, after all others are wrapped. Give the key.
+            Corrupt: For a document that was changed, after all others are wrapped. Bring the one back that was stored.
         """
-        return await _rewrapped(self._open())
+        return await _rewrapped(self._open(), unwrapped=unwrapped)
 
 
 def _storage(path: str | os.PathLike[str] | Storage) -> Storage:
@@ -186,8 +203,8 @@ def _stored(storage: Storage, wrap: KeyWrap) -> StoredKeys:
     return StoredKeys(storage.open_objects(new_owner()), wrap, wall=time.time, entropy=os.urandom)
 
 
-async def _rewrapped(keys: StoredKeys) -> int:
+async def _rewrapped(keys: StoredKeys, *, unwrapped: bool) -> int:
     try:
-        return await keys.rewrap()
+        return await keys.rewrap(unwrapped=unwrapped)
     finally:
         await keys.aclose()

@@ -3,41 +3,57 @@
     keys/<sha256 of the session id>     the keys, or that they were erased
     erased/<the same>                   an empty marker, for listings
 
+The keys of a session, their order, and how far the session was plain are sealed as one, for that session, by a key that
+seals nothing else; that one is wrapped. So whoever writes to the place alone cannot change, add, swap or unwrap a key:
+such a writer can remove a document, put an older one of the same session back, or say that the keys were erased.
+
 A document is replaced as a whole, under a condition, so of two processes that make the first key of a session one wins
 and both use it. Erasing replaces the document by one that says so: that is one write, and nothing of the key is left.
 """
 
 from __future__ import annotations
 
-import base64
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from hashlib import sha256
+from typing import TypeVar
 
 import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import Struct
 from msgspec.structs import replace
 
 from repertory.backends.encryption.ports import KeyProvider, KeyRing
 from repertory.backends.encryption.row_cipher import key_missing
-from repertory.backends.encryption.wrapping import KeyWrap, WrappedKey
+from repertory.backends.encryption.wrapping import NOT_WRAPPED, KeyWrap, WrappedKey
 from repertory.backends.ports import Create, ObjectStore, Overwrite, Update
-from repertory.core.journal.sealing import KEY_ID_BYTES
-from repertory.errors import AlreadyExists, Corrupt, Invalid, KeyErased, NotFound, PreconditionFailed
+from repertory.core.journal.sealing import KEY_ID_BYTES, NONCE_BYTES
+from repertory.errors import AlreadyExists, Corrupt, Invalid, KeyErased, KeyMissing, NotFound, PreconditionFailed
 
 FORMAT = 1
 KEY_BYTES = 32
 _UNWRAPPED_MAX = 4096
 """Unwrapped keys that are remembered, so that a service is asked once for each."""
+_ONCE = bytes(NONCE_BYTES)
+"""The nonce of a key that seals one text in its life."""
+
+_Read = TypeVar("_Read")
 
 
 class StoredKey(Struct, kw_only=True):
-    """One key, as its document has it."""
+    """One key of a session."""
 
     id: str
     at: float
-    wrap: str
-    key: str
+    key: bytes
+
+
+class SealedKeys(Struct, kw_only=True, omit_defaults=True):
+    """What is sealed in the document of a session."""
+
+    keys: list[StoredKey]
+    """The last one is the current one."""
+    plain_until: dict[str, int] = {}
 
 
 class KeyDocument(Struct, kw_only=True, omit_defaults=True):
@@ -45,9 +61,10 @@ class KeyDocument(Struct, kw_only=True, omit_defaults=True):
 
     repertory_keys: int
     session: str
-    keys: list[StoredKey] = []
-    """The last one is the current one."""
-    plain_until: dict[str, int] = {}
+    wrap: str = ""
+    key: bytes = b""
+    """What opens `sealed`, wrapped."""
+    sealed: bytes = b""
     erased_at: float | None = None
 
 
@@ -66,15 +83,15 @@ class StoredKeys(KeyProvider):
         self._wrap = wrap
         self._wall = wall
         self._entropy = entropy
-        self._unwrapped: dict[str, bytes] = {}
+        self._unwrapped: dict[tuple[str, str, bytes], bytes] = {}
 
     async def keys_of(self, session_id: str) -> KeyRing | None:
-        found = await self._read(session_id)
-        return None if found is None else await self._unwrap(found.document)
+        found = await self._at(_key(session_id))
+        return None if found is None else _ring(session_id, await self._open(found.document))
 
     async def create(self, session_id: str, plain_until: Mapping[str, int]) -> KeyRing:
-        key = await self._new(session_id)
-        document = KeyDocument(repertory_keys=FORMAT, session=session_id, keys=[key], plain_until={**plain_until})
+        contents = SealedKeys(keys=[self._new()], plain_until={**plain_until})
+        document = await self._sealed(session_id, contents)
         try:
             await self._objects.put(_key(session_id), msgspec.json.encode(document), Create())
         except AlreadyExists:
@@ -82,24 +99,27 @@ class StoredKeys(KeyProvider):
             if found is None:  # It was forgotten at the same moment.
                 return await self.create(session_id, plain_until)
             return found
-        return await self._unwrap(document)
+        return _ring(session_id, contents)
 
     async def rotate(self, session_id: str) -> KeyRing:
-        key = await self._new(session_id)
+        key = self._new()
 
-        def with_key(document: KeyDocument) -> KeyDocument:
-            _check_erased(document)
-            return replace(document, keys=[*document.keys, key])
+        async def with_key(document: KeyDocument) -> KeyDocument:
+            contents = await self._open(document)
+            return await self._sealed(session_id, replace(contents, keys=[*contents.keys, key]))
 
-        document = await self._change(session_id, with_key)
+        document = await self._change(_key(session_id), with_key)
         if document is None:
             raise key_missing(session_id, None)
-        return await self._unwrap(document)
+        return _ring(session_id, await self._open(document))
 
     async def erase(self, session_id: str) -> None:
         gone = KeyDocument(repertory_keys=FORMAT, session=session_id, erased_at=self._wall())
-        found = await self._change(session_id, lambda known: known if known.erased_at is not None else gone)
-        if found is None:
+
+        async def without_keys(known: KeyDocument) -> KeyDocument:
+            return known if known.erased_at is not None else gone
+
+        if await self._change(_key(session_id), without_keys) is None:
             try:
                 await self._objects.put(_key(session_id), msgspec.json.encode(gone), Create())
             except AlreadyExists:
@@ -124,16 +144,29 @@ class StoredKeys(KeyProvider):
         marked = {info.key for info in await self._objects.list("erased/")}
         return {session_id for session_id in session_ids if _marker(session_id) in marked} if marked else ()
 
-    async def rewrap(self) -> int:
-        """Wrap every key that is not wrapped with the newest master key anew. Returns the number of sessions that were
-        changed. Cut off, it goes on at the next call.
+    async def rewrap(self, *, unwrapped: bool = False) -> int:
+        """Wrap every document that is not wrapped with the newest master key anew. Returns the number of sessions that
+        were changed. Each is opened before it is written; the others are wrapped before the error of one that cannot be
+        opened is raised. Cut off, it goes on at the next call.
+
+        `unwrapped`: also those that nothing has wrapped, which anybody may have written.
         """
-        changed = 0
-        async with aclosing(self._documents()) as documents:
-            async for found in documents:
-                stale = [key for key in found.document.keys if key.wrap != self._wrap.name]
-                if stale:
-                    changed += await self._rewrapped(found.document.session)
+
+        async def anew(document: KeyDocument) -> KeyDocument:
+            if document.erased_at is not None or document.wrap == self._wrap.name:
+                return document
+            return await self._sealed(document.session, await self._open(document, unwrapped=unwrapped))
+
+        changed, refused = 0, None
+        for info in await self._objects.list("keys/"):
+            try:
+                found = await self._at(info.key)
+                if found is not None and await anew(found.document) is not found.document:
+                    changed += await self._change(info.key, anew) is not None
+            except (Corrupt, KeyMissing) as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
         return changed
 
     async def aclose(self) -> None:
@@ -141,102 +174,92 @@ class StoredKeys(KeyProvider):
         await self._wrap.aclose()
         await self._objects.aclose()
 
-    async def _documents(self) -> AsyncGenerator[_Found]:
-        for info in await self._objects.list("keys/"):
-            found = await self._at(info.key, None)
-            if found is not None:
-                yield found
+    def _new(self) -> StoredKey:
+        return StoredKey(id=self._entropy(KEY_ID_BYTES).hex(), at=self._wall(), key=self._entropy(KEY_BYTES))
 
-    async def _rewrapped(self, session_id: str) -> bool:
-        """Another process may rotate or erase the key at the same time: then the newer document is taken."""
-        while (found := await self._at(_key(session_id), session_id)) is not None:
-            keys = [await self._wrapped_anew(session_id, key) for key in found.document.keys]
-            document = replace(found.document, keys=keys)
-            try:
-                await self._objects.put(_key(session_id), msgspec.json.encode(document), Update(found.version))
-            except PreconditionFailed:
-                continue
-            return True
-        return False
+    async def _sealed(self, session_id: str, contents: SealedKeys) -> KeyDocument:
+        key = self._entropy(KEY_BYTES)
+        wrapped = await self._wrap.wrap(session_id, key)
+        sealed = AESGCM(key).encrypt(_ONCE, msgspec.json.encode(contents), _bound_to(session_id))
+        return KeyDocument(repertory_keys=FORMAT, session=session_id, wrap=wrapped.wrap, key=wrapped.key, sealed=sealed)
 
-    async def _wrapped_anew(self, session_id: str, key: StoredKey) -> StoredKey:
-        if key.wrap == self._wrap.name:
-            return key
-        wrapped = await self._wrap.wrap(session_id, await self._key(session_id, key))
-        return replace(key, wrap=wrapped.wrap, key=base64.b64encode(wrapped.key).decode())
-
-    async def _new(self, session_id: str) -> StoredKey:
-        material, key_id = self._entropy(KEY_BYTES), self._entropy(KEY_ID_BYTES).hex()
-        wrapped = await self._wrap.wrap(session_id, material)
-        spelled = base64.b64encode(wrapped.key).decode()
-        return StoredKey(id=key_id, at=self._wall(), wrap=wrapped.wrap, key=spelled)
-
-    async def _unwrap(self, document: KeyDocument) -> KeyRing:
-        _check_erased(document)
-        try:
-            keys = {bytes.fromhex(key.id): await self._key(document.session, key) for key in document.keys}
-        except ValueError as error:  # An id or a key that is not spelled as one.
-            if isinstance(error, Invalid):
-                raise
-            raise _malformed(document.session) from error
-        if not keys or any(len(each) != KEY_BYTES for each in keys.values()):
+    async def _open(self, document: KeyDocument, *, unwrapped: bool = False) -> SealedKeys:
+        if document.erased_at is not None:
+            raise KeyErased("the key of the session was erased: nobody can read it", session=document.session)
+        if not document.wrap:
             raise _malformed(document.session)
-        current = bytes.fromhex(document.keys[-1].id)
-        return KeyRing(session_id=document.session, current=current, keys=keys, plain_until=document.plain_until)
+        key = document.key if unwrapped and document.wrap == NOT_WRAPPED else await self._key(document)
+        try:
+            plain = AESGCM(key).decrypt(_ONCE, document.sealed, _bound_to(document.session))
+        except (InvalidTag, ValueError) as error:
+            text = "the document with the keys of a session was changed: bring back the one that was stored"
+            raise Corrupt(text, session=document.session) from error
+        return _read(plain, SealedKeys, document.session)
 
-    async def _key(self, session_id: str, stored: StoredKey) -> bytes:
-        name = f"{session_id}\0{stored.wrap}\0{stored.key}"
-        material = self._unwrapped.get(name)
-        if material is None:
-            wrapped = WrappedKey(wrap=stored.wrap, key=base64.b64decode(stored.key))
-            material = await self._wrap.unwrap(session_id, wrapped)
+    async def _key(self, document: KeyDocument) -> bytes:
+        name = (document.session, document.wrap, document.key)
+        key = self._unwrapped.get(name)
+        if key is None:
+            key = await self._wrap.unwrap(document.session, WrappedKey(wrap=document.wrap, key=document.key))
             if len(self._unwrapped) >= _UNWRAPPED_MAX:
                 self._unwrapped.clear()
-            self._unwrapped[name] = material
-        return material
+            self._unwrapped[name] = key
+        return key
 
-    async def _change(self, session_id: str, change: Callable[[KeyDocument], KeyDocument]) -> KeyDocument | None:
-        """The changed document; None if there is none."""
-        while (found := await self._at(_key(session_id), session_id)) is not None:
-            document = change(found.document)
+    async def _change(self, key: str, change: Callable[[KeyDocument], Awaitable[KeyDocument]]) -> KeyDocument | None:
+        """The changed document; None if there is none. Another process may change it at the same time: then the newer
+        one is taken.
+        """
+        while (found := await self._at(key)) is not None:
+            document = await change(found.document)
             if document is found.document:
                 return document
             try:
-                await self._objects.put(_key(session_id), msgspec.json.encode(document), Update(found.version))
+                await self._objects.put(key, msgspec.json.encode(document), Update(found.version))
             except PreconditionFailed:
                 continue
             return document
         return None
 
-    async def _read(self, session_id: str) -> _Found | None:
-        return await self._at(_key(session_id), session_id)
-
-    async def _at(self, key: str, session_id: str | None) -> _Found | None:
-        """The document under a key. `session_id`: whose it must be."""
+    async def _at(self, key: str) -> _Found | None:
+        """The document under a key, of whose session it must be."""
         try:
             stored = await self._objects.get(key)
         except NotFound:
             return None
-        try:
-            document = msgspec.json.decode(stored.body, type=KeyDocument)
-        except msgspec.MsgspecError as error:
-            raise Corrupt(
-                "the document with the keys of a session is malformed", key=key, session=session_id
-            ) from error
+        document = _read(stored.body, KeyDocument, key)
         if document.repertory_keys != FORMAT:
             raise Invalid("the keys are of a later release", version=document.repertory_keys, known=FORMAT)
-        if session_id is not None and document.session != session_id:
-            raise _malformed(session_id)
+        if _key(document.session) != key:
+            raise _malformed(key)
         return _Found(document, stored.version)
 
 
-def _check_erased(document: KeyDocument) -> None:
-    if document.erased_at is not None:
-        raise KeyErased("the key of the session was erased: nobody can read it", session=document.session)
+def _ring(session_id: str, contents: SealedKeys) -> KeyRing:
+    try:
+        keys = {bytes.fromhex(each.id): each.key for each in contents.keys}
+    except ValueError as error:
+        raise _malformed(session_id) from error
+    if not keys or any(len(each) != KEY_ID_BYTES or len(keys[each]) != KEY_BYTES for each in keys):
+        raise _malformed(session_id)
+    current = bytes.fromhex(contents.keys[-1].id)
+    return KeyRing(session_id=session_id, current=current, keys=keys, plain_until=contents.plain_until)
 
 
-def _malformed(session_id: str) -> Corrupt:
-    return Corrupt("the document with the keys of a session is malformed", session=session_id)
+def _read(body: bytes, kind: type[_Read], whose: str) -> _Read:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _malformed(whose) from error
+
+
+def _bound_to(session_id: str) -> bytes:
+    return f"repertory keys\0{FORMAT}\0{session_id}".encode()
+
+
+def _malformed(whose: str) -> Corrupt:
+    """`whose`: the session, or where the document was found."""
+    return Corrupt("the document with the keys of a session is malformed", session=whose)
 
 
 def _key(session_id: str) -> str:

@@ -73,7 +73,7 @@ class NoWrap:
 
 
 class MasterKeys:
-    """Wraps with AES-256-GCM under a master key; unwraps what former ones have wrapped, and what nothing has."""
+    """Wraps with AES-256-GCM under a master key; unwraps what former ones have wrapped."""
 
     def __init__(self, master: bytes, former: Sequence[bytes], entropy: Callable[[int], bytes]) -> None:
         self._keys = {_fingerprint(each): AESGCM(each) for each in (*former, master)}
@@ -87,8 +87,6 @@ class MasterKeys:
         )
 
     async def unwrap(self, session_id: str, wrapped: WrappedKey) -> bytes:
-        if wrapped.wrap == NOT_WRAPPED:
-            return wrapped.key
         cipher = self._keys.get(wrapped.wrap)
         if cipher is None:
             raise _unknown(session_id, wrapped)
@@ -109,6 +107,8 @@ def _fingerprint(master: bytes) -> str:
 
 def _unknown(session_id: str, wrapped: WrappedKey) -> KeyMissing:
     text = "the key of the session is wrapped by a master key that was not given"
+    if wrapped.wrap == NOT_WRAPPED:  # Whoever can write to the place of keys could have put it there.
+        text = "nothing has wrapped the key of the session: if its place was yours alone, rewrap(unwrapped=True) does"
     return KeyMissing(text, session=session_id, wrapped_by=wrapped.wrap)
 
 
@@ -118,11 +118,16 @@ CONTEXT = "repertory:session"
 
 
 class KmsWrap:
-    """Wraps with a key of AWS KMS, one request each. It needs kms:Encrypt and kms:Decrypt on the key."""
+    """Wraps with a key of AWS KMS, one request each; unwraps what former ones have wrapped. It needs kms:Encrypt and
+    kms:Decrypt on the key.
+    """
 
-    def __init__(self, key_id: str, clients: LoopClients, jitter: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, key_id: str, clients: LoopClients, former: Sequence[str] = (), jitter: Callable[[], float] | None = None
+    ) -> None:
         self.name = f"kms {key_id}"
         self._key_id = key_id
+        self._former = former
         self._clients = clients
         numbers = count(1)
         self._jitter = jitter or (lambda: (next(numbers) * 0.618) % 1.0)
@@ -133,11 +138,17 @@ class KmsWrap:
 
     async def unwrap(self, session_id: str, wrapped: WrappedKey) -> bytes:
         if not wrapped.wrap.startswith("kms "):
-            if wrapped.wrap == NOT_WRAPPED:
-                return wrapped.key
             raise _unknown(session_id, wrapped)
-        answer = await self._ask("decrypt", session_id, {"CiphertextBlob": wrapped.key})  # It names the key.
-        return bytes(answer["Plaintext"])
+        # The key is named: KMS would else take any key that the identity may use, also one of whoever wrote the place.
+        refused: KeyMissing | None = None
+        named = wrapped.wrap.removeprefix("kms ")
+        for key_id in sorted((self._key_id, *self._former), key=lambda each: each != named):
+            try:
+                answer = await self._ask("decrypt", session_id, {"KeyId": key_id, "CiphertextBlob": wrapped.key})
+                return bytes(answer["Plaintext"])
+            except KeyMissing as error:
+                refused = refused or error
+        raise refused or _unknown(session_id, wrapped)
 
     async def aclose(self) -> None:
         await self._clients.aclose()
@@ -148,7 +159,7 @@ class KmsWrap:
                 client = await self._clients.get()
                 return await getattr(client, operation)(EncryptionContext={CONTEXT: session_id}, **request)
             except aws_client_errors() as error:
-                where = {"session": session_id, "key": self._key_id}
+                where = {"session": session_id, "key": request["KeyId"]}
                 raise _KMS_ERRORS.from_foreign(error, where) from error
 
         return await with_retries(attempt, RetryPolicy(unavailable=StoreUnavailable), self._jitter)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from repertory.backends.encryption.ports import KeyProvider
 from repertory.backends.encryption.wrapping import MasterKeys, NoWrap
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Overwrite
-from repertory.errors import Corrupt, Invalid, KeyErased, KeyMissing
+from repertory.errors import Corrupt, Invalid, KeyErased, KeyMissing, StoreFailed
 from tests.backends.objects.moto_s3 import BUCKET
 
 _OLD, _NEW = b"o" * 32, b"n" * 32
@@ -126,7 +127,7 @@ async def test_wrapping_anew_changes_no_key_and_needs_the_old_master_key_no_long
     rings = {name: await keys_in(shelf, _OLD).create(name, {}) for name in ("s", "t")}
     rings["plain"] = await keys_in(shelf).create("plain", {})
     await keys_in(shelf).erase("gone")
-    assert await keys_in(shelf, _NEW, _OLD).rewrap() == 3
+    assert await keys_in(shelf, _NEW, _OLD).rewrap(unwrapped=True) == 3
     assert await keys_in(shelf, _NEW, _OLD).rewrap() == 0
     for name, ring in rings.items():
         assert await keys_in(shelf, _NEW).keys_of(name) == ring
@@ -145,17 +146,83 @@ async def test_a_wrapped_key_that_was_moved_to_another_session_is_refused() -> N
     await objects.put(second, one.body, Overwrite())
     with pytest.raises(Corrupt, match="malformed"):
         await keys_in(shelf, _OLD).keys_of("t")
-    names = (b'"session":"s"', b'"session":"t"')
-    swapped = one.body.replace(*names if names[0] in one.body else names[::-1])
+    s, t = b'"session":"s"', b'"session":"t"'
+    swapped = one.body.replace(s, t) if s in one.body else one.body.replace(t, s)
     await objects.put(second, swapped, Overwrite())
     other = "t" if b'"session":"t"' in swapped else "s"
     with pytest.raises(KeyMissing, match="not wrapped by this master key"):
         await keys_in(shelf, _OLD).keys_of(other)
 
 
+def documents_of(shelf: ObjectShelf) -> dict[str, str]:
+    """Where the document of each session is."""
+    return {json.loads(kept.body)["session"]: key for key, kept in shelf.objects.items() if key.startswith("keys/")}
+
+
+@pytest.mark.anyio
+async def test_a_key_that_nothing_has_wrapped_is_refused_beside_a_master_key_and_never_wrapped_unasked() -> None:
+    shelf = ObjectShelf()
+    ring = await keys_in(shelf, _OLD).create("s", {})
+    await keys_in(shelf, _OLD).create("sound", {})
+    chosen, place = ObjectShelf(), documents_of(shelf)["s"]
+    await keys_in(chosen).create("s", {"a": 1_000_000})  # What a writer to the place makes, who knows the key.
+    stored = shelf.objects[place].body
+    await MemoryObjectStore(shelf).put(place, chosen.objects[place].body, Overwrite())
+    keys = keys_in(shelf, _NEW, _OLD)
+    for call in (keys.keys_of, keys.rotate, lambda name: keys.create(name, {})):
+        with pytest.raises(KeyMissing, match=r"nothing has wrapped .* wrapped_by='none'"):
+            await call("s")
+    with pytest.raises(KeyMissing, match="nothing has wrapped"):
+        await keys.rewrap()
+    assert shelf.objects[place].body == chosen.objects[place].body
+    assert await keys_in(shelf, _NEW).keys_of("sound") is not None  # One bad document keeps no other from its key.
+    await MemoryObjectStore(shelf).put(place, stored, Overwrite())
+    assert await keys.keys_of("s") == ring
+
+
+@pytest.mark.anyio
+async def test_nothing_in_a_document_can_be_changed_without_the_master_key() -> None:
+    shelf = ObjectShelf()
+    keys = keys_in(shelf, _OLD)
+    await keys.create("s", {"a": 3})
+    place = documents_of(shelf)["s"]
+    older = json.loads(shelf.objects[place].body)
+    ring = await keys.rotate("s")
+    await keys.create("t", {"a": 9})
+    sound = json.loads(shelf.objects[place].body)
+    other = json.loads(shelf.objects[documents_of(shelf)["t"]].body)
+    edits = [
+        {**sound, name: changed}
+        for name in ("session", "wrap", "key", "sealed", "repertory_keys")
+        for changed in ("", "none", 1, None, [], older.get(name), other.get(name))
+        if changed != sound[name]
+    ]
+    edits += [{**sound, "plain_until": {"a": 9}, "keys": [{"id": "00" * 8, "at": 1, "wrap": "none", "key": "AA=="}]}]
+    assert len(edits) > 25
+    for edit in edits:
+        await MemoryObjectStore(shelf).put(place, json.dumps(edit).encode(), Overwrite())
+        try:
+            found = await keys_in(shelf, _OLD).keys_of("s")
+        except (Corrupt, KeyMissing, Invalid):
+            with pytest.raises((Corrupt, KeyMissing, Invalid)):
+                await keys_in(shelf, _NEW, _OLD).rewrap()
+        else:
+            assert found == ring  # What no reader looks at.
+    await MemoryObjectStore(shelf).put(place, json.dumps(older).encode(), Overwrite())
+    assert await keys_in(shelf, _OLD).keys_of("s") != ring  # An older document as a whole: this is as far as it goes.
+
+
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b'{"repertory_keys":1}', b'{"repertory_keys":1,"session":"s"}', b'{"repertory_keys":1,"session":"t"}'],
+    [
+        b"",
+        b"{",
+        b"[" * 100_000,
+        b"\xff",
+        b'{"repertory_keys":1}',
+        b'{"repertory_keys":1,"session":"s"}',
+        b'{"repertory_keys":1,"session":"t"}',
+    ],
 )
 @pytest.mark.anyio
 async def test_a_damaged_document_is_corrupt_and_no_new_key_is_made(body: bytes) -> None:
@@ -262,8 +329,8 @@ class TestWithAWS:
         await clients.aclose()
         return str(key_id)
 
-    def kms(self, key_id: str, place: Path | Storage) -> KmsKeys:
-        return KmsKeys(key_id, place, region_name="us-east-1", endpoint_url=self.url)
+    def kms(self, key_id: str, place: Path | Storage, *former: str) -> KmsKeys:
+        return KmsKeys(key_id, place, former_key_ids=former, region_name="us-east-1", endpoint_url=self.url)
 
     async def test_kms_wraps_every_key_for_its_session(self, tmp_path: Path) -> None:
         key_id = await self.new_key()
@@ -284,11 +351,28 @@ class TestWithAWS:
         keys = self.kms(old, storage).open_keys()
         ring = await keys.create("s", {})
         await keys.aclose()
-        assert await self.kms(new, storage).rewrap() == 1
+        assert await self.kms(new, storage, old).rewrap() == 1
         assert await self.kms(new, storage).rewrap() == 0
         again = self.kms(new, storage).open_keys()
         assert await again.keys_of("s") == ring
         await again.aclose()
+
+    async def test_a_key_that_another_kms_key_has_wrapped_or_none_is_refused_unless_it_is_named(self) -> None:
+        ours, storage = await self.new_key(), InMemoryStorage()
+        for other in (LocalKeys(storage), self.kms(await self.new_key(), storage)):
+            opened = other.open_keys()
+            await opened.create(type(other).__name__, {})
+            await opened.aclose()
+        keys = self.kms(ours, storage).open_keys()
+        with pytest.raises(KeyMissing, match="nothing has wrapped"):
+            await keys.keys_of("LocalKeys")
+        with pytest.raises(
+            (KeyMissing, StoreFailed)
+        ):  # The service on loopback says AccessDenied, and AWS IncorrectKey.
+            await keys.keys_of("KmsKeys")
+        await keys.aclose()
+        with pytest.raises((KeyMissing, StoreFailed)):
+            await self.kms(ours, storage).rewrap()
 
     async def test_a_key_that_kms_does_not_have_is_missing_and_nothing_is_stored(self) -> None:
         storage = InMemoryStorage()
