@@ -42,11 +42,18 @@ async def run_in_thread(work: Callable[[], T]) -> T:
         raise
 
 
-async def run_foreign(work: Callable[[], T], *, by: float = math.inf, grace_s: float = math.inf) -> T:
+async def run_foreign(
+    work: Callable[[], T],
+    *,
+    by: float = math.inf,
+    grace_s: float = math.inf,
+    give_up: Callable[[], None] = lambda: None,
+) -> T:
     """The result or the exception of users' code. It has its own threads, so a hanging call blocks no other work.
 
-    Cancellation waits for it too, but only until `by` (event loop time) and for `grace_s`. Then its thread is abandoned
-    and its result dropped. Errors: `Unavailable` while `LEFT_MAX` such threads run.
+    Cancellation calls `give_up`, which may make it end, and waits for it too, but only until `by` (event loop time) and
+    for `grace_s`. Then its thread is abandoned and its result dropped. Errors: `Unavailable` while `LEFT_MAX` such
+    threads run.
     """
     foreign = _foreign_threads()
     foreign.left = [each for each in foreign.left if each.running]
@@ -56,6 +63,7 @@ async def run_foreign(work: Callable[[], T], *, by: float = math.inf, grace_s: f
     try:
         return await anyio.to_thread.run_sync(item.do, abandon_on_cancel=True, limiter=foreign.limiter)
     except anyio.get_cancelled_exc_class():
+        give_up()
         await item.ended(min(by, anyio.current_time() + grace_s))
         if item.running:
             foreign.left.append(item)

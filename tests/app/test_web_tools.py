@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
+import random
+import socket
 import threading
+import tracemalloc
 from collections.abc import Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,9 +21,11 @@ from recorder import use
 
 from repertory import Agent, ScriptedModel
 from repertory.app.toolbox.web import http_request, make_http_request, make_web_fetch, markdown_of
+from repertory.app.toolbox.web_requests import Connections, HttpRequest, ask_by_urllib
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import text_of, tool_results
 from repertory.errors import HttpRequestError, Invalid, WebFetchError
+from tests.simulation.campaign_pages import HostileServer, bomb
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
@@ -27,6 +34,8 @@ schema_class()  # Loading it uses a thread, which a clock that jumps would pass.
 PAGE = (
     "<html><head><title>Trees</title><script>x()</script></head><body><h2>Oak</h2><p>A <b>tree</b>.</p></body></html>"
 )
+
+HEAVY = bytes(20_000_000)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -58,6 +67,16 @@ class Handler(BaseHTTPRequestHandler):
                 return 302, [("Location", "http://localhost:1/page")], b""
             case "/large":
                 return 200, [], b"x" * 10_000
+            case "/packed":
+                return 200, [("Content-Encoding", "gzip")], gzip.compress(b"small")
+            case "/bomb":
+                return 200, [("Content-Encoding", "gzip")], bomb()
+            case "/brotli":
+                return 200, [("Content-Encoding", "br")], b"x"
+            case "/charset":
+                return 200, [("Content-Type", "text/plain; charset=idna")], b"a" * 100
+            case "/heavy-redirect":
+                return 302, [("Location", "/page")], HEAVY
             case "/slow":
                 threading.Event().wait(2)
                 return 200, [], b"late"
@@ -120,6 +139,68 @@ async def test_an_answer_that_is_late_or_never_comes_is_an_error(base: str) -> N
         await ask(base, timeout=0)
 
 
+@pytest.mark.parametrize("client", [None, httpx.AsyncClient])
+@pytest.mark.parametrize("kind", ["drips", "drips_its_head", "continues"])
+async def test_a_server_that_never_ends_gets_no_more_than_the_time_of_the_request(
+    rng: random.Random, kind: str, client: Any
+) -> None:
+    tool = make_http_request(client=client and client())
+    with HostileServer(rng, 1).running() as url, pytest.raises(HttpRequestError, match="timed out"):
+        await ask(f"{url}/{kind}", tool=tool, timeout=0.3)
+
+
+def test_a_request_that_is_given_up_ends_its_thread(rng: random.Random) -> None:
+    connected = threading.Event()
+
+    class Watched(Connections):
+        def add(self, connection: socket.socket) -> None:
+            super().add(connection)
+            connected.set()
+
+    opened = Watched()
+
+    def work() -> None:
+        with pytest.raises(HttpRequestError):
+            ask_by_urllib(HttpRequest("GET", f"{url}/drips_its_head", {}), opened)
+
+    with HostileServer(rng, 1).running() as url:
+        thread = threading.Thread(target=work)
+        thread.start()
+        connected.wait()
+        opened.cut()
+        thread.join()
+
+
+@pytest.mark.parametrize("client", [None, httpx.AsyncClient])
+async def test_what_is_packed_is_unpacked_within_the_bound(base: str, client: Any) -> None:
+    tool = make_http_request(client=client and client())
+    assert (await ask(f"{base}/packed", tool=tool))["body"] == "small"
+    tracemalloc.start()
+    try:
+        with pytest.raises(HttpRequestError, match="exceeded"):
+            await ask(f"{base}/bomb", tool=tool)
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(HttpRequestError, match="packed"):
+        await ask(f"{base}/brotli", tool=tool)
+
+
+@pytest.mark.parametrize("client", [None, lambda: httpx.AsyncClient(follow_redirects=True)])
+async def test_the_body_of_a_redirect_is_not_read(base: str, client: Any) -> None:
+    fetch = make_web_fetch(mode="markdown", client=client and client())
+    tracemalloc.start()
+    try:
+        assert (await fetch(url=f"{base}/heavy-redirect")).startswith("# Trees")
+        assert tracemalloc.get_traced_memory()[1] < len(HEAVY) / 2
+    finally:
+        tracemalloc.stop()
+
+
+async def test_a_charset_that_no_page_has_is_not_tried(base: str) -> None:
+    assert (await ask(f"{base}/charset"))["body"] == "a" * 100
+
+
 async def test_a_cancelled_request_is_not_waited_for(base: str) -> None:
     with anyio.move_on_after(0.2) as scope:
         await ask(f"{base}/slow")
@@ -140,6 +221,11 @@ async def test_hosts_may_be_bounded_also_for_redirects(base: str) -> None:
         make_http_request(allowed_hosts=["127.0.0.1"], client=SimpleNamespace(follow_redirects=True))
 
 
+class Headers(dict[str, str]):
+    def multi_items(self) -> list[tuple[str, str]]:
+        return list(self.items())
+
+
 class Client:
     """As much of an `httpx.AsyncClient` as the tools use."""
 
@@ -152,14 +238,14 @@ class Client:
         self.built = {"method": method, "url": url, **options}
         return self.built
 
-    async def send(self, request: object, *, stream: bool) -> Any:
+    async def send(self, request: object, *, stream: bool, follow_redirects: bool) -> Any:
         if self.error is not None:
             raise self.error
         client = self
 
         class Response:
             status_code, reason_phrase = 200, "OK"
-            headers = SimpleNamespace(multi_items=lambda: [("Content-Type", "text/plain; charset=nonsense")])
+            headers = Headers([("Content-Type", "text/plain; charset=nonsense")])
 
             async def aiter_bytes(self) -> Any:
                 for chunk in client.chunks:
@@ -256,11 +342,26 @@ def test_bad_settings_are_refused(settings: Any) -> None:
         ("<pre>a\n  b</pre> and <code>c</code>", "```\na\n  b\n```\n\nand `c`"),
         ("<nav>menu</nav><form><p>text</p><button>ok</button></form>", "text"),
         ("a<br>b &amp; c", "a\nb & c"),
-        ("</ul></a></pre><h1>t</h1>", "```\n\n# t"),
+        ("</ul></a></pre><h1>t</h1>", "# t"),
     ],
 )
 def test_pages_become_markdown(html: str, markdown: str) -> None:
     assert markdown_of(html) == markdown
+
+
+@pytest.mark.parametrize(
+    ("html", "size"),
+    [
+        ("<ul><li>x" * 50_000, 20_000),
+        ("<svg>" * 500_000, 100),
+        ("<b></b>" * 500_000, 3_000_000),
+        ("<p>" * 500_000, 100),
+    ],
+)
+def test_nesting_tags_and_output_are_bounded(html: str, size: int) -> None:
+    made = markdown_of(html, 10_000)
+    assert len(made) <= size
+    assert made.endswith("[content truncated]")
 
 
 @given(st.text(alphabet="<>/ab pul li&;\"'=!-"))

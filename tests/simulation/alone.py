@@ -75,6 +75,7 @@ USES: Mapping[str, str] = {
         import repertory.backends.telemetry.spans, repertory.backends.telemetry.propagation
         metrics_app()
     """,
+    "web": "from repertory.app.toolbox.web import markdown_of; assert markdown_of('<p>a') == 'a'",
     "terminal": "import repertory.app.cli.rich_terminal, repertory.app.cli.top",
     "trio": """
         import anyio

@@ -29,6 +29,7 @@ CAMPAIGNS = {
     "late-results": "tests.simulation.campaign_late_results:late_results",
     "disks": "tests.simulation.campaign_disks:disks",
     "bombs": "tests.simulation.campaign_bombs:bombs",
+    "hostile-pages": "tests.simulation.campaign_pages:pages",
     "histories": "tests.simulation.campaign_histories:histories",
     "forks": "tests.simulation.campaign_forks:forks",
     "handovers": "tests.simulation.campaign_handovers:handovers",

@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-import urllib.error
-import urllib.request
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from xml.sax.saxutils import escape
 from repertory.actors.hooks.events import BeforeInvocationEvent
 from repertory.app.agent.plugins import Plugin, hook
 from repertory.app.host.edge import inside_event_loop
+from repertory.app.toolbox.web_requests import Connections, HttpRequest, ask_by_urllib
 from repertory.backends.tools.decorator import tool
 from repertory.backends.worker_threads import run_in_thread
 from repertory.errors import HttpRequestError, Invalid
@@ -140,19 +140,21 @@ class Skill:
             Invalid: For another scheme or a bad file. Correct the argument.
             HttpRequestError: If the request failed. Read its cause.
         """
-        _check_https(url)
-        request = urllib.request.Request(url, headers={"User-Agent": "repertory"})
+        if not url.startswith("https://"):
+            raise Invalid("not a valid HTTPS URL", url=url)
+        asked = HttpRequest(
+            "GET", url, {}, None, FETCH_TIMEOUT_S, follow=True, bytes_max=FETCHED_BYTES_MAX, schemes=("https",)
+        )
+        opened = Connections()
+        late = threading.Timer(FETCH_TIMEOUT_S, opened.cut)
+        late.start()
         try:
-            with urllib.request.urlopen(request, timeout=FETCH_TIMEOUT_S) as response:  # nosec B310
-                _check_https(response.geturl())
-                body: bytes = response.read(FETCHED_BYTES_MAX + 1)
-        except urllib.error.HTTPError as error:
-            raise HttpRequestError(f"the skill was not given: HTTP {error.code}", url=url) from error
-        except OSError as error:
-            raise HttpRequestError("failed to fetch skill", url=url, error=repr(error)) from error
-        if len(body) > FETCHED_BYTES_MAX:
-            raise Invalid("a skill's file is too large", url=url, bytes_max=FETCHED_BYTES_MAX)
-        return cls.from_content(_decoded(body, url), strict=strict)
+            response = ask_by_urllib(asked, opened)
+        finally:
+            late.cancel()
+        if response.status >= 300:
+            raise HttpRequestError(f"the skill was not given: HTTP {response.status}", url=url)
+        return cls.from_content(_decoded(response.body, url), strict=strict)
 
     @classmethod
     def from_directory(cls, skills_dir: str | Path, *, strict: bool = False) -> list[Skill]:
@@ -427,11 +429,6 @@ def _complain(what: str, name: str, strict: bool) -> None:
     if strict:
         raise Invalid(what, name=name)
     note(_log, WARNING, what, skill=name)
-
-
-def _check_https(url: str) -> None:
-    if not url.startswith("https://"):
-        raise Invalid("not a valid HTTPS URL", url=url)
 
 
 def _files_below(folder: Path) -> Iterator[str]:

@@ -6,26 +6,32 @@ which hosts it may ask: `make_http_request(allowed_hosts=["api.example.com"])`.
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
 from collections.abc import Collection, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from html.parser import HTMLParser
-from http.client import HTTPException
+from importlib import import_module
 from typing import Any, Literal, TypedDict, cast
-from urllib.parse import urlsplit
 
+import anyio
+
+from repertory.app.toolbox.web_requests import (
+    BODY_BYTES_MAX,
+    TIMEOUT_S,
+    Connections,
+    HttpRequest,
+    HttpResponse,
+    ask_by_urllib,
+    check_address,
+    plain_headers,
+    too_large,
+    unpack_body,
+)
 from repertory.backends.ports import Model
 from repertory.backends.tools.decorator import tool
 from repertory.backends.tools.function_tool import FunctionTool
-from repertory.backends.worker_threads import run_foreign
+from repertory.backends.worker_threads import run_foreign, run_in_thread
 from repertory.errors import HttpRequestError, Invalid, WebFetchError
 
 HttpMethod = Literal["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
-TIMEOUT_S = 30.0
-"""For a request without a client of your own, and without a time that the model gives."""
-BODY_BYTES_MAX = 5 * 1024 * 1024
 CONTENT_CHARS_MAX = 50_000
 DEFAULT_HTTP_REQUEST_DESCRIPTION = (
     "Send one HTTP request, and get status, headers and body of the answer. A status of 400 or more is an error. "
@@ -38,6 +44,7 @@ WEB_FETCH_DESCRIPTION_AGENTIC = (
 )
 _ABANDON_S = 0.5
 _PHASES = ("connect", "read", "write", "pool")
+_REDIRECTS_MAX = 20
 _CUT = "\n\n[content truncated]"
 _READER = (
     "You answer a question about one web page, by its content alone. Say so when the answer is not in it. Keep names, "
@@ -52,38 +59,6 @@ class HttpRequestOutput(TypedDict):
     status_text: str
     headers: dict[str, str]
     body: str
-
-
-@dataclass(frozen=True)
-class _Request:
-    method: str
-    url: str
-    headers: Mapping[str, str]
-    body: str | None = None
-    timeout_s: float | None = None
-    follow: bool = False
-    bytes_max: int = BODY_BYTES_MAX
-    hosts: frozenset[str] | None = None
-
-
-@dataclass(frozen=True)
-class _Response:
-    status: int
-    reason: str
-    headers: list[tuple[str, str]]
-    body: bytes
-
-    @property
-    def content_type(self) -> str:
-        return next((value for name, value in self.headers if name.lower() == "content-type"), "")
-
-    @property
-    def text(self) -> str:
-        charset = self.content_type.lower().partition("charset=")[2].partition(";")[0].strip("\"' ")
-        try:
-            return self.body.decode(charset or "utf-8", errors="replace")
-        except LookupError:
-            return self.body.decode(errors="replace")
 
 
 def make_http_request(
@@ -121,19 +96,19 @@ def make_http_request(
         """
         if timeout is not None and timeout <= 0:
             raise HttpRequestError("timeout must be positive", got=timeout)
-        request = _Request(method, url, headers or {}, body, timeout, hosts=hosts)
+        request = HttpRequest(method, url, headers or {}, body, timeout, hosts=hosts)
         return _output_of(request, client)
 
     return http_request_tool
 
 
-async def _output_of(request: _Request, client: Any) -> HttpRequestOutput:
+async def _output_of(request: HttpRequest, client: Any) -> HttpRequestOutput:
     response = await _fetch(request, client)
-    headers: dict[str, str] = {}
+    headers: dict[str, list[str]] = {}
     for name, value in response.headers:
-        key = name.lower()
-        headers[key] = f"{headers[key]}\n{value}" if key in headers else value
-    return {"status": response.status, "status_text": response.reason, "headers": headers, "body": response.text}
+        headers.setdefault(name.lower(), []).append(value)
+    joined = {name: "\n".join(values) for name, values in headers.items()}
+    return {"status": response.status, "status_text": response.reason, "headers": joined, "body": response.text}
 
 
 def make_web_fetch(
@@ -161,14 +136,14 @@ def make_web_fetch(
 
     async def content_of(url: str) -> str:
         asked = {"User-Agent": "repertory", "Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"}
-        request = _Request("GET", url, asked, follow=True, bytes_max=max_bytes, hosts=hosts)
+        request = HttpRequest("GET", url, asked, follow=True, bytes_max=max_bytes, hosts=hosts)
         try:
             response = await _fetch(request, client)
         except HttpRequestError as error:
             raise WebFetchError(f"Fetch failed: {str(error).removeprefix('Request failed: ')}") from error
-        markup = any(kind in response.content_type.lower() for kind in ("html", "xml"))
-        text = markdown_of(response.text) if markup else response.text
-        return text if len(text) <= max_content_chars else text[:max_content_chars] + _CUT
+        if any(kind in response.content_type.lower() for kind in ("html", "xml")):
+            return await run_in_thread(lambda: markdown_of(response.text, max_content_chars))
+        return _cut(response.text, max_content_chars)
 
     @tool(name=name, description=description or WEB_FETCH_DESCRIPTION_MARKDOWN, effects=False, idempotent=True)
     async def fetched_page(url: str, tool_context: Any = None) -> str:
@@ -217,100 +192,56 @@ def _hosts(allowed: Collection[str] | None, client: Any) -> frozenset[str] | Non
     return None if allowed is None else frozenset(host.lower() for host in allowed)
 
 
-def _check_address(url: str, hosts: frozenset[str] | None) -> None:
+async def _fetch(request: HttpRequest, client: Any) -> HttpResponse:
+    """The whole answer, within the time of the request: a server that sends a byte a second gets no more of it.
+
+    Errors: `HttpRequestError`.
+    """
+    check_address(request.url, request)
+    asked_s, own_s = request.timeout_s, _own_timeout(client)
     try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise HttpRequestError(f"Request failed: {error}", url=url) from error
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise HttpRequestError("Request failed: an address begins with http:// or https:// and a host", url=url)
-    if hosts is not None and parts.hostname.lower() not in hosts:
-        raise HttpRequestError("Request failed: this host may not be asked", url=url, allowed=sorted(hosts))
-
-
-async def _fetch(request: _Request, client: Any) -> _Response:
-    """Errors: `HttpRequestError`."""
-    _check_address(request.url, request.hosts)
-    if client is None:
-        response = await run_foreign(lambda: _by_urllib(request), grace_s=_ABANDON_S)
-    else:
-        response = await _by_client(request, client)
+        with anyio.fail_after(asked_s or max(TIMEOUT_S, own_s or 0)):
+            if client is None:
+                opened = Connections()
+                response = await run_foreign(
+                    lambda: ask_by_urllib(request, opened), grace_s=_ABANDON_S, give_up=opened.cut
+                )
+            else:
+                response = await _by_client(request, client, _shorter(asked_s, own_s))
+    except TimeoutError as error:
+        raise HttpRequestError("Request timed out", url=request.url) from error
     if response.status >= 400 or (client is None and request.follow and response.status >= 300):
         raise HttpRequestError(f"HTTP {response.status} {response.reason}: {request.method} {request.url}")
     return response
 
 
-def _too_large(request: _Request) -> HttpRequestError:
-    return HttpRequestError(f"Response body exceeded {request.bytes_max} bytes", url=request.url)
-
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to addresses that could have been asked for, or none."""
-
-    def __init__(self, request: _Request) -> None:
-        self._request = request
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        if not self._request.follow:
-            return None
-        try:
-            _check_address(newurl, self._request.hosts)
-        except HttpRequestError:
-            fp.close()  # Nobody else would.
-            raise
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _by_urllib(request: _Request) -> _Response:
-    """Blocks."""
-    headers = {"User-Agent": "repertory", **request.headers}
-    body = None if request.body is None else request.body.encode()
-    if body is not None and "content-type" not in {name.lower() for name in headers}:
-        headers["Content-Type"] = "text/plain; charset=utf-8"
-    opener = urllib.request.build_opener(_Redirects(request))
-    timeout_s = TIMEOUT_S if request.timeout_s is None else request.timeout_s
-    try:
-        try:
-            answer: Any = opener.open(
-                urllib.request.Request(request.url, body, headers, method=request.method), timeout=timeout_s
-            )
-        except urllib.error.HTTPError as error:  # It is the answer, with a status that is none of success.
-            answer = error
-        with answer:
-            read: bytes = answer.read(request.bytes_max + 1)
-            response = _Response(answer.status, answer.reason or "", list(answer.headers.items()), read)
-    except TimeoutError as error:
-        raise HttpRequestError("Request timed out", url=request.url, timeout_s=timeout_s) from error
-    except (OSError, HTTPException, ValueError) as error:
-        late = isinstance(getattr(error, "reason", None), TimeoutError)
-        what = "Request timed out" if late else f"Request failed: {error}"
-        raise HttpRequestError(what, url=request.url) from error
-    if len(read) > request.bytes_max:
-        raise _too_large(request)
-    return response
-
-
-async def _by_client(request: _Request, client: Any) -> _Response:
-    timeout_s = _shorter(request.timeout_s, getattr(client, "timeout", None))
-    extensions = (
-        {} if timeout_s is None else {"timeout": dict.fromkeys(("connect", "read", "write", "pool"), timeout_s)}
-    )
+async def _by_client(request: HttpRequest, client: Any, timeout_s: float | None) -> HttpResponse:
+    """Reads the last answer alone: the client itself would read those that redirect, and however much they pack."""
+    extensions = {} if timeout_s is None else {"timeout": dict.fromkeys(_PHASES, timeout_s)}
     try:
         built = client.build_request(
             request.method,
             request.url,
-            headers=dict(request.headers) or None,
+            headers=plain_headers(request),
             content=request.body,
             extensions=extensions,
         )
-        response = await client.send(built, stream=True)
+        response = await client.send(built, stream=True, follow_redirects=False)
+        redirects = min(_REDIRECTS_MAX, getattr(client, "max_redirects", _REDIRECTS_MAX))
+        while getattr(client, "follow_redirects", False) and response.next_request is not None:
+            await response.aclose()
+            if redirects == 0:
+                raise HttpRequestError("Too many redirects", url=request.url)
+            redirects -= 1
+            response = await client.send(response.next_request, stream=True, follow_redirects=False)
         try:
             body = bytearray()
-            async with aclosing(response.aiter_bytes()) as chunks:
+            packed = "content-encoding" in response.headers
+            async with aclosing(response.aiter_raw() if packed else response.aiter_bytes()) as chunks:
                 async for chunk in chunks:
                     body += chunk
                     if len(body) > request.bytes_max:
-                        raise _too_large(request)
+                        raise too_large(request)
         finally:
             await response.aclose()
     except Exception as error:
@@ -318,126 +249,188 @@ async def _by_client(request: _Request, client: Any) -> _Response:
             raise
         kinds = {kind.__name__ for kind in type(error).__mro__}
         what = "timed out" if "TimeoutException" in kinds else "failed"
-        many = "Too many redirects: " if "TooManyRedirects" in kinds else ""
-        raise HttpRequestError(f"{many}Request {what}: {error}", url=request.url) from error
-    return _Response(response.status_code, response.reason_phrase or "", response.headers.multi_items(), bytes(body))
+        raise HttpRequestError(f"Request {what}: {error}", url=request.url) from error
+    answer = HttpResponse(
+        response.status_code, response.reason_phrase or "", response.headers.multi_items(), bytes(body)
+    )
+    if packed:
+        await run_in_thread(lambda: unpack_body(answer, request))
+    return answer
 
 
-def _shorter(asked_s: float | None, timeout: object) -> float | None:
-    """The time that was asked for, within the client's own."""
+def _own_timeout(client: Any) -> float | None:
+    """The time within which a client wants each piece of an answer."""
+    timeout = getattr(client, "timeout", None)
     own = (getattr(timeout, phase, None) for phase in ("read", "connect", "write"))
-    bound = next((cast("float", each) for each in own if each is not None), None)
-    times = [each for each in (asked_s, bound) if each is not None]
+    return next((cast("float", each) for each in own if each is not None), None)
+
+
+def _shorter(asked_s: float | None, own_s: float | None) -> float | None:
+    """The time that was asked for, within the client's own."""
+    times = [each for each in (asked_s, own_s) if each is not None]
     return min(times) if times else None
 
 
 # Pages as Markdown.
+#
+# Whoever wrote the page wants the reader stuck. libxml2 reads in linear time as long as tags are not nested deep: for
+# an end tag it looks through the open ones. `html.parser` is quadratic before Python 3.11.13, and a tree as HTML 5
+# has it copies open tags into every paragraph. So nothing but events is taken, a piece at a time, and `_Page` bounds
+# their number, the nesting, and what is written.
 
 _MEDIA = ("svg", "canvas", "iframe", "object", "video", "audio")
-_LEFT_OUT = frozenset(("script", "style", "noscript", "template", "button", "select", "textarea", *_MEDIA))
-_LEFT_OUT_PARTS = frozenset(("nav", "head", "title"))
+_LEFT_OUT = frozenset(
+    ("script", "style", "noscript", "template", "button", "select", "textarea", "nav", "head", "title", *_MEDIA)
+)
 _PARTS = ("section", "article", "main", "header", "footer", "blockquote", "figure", "form")
 _BLOCKS = frozenset(("p", "div", "table", "tr", "dl", "dd", "dt", *_PARTS))
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 _MARKS = {"b": "**", "strong": "**", "i": "*", "em": "*"}
+_NESTING_MAX = 512
+"""Open tags; browsers have the same bound."""
+_EVENTS_MAX = 200_000
+"""Tags and pieces of text that are looked at: a fraction of a second."""
+_PIECE = 16_384
 
 
-def markdown_of(html: str) -> str:
-    """The readable content of a page, with its title as the first heading."""
-    page = _Page()
-    page.feed(html)
-    page.close()
-    lines = "".join(page.parts).split("\n") if page.parts else []
-    kept: list[str] = []
-    for line in lines:
+def markdown_of(html: str, chars_max: int = CONTENT_CHARS_MAX) -> str:
+    """The readable content of a page, with its title as the first heading, cut after `chars_max` characters.
+
+    Errors: `ImportError` without lxml.
+    """
+    try:
+        etree: Any = import_module("lxml.etree")
+    except ImportError as error:
+        raise ImportError("web pages are read with lxml: pip install 'repertory[web]'") from error
+    page = _Page(2 * chars_max)
+    parser = etree.HTMLParser(target=page, encoding="utf-8")
+    data = html.encode(errors="replace")
+    try:
+        for start in range(0, len(data), _PIECE):
+            parser.feed(data[start : start + _PIECE])
+        parser.close()
+    except (_Enough, etree.LxmlError):  # The second: for a page without any tag or text.
+        pass
+    lines: list[str] = []
+    for line in "".join(page.parts).split("\n"):
         line = line.rstrip()
-        if line or (kept and kept[-1]):
-            kept.append(line)
-    text = "\n".join(kept).strip()
+        if line or (lines and lines[-1]):
+            lines.append(line)
+    text = "\n".join(lines).strip()
     title = " ".join("".join(page.title).split())
-    return f"# {title}\n\n{text}" if title else text
+    return _cut(f"# {title}\n\n{text}" if title else text, chars_max, whole=page.whole)
 
 
-class _Page(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
+def _cut(text: str, chars_max: int, *, whole: bool = True) -> str:
+    return text if whole and len(text) <= chars_max else text[:chars_max] + _CUT
+
+
+class _Enough(Exception):
+    """The page goes on beyond a bound."""
+
+
+class _Page:
+    """What lxml tells of a page: every tag that starts also ends, and in order."""
+
+    def __init__(self, chars_max: int) -> None:
         self.parts: list[str] = []
         self.title: list[str] = []
-        self._left_out: list[str] = []
+        self.whole = True
+        self._chars_left, self._events_left = chars_max, _EVENTS_MAX
+        self._open = 0
+        self._left_out = 0
+        """Open tags from the outermost one that is left out."""
         self._in_title = self._in_pre = False
         self._lists: list[int | None] = []
         """Of each open list the number of its last entry; None for one without numbers."""
         self._links: list[str] = []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def start(self, tag: str, attrs: Mapping[str, str]) -> None:
+        self._open += 1
+        self._count(self._open <= _NESTING_MAX)
         if tag == "title":
             self._in_title = True
-        if tag in _LEFT_OUT or tag in _LEFT_OUT_PARTS:
-            self._left_out.append(tag)
-        if self._left_out:
+        if self._left_out or tag in _LEFT_OUT:
+            self._left_out += 1
             return
-        given = dict(attrs)
         match tag:
             case "br":
-                self.parts.append("\n")
+                self._write("\n")
             case "hr":
-                self.parts.append("\n\n---\n\n")
+                self._write("\n\n---\n\n")
             case "a":
-                self._links.append(_address(given.get("href")))
-                self.parts.append("[" if self._links[-1] else "")
+                self._links.append(_address(attrs.get("href")))
+                self._write("[" if self._links[-1] else "")
             case "img":
-                self.parts.append(_image(_address(given.get("src")), given.get("alt") or ""))
+                self._write(_image(_address(attrs.get("src")), attrs.get("alt") or ""))
             case "ul" | "ol":
                 self._lists.append(0 if tag == "ol" else None)
-                self.parts.append("\n" if len(self._lists) > 1 else "\n\n")
+                self._write("\n" if len(self._lists) > 1 else "\n\n")
             case "li":
-                self.parts.append(f"\n{'  ' * (len(self._lists) - 1)}{self._bullet()} ")
+                self._write(f"\n{'  ' * (len(self._lists) - 1)}{self._bullet()} ")
             case "pre":
                 self._in_pre = True
-                self.parts.append("\n\n```\n")
+                self._write("\n\n```\n")
             case "code" if not self._in_pre:
-                self.parts.append("`")
+                self._write("`")
             case "td" | "th":
-                self.parts.append(" | ")
+                self._write(" | ")
             case _:
-                self.parts.append(_MARKS.get(tag, "\n\n" + _HEADINGS.get(tag, "") if _is_block(tag) else ""))
+                self._write(_MARKS.get(tag, "\n\n" + _HEADINGS.get(tag, "") if _is_block(tag) else ""))
 
-    def handle_endtag(self, tag: str) -> None:
+    def end(self, tag: str) -> None:
+        self._open -= 1
         if tag == "title":
             self._in_title = False
-        if tag in self._left_out:
-            while self._left_out.pop() != tag:
-                pass
-            return
         if self._left_out:
+            self._left_out -= 1
             return
         match tag:
-            case "a" if self._links:
+            case "a":
                 address = self._links.pop()
-                self.parts.append(f"]({address})" if address else "")
-            case "ul" | "ol" if self._lists:
+                self._write(f"]({address})" if address else "")
+            case "ul" | "ol":
                 self._lists.pop()
-                self.parts.append("" if self._lists else "\n\n")
+                self._write("" if self._lists else "\n\n")
             case "pre":
                 self._in_pre = False
-                self.parts.append("\n```\n\n")
+                self._write("\n```\n\n")
             case "code" if not self._in_pre:
-                self.parts.append("`")
+                self._write("`")
             case _:
-                self.parts.append(_MARKS.get(tag, "\n\n" if _is_block(tag) else ""))
+                self._write(_MARKS.get(tag, "\n\n" if _is_block(tag) else ""))
 
-    def handle_data(self, data: str) -> None:
+    def data(self, data: str) -> None:
+        self._count()
         if self._in_title:
-            self.title.append(data)
+            self.title.append(self._bounded(data))
         if self._left_out:
             return
         if self._in_pre:
-            self.parts.append(data)
+            self._write(data)
             return
         words = " ".join(data.split())
         before = " " if data[:1].isspace() and not "".join(self.parts[-1:]).endswith(("\n", " ", "[")) else ""
         after = " " if words and data[-1:].isspace() else ""
-        self.parts.append(f"{before}{words}{after}" if words else before)
+        self._write(f"{before}{words}{after}" if words else before)
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+    def _write(self, text: str) -> None:
+        if text and not (text == "\n\n" and self.parts and self.parts[-1].endswith(text)):
+            self.parts.append(self._bounded(text))
+
+    def _bounded(self, text: str) -> str:
+        """The text, as far as there is room for it."""
+        left, self._chars_left = self._chars_left, self._chars_left - len(text)
+        return text[: max(0, left)]
+
+    def _count(self, within: bool = True) -> None:
+        self._events_left -= 1
+        if not within or self._events_left < 0 or self._chars_left < 0:
+            self.whole = False
+            raise _Enough
 
     def _bullet(self) -> str:
         if not self._lists or self._lists[-1] is None:
