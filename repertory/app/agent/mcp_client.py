@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict, Unpack, cast
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import anyio
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ from repertory.actors.tool_server import ServedTool
 from repertory.app.host.blocking import blocking_host, in_sync_loop
 from repertory.app.host.host import ambient_host
 from repertory.app.host.shared import ToolServers, open_by_hand
+from repertory.app.inspector.guard import is_loopback
 from repertory.backends.tool_ports import CallDetails
 from repertory.backends.tools.mcp.choice import Introduction, ToolChoice, ToolFilters
 from repertory.backends.tools.mcp.source import (
@@ -81,10 +82,15 @@ TRY_AGAIN_S = 30.0
 
 
 class MCPClientCredentials(TypedDict):
-    """What OAuth's client credentials grant exchanges for a token."""
+    """What OAuth's client credentials grant exchanges for a token.
+
+    `issuer`: the authorization server that gave the credentials, by its issuer's URL, `https://...`. No other one gets
+    them, whatever the tool server says. Without it, it is the origin of the tool server's own `https://` address.
+    """
 
     client_id: str
     client_secret: str
+    issuer: NotRequired[str]
     scopes: NotRequired[list[str]]
 
 
@@ -776,11 +782,11 @@ def _server(
     address = urlsplit(cast("str", url))
     if address.scheme not in ("http", "https") or not address.netloc:
         raise Invalid("the url must be an http:// or https:// URL", scheme=address.scheme)
-    signer = auth_provider if auth is None else _credentials(auth)
+    signer = auth_provider if auth is None else _credentials(auth, address)
     return HTTPServer(url=cast("str", url), headers=dict(headers or {}), auth=signer)
 
 
-def _credentials(auth: MCPClientCredentials) -> ClientCredentials:
+def _credentials(auth: MCPClientCredentials, server: SplitResult) -> ClientCredentials:
     """Errors: `Invalid`, which names keys and no values: those are secrets."""
     missing = [key for key in ("client_id", "client_secret") if key not in auth]
     if missing:
@@ -791,6 +797,18 @@ def _credentials(auth: MCPClientCredentials) -> ClientCredentials:
     scopes = given.get("scopes", [])
     if not isinstance(scopes, list) or not all(isinstance(each, str) for each in cast("list[object]", scopes)):
         raise Invalid("auth needs 'scopes' to be a list of strings")
+    issuer = given.get("issuer", f"https://{server.netloc.rpartition('@')[2]}" if server.scheme == "https" else None)
+    if not isinstance(issuer, str) or not _is_secret_to(urlsplit(issuer)):
+        raise Invalid("auth needs 'issuer': the https:// URL of the authorization server that gave the credentials")
     return ClientCredentials(
-        client_id=given["client_id"], client_secret=given["client_secret"], scopes=cast("list[str]", scopes)
+        client_id=given["client_id"],
+        client_secret=given["client_secret"],
+        issuer=issuer,
+        scopes=cast("list[str]", scopes),
     )
+
+
+def _is_secret_to(address: SplitResult) -> bool:
+    """True for an address that nobody on the way reads along with."""
+    local = address.scheme == "http" and is_loopback(address.hostname or "")
+    return bool(address.hostname) and (address.scheme == "https" or local)

@@ -210,8 +210,9 @@ def _open(arguments: Mapping[str, Any], limits: tuple[float, float]) -> tuple[An
     httpx = genai_http()
     import_module(httpx.__name__.replace("httpx", "httpcore"))
     timeout = httpx.Timeout(limits[1], connect=limits[0], pool=None)
+    # A redirect would take the prompt elsewhere, and the key, which is in a header of Google's own.
     connections = httpx.AsyncClient(
-        timeout=timeout, verify=certificates(httpx.__name__), follow_redirects=True, **_client_args(options)
+        timeout=timeout, verify=certificates(httpx.__name__), follow_redirects=False, **_client_args(options)
     )
     return genai.Client(**{**arguments, "http_options": {**options, "httpx_async_client": connections}}), connections
 
@@ -249,7 +250,7 @@ def from_gemini_error(error: Exception, *, answering: bool) -> RepertoryError:
         refused: Any = error
         codes = [refused.status] if isinstance(refused.status, str) else []
         headers: Mapping[str, str] = getattr(refused.response, "headers", None) or {}
-        status = refused.code if isinstance(refused.code, int) and refused.code >= 400 else 0
+        status = refused.code if isinstance(refused.code, int) and refused.code >= 300 else 0
         if "RESOURCE_EXHAUSTED" in codes:
             status = 429
         message = str(refused.message or refused)

@@ -174,7 +174,7 @@ async def _pieces(client: Any, request: Mapping[str, Any]) -> AsyncGenerator[Map
     chunks: AsyncGenerator[bytes, None] = response.aiter_bytes()
     rest = b""
     try:
-        if response.status_code >= 400:
+        if response.status_code >= 300:
             refusal = await _refusal(response, chunks)
             raise refusal from _status_error(response)
         async for chunk in chunks:
@@ -227,7 +227,7 @@ def _open(host: str | None, arguments: Mapping[str, Any], limits: tuple[float, f
     import_module("httpcore")  # which httpx would import at its first request, on the event loop
     httpx = import_module("httpx")
     timeout = httpx.Timeout(limits[1], connect=limits[0], pool=None)
-    given = {"timeout": timeout, "verify": certificates("httpx"), **arguments}
+    given = {"timeout": timeout, "verify": certificates("httpx"), "follow_redirects": False, **arguments}
     return import_module("ollama").AsyncClient(host, **given)
 
 

@@ -241,6 +241,8 @@ def refusal_error(
 
 def _hint(service: ModelService, status: int) -> str | None:
     match status:
+        case 301 | 302 | 303 | 307 | 308:
+            return f"{service.name} redirects, which is not followed: name the address where it is now"
         case 401:
             return f"{service.name} does not know this key: {_key_advice(service)}"
         case 403:
@@ -318,7 +320,7 @@ def _status_in(piece: Mapping[str, object]) -> int:
 
 
 def _from_status(service: ModelService, error: Any) -> RepertoryError:
-    status = error.status_code if error.status_code >= 400 else 0
+    status = error.status_code if error.status_code >= 300 else 0
     message, *codes = _message_and_codes(error.body, str(error))
     return refusal_error(service, status, message, *codes, wait_s=retry_after_s(error.response.headers))
 
@@ -526,9 +528,10 @@ def _open(service: ModelService, settings: ClientSettings) -> Any:
     timeout = httpx.Timeout(settings.read_timeout_s, connect=settings.connect_timeout_s, pool=None)
     arguments = {"timeout": timeout, "max_retries": 0, **settings.client_args}  # the agent retries, visibly
     if "http_client" not in arguments:
-        # The SDK's own client has a finalizer that starts a task in any loop that runs by then.
+        # The SDK's own client has a finalizer that starts a task in any loop that runs by then. It also follows
+        # redirects, with the prompt and with every key that is not in the header `Authorization`.
         arguments["http_client"] = sdk.DefaultAsyncHttpxClient(
-            timeout=arguments["timeout"], verify=certificates(httpx.__name__)
+            timeout=arguments["timeout"], verify=certificates(httpx.__name__), follow_redirects=False
         )
     if service.base_url is not None:
         arguments = _elsewhere(service, service.base_url, arguments)

@@ -79,6 +79,8 @@ class ClientCredentials:
 
     client_id: str
     client_secret: str = field(repr=False)
+    issuer: str
+    """The authorization server that gave them, the only one that gets them."""
     scopes: Sequence[str] = ()
 
 
@@ -210,10 +212,10 @@ def _load() -> None:
 def _auth(server: HTTPServer) -> Any:
     if not isinstance(server.auth, ClientCredentials):
         return server.auth
-    from repertory.backends.tools.mcp.transports import client_credentials
+    from repertory.backends.tools.mcp.oauth import IssuedToken
 
     given = server.auth
-    return client_credentials(server.url, given.client_id, given.client_secret, given.scopes)
+    return IssuedToken(server.url, given.client_id, given.client_secret, given.scopes, given.issuer)
 
 
 def _wire(server: str) -> WireBound:

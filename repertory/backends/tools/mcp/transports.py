@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from inspect import signature, unwrap
 from typing import TYPE_CHECKING, Any, TextIO
@@ -36,7 +36,6 @@ from repertory.logs import WARNING, note
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
-    from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 CONNECT_TIMEOUT_S = 30.0
 """How long connecting, sending and waiting for a free connection may each take over HTTP."""
@@ -59,39 +58,6 @@ async def http(
 ) -> AbstractAsyncContextManager[Any]:
     """A service over streamable HTTP. Reading has no timeout: calls have their own."""
     return _http(await _client(headers, None, auth), wire, {"url": url})
-
-
-def client_credentials(url: str, client_id: str, client_secret: str, scopes: Sequence[str]) -> Auth:
-    """Signs requests with a token of OAuth's client credentials grant, which is kept in memory."""
-    from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
-
-    return ClientCredentialsOAuthProvider(
-        server_url=url,
-        storage=_TokensInMemory(),
-        client_id=client_id,
-        client_secret=client_secret,
-        scope=" ".join(scopes) or None,
-    )
-
-
-class _TokensInMemory:
-    """The package's `TokenStorage`, for as long as a connection lasts."""
-
-    def __init__(self) -> None:
-        self._tokens: OAuthToken | None = None
-        self._client: OAuthClientInformationFull | None = None
-
-    async def get_tokens(self) -> OAuthToken | None:
-        return self._tokens
-
-    async def set_tokens(self, tokens: OAuthToken) -> None:
-        self._tokens = tokens
-
-    async def get_client_info(self) -> OAuthClientInformationFull | None:
-        return self._client
-
-    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        self._client = client_info
 
 
 async def bounded(transport: AbstractAsyncContextManager[Any], wire: WireBound) -> AbstractAsyncContextManager[Any]:
