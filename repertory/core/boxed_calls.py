@@ -51,9 +51,21 @@ def call_text(call: Mapping[str, Json]) -> str:
         raise Invalid("a call is kept as JSON, and this is none", cause=str(error)) from error
 
 
-def call_of(text: str) -> Mapping[str, Json]:
-    """The call that was made into this text."""
-    return cast("Mapping[str, Json]", json.loads(text))
+NO_CALL: Mapping[str, Json] = {}
+"""What stands in the place of a call that cannot be read."""
+
+
+def call_of(text: object) -> Mapping[str, Json]:
+    """The call that was made into this text; `NO_CALL` for any other: one bad line keeps no other call waiting."""
+    try:
+        call = json.loads(cast("str", text), parse_constant=_no_number)
+    except (TypeError, ValueError, RecursionError):
+        return NO_CALL
+    return cast("Mapping[str, Json]", call) if isinstance(call, dict) else NO_CALL
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(text)
 
 
 def plain_text(text: str) -> str:

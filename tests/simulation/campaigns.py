@@ -41,6 +41,7 @@ CAMPAIGNS = {
     "cluster-cuts": "tests.simulation.campaign_cuts:cuts",
     "served-restarts": "tests.simulation.campaign_served:restarts",
     "workers": "tests.simulation.campaign_workers:workers",
+    "hostile-keys": "tests.simulation.campaign_keys:hostile_keys",
     "crowd": "tests.simulation.campaign_crowd:crowd",
     "soak": "tests.simulation.campaign_crowd:soak",
 }

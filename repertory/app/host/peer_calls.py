@@ -188,6 +188,8 @@ def boxed_call(invocation: Invocation, default: OutputSchema | None, agent: Agen
 
 def unboxed_call(posted: BoxedCall, default: OutputSchema | None) -> Invocation:
     """The posted call as this process makes it. Errors: `Invalid` for one that is malformed."""
+    if not posted.call:
+        raise Invalid("the posted call is malformed: post it again", token=posted.token)
     named: dict[str, Json] = {"agent": posted.agent_id, "session": posted.session_id, "token": posted.token}
     return invocation_for(read_peer_call({**posted.call, **named}), default)
 

@@ -1,10 +1,9 @@
 """Posted calls that are sealed: prompt and options, and why a call was not done. Readable stay session, agent, token,
-times and tries.
+times and tries. A call in plain text is refused like a row in plain text: anybody may have written it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import cast
 
@@ -13,13 +12,13 @@ from msgspec.structs import replace
 
 from repertory.backends.encryption.row_cipher import RowCipher
 from repertory.backends.peers.ports import BoxedCall, CallBox
-from repertory.core.boxed_calls import call_text
+from repertory.core.boxed_calls import call_of, call_text
 from repertory.core.journal.sealing import LOCKED
 from repertory.core.messages import Json
 from repertory.core.owed import AGAIN_S
 from repertory.errors import Corrupt, RepertoryError
 
-_SEALED = "sealed"
+_SEALED, _PLAIN = "sealed", "in plain text"
 _PREFIX = "sealed:"
 
 
@@ -34,6 +33,8 @@ class SealedCallBox(CallBox):
         """As `CallBox.put`. Errors: also `KeyErased`, `KeyMissing`."""
         if is_sealed_call(call):  # It could not be opened, and is put again as it is.
             return await self._box.put(call)
+        if set(call.call) == {_PLAIN}:  # Nor is this one sealed here: `take` is to refuse it again.
+            return await self._box.put(replace(call, call=cast("Mapping[str, Json]", call.call[_PLAIN])))
         text = call_text(call.call)
         cipher = await self._cipher_of(call.session_id)
         return await self._box.put(replace(call, call={_SEALED: cipher.seal_text(_name(call), text)}))
@@ -68,19 +69,19 @@ class SealedCallBox(CallBox):
             try:
                 found.append(await self._opened(call))
             except (Corrupt, *LOCKED):
-                found.append(call)
+                found.append(call if is_sealed_call(call) else replace(call, call={_PLAIN: call.call}))
         return found
 
     async def _opened(self, call: BoxedCall) -> BoxedCall:
-        if is_sealed_call(call):
-            cipher = await self._cipher_of(call.session_id)
-            plain = cipher.open_text(_name(call), cast("str", call.call[_SEALED]))
-            call = replace(call, call=cast("Mapping[str, Json]", json.loads(plain)))
-        if call.error.startswith(_PREFIX):
-            cipher = await self._cipher_of(call.session_id)
-            plain = cipher.open_text(f"error {_name(call)}", call.error.removeprefix(_PREFIX))
-            call = replace(call, error=plain)
-        return call
+        if not is_sealed_call(call):
+            text = "a posted call is in plain text, though its place is encrypted: it was posted without the keys"
+            raise Corrupt(text, session=call.session_id)
+        cipher = await self._cipher_of(call.session_id)
+        plain = call_of(cipher.open_text(_name(call), cast("str", call.call[_SEALED])))
+        error = call.error
+        if error.startswith(_PREFIX):
+            error = cipher.open_text(f"error {_name(call)}", error.removeprefix(_PREFIX))
+        return replace(call, call=plain, error=error)
 
 
 def is_sealed_call(call: BoxedCall) -> bool:

@@ -29,13 +29,6 @@ Alive: TypeAlias = Callable[[str], bool]
 """Says of an owner's name whether it is alive."""
 
 
-def _is_call(text: str) -> bool:
-    try:
-        return isinstance(call_of(text), dict)
-    except ValueError:
-        return False
-
-
 class CallTable:
     """Every method runs within the caller's transaction."""
 
@@ -110,7 +103,7 @@ class CallTable:
     def restore(self, lines: Iterable[tuple[object, ...]]) -> None:
         """Keep these of a damaged database, which nobody has; what is no call any more is left out."""
         for session, agent, token, text, at, tries, ended, error, parked_at in lines:
-            if is_id(session) and is_id(agent) and is_id(token) and isinstance(text, str) and _is_call(text):
+            if is_id(session) and is_id(agent) and is_id(token) and call_of(text):
                 numbers = [number if isinstance(number, int) else 0 for number in (tries, ended)]
                 times = [time if isinstance(time, float) else 0.0 for time in (at, parked_at)]
                 self._connection.execute(
@@ -136,7 +129,8 @@ class CallTable:
             f"SELECT id, session, agent, not_before <= {_NOW} FROM calls WHERE owner IS NULL AND parked_at IS NULL"
             " ORDER BY id"
         )
-        return next_calls((WaitingCall(*line) for line in waiting), taken, agents, limit)
+        # A line that names no session is no call of anybody.
+        return next_calls((WaitingCall(*line) for line in waiting if is_id(line[1])), taken, agents, limit)
 
     def _read(self, where: str, values: tuple[object, ...] = ()) -> Iterator[BoxedCall]:
         for session, agent, token, text, at, tries, error, parked in self._execute(

@@ -16,7 +16,9 @@ _TABLE = (
     " claims INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (session, agent)) WITHOUT ROWID"
 )
 _INDEX = f"CREATE INDEX IF NOT EXISTS owed_at ON owed (at) WHERE claims < {CLAIMS_MAX}"
-_COLUMNS = "owed.session, owed.agent, owed.at, owed.why, owed.claims"
+_COLUMNS = (  # Also of an edited line, so that it spoils no listing of the others.
+    "owed.session, owed.agent, CAST(owed.at AS REAL), CAST(owed.why AS TEXT), CAST(owed.claims AS INTEGER)"
+)
 _DUE = (
     f"SELECT {_COLUMNS}, CAST(sessions.owner AS TEXT) FROM owed JOIN sessions ON sessions.name = owed.session"
     f" WHERE owed.at <= ? AND owed.claims < {CLAIMS_MAX} ORDER BY owed.at"
@@ -91,5 +93,5 @@ class OwedTable:
     def all(self, session_id: str | None) -> list[OwedWork]:
         """See the port."""
         whose, given = ("", ()) if session_id is None else ("WHERE session = ? ", (session_id,))
-        rows = self._connection.execute(f"SELECT {_COLUMNS} FROM owed {whose}ORDER BY at", given)
+        rows = self._connection.execute(f"SELECT {_COLUMNS} FROM owed {whose}ORDER BY owed.at", given)
         return [OwedWork(session_id=name, agent_id=agent, at=at, why=why, claims=n) for name, agent, at, why, n in rows]
