@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from repertory.actors.call import (
     BUDGETS,
-    NO_SUCH_TURN,
     AgentMessage,
     Busy,
     Call,
@@ -65,13 +64,18 @@ from repertory.core.timers import NOBODY_WAKES
 from repertory.core.turn import CANCELLED, StopReason
 from repertory.core.turn_start import (
     DIRECT_WHILE_BUSY,
+    NO_SUCH_TURN,
     AskPerson,
+    CallAsks,
     InterruptResponses,
+    KnownTurn,
     UnknownOutcome,
     UserMessages,
+    asks_with,
     direct_answers,
     read_prompt,
     recorded,
+    way_of_call,
 )
 from repertory.errors import AgentBusy, Failed, Gone, Invalid, NotFound, RepertoryError, TooLarge, Unavailable
 from repertory.logs import DEBUG, IDS, note
@@ -261,9 +265,10 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             return refuse(AgentBusy(_WAITS_FOR_ITSELF, agent=self._settings.agent_id))
         if self._join_same(invocation, prompt, channel):
             return carry_on()
-        following, token = invocation.following, invocation.idempotency_token
-        if following is not None and not following.begins and not self._named.is_open(token):
-            return refuse(NotFound(NO_SUCH_TURN, agent=self._settings.agent_id, token=token))
+        try:
+            self._turn_of(invocation.idempotency_token, asks_with(prompt))
+        except NotFound as error:
+            return refuse(error)
         busy = invocation.busy or self._calls.busy
         if invocation.direct is not None and self._queue.busy:
             return refuse(AgentBusy(DIRECT_WHILE_BUSY, agent=self._settings.agent_id))
@@ -274,6 +279,23 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         self._watch_time(invocation)
         self._place(call, busy)
         return carry_on()
+
+    def _turn_of(self, token: str | None, asks: CallAsks) -> tuple[str | None, bool]:
+        """The token of the turn that a call with this one is for, and whether the turn stands in the journal already,
+        so that its prompt is not said again. Errors: `NotFound` for a call that begins no turn and goes on with none.
+        """
+        fold = self._journal.fold
+        known: KnownTurn = "unknown"
+        if token is not None and self._named.has(token):
+            known = "answered"
+        elif token is not None and token == fold.open_token:
+            known = "open"
+        elif token is not None and fold.unanswered_turn(token) is not None:
+            known = "left behind"
+        way, turn = way_of_call(token, known, asks, open_token=fold.open_token)
+        if way == "refuse":
+            raise NotFound(NO_SUCH_TURN, agent=self._settings.agent_id, token=token)
+        return turn, way == "go on"
 
     def _would_wait_for_itself(self, invocation: Invocation) -> bool:
         """True if the call comes from inside the running turn and would wait for that turn to end."""
@@ -314,6 +336,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         same = [call for call in others if token in (call.invocation.idempotency_token, call.token)]
         if token is None or not same:
             return False
+        if same[0] is not self._running:
+            same[0].take_prompt(prompt)
         if invocation.following is not None:
             followed = self._followers.follow(same[0], invocation, self._no_time())
             if self._driver is not None and same[0] is self._running:
@@ -659,15 +683,17 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         known = self._named.answered_before(call.invocation)
         if known is not None:
             return known
-        token = self._named.token_of(call.invocation.idempotency_token, call.prompt)
+        token, stands = self._turn_of(call.invocation.idempotency_token, call.asks)
         invocation = replace(call.invocation, idempotency_token=token)
         call.token = token
-        prompt = self._named.going_on(token, call.prompt, self._journal.fold.last_message)
+        if self._parts.read_model.turn is not None:
+            self._parts.read_model.turn.token = token
+        prompt = _still_to_say(call.prompt, stands)
         before: TurnDriver | None = None
         while True:
             driver = self._driver = self._new_driver(invocation, call.channel.publish, before)
             try:
-                result = await self._drive_one(driver, invocation, prompt)
+                result = await self._drive_one(driver, call, invocation, prompt)
             except RepertoryError:
                 await driver.settle()
                 raise
@@ -690,7 +716,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         return TurnDriver(turn, record, partial(self.context.rng.uniform, 0.0, 1.0), before)
 
     async def _drive_one(
-        self, driver: TurnDriver, invocation: Invocation, given: UserMessages | InterruptResponses
+        self, driver: TurnDriver, call: Call, invocation: Invocation, given: UserMessages | InterruptResponses
     ) -> AgentResult:
         prompt = await driver.begin(given)
         if isinstance(prompt, AgentResult):
@@ -703,8 +729,10 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             known = self._named.answered_before(invocation)
             if known is not None:
                 return await driver.end(known)
-            left = self._named.going_on(invocation.idempotency_token, prompt, self._journal.fold.last_message)
-            outcome = await self._open(driver, invocation, left)
+            again = call.prompt if asks_with(prompt) == "nothing" else prompt
+            asks = call.asks if again is call.prompt else asks_with(again)
+            _, stands = self._turn_of(invocation.idempotency_token, asks)
+            outcome = await self._open(driver, invocation, _still_to_say(again, stands))
         return outcome
 
     async def _open(
@@ -727,3 +755,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
     def _check_output_schema(self, form: OutputSchema | None) -> None:
         if form is not None and form.name in self._parts.tools:
             raise Invalid("structured output and a tool have the same name; rename one of them", name=form.name)
+
+
+def _still_to_say(prompt: UserMessages | InterruptResponses, stands: bool) -> UserMessages | InterruptResponses:
+    """The prompt to run with: none if it `stands` in the journal already."""
+    return UserMessages(messages=()) if stands and isinstance(prompt, UserMessages) else prompt

@@ -42,7 +42,7 @@ from repertory.core.snapshots.fields import SnapshotFields
 from repertory.core.timers import DueTimes, Timer
 from repertory.core.turn import StopReason
 from repertory.core.turn_log import START, Offset
-from repertory.core.turn_start import InterruptResponses, UserMessages
+from repertory.core.turn_start import CallAsks, InterruptResponses, UserMessages, asks_with
 from repertory.errors import LimitReached, RepertoryError, StreamClosed
 from repertory.runtime.actor import Actor, Context
 from repertory.runtime.message import ORIGIN, Ask, CallContext, Next, Stream, carry_on, refuse
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from repertory.runtime.message import ReplySlot
     from repertory.runtime.ref import ActorRef
 
-NO_SUCH_TURN = "no turn of this token runs, is answered, or was cut short last: say its prompt again with the token"
 Busy = Literal["queue", "reject", "interrupt", "steer"]
 """What a call does while a turn runs: wait, be refused, cancel that turn, or add to it."""
 
@@ -206,6 +205,17 @@ class Call(Struct, kw_only=True, eq=False):
     token: str | None = None
     """That of its turn, once it runs: a call without one may go on with a turn that has one."""
     shared: list[Call] = []
+
+    @property
+    def asks(self) -> CallAsks:
+        """What it asks with; results that the session itself tells are a prompt."""
+        due = self.invocation.due
+        return "prompt" if due is not None and due.token is not None else asks_with(self.prompt)
+
+    def take_prompt(self, prompt: UserMessages | InterruptResponses) -> None:
+        """Begin the turn with the prompt of another call for it, if this queued one has none."""
+        if asks_with(self.prompt) == "nothing":
+            self.prompt = prompt
 
     def set_back(self, undelivered: Sequence[ContentBlock]) -> list[Call]:
         """Remove and return the calls whose steering came too late for any step. They must run on their own."""
@@ -622,6 +632,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
             if call.invocation is invocation:
                 heirs = call.shared
                 if heirs:
+                    heirs[0].take_prompt(call.prompt)
                     self._waiting[place] = heirs[0]
                     heirs[0].shared.extend(heirs[1:])
                 else:

@@ -32,7 +32,6 @@ from repertory.core.result import AgentResult
 from repertory.core.state import AgentState
 from repertory.core.timers import after_firing
 from repertory.core.turn import is_whole
-from repertory.core.turn_start import InterruptResponses, UserMessages
 from repertory.core.window.edits import edit_of
 from repertory.errors import Invalid, MailboxFull, SessionException, UnpairedTools
 from repertory.logs import WARNING, note
@@ -536,6 +535,8 @@ class TurnProgress(Struct):
     """
     store_since: float | None = None
     """Since when it waits for its store, in epoch seconds; None while it does not."""
+    token: str | None = None
+    """The idempotency token of the turn, once that is decided."""
 
 
 class ReadModel:
@@ -663,17 +664,16 @@ class ReadModel:
 
 
 class NamedTurns:
-    """The latest turns of one agent by idempotency token."""
+    """The answers of the latest turns of one agent by idempotency token."""
 
-    __slots__ = ("_open", "_results")
+    __slots__ = ("_results",)
 
     def __init__(self, image: Image) -> None:
-        self._open = image.token[0] if image.token is not None and not is_answered(image.last_message) else None
-        """The token of the turn that the journal ends in the middle of."""
+        current = image.token[0] if image.token is not None and not is_answered(image.last_message) else None
         self._results = {
             token: AgentResult(stop_reason="end_turn", message=turn.answer)
             for token, turn in image.finished_turns.items()
-            if is_whole(turn.answer) and token != self._open
+            if is_whole(turn.answer) and token != current
         }
         """By token, the newest last."""
 
@@ -681,6 +681,10 @@ class NamedTurns:
     def known(self) -> bool:
         """Whether the result of any turn is known by its token."""
         return bool(self._results)
+
+    def has(self, token: str) -> bool:
+        """Whether the turn with this token has its answer."""
+        return token in self._results
 
     def answered_before(self, invocation: Invocation) -> AgentResult | None:
         """The result of the turn with the same token, if it is known."""
@@ -696,38 +700,10 @@ class NamedTurns:
                 result = replace(result, structured_output=filled)
         return replace(result, replayed=True)
 
-    def token_of(self, token: str | None, prompt: UserMessages | InterruptResponses) -> str | None:
-        """The token of the turn that a call continues: an interrupt response or an empty prompt continues the open
-        turn.
-        """
-        goes_on = isinstance(prompt, InterruptResponses) or not prompt.messages
-        return self._open if token is None and goes_on else token
-
-    def is_open(self, token: str | None) -> bool:
-        """Whether the journal ends in the middle of the turn with this token."""
-        return token is not None and token == self._open
-
-    def going_on(
-        self, token: str | None, prompt: UserMessages | InterruptResponses, last: Message | None
-    ) -> UserMessages | InterruptResponses:
-        """The prompt to run with. If a crash cut the call's turn short, its prompt is stored already, so the result is
-        an empty prompt. `last` is the last message of the conversation.
-        """
-        if (
-            self._open is None
-            or token != self._open
-            or last is None
-            or is_answer(last)
-            or isinstance(prompt, InterruptResponses)
-        ):
-            return prompt
-        return UserMessages(messages=())
-
     def note_end(self, token: str | None, last: Message | None) -> None:
-        """Note that a turn has ended. Without its answer in the journal the turn stays open. With it the turn is
-        answered, even if its caller got an error, for example because the answer could not be stored in time.
+        """Note that a turn has ended. With its answer in the journal it is answered, even if its caller got an error,
+        for example because the answer could not be stored in time.
         """
-        self._open = None if is_answered(last) else token
         if token is not None:
             self._results.pop(token, None)
             if last is not None:
@@ -735,7 +711,7 @@ class NamedTurns:
 
     def remember(self, token: str | None, result: AgentResult, last: Message | None) -> None:
         """Keep a token's result. As in the journal, only the latest `FINISHED_TURNS_MAX` are kept."""
-        if token is None or token == self._open or not is_answered(last):
+        if token is None or not is_answered(last):
             return
         self._results[token] = result
         if len(self._results) > FINISHED_TURNS_MAX:

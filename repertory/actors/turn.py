@@ -371,7 +371,7 @@ class TurnStarter:
 
     def _left_behind(self, token: str | None, prompt: UserMessages | InterruptResponses) -> UnansweredTurn | None:
         """The turn with this token, if it has no answer and another turn has begun after it."""
-        if token is None or isinstance(prompt, InterruptResponses) or not prompt.messages:
+        if token is None or isinstance(prompt, InterruptResponses):
             return None
         return self._journal.fold.unanswered_turn(token)
 

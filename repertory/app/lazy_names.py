@@ -104,6 +104,9 @@ if TYPE_CHECKING:
     from repertory.core.tools import late_result as late_result
     from repertory.core.turn import StopReason as StopReason
     from repertory.core.turn_start import DIRECT_WHILE_BUSY as DIRECT_WHILE_BUSY
+    from repertory.core.turn_start import asks_with as asks_with
+    from repertory.core.turn_start import read_prompt as read_prompt
+    from repertory.core.turn_start import way_of_call as way_of_call
     from repertory.core.unfinished import pending_turn as pending_turn
     from repertory.runtime.host_task import HostTask as HostTask
 
@@ -185,6 +188,9 @@ HOMES = {
     "output_schema_of": "repertory.app.agent.session",
     "followed_call": "repertory.actors.turn_log",
     "read_call": "repertory.app.agent.session",
+    "asks_with": "repertory.core.turn_start",
+    "read_prompt": "repertory.core.turn_start",
+    "way_of_call": "repertory.core.turn_start",
     "refuse_other_ways": "repertory.app.agent.session",
     "read_config": "repertory.app.agent.session",
     "read_limits": "repertory.core.limits",

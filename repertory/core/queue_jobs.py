@@ -62,7 +62,8 @@ class TurnJob:
     """What the turn is called with: text, content blocks, messages, answers to interrupts, or None to go on."""
     token: str = field(kw_only=True)
     """Names the turn: however often the job is given, the turn happens once. Its answer is what
-    `session.invoke(prompt, idempotency_token=token)` returns.
+    `session.invoke(prompt, idempotency_token=token)` returns. A job without a prompt has the token of the turn that it
+    goes on with.
     """
     not_before: float | None = field(default=None, kw_only=True)
     """Epoch seconds: nobody is given the job earlier."""

@@ -402,3 +402,70 @@ def _json_or_name(value: object) -> Json:
         return f"<<too large to be recorded: {type(value).__qualname__}>>"
     except Invalid:
         return f"<<non-serializable: {type(value).__qualname__}>>"
+
+
+# The turn that a token names: one decision for every call that takes a token, so that it never stands for another turn.
+#
+#   what is known of the token         a call with a prompt        a call without one, or a reader
+#   nothing                            begins the turn             is refused: nobody knows the turn
+#   its call waits to be made          begins the turn             waits for it
+#   its call was tried and given up    begins the turn             is refused, with the reason
+#   its turn runs, or is queued        shares it                   shares it
+#   it is the last turn, unanswered    goes on with it             goes on with it
+#   it has no answer, and another      goes on behind the other    is refused: only its prompt begins it again
+#   turn began after it
+#   it has its answer                  gets the answer             gets the answer
+#
+# Responses to interrupts name their turn by the ids of its questions: with a token of which nothing is known they go on
+# with the last turn, under the token of that one. So does a call without a token and a prompt. A runtime gives a call
+# that has no token one for its way to other processes; such a token names the call alone. A turn that has no token gets
+# that of the call that goes on with it so.
+
+KnownTurn = Literal["unknown", "posted", "given up", "under way", "open", "left behind", "answered"]
+"""What is known of a token; the rows of the table."""
+CallAsks = Literal["prompt", "responses", "nothing"]
+"""What a call asks with: messages, answers to interrupts, or no message."""
+TurnWay = Literal["begin", "share", "go on", "go on behind", "replay", "wait", "fail", "refuse"]
+"""What a call with a token does."""
+
+_WAYS: Mapping[KnownTurn, tuple[TurnWay, TurnWay]] = {
+    "unknown": ("begin", "refuse"),
+    "posted": ("begin", "wait"),
+    "given up": ("begin", "fail"),
+    "under way": ("share", "share"),
+    "open": ("go on", "go on"),
+    "left behind": ("go on behind", "refuse"),
+    "answered": ("replay", "replay"),
+}
+_CALL = "call-"
+
+NO_SUCH_TURN = (
+    "no turn of this token runs, is answered, or was cut short last: say its prompt again with the token; to go on with"
+    " another turn, give that one's token, or none"
+)
+
+
+def call_token(random: str) -> str:
+    """A token for a call that was given none. `random`: letters and digits that no other call has."""
+    return f"{_CALL}{random}"
+
+
+def way_of_call(
+    token: str | None, known: KnownTurn, asks: CallAsks, *, open_token: str | None = None
+) -> tuple[TurnWay, str | None]:
+    """What a call with this token does, and the token of the turn that it does it with.
+
+    `known`: what is known of the token; `unknown` without one. `open_token`: that of the last turn while it has no
+    answer; None for a turn without a token.
+    """
+    goes_on = asks == "responses" or (asks == "nothing" and (token is None or token.startswith(_CALL)))
+    if known == "unknown" and goes_on:
+        return "go on", open_token or token
+    return _WAYS[known][0 if asks == "prompt" else 1], token
+
+
+def asks_with(prompt: UserMessages | InterruptResponses) -> CallAsks:
+    """What a call with this prompt asks with."""
+    if isinstance(prompt, InterruptResponses):
+        return "responses"
+    return "prompt" if prompt.messages else "nothing"

@@ -218,7 +218,8 @@ async def test_a_person_is_asked_and_the_answer_goes_on_with_the_turn() -> None:
         assert wrong.status_code == 404
         answers = [{"id": waiting[0]["id"], "response": "yes"}]
         answered = await client.post(f"{ADA}/interrupts", json={"answers": answers})
-        assert answered.json()["text"] == "As you wish."
+        assert (answered.json()["text"], answered.json()["token"]) == ("As you wish.", "t")
+        assert (await client.get(f"{ADA}/turns/t")).json()["text"] == "As you wish."
         assert (await client.get(f"{ADA}/interrupts")).json() == {"interrupts": []}
 
 

@@ -28,6 +28,7 @@ from repertory.errors import (
     InterruptsWaiting,
     Invalid,
     NodeFailed,
+    NotFound,
     RunUnfinished,
 )
 
@@ -173,6 +174,13 @@ def unfinished(*questions: Interrupt) -> Run:
     return run
 
 
+def unnamed() -> Run:
+    """An unfinished run that nobody has named."""
+    run = Run()
+    run.apply(run.begun("Go", ("a",), at=1.0, kind="graph"))
+    return run
+
+
 def over() -> Run:
     run = unfinished()
     result = node_result_of(AgentResult(stop_reason="end_turn", message=None), 1)
@@ -198,6 +206,12 @@ BY_ITS_ID = [{"interruptResponse": {"interruptId": "v1:node:a:q", "response": "y
         (unfinished(), "Else", {"resume": True}, GoOn()),
         (unfinished(), "Else", {"resume": False}, BeginRun("Else")),
         (unfinished(), "Else", {"token": "t"}, GoOn()),
+        (unfinished(), None, {"token": "t"}, GoOn()),
+        (unfinished(), None, {"token": "another"}, NotFound),
+        (unfinished(), None, {"token": "another", "resume": True}, GoOn(token="another")),
+        (unnamed(), None, {"token": "another"}, NotFound),
+        (unnamed(), "Go", {"token": "another"}, GoOn(token="another")),
+        (over(), None, {"token": "another"}, NotFound),
         (unfinished(), "Go", {"token": "another"}, RunUnfinished),
         (unfinished(), "Go", {"token": "another", "resume": True}, GoOn(token="another")),
         (unfinished(QUESTION), ANSWER, {"token": "new"}, GoOn(answers={"a": {"v1:node:a:q": "yes"}}, token="new")),
@@ -228,6 +242,12 @@ BY_ITS_ID = [{"interruptResponse": {"interruptId": "v1:node:a:q", "response": "y
         "unfinished, going on",
         "unfinished, given up",
         "unfinished, its token",
+        "unfinished, nothing and its token",
+        "unfinished, nothing and another token",
+        "unfinished, nothing and another token, going on",
+        "unnamed, nothing and a token",
+        "unnamed, its task and a token",
+        "over, nothing and another token",
         "unfinished, another token",
         "unfinished, another token, going on",
         "waiting, answers and a token",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from itertools import chain, repeat
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
@@ -24,8 +23,8 @@ from repertory.app.asgi.problems import Problem
 from repertory.app.asgi.sse import MEDIA_TYPE, EventStream, turn_events
 from repertory.core.message_tree.json_files import decoded
 from repertory.core.turn_log import read_offset
+from repertory.core.turn_start import call_token
 from repertory.core.wire import event_to_json
-from repertory.errors import NotFound
 
 if TYPE_CHECKING:
     from repertory.app.agent.session import CallOptions
@@ -95,6 +94,9 @@ class Turns:
         self, request: Request, session: HostedSession, call: BeginTurn | AnswerInterrupts, prompt: Prompt
     ) -> Response:
         token = _same_token(request, call.token)
+        if token is None and (prompt is None or isinstance(call, AnswerInterrupts)):
+            token = await session.open_token()
+        token = token or call_token(token_hex(16))
         options = _options(call)
         wants_events = call.stream or _accepts(request, MEDIA_TYPE)
         if not wants_events and not _accepts(request, JSON):
@@ -156,25 +158,9 @@ async def _follow(session: HostedSession, token: str, after: str | None) -> Asyn
     known = await session.told(token)
     if known is not None and known.state == "stopped":
         raise Problem(409, "the turn has failed, or was cut short: begin it again by its token", token=token)
-    told = unknown = waits = False
-    for wait_s in chain((0.05, 0.1, 0.2, 0.4), repeat(0.8)):
-        try:
-            async with aclosing(session.attach(token, after=after)) as events:
-                async for event in events:
-                    told = True
-                    yield event
-            return
-        except NotFound:
-            posted = await session.posted(token)
-            if told or (unknown and posted is None):
-                raise
-        if posted is not None and posted.parked:
-            raise Problem(502, "this turn was tried and given up: begin it again by its token", token=token)
-        if posted is not None and not waits:
-            waits = True
-            yield {"accepted": {"token": token}}
-        unknown = posted is None  # It may have been done in between: then it is known by now.
-        await anyio.sleep(wait_s)
+    async with aclosing(session.follow(token, after)) as events:
+        async for event in events:
+            yield event
 
 
 async def _again(
@@ -200,12 +186,12 @@ def _options(call: BeginTurn | AnswerInterrupts) -> CallOptions:
     return options
 
 
-def _same_token(request: Request, given: str | None) -> str:
-    """The token of the body or of the header; a new one without. Errors: `Problem` 422 when they differ."""
+def _same_token(request: Request, given: str | None) -> str | None:
+    """The token of the body or of the header. Errors: `Problem` 422 when they differ."""
     header = request.headers.get("idempotency-key")
     if header is not None and given is not None and header != given:
         raise Problem(422, "the header Idempotency-Key and the token of the body are the same, or one is left out")
-    return given if given is not None else header if header is not None else token_hex(16)
+    return given if given is not None else header
 
 
 def _accepts(request: Request, kind: str) -> bool:

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast
 from weakref import WeakValueDictionary
 
+import anyio
+from msgspec.structs import replace as replace_fields
+
 from repertory.app import lazy_names as later
 from repertory.app.agent.agent import Agent
 from repertory.app.host.edge import short_errors
 from repertory.core.retry import DEFAULT_RETRY
-from repertory.errors import Gone, Invalid, SessionBusy, Unavailable
+from repertory.errors import Failed, Gone, Invalid, NotFound, SessionBusy, Unavailable
 
 if TYPE_CHECKING:
     from repertory.actors.call import Busy, ChangeTimers, Invocation
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
     from repertory.core.retry import RetryStrategy
     from repertory.core.timers import Timer
     from repertory.core.told_turn import ToldTurn
-    from repertory.core.turn_start import UnknownOutcome
+    from repertory.core.turn_start import KnownTurn, UnknownOutcome
     from repertory.core.unfinished import PendingTurn
 
 _log = logging.getLogger("repertory.app")
@@ -161,14 +164,23 @@ class HostedSession:
 
         Args:
             prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
-                what is unfinished.
+                what is unfinished; with an `idempotency_token`, with the turn of that token, and waits for it while
+                its call is posted.
             options: The options of `CallOptions`.
+
+        Raises:
+            NotFound: For a token of which no turn is known, without a prompt. Say its prompt with it.
         """
-        invocation = later.read_call(prompt, options, self._agent.structured_output_model)
-        if self._cluster is not None:
-            return await self._cluster.invoke(self, invocation)
-        async with self._use(invocation) as session:
-            return await session.invoke(invocation)
+        invocation = await self._named(later.read_call(prompt, options, self._agent.structured_output_model))
+        posted = _PostedTurn(self, invocation)
+        while True:
+            try:
+                if self._cluster is not None:
+                    return await self._cluster.invoke(self, invocation)
+                async with self._use(invocation) as session:
+                    return await session.invoke(invocation)
+            except NotFound as error:
+                await posted.pause(error)
 
     async def stream(
         self,
@@ -204,9 +216,10 @@ class HostedSession:
             raise Invalid("a turn that is to outlive its reader needs a token, by which it is found again")
         if token is not None:
             invocation = later.followed_call(invocation, after=after, detach=detach)
-        async with aclosing(self._events(invocation)) as events:
+        async with aclosing(self._events(await self._named(invocation))) as events:
             async for event in events:
-                yield event
+                if "accepted" not in event:
+                    yield event
 
     async def attach(self, token: str, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:
         """Read a turn that was begun with this token, here or in another process, also before a restart: its events
@@ -216,7 +229,7 @@ class HostedSession:
         While the turn runs, the pieces of the answer come as they are told. Once a message is stored it stands for its
         pieces, so a reader gets the message alone where it has missed both. A turn that was cut short goes on. A
         `model_retry` says that the pieces since the last message are void: they were told by a process that was killed.
-        The last event is the result. Errors: those of the turn.
+        The last event is the result. A turn whose call is posted is waited for. Errors: those of the turn.
 
         Args:
             token: The idempotency token of the turn.
@@ -227,13 +240,50 @@ class HostedSession:
                 prompt again with the token: `stream(prompt, token=...)`.
             Invalid: For what is no offset. Correct the argument.
         """
+        async with aclosing(self.follow(token, after)) as events:
+            async for event in events:
+                if "accepted" not in event:
+                    yield event
+
+    async def follow(self, token: str, after: str | None = None) -> AsyncGenerator[TurnEvent]:
+        """The events of `attach`, and `accepted` once while the call is posted. For the HTTP service.
+
+        Args:
+            token: The idempotency token of the turn.
+            after: The offset of the last event that the reader has; None for all events.
+        """
         invocation = later.read_call(None, {"idempotency_token": token}, self._agent.structured_output_model)
         invocation = later.followed_call(invocation, after=after, begins=False, detach=True)
         async with aclosing(self._events(invocation)) as events:
             async for event in events:
                 yield event
 
+    async def open_token(self) -> str | None:
+        """The token of the latest turn, if it has no answer; None for a turn without a token. For the runtime."""
+        newest = await self.told()
+        return None if newest is None or newest.state == "answered" else newest.token
+
+    async def _named(self, invocation: Invocation) -> Invocation:
+        """The call; in a runtime with peers, one that goes on with a turn has its token, so that it is found again."""
+        if self._cluster is None or invocation.idempotency_token is not None:
+            return invocation
+        if later.asks_with(later.read_prompt(invocation.prompt, self.spec.agent.limits.sizes.prompt_bytes)) == "prompt":
+            return invocation
+        return replace_fields(invocation, idempotency_token=await self.open_token())
+
     async def _events(self, invocation: Invocation) -> AsyncGenerator[TurnEvent]:
+        posted = _PostedTurn(self, invocation)
+        while True:
+            try:
+                async with aclosing(self._events_now(invocation)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except NotFound as error:
+                if await posted.pause(error):
+                    yield {"accepted": {"token": invocation.idempotency_token}}
+
+    async def _events_now(self, invocation: Invocation) -> AsyncGenerator[TurnEvent]:
         if self._cluster is not None:
             async with aclosing(self._cluster.stream(self, invocation)) as events:
                 async for event in events:
@@ -476,6 +526,40 @@ class HostedSession:
                     return await later.told_here(self._host, session, spec, what)
                 case _:
                     return await session.change_timers(what)
+
+
+class _PostedTurn:
+    """The turn of a call without a prompt, which may be posted and not be made yet."""
+
+    def __init__(self, session: HostedSession, call: Invocation) -> None:
+        self._session = session
+        self._call = call
+        self._tries = 0
+        self._unknown = False
+
+    async def pause(self, error: NotFound) -> bool:
+        """Wait before the call is tried again, since its turn has not begun. True the first time that it is posted.
+
+        Errors: the same error, when no such call is posted; `Failed` for one that was given up; `Unavailable` when the
+        call's time is over.
+        """
+        token, now = self._call.idempotency_token, anyio.current_time()
+        if token is None or error.fields.get("token") != token:
+            raise error
+        posted = await self._session.posted(token)
+        known: KnownTurn = "unknown" if posted is None else "given up" if posted.parked else "posted"
+        way, _ = later.way_of_call(token, known, "nothing")
+        if way == "fail" and posted is not None:
+            raise Failed("this turn was tried and given up: begin it again by its token", cause=posted.error) from error
+        if way == "refuse" and self._unknown:
+            raise error
+        if now >= self._call.deadline:
+            raise Unavailable("the posted call was not made in the time of this call", token=token) from error
+        self._unknown = way == "refuse"  # It may have been done in between: then it is known by now.
+        if not self._unknown:
+            self._tries += 1
+            await anyio.sleep(min(0.05 * 2 ** min(self._tries - 1, 4), self._call.deadline - now))
+        return self._tries == 1
 
 
 @contextmanager

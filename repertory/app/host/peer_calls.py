@@ -39,6 +39,7 @@ from repertory.core.result import AgentResult, TurnEvent, interrupts_in
 from repertory.core.timers import DueTimes, Timer
 from repertory.core.told_turn import AskTurn, ToldTurn, read_told, told_json
 from repertory.core.turn_log import START, Offset, begun_at, read_offset
+from repertory.core.turn_start import call_token
 from repertory.core.unfinished import PendingTurn
 from repertory.errors import Invalid, RepertoryError, StructuredOutputException
 
@@ -181,7 +182,7 @@ def boxed_call(invocation: Invocation, default: OutputSchema | None, agent: Agen
     return BoxedCall(
         session_id=agent.session_id,
         agent_id=agent.agent_id,
-        token=invocation.idempotency_token or token_hex(16),
+        token=invocation.idempotency_token or call_token(token_hex(16)),
         call=said,
     )
 

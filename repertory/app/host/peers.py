@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from repertory.actors.call import Invocation
-from repertory.actors.journal import NamedTurns
+from repertory.actors.journal import LATE_S, NamedTurns
 from repertory.app.host.doorman import Doorman, Insistence, NoRoom
 from repertory.app.host.edge import telemetry, trace_headers
 from repertory.app.host.peer_actor import LOOK_S, LookAround, PeerActor, PeerSession, RunTurn, WatchSignal
@@ -57,6 +57,7 @@ from repertory.backends.peers.ports import (
 )
 from repertory.core.journal.restore import restore
 from repertory.core.peers import Peer, Setback, Way, chosen_peer
+from repertory.core.turn_start import call_token
 from repertory.core.wire import error_to_json, event_from_json, event_to_json
 from repertory.errors import Failed, Invalid, LeaseLost, RepertoryError, Retryable, SessionBusy, Throttled, Unavailable
 from repertory.logs import INFO, WARNING, note
@@ -243,7 +244,7 @@ class Cluster:
                 await self._set_back(session, way, target, error)
 
     async def _call(self, session: PeerSession, invocation: Invocation, *, events: bool) -> AsyncGenerator[TurnEvent]:
-        token = invocation.idempotency_token or token_hex(16)
+        token = invocation.idempotency_token or call_token(token_hex(16))
         invocation = replace(invocation, idempotency_token=token)
         prompt, options = portable(invocation, session.schema)
         spec = session.spec.agent
@@ -253,7 +254,11 @@ class Cluster:
         way = Way(token, anyio.current_time(), self._settings.patience_s)
         told = Told(invocation.following)
         while True:
-            target = await self._target(session, way)
+            target = None
+            with anyio.CancelScope(deadline=invocation.deadline):
+                target = await self._target(session, way)
+            if target is None:
+                raise Unavailable("nobody has said in the time of this call who runs it", session=spec.session_id)
             if target.peer is None:
                 mine = replace(invocation, following=told.following)
                 turn = self._here(session, mine, events=events, waits=target.waits)
@@ -313,7 +318,7 @@ class Cluster:
             watch = WatchSignal(signal=invocation.cancel_signal, peer=peer, call=call, over=anyio.Event())
             self._actor.tell(watch)
         try:
-            soon = _FIRST_S if way.suspects(peer.name) else math.inf
+            soon = min(_FIRST_S if way.suspects(peer.name) else math.inf, left_s + LATE_S)
             asked = self._wire.call(peer.address, "call", call.as_json())
             async with asked if soon == math.inf else _answering(asked, soon) as lines:
                 async for line in lines:

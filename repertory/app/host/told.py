@@ -37,7 +37,8 @@ async def told_here(host: Host, session: ActiveSession, spec: SessionSpec, asked
     if carried is None:
         return None
     token, first = carried
-    runs = read_model.in_a_turn
+    running = read_model.turn
+    runs = running is not None and running.token == token
     cancelled = asked.cancel and runs and image.token == carried
     if cancelled:
         session.cancel()
@@ -47,7 +48,7 @@ async def told_here(host: Host, session: ActiveSession, spec: SessionSpec, asked
     until = None if finished is None else finished.answer_seq
     entries = await session.persister.ask(ReadSaid(after=max(first - BEFORE_MAX, 0), until=until), timeout_s=math.inf)
     said = [(each.seq, copy_message(each.message)) for each in entries]
-    owed = finished is None and not runs and await _owes_turn(host, spec)
+    owed = finished is None and running is None and await _owes_turn(host, spec)
     return told_turn(image, carried, said, runs=runs, owed=owed, cancelled=cancelled)
 
 

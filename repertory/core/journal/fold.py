@@ -147,6 +147,12 @@ class Fold:
         """The turn with this token, if it has no whole answer and does not go on by itself at the end; else None."""
         return self._named.left_behind(token, self.last_message)
 
+    @property
+    def open_token(self) -> str | None:
+        """The token of the turn that the journal ends in the middle of; None without one."""
+        current, last = self._named.current, self.last_message
+        return None if current is None or last is None or is_answer(last) else current[0]
+
     def first_of(self, token: str) -> int | None:
         """The message that carried this token; None for a turn that is not known, or not any more."""
         return self._named.first_of(token)

@@ -10,7 +10,8 @@
     loaded to its end
     an idempotency token            the run with that token: it goes on, or returns its result again; an unfinished
                                     run with another token is never meant, unless the caller says so; a run that
-                                    goes on has the token from then on
+                                    goes on with its task or with answers has the token from then on; without a task
+                                    a token that no run has is refused
 
 So no task is dropped in silence, and no run is continued by mistake.
 """
@@ -27,7 +28,7 @@ from msgspec import Struct
 from repertory.core.interrupts import is_about_node, node_scope
 from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.core.turn_start import InterruptResponses, UserMessages
-from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWaiting, Invalid, RunUnfinished
+from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWaiting, Invalid, NotFound, RunUnfinished
 
 if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
@@ -74,7 +75,8 @@ def decide_call(
 
     Errors: `RunUnfinished` for another task while a run is unfinished, and for a half-loaded snapshot;
     `InterruptsWaiting` for a task while the run only waits for answers; `Invalid` for no task without a run, and for a
-    second, different answer; `InterruptNotFound` and `InterruptExpired` for answers to unknown and expired interrupts.
+    second, different answer; `InterruptNotFound` and `InterruptExpired` for answers to unknown and expired interrupts;
+    `NotFound` for no task with a token that no run has.
     """
     if run.loading and resume is not False:
         raise RunUnfinished(
@@ -93,6 +95,8 @@ def decide_call(
     task = _task(prompt)
     if named:
         return GoOn(expired=_expired(run, now))
+    if task is None and new is not None and resume is None:
+        raise NotFound("no run of this token is known: say its task again with the token", token=token)
     if resume is False or (resume is None and run.over):
         if task is None:
             raise Invalid("there is no run to go on with; pass a task", run=run.number)
