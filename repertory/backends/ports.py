@@ -7,7 +7,16 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
@@ -728,8 +737,8 @@ class Repairable(Named, Protocol):
 
 
 class Combined(Protocol):
-    """Calls of `SessionStore` that follow each other, as one, since each call may have a price of its own. The defaults
-    make the calls one by one.
+    """Calls of `SessionStore` that follow each other, as one, and parts of what a call gives: each call may have a
+    price of its own. The defaults make the calls one by one.
     """
 
     async def own_and_load(self: SessionStore, session_id: str, agent_id: str, *, takeover: bool = False) -> OwnedRows:
@@ -762,6 +771,20 @@ class Combined(Protocol):
         if not found:
             return None
         return SessionEnds(found[0], {agent_id: await self.load(session_id, agent_id) for agent_id in found[0].agents})
+
+    async def session_page(
+        self: SessionStore, prefix: str, *, after: str = "", limit: int = 1000
+    ) -> Sequence[SessionInfo]:
+        """The lines of `sessions` of the ids that begin with `prefix` and follow `after`, in the order of their code
+        points: at most `limit`. It costs by the sessions with that prefix, however many others there are, unless the
+        store can only list all of them.
+
+        Args:
+            prefix: What the ids begin with; empty for all.
+            after: The last id of the page before; empty for the first page.
+            limit: The most lines. A page with fewer of them is the last one.
+        """
+        return lines_of_page(await self.sessions(), prefix, after, limit)
 
     async def load_range(self: SessionStore, session_id: str, agent_id: str, first: int, last: int) -> Sequence[Row]:
         """The rows from `first` to `last`, in order, as far as there are such rows, with their current content. Stores
@@ -896,6 +919,12 @@ class SessionStore(Maintained, Waking, Combined, Shared, Repairable, Sealing, Pr
     def capabilities(self) -> StoreCapabilities:
         """Constant while the store is open. The default has none of these capabilities."""
         return StoreCapabilities()
+
+
+def lines_of_page(infos: Iterable[SessionInfo], prefix: str, after: str, limit: int) -> list[SessionInfo]:
+    """The lines of `SessionStore.session_page` among these."""
+    found = [info for info in infos if info.session_id.startswith(prefix) and info.session_id > after]
+    return sorted(found, key=lambda info: info.session_id)[:limit]
 
 
 async def release_each(store: SessionStore, leases: Sequence[Lease]) -> Sequence[RepertoryError | None]:

@@ -62,6 +62,15 @@ def check_prefix(prefix: object) -> str:
     return str(prefix)
 
 
+def prefix_end(prefix: str) -> str:
+    """A text that is greater than every id with this prefix, by code points, and than no other id that is."""
+    stem = prefix.rstrip("\U0010ffff")
+    if not stem:
+        return "\U0010ffff" * ID_BYTES_MAX
+    following = ord(stem[-1]) + 1
+    return stem[:-1] + chr(0xE000 if following == 0xD800 else following)  # No text has surrogates.
+
+
 def check_kms_key(kms_key_id: object) -> None:
     """Errors: `Invalid` for anything but the id of a KMS key, or None for the bucket's default encryption."""
     if kms_key_id is not None and not (isinstance(kms_key_id, str) and kms_key_id.strip()):

@@ -29,6 +29,8 @@ class CountingObjectStore:
         """Number of `get`, `put`, `list` and `delete` requests."""
         self.puts: list[tuple[str, int]] = []
         """Key and bytes of each put."""
+        self.listed = 0
+        """Number of the objects that lists gave."""
 
     @property
     def name(self) -> str:
@@ -52,7 +54,9 @@ class CountingObjectStore:
         return await self._count("put", lambda: self._store.put(key, body, condition))
 
     async def list(self, prefix: str, start_after: str | None = None) -> Sequence[ObjectInfo]:
-        return await self._count("list", lambda: self._store.list(prefix, start_after))
+        found = await self._count("list", lambda: self._store.list(prefix, start_after))
+        self.listed += len(found)
+        return found
 
     async def delete(self, key: str) -> None:
         await self._count("delete", lambda: self._store.delete(key))

@@ -106,6 +106,9 @@ class CrashingSessionStore(SessionStore):
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         return await self._store.sessions(session_id)
 
+    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
+        return await self._store.session_page(prefix, after=after, limit=limit)
+
     async def delete(self, session_id: str) -> None:
         self._points.reach("before delete")
         await self._store.delete(session_id)

@@ -86,6 +86,9 @@ class FaultySessionStore(SessionStore):
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         return await self._call("sessions", lambda: self._store.sessions(session_id))
 
+    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
+        return await self._call("sessions", lambda: self._store.session_page(prefix, after=after, limit=limit))
+
     async def delete(self, session_id: str) -> None:
         """As the wrapped store, or `Unavailable`; the session may then be gone."""
         await self._call("delete", lambda: self._store.delete(session_id))

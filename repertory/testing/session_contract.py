@@ -9,7 +9,7 @@ Each test runs on the event loops that the project's `anyio_backend` fixture off
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -24,6 +24,7 @@ from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import RecordKind, Row, verify
 from repertory.core.owed import CLAIMS_MAX, DueTime, next_due
 from repertory.errors import AlreadyExists, Invalid, LeaseLost, NotFound, SessionBusy
+from repertory.testing.session_pages_contract import SessionPagesContract
 
 WAIT_S = 20.0
 """Time limit of every test."""
@@ -63,7 +64,7 @@ def _say(appender: Appender, at: float) -> Row:
     )
 
 
-class SessionStoreContract(ABC):
+class SessionStoreContract(SessionPagesContract):
     """The contract. Two stores opened on the same place share their sessions, as two processes would."""
 
     pytestmark = pytest.mark.anyio
@@ -91,6 +92,18 @@ class SessionStoreContract(ABC):
                 for store in opened:
                     stack.push_async_callback(store.aclose)
                 yield opened
+
+    async def begun(self, store: SessionStore, names: Sequence[str]) -> None:
+        """Sessions with two rows, which nobody owns.
+
+        Args:
+            store: A store of `open_store`.
+            names: The ids of the sessions.
+        """
+        for name in names:
+            lease = await store.acquire(name)
+            await store.append([Batch(lease=lease, rows=grow(2, at=10.0))])
+            await store.release(lease)
 
     async def test_what_was_appended_is_loaded_again(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one") as (store,):

@@ -10,6 +10,7 @@ from anyio import to_thread
 from repertory.app.configuration.building import ConfiguredRuntime, runtime_from, tokens_from
 from repertory.app.configuration.sources import Sources, find_modules_in, load_configuration
 from repertory.core.configuration.reading import WrongConfiguration
+from repertory.core.serving.tenants import stored_id
 from repertory.errors import Invalid, NotFound
 
 SHOP = '''
@@ -124,6 +125,58 @@ async def test_a_configured_agent_answers_and_goes_on_in_the_next_runtime(folder
     async with (configured := await to_thread.run_sync(build, folder, text)).runtime:
         answer = await configured.agents["helper"].session("ada").invoke("Do you remember my cat?")
     assert str(answer) == "[offline] Your cat is Byron."
+
+
+REMEMBERS = """
+[sessions]
+kind = "sqlite"
+path = "a.db"
+remember = true
+[memory.said]
+kind = "sqlite"
+path = "a.db"
+[memory.notes]
+kind = "sqlite"
+path = "notes.db"
+scope = "shop"
+[agents.helper]
+model = "offline"
+memory = ["said", "notes"]
+[service.tokens]
+acme = { plain = "acme-token-00000" }
+Globex = { plain = "globex-token-000" }
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.real_time
+async def test_what_one_tenant_says_is_remembered_for_no_other(folder: Path) -> None:
+    configured = await to_thread.run_sync(build, folder, REMEMBERS)
+    memory = configured.memory
+    assert memory is not None
+    async with configured.runtime:
+        helper = configured.agents["helper"]
+        first = helper.session(stored_id("acme", "first"))
+        await first.invoke("My cat is called Byron.")
+        assert first.agent.memory_manager is not None
+        await first.agent.memory_manager.add("The cat eats fish.", {"stores": ["notes"]})
+        found = {
+            tenant: {entry.store_name for entry in await memory(stored_id(tenant, "x")).search("cat Byron fish")}
+            for tenant in ("acme", "Globex", "gone", "")
+        }
+        assert found == {"acme": {"said", "notes"}, "Globex": set(), "gone": set(), "": set()}
+        answers = {
+            tenant: str(await helper.session(stored_id(tenant, "second")).invoke("Do you remember my cat?"))
+            for tenant in ("acme", "Globex")
+        }
+        assert ["Byron" in answer for answer in answers.values()] == [True, False]
+        assert memory(stored_id("acme", "a")) is memory(stored_id("acme", "b"))
+
+
+def test_without_tokens_a_memory_has_its_scope_alone(folder: Path) -> None:
+    configured = build(folder, REMEMBERS.partition("[service.tokens]")[0])
+    assert configured.memory is not None
+    assert configured.memory("acme~ada") is configured.memory("")
 
 
 AGENT = '[agents.a]\nmodel = "offline"\n'

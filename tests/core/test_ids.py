@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.core.ids import ID_BYTES_MAX, check_id
+from repertory.core.ids import ID_BYTES_MAX, check_id, prefix_end
 from repertory.errors import Invalid
 
 
@@ -45,6 +45,13 @@ def test_other_ids_are_refused_with_the_reason(value: str, reason: str) -> None:
 def test_an_id_is_a_string(value: object) -> None:
     with pytest.raises(Invalid, match="an agent id is a string"):
         check_id(value, "agent id")
+
+
+@given(st.text(max_size=4), st.text(max_size=4))
+def test_the_end_of_a_prefix_is_behind_what_begins_with_it_and_before_all_else(prefix: str, other: str) -> None:
+    end = prefix_end(prefix)
+    assert prefix + other < end
+    assert (other < end) == (other < prefix or other.startswith(prefix))
 
 
 @given(st.text())

@@ -7,10 +7,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from repertory.core.ids import ID_BYTES_MAX, check_id
-from repertory.core.serving.tenants import public_id, stored_id
+from repertory.core.serving.tenants import StoredRange, public_id, stored_id
 from repertory.errors import Invalid
 
-TRICKY = st.text(st.sampled_from("~%aA.2e7é-_ "), max_size=8)
+TRICKY = st.text(st.sampled_from("~%=aA.2e7é-_ "), max_size=8)
 TENANTS = st.one_of(TRICKY, st.text(max_size=12))
 IDS = st.one_of(TRICKY, st.text(max_size=12))
 
@@ -20,6 +20,11 @@ def stored(tenant: str, session_id: str) -> str | None:
         return stored_id(tenant, session_id)
     except Invalid:
         return None
+
+
+def known(tenant: str, names: list[str]) -> list[str]:
+    """The ids that the tenant knows these stored ones by."""
+    return [found for found in (public_id(tenant, name) for name in names) if found is not None]
 
 
 @given(TENANTS, IDS, TENANTS, IDS)
@@ -55,8 +60,27 @@ def test_on_a_file_system_that_ignores_case_tenants_stay_apart(tenant: str, sess
 def test_without_a_tenant_a_session_is_stored_under_its_own_id() -> None:
     assert stored_id("", "user-123") == "user-123"
     assert stored_id("acme", "user-123") == "acme~user-123"
-    assert stored_id("Acme", "a~b") == "%41cme~a~b"
+    assert stored_id("Acme", "a~b") == "=41cme~a~b"
     assert stored_id("", "acme~user-123") == "~acme~user-123"
+
+
+@given(TENANTS, st.lists(st.tuples(TENANTS, IDS)), st.lists(IDS), st.integers(1, 3))
+def test_the_range_of_a_tenant_gives_its_sessions_page_by_page_and_steps_over_those_of_others(
+    tenant: str, sessions: list[tuple[str, str]], by_programs: list[str], limit: int
+) -> None:
+    tidy = [made for one in [*sessions, *((tenant, name) for _, name in sessions)] if (made := stored(*one))]
+    every = sorted({*tidy, *(name for name in by_programs if stored("", name))})
+    among, own, looks = StoredRange(tenant), list[str](), 0
+    at = among.behind("")
+    while page := [name for name in every if name.startswith(among.prefix) and name > at][:limit]:
+        own += known(tenant, page)
+        at, looks = among.behind_others(page[-1]), looks + 1
+        assert at >= page[-1]
+    assert own == known(tenant, every)
+    assert looks <= (len(own) + 2 if tenant else len(every))
+    for place, public in enumerate(own):
+        behind = [name for name in every if name.startswith(among.prefix) and name > among.behind(public)]
+        assert known(tenant, behind) == own[place + 1 :]
 
 
 @pytest.mark.parametrize("session", ["", ".", "..", "a/b", "a\\b", "a\n", "\ud800", 1, None])

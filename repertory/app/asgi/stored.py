@@ -19,6 +19,7 @@ from repertory.app.asgi.problems import Problem
 from repertory.app.operations.sessions import Sessions
 from repertory.core.memory.options import MemorySearchOptions
 from repertory.core.message_tree.json_files import decoded, encoded
+from repertory.core.serving.tenants import StoredRange
 from repertory.errors import NotFound, SessionBusy, Unavailable
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from repertory.app.host.hosted import HostedSession
     from repertory.app.memory.memory_manager import MemoryManager
     from repertory.app.operations.showing import StoredAgent
+    from repertory.backends.ports import SessionInfo
     from repertory.core.interrupts import Interrupt
 
 T = TypeVar("T")
@@ -63,21 +65,28 @@ class StoredSessions:
         self._service.agent(agent)
         after, limit = request.query_params.get("after", ""), number_in(request, "limit", PAGE, PAGE_MAX)
         lines: list[bodies.SessionLine] = []
-        for info in await (await self._stored()).list():
-            own = self._service.public_id(caller, info.session_id)
-            if own is not None and own > after and agent in info.agents:
-                lines.append(
-                    bodies.SessionLine(
-                        session=own,
-                        position=info.agents[agent],
-                        created_at=info.created_at,
-                        updated_at=info.updated_at,
-                        owned=info.owner is not None,
-                    )
-                )
-        lines.sort(key=lambda line: line.session)
+        sessions, among = await self._stored(), StoredRange(caller.tenant)
+        at, there_are_more = among.behind(after), True
+        while there_are_more and len(lines) <= limit:
+            wanted = limit + 1 - len(lines)
+            page = await sessions.list_page(among.prefix, after=at, limit=wanted)
+            lines += [line for info in page if (line := self._line(info, caller, agent)) is not None]
+            if there_are_more := len(page) == wanted:
+                at = among.behind_others(page[-1].session_id)
         more = len(lines) > limit
         return _answer(bodies.SessionPage(sessions=lines[:limit], next=lines[limit - 1].session if more else None))
+
+    def _line(self, info: SessionInfo, caller: Caller, agent: str) -> bodies.SessionLine | None:
+        own = self._service.public_id(caller, info.session_id)
+        if own is None or agent not in info.agents:
+            return None
+        return bodies.SessionLine(
+            session=own,
+            position=info.agents[agent],
+            created_at=info.created_at,
+            updated_at=info.updated_at,
+            owned=info.owner is not None,
+        )
 
     async def messages(self, request: Request, caller: Caller) -> Response:
         """All messages of the conversation, oldest first, page by page."""

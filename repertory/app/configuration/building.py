@@ -9,6 +9,7 @@ Everything is made, and nothing is connected or opened: what does not fit shows 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -44,9 +45,11 @@ from repertory.core.configuration.tables import (
 from repertory.core.configuration.toml_positions import KeyPath
 from repertory.core.limits import Limits
 from repertory.core.retry import ModelRetryStrategy, StorePatience
+from repertory.core.serving.tenants import StoredRange, scope_of_tenant, tenant_part
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
+    from repertory.app.host.hosted import MemoryOf
     from repertory.app.memory.memory_manager import MemoryManager
 
 TOKEN_CHARS_MIN = 16
@@ -58,8 +61,8 @@ class ConfiguredRuntime(NamedTuple):
     runtime: Runtime
     agents: Mapping[str, HostedAgent]
     """By name, in the order of the file."""
-    memory: MemoryManager | None = None
-    """All its memory stores together; None without any."""
+    memory: MemoryOf | None = None
+    """By session id, or what a tenant's ids begin with, all its memory stores together; None without any."""
 
 
 def runtime_from(sources: Sources, *, several: bool = False) -> ConfiguredRuntime:
@@ -68,10 +71,10 @@ def runtime_from(sources: Sources, *, several: bool = False) -> ConfiguredRuntim
     """
     values = sources.file.values
     place = sources.made(("sessions",), lambda: _place(sources))
-    stores = {name: _memory_store(sources, name) for name in values.memory}
+    memories = _Memories(sources)
     servers = {name: _tool_server(sources, name, table) for name, table in values.mcp.items()}
     peers = _peers(sources, values.peers, several=several)
-    parts = _Parts(stores=stores, servers=servers)
+    parts = _Parts(memories=memories, servers=servers)
     specs = {name: _spec(sources, name, table, parts) for name, table in values.agents.items()}
     if sources.faults:
         raise WrongConfiguration(sources.faults)
@@ -91,8 +94,7 @@ def runtime_from(sources: Sources, *, several: bool = False) -> ConfiguredRuntim
             agents[name] = runtime.agent(cast("AgentSpec", spec))
     if sources.faults:
         raise WrongConfiguration(sources.faults)
-    memory = later.given_manager({"stores": list(stores.values())}) if stores else None
-    return ConfiguredRuntime(runtime, agents, memory)
+    return ConfiguredRuntime(runtime, agents, partial(memories.of, tuple(values.memory)) if values.memory else None)
 
 
 def tokens_from(sources: Sources) -> Mapping[str, str]:
@@ -126,11 +128,13 @@ def queue_url_from(sources: Sources) -> str | None:
 
 
 def _place(sources: Sources) -> Any:
+    tenants = sources.file.values.service.tokens
     match sources.file.values.sessions:
         case SqliteSessionsTable(path=path, remember=remember):
             from repertory.app.sessions.sessions import SQLiteSessions  # each place is loaded when it is chosen
 
-            return SQLiteSessions(None if path is None else sources.path(path), remember=remember)
+            place = None if path is None else sources.path(path)
+            return SQLiteSessions(place, remember=_scope_of_tenant if remember and tenants else remember)
         case PostgresSessionsTable() as table:
             return _postgres_place(sources, table)
         case FileSessionsTable(folder=folder):
@@ -178,7 +182,7 @@ def _postgres_place(sources: Sources, table: PostgresSessionsTable) -> Any:
         direct_dsn=direct,
         pooled=table.pooled,
         connections=table.connections,
-        remember=table.remember,
+        remember=_scope_of_tenant if table.remember and sources.file.values.service.tokens else table.remember,
     )
 
 
@@ -199,10 +203,45 @@ def _storage(sources: Sources, table: JournalSessionsTable | SnapshotSessionsTab
 # ---------------------------------------------------------------------------------------------- memories, tool servers
 
 
-def _memory_store(sources: Sources, name: str) -> object | None:
+class _Memories:
+    """The memory stores. Where `[service.tokens]` tells tenants apart, each tenant has a scope of its own in them."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._made: dict[tuple[tuple[str, ...], str | None], MemoryManager] = {}
+        tenants = sources.file.values.service.tokens
+        self.divided = bool(tenants)
+        parts = ["", *(tenant_part(StoredRange(tenant).prefix) for tenant in tenants)] if tenants else [None]
+        self.sound = True
+        """Whether all can be made."""
+        for part in parts if sources.file.values.memory else ():
+            made = [_memory_store(sources, name, part) for name in sources.file.values.memory]
+            if None in made:
+                self.sound = False
+                break  # The faults are the same for every tenant.
+
+    def of(self, names: tuple[str, ...], session_id: str) -> MemoryManager:
+        """Those of a session."""
+        part = tenant_part(session_id) if self.divided else None
+        found = self._made.get((names, part))
+        if found is None:
+            stores = [_memory_store(self._sources, name, part) for name in names]
+            found = self._made[names, part] = cast("MemoryManager", later.given_manager({"stores": stores}))
+        return found
+
+
+def _scope_of_tenant(session_id: str) -> str:
+    """The scope in which the messages of a session are remembered where tenants are told apart."""
+    return scope_of_tenant(None, tenant_part(session_id))
+
+
+def _memory_store(sources: Sources, name: str, part: str | None) -> object | None:
+    """`part`: of the tenant, where tenants are told apart."""
     table = sources.file.values.memory[name]
     path: KeyPath = ("memory", name)
-    given: dict[str, Any] = {"name": name, "max_search_results": table.max_search_results, "scope": table.scope}
+    shared = isinstance(table, BedrockMemoryTable) and not table.writable  # Nothing that was said gets there.
+    scope = table.scope if part is None or shared else scope_of_tenant(table.scope, part)
+    given: dict[str, Any] = {"name": name, "max_search_results": table.max_search_results, "scope": scope}
     given |= {"writable": table.writable, "extraction": table.extraction}
     if table.description is not None:
         given["description"] = table.description
@@ -283,7 +322,7 @@ def _resolved(sources: Sources, given: Mapping[str, Any], path: KeyPath) -> dict
 
 
 class _Parts(NamedTuple):
-    stores: Mapping[str, object | None]
+    memories: _Memories
     servers: Mapping[str, object | None]
 
 
@@ -299,11 +338,7 @@ def _spec(sources: Sources, name: str, table: AgentTable, parts: _Parts) -> Agen
     plugins = [_instance(sources, each, (*path, "plugins", number)) for number, each in enumerate(table.plugins)]
     hooks = [_instance(sources, each, (*path, "hooks", number)) for number, each in enumerate(table.hooks)]
     output = None if table.output is None else _output(sources, table.output, (*path, "output"))
-    memory = (
-        later.given_manager({"stores": [parts.stores[each] for each in table.memory]})
-        if table.memory and all(parts.stores[each] is not None for each in table.memory)
-        else None
-    )
+    memory = partial(parts.memories.of, tuple(table.memory)) if table.memory and parts.memories.sound else None
     conversation = sources.made((*path, "conversation"), lambda: _conversation(table.conversation))
     limits = {key: value for key, value in asdict(table.limits).items() if value is not None}
     retry = sources.made((*path, "retry"), lambda: _retry(table))

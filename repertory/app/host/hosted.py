@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, cast
 from weakref import WeakValueDictionary
 
 import anyio
@@ -52,6 +52,8 @@ _log = logging.getLogger("repertory.app")
 
 RunResult = TypeVar("RunResult", bound="MultiAgentResult")
 """The type of a result of a graph or swarm."""
+MemoryOf: TypeAlias = "Callable[[str], MemoryManager]"
+"""Gives the memory of the session of this id, with the same tools for all; empty for a conversation that is unsaved."""
 
 
 @short_errors
@@ -73,13 +75,15 @@ class HostedAgent:
             manager, more = later.managed_context(spec.context_manager, spec.conversation_manager, spec.plugins)
             spec = replace(spec, conversation_manager=manager, plugins=more, context_manager=None)
         tools, plugins = later.as_tools(spec.tools), later.check_plugins(spec.plugins, later.Plugin)
-        memory = later.given_manager(spec.memory_manager)
+        by_session = spec.memory_manager if callable(spec.memory_manager) else None
+        memory = later.given_manager(spec.memory_manager if by_session is None else by_session(""))
         added = [tool for plugin in later.with_memory(plugins, memory) for tool in plugin.tools]
         with_plugins = later.ToolRegistry([*tools, *added])
         later.check_forgetful(with_plugins)
         self._sessions = sessions
         self._manager = None if spec.conversation_manager is None else later.chosen_manager(spec.conversation_manager)
         """The manager to copy, or to ask its factory, for each session."""
+        self._memory_of: MemoryOf | None = None
         self._agents: WeakValueDictionary[str, Agent] = WeakValueDictionary()
         # A bad spec is refused here; the agent built for that needs no plugins.
         self._spec = replace(
@@ -87,6 +91,7 @@ class HostedAgent:
         )
         self._agent("unsaved", takeover=False)
         self._spec = replace(self._spec, tools=later.ToolRegistry(tools), plugins=plugins, memory_manager=memory)
+        self._memory_of = by_session
 
     def __repr__(self) -> str:
         return repr(self._spec).replace("AgentSpec", "HostedAgent", 1)
@@ -122,6 +127,8 @@ class HostedAgent:
             "conversation_manager": spec.conversation_manager if manager is None else later.another_manager(manager),
             "state": later.agent_state(spec.state).get(),
         }
+        if self._memory_of is not None:
+            own["memory_manager"] = self._memory_of(session_id or "")
         if session_id is not None:
             own["session_manager"] = later.PlacedSession(session_id, self._sessions, takeover, wakes=True)
         return Agent(**{**same, **own})
@@ -625,8 +632,8 @@ class AgentSpec:
     plugins: Sequence[Plugin] = ()
     interventions: Sequence[InterventionHandler] = ()
     context_manager: Literal["auto", False] | None = None
-    memory_manager: MemoryManager | Mapping[str, object] | None = None
-    """None for the runtime's."""
+    memory_manager: MemoryManager | Mapping[str, object] | MemoryOf | None = None
+    """None for the runtime's; a function of the session id gives each tenant a memory of its own."""
     structured_output_model: type[Any] | None = None
     aux_model: Model | str | None = None
     retry_strategy: RetryStrategy | None = DEFAULT_RETRY

@@ -104,6 +104,17 @@ class Sessions:
         """Every session, the most recently changed first; empty when there is nothing yet."""
         return await self._on(lambda store: store.sessions())
 
+    async def list_page(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
+        """The sessions whose ids begin with `prefix`, in the order of their ids: at most `limit`, behind the id
+        `after`. It costs as much as these sessions, however many others there are.
+
+        Args:
+            prefix: What the ids begin with, such as `acme~` for a tenant of a service; empty for all.
+            after: The last id of the page before; empty for the first page.
+            limit: The most sessions. A page with fewer of them is the last one.
+        """
+        return await self._on(lambda store: store.session_page(prefix, after=after, limit=limit))
+
     async def owed(self) -> Sequence[OwedWork]:
         """What sessions owe, the first due first, with what is parked because each of its last owners has died with it.
         Empty where the store is not told (`docs/guides/sessions/owed-work.md`).

@@ -28,6 +28,7 @@ from repertory.app.serving.settings import TOKEN, ServedReport, ServeSettings
 from repertory.app.serving.web_server import serve_web
 from repertory.core.configuration.tables import LogsTable
 from repertory.core.serving.admission import ServiceLimits
+from repertory.core.serving.tenants import StoredRange
 from repertory.errors import Invalid, RepertoryError
 from repertory.logs import INFO, note
 
@@ -107,8 +108,12 @@ def _of_configuration(settings: ServeSettings, path: Path, environ: Mapping[str,
     if values.service.protocols is not None:
         chosen["protocols"] = values.service.protocols
     callers = {secret: Caller(tenant, tenant) for tenant, secret in tokens.items()}
-    if configured.memory is not None and not callers:  # Tenants would search what others have said.
-        chosen["memory"] = _same_for_all(configured.memory)
+    if (memory_of := configured.memory) is not None:
+
+        def of_caller(caller: Caller) -> MemoryManager:
+            return memory_of(StoredRange(caller.tenant).prefix)
+
+        chosen["memory"] = of_caller
     app = asgi_app(
         configured.runtime,
         authenticate=bearer_tokens(callers) if callers else _one_secret(settings, environ),
@@ -118,14 +123,6 @@ def _of_configuration(settings: ServeSettings, path: Path, environ: Mapping[str,
         **chosen,
     )
     return PreparedService(configured.runtime, app)
-
-
-def _same_for_all(memory: MemoryManager) -> Callable[[Caller], MemoryManager]:
-    def memory_of(caller: Caller) -> MemoryManager:
-        del caller
-        return memory
-
-    return memory_of
 
 
 def _one_secret(settings: ServeSettings, environ: Mapping[str, str]) -> Authenticate | None:

@@ -214,6 +214,9 @@ class SealedSessionStore(SessionStore):
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         return await self._with_erased(await self._store.sessions(session_id))
 
+    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
+        return await self._with_erased(await self._store.session_page(prefix, after=after, limit=limit))
+
     async def _with_erased(self, infos: Sequence[SessionInfo]) -> Sequence[SessionInfo]:
         erased = await self._keys.erased([info.session_id for info in infos]) if infos else ()
         return (

@@ -16,9 +16,9 @@ import anyio.to_thread
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from msgspec import Struct, field
 
-from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore
+from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore, lines_of_page
 from repertory.backends.sessions.requests import side_by_side
-from repertory.core.ids import check_id
+from repertory.core.ids import RESERVED, check_id
 from repertory.core.journal.rows import Row
 from repertory.core.retry import own_errors
 from repertory.errors import Invalid, LeaseLost, RepertoryError, SessionBusy
@@ -202,6 +202,31 @@ def listed_session(
 def newest_first(infos: Iterable[SessionInfo | None]) -> list[SessionInfo]:
     """The sessions among these, most recently changed first."""
     return sorted((info for info in infos if info is not None), key=lambda info: info.updated_at, reverse=True)
+
+
+async def page_by_name(
+    names: Iterable[str],
+    described: Callable[[Sequence[str]], Awaitable[Iterable[SessionInfo]]],
+    prefix: str,
+    after: str,
+    limit: int,
+) -> list[SessionInfo]:
+    """`SessionStore.session_page`, where folders are named after sessions. `described` reads the lines of some folders;
+    only those of the page are read, and those whose names are not the ids.
+    """
+    named = sorted(names)
+    plain = [name for name in named if is_id_of_folder(name) and name > after]
+    infos = list(await described([name for name in named if not is_id_of_folder(name)]))
+    found: list[SessionInfo] = []
+    while plain and len(found) < limit:
+        chunk, plain = plain[: limit - len(found)], plain[limit - len(found) :]
+        found += await described(chunk)
+    return lines_of_page([*infos, *found], prefix, after, limit)
+
+
+def is_id_of_folder(name: str) -> bool:
+    """True for the name of a folder that is the id of its session, or what such a name begins with."""
+    return not name.startswith((RESERVED, "%"))
 
 
 # The sessions that a store knows.

@@ -430,7 +430,9 @@ class ServiceTable(Struct, frozen=True, kw_only=True):
     agents: Annotated[tuple[Text, ...], Meta(description="The agents that are served; else all.")] = ()
     tokens: Annotated[
         dict[str, SecretSource],
-        Meta(description="The secret of each tenant, 16 characters at least. Tenants see their own sessions."),
+        Meta(
+            description="The secret of each tenant, 16 characters at least. Tenants see their own sessions, memories."
+        ),
     ] = {}
     hosts: Annotated[
         tuple[Text, ...], Meta(description="Names by which it is reached without tokens; this machine's always.")

@@ -9,6 +9,7 @@ apart on file systems that take them for the same name.
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from repertory.core.ids import ID_BYTES_MAX, check_id
 from repertory.errors import Invalid
@@ -16,6 +17,8 @@ from repertory.errors import Invalid
 SIGN = "~"
 """Between the tenant and the session."""
 _ESCAPED = re.compile(rb"[^a-z0-9_-]")
+_PAST = "\x7f"
+"""The character behind the sign, which is in no id."""
 
 
 def stored_id(tenant: str, session_id: object) -> str:
@@ -43,6 +46,41 @@ def public_id(tenant: str, stored: str) -> str | None:
     return given
 
 
+def tenant_part(stored: str) -> str:
+    """The part of a stored id that says whose it is: equal for the sessions of one tenant; empty for those of none."""
+    front, sign, _ = stored.partition(SIGN)
+    return front if sign else ""
+
+
+def scope_of_tenant(scope: str | None, part: str) -> str:
+    """The scope of a memory in which one tenant remembers. `scope`: that of the memory; `part`: see `tenant_part`."""
+    return f"{scope or ''}{SIGN}{part}"
+
+
+class StoredRange(NamedTuple):
+    """Where the sessions of one tenant lie among all stored ids, in the order of their code points."""
+
+    tenant: str
+
+    @property
+    def prefix(self) -> str:
+        """What the stored ids begin with. Those of no tenant lie among all others."""
+        return f"{_escaped(self.tenant)}{SIGN}" if self.tenant else ""
+
+    def behind(self, public: str) -> str:
+        """The stored id of the last session of a page, as the tenant knows it; empty for none. It need be no id."""
+        if self.tenant:
+            return f"{self.prefix}{public}"
+        return f"{SIGN}{public}" if SIGN in public else public
+
+    def behind_others(self, stored: str) -> str:
+        """The text behind which to go on after a page that ends with this stored id: behind all sessions of another
+        tenant, if it is of one.
+        """
+        part = tenant_part(stored)
+        return f"{part}{_PAST}" if part and public_id(self.tenant, stored) is None else stored
+
+
 def _escaped(tenant: str) -> str:
     """The tenant as lower-case ASCII. Lone surrogates are written as they are numbered, so that no two are the same."""
-    return _ESCAPED.sub(lambda found: b"%%%02x" % found[0][0], tenant.encode("utf-8", "surrogatepass")).decode()
+    return _ESCAPED.sub(lambda found: b"=%02x" % found[0][0], tenant.encode("utf-8", "surrogatepass")).decode()

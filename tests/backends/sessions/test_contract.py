@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from repertory.backends.ports import SessionStore
+from repertory.backends.sessions.sqlite.journals import Journals
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.testing.crash_points import CrashingSessionStore, CrashPoints
 from repertory.testing.faulty_sessions import FaultSettings, FaultySessionStore
@@ -46,3 +47,19 @@ class TestCrashingSessionStore(TestMemorySessionStore):
 class TestSQLiteSessionStore(SessionStoreContract):
     def open_store(self, place: Path, owner: str) -> SessionStore:
         return SQLiteSessionStore(place / "home" / "sessions.db", owner=owner)
+
+    async def work_done(self, store: SessionStore) -> int:
+        """Steps of SQLite's machine, counted from the first call on, in tens."""
+        assert isinstance(store, SQLiteSessionStore)
+        self._steps: int
+
+        def step() -> None:
+            self._steps += 1
+
+        def counted(journals: Journals) -> int:
+            if not hasattr(self, "_steps"):
+                self._steps = 0
+                journals._connection.set_progress_handler(step, 10)
+            return self._steps
+
+        return await store._read(counted, 0)

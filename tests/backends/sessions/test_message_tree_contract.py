@@ -17,6 +17,7 @@ from repertory.backends.ports import SessionStore
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.liveness import LockedFile, TimeToLive
+from repertory.testing.counting_objects import CountingObjectStore
 from repertory.testing.session_contract import SessionStoreContract
 from tests.backends.objects.moto_s3 import BUCKET, moto_s3
 
@@ -29,11 +30,14 @@ class TestTreeInMemory(SessionStoreContract):
         self._shelves: dict[Path, ObjectShelf] = {}
 
     def open_store(self, place: Path, owner: str) -> SessionStore:
-        objects = MemoryObjectStore(self._shelves.setdefault(place, ObjectShelf()))
+        self._counting = CountingObjectStore(MemoryObjectStore(self._shelves.setdefault(place, ObjectShelf())))
         life = TimeToLive(time.time, 10.0)
         return MessageTreeStore(
-            objects, owner=owner, life=life, wall=time.time, entropy=os.urandom, settings=self.settings
+            self._counting, owner=owner, life=life, wall=time.time, entropy=os.urandom, settings=self.settings
         )
+
+    async def work_done(self, store: SessionStore) -> int:
+        return self._counting.listed + self._counting.requests.total()
 
 
 class TestTreeWithHeads(TestTreeInMemory):

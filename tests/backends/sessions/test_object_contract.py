@@ -9,6 +9,7 @@ import pytest
 from object_places import on_files, on_objects, on_s3, on_shelf, virtual_shelf
 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
+from repertory.backends.ports import SessionStore
 from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.testing.counting_objects import CountingObjectStore
 from repertory.testing.crash_points import CrashingObjectStore, CrashPoints
@@ -34,7 +35,11 @@ class TestSessionsOverSlowAndWatchedObjects(TestSessionsInMemory):
 
     def open_store(self, place: Path, owner: str) -> ObjectSessionStore:
         watched = CrashingObjectStore(MemoryObjectStore(self.shelf(place)), CrashPoints(None))
-        return on_objects(CountingObjectStore(watched, latency_s=0.01), owner)
+        self._counting = CountingObjectStore(watched, latency_s=0.01)
+        return on_objects(self._counting, owner)
+
+    async def work_done(self, store: SessionStore) -> int:
+        return self._counting.listed + self._counting.requests.total()
 
 
 @pytest.mark.real_time

@@ -20,7 +20,7 @@ from snapshot_places import (
 from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.objects.s3 import S3ObjectStore
-from repertory.backends.ports import Batch, Overwrite, Position
+from repertory.backends.ports import Batch, Overwrite, Position, SessionStore
 from repertory.backends.sessions.snapshots.storage_store import StorageSessionStore
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
 from repertory.errors import Invalid, LeaseLost
@@ -52,8 +52,11 @@ class TestSnapshotsOverSlowObjects(TestSnapshotsInMemory):
         return virtual_asyncio()
 
     def open_store(self, place: Path, owner: str) -> SnapshotSessionStore:
-        objects = CountingObjectStore(MemoryObjectStore(self.shelf(place)), latency_s=0.01)
-        return snapshots_on(objects, owner, choices("never"))
+        self._counting = CountingObjectStore(MemoryObjectStore(self.shelf(place)), latency_s=0.01)
+        return snapshots_on(self._counting, owner, choices("never"))
+
+    async def work_done(self, store: SessionStore) -> int:
+        return self._counting.listed + self._counting.requests.total()
 
 
 @pytest.mark.real_time
@@ -115,6 +118,14 @@ class TestSnapshotsInAStorage(SessionStoreContract):
         async with self.stores(tmp_path, "one", "two") as (one, two):
             await one.acquire("session")
             assert (await two.acquire("session")).owner == "two"
+
+    async def test_sessions_are_paged_by_what_their_ids_begin_with(self, tmp_path: Path) -> None:
+        async with self.stores(tmp_path, "one") as (store,):
+            with pytest.raises(Invalid, match="cannot tell which sessions it has"):
+                await store.session_page("a~")
+
+    async def test_a_page_costs_no_more_beside_many_sessions_of_others(self, tmp_path: Path) -> None:
+        """There are no pages."""
 
     async def test_a_new_session_is_begun_whole_and_nobody_owns_it(self, tmp_path: Path) -> None:
         """It cannot tell whether a session is new."""

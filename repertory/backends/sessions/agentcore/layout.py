@@ -122,11 +122,16 @@ class Seen(Struct, frozen=True, kw_only=True):
     """The session's id, if the event has it."""
 
 
+def usable_name(session_id: str) -> str:
+    """The part of an id that the service's name for the session begins with."""
+    return re.sub(r"[^a-zA-Z0-9_-]+", "-", session_id)[:60].lstrip("-_")
+
+
 def session_name(session_id: str) -> str:
     """The service's name for a session: its id, or the usable part of it and a digest."""
     if _SESSION.fullmatch(session_id) and not _ASIDE.fullmatch(session_id):
         return session_id
-    usable = re.sub(r"[^a-zA-Z0-9_-]+", "-", session_id)[:60].lstrip("-_")
+    usable = usable_name(session_id)
     digest = blake2b(session_id.encode(), digest_size=16).hexdigest()
     return f"{usable}-{digest}" if usable else digest
 

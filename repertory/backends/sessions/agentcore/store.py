@@ -27,6 +27,7 @@ from repertory.backends.ports import (
     SessionInfo,
     SessionStore,
     StoreCapabilities,
+    lines_of_page,
 )
 from repertory.backends.sessions.agentcore.events import ListedEvent, MemoryEvents, NewEvent, PayloadItem
 from repertory.backends.sessions.agentcore.journal import AgentCoreJournal, erase, look_at, opened_of
@@ -38,6 +39,7 @@ from repertory.backends.sessions.agentcore.layout import (
     number_aside,
     session_item,
     session_name,
+    usable_name,
 )
 from repertory.backends.sessions.agentcore.ownership import (
     REQUESTS_AT_ONCE,
@@ -187,8 +189,18 @@ class AgentCoreSessionStore(SessionStore):
         names = [session_name(check_id(session_id, "session id"))] if session_id is not None else []
         if session_id is None:
             names = [name for name in await self._events.sessions() if number_aside(name) is None]
-        infos = await side_by_side([partial(self._info, name) for name in names], REQUESTS_AT_ONCE)
-        return newest_first(infos)
+        return newest_first(await self._described(names))
+
+    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
+        """The service lists the names of all sessions; the events are read of those that may have the prefix."""
+        self._table.refuse_closed()
+        usable = usable_name(prefix)
+        names = [name for name in await self._events.sessions() if number_aside(name) is None]
+        infos = await self._described([name for name in names if name.startswith(usable)])
+        return lines_of_page((info for info in infos if info is not None), prefix, after, limit)
+
+    async def _described(self, names: Sequence[str]) -> Sequence[SessionInfo | None]:
+        return await side_by_side([partial(self._info, name) for name in names], REQUESTS_AT_ONCE)
 
     async def delete(self, session_id: str) -> None:
         """Delete every event of a session, oldest first, and its quarantined copies. Records that the service has

@@ -8,7 +8,7 @@ that meets one gets `LeaseLost`, so nothing is ever overwritten.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -66,12 +66,13 @@ from repertory.backends.sessions.table import (
     listed_session,
     lost,
     newest_first,
+    page_by_name,
     parts_by_agent,
     position_after,
     refuse_gaps,
     write_anew,
 )
-from repertory.core.ids import check_id
+from repertory.core.ids import ID_BYTES_MAX, check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import RecordKind
 from repertory.core.message_tree.assembly import Assembled, DocumentSource
@@ -238,12 +239,29 @@ class MessageTreeStore(SessionStore):
         """
         self._table.refuse_closed()
         prefix = SESSIONS if session_id is None else self._names(check_id(session_id, "session id")).folder
+        listed = await self._listed(prefix)
+        return newest_first([await self._info(folder, found) for folder, found in listed.items()])
+
+    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
+        """One list of what lies below the prefix; then documents of the page alone, and of shortened names."""
+        self._table.refuse_closed()
+        # A shortened name has the id's beginning, but for its last 33 bytes.
+        listed = await self._listed(f"{SESSIONS}{prefix}".encode()[: ID_BYTES_MAX - 33].decode(errors="ignore"))
+        named = {id_of_folder(folder, SESSIONS) or f"%/{folder}": folder for folder in listed}
+
+        async def described(names: Sequence[str]) -> Iterable[SessionInfo]:
+            infos = [await self._info(named[name], listed[named[name]]) for name in names]
+            return [info for info in infos if info is not None]
+
+        return await page_by_name(named, described, prefix, after, limit)
+
+    async def _listed(self, prefix: str) -> dict[str, list[ObjectInfo]]:
+        """The objects in folders of sessions, by folder."""
         listed: dict[str, list[ObjectInfo]] = {}
         for info in await self._objects.list(prefix):
             if "/" in info.key:
                 listed.setdefault(info.key.split("/")[0], []).append(info)
-        infos = [await self._info(folder, found) for folder, found in listed.items()]
-        return newest_first(infos)
+        return listed
 
     async def delete(self, session_id: str) -> None:
         check_id(session_id, "session id")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -57,8 +58,10 @@ from repertory.backends.sessions.table import (
     CommitOutcome,
     busy,
     check_agents,
+    is_id_of_folder,
     lost,
     newest_first,
+    page_by_name,
     rival,
     unless_cancelled,
 )
@@ -261,6 +264,20 @@ class ObjectSessionStore(SessionStore):
         below = self._layout.before if session_id is None else f"{self._keys(session_id).folder}/"
         infos = await list_sessions(self._objects, self._life, self._layout, await self._objects.list(below))
         return newest_first(infos.values())
+
+    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
+        """One list of what lies below the prefix, and what `sessions` reads of each line."""
+        self._check_open()
+        if not is_id_of_folder(prefix):
+            return await super().session_page(prefix, after=after, limit=limit)
+        below = by_session(self._layout, await self._objects.list(f"{self._layout.before}{prefix}"))
+        named = {self._layout.name_in(keys): found for keys, found in below.items()}
+
+        async def described(names: Sequence[str]) -> Iterable[SessionInfo]:
+            found = chain.from_iterable(named[name] for name in names)
+            return (await list_sessions(self._objects, self._life, self._layout, found)).values()
+
+        return await page_by_name(named, described, prefix, after, limit)
 
     async def delete(self, session_id: str) -> None:
         """Erase a session. A marker of a few hundred bytes stays and keeps former owners out.

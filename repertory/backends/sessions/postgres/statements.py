@@ -83,6 +83,11 @@ class Statements:
         self.listed = f"{listed} ORDER BY s.updated_at DESC, s.id DESC"
         # Name.
         self.listed_one = f"{listed} AND s.name = $1::text"
+        # Prefix, what ends its range, the name before, how many.
+        self.listed_range = (
+            f"{listed} AND s.name >= $1::text AND s.name < $2::text AND s.name > $3::text"
+            " ORDER BY s.name LIMIT $4::bigint"
+        )
         self.counts = (
             f"SELECT s.name, s.agents[r.agent], s.seqs[r.agent], r.session, r.agent::bigint, r.count, r.first, r.last"
             " FROM (SELECT session, agent, count(*) AS count, min(seq) AS first, max(seq) AS last"

@@ -48,7 +48,7 @@ from repertory.backends.sessions.postgres.releases import Releases
 from repertory.backends.sessions.postgres.schema import prepare
 from repertory.backends.sessions.postgres.statements import MARKS, Statements
 from repertory.backends.sessions.table import busy, check_agents, refuse_gaps, unless_cancelled
-from repertory.core.ids import check_id
+from repertory.core.ids import check_id, prefix_end
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
 from repertory.core.owed import OwedWork, Resting
@@ -250,6 +250,12 @@ class PostgresSessionStore(SessionStore):
         if session_id is None:
             return [_info(line) for line in await self._read(self._sql.listed, within_s=SCAN_S)]
         return [_info(line) for line in await self._pool.run(self._sql.listed_one, session_id)]
+
+    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
+        if not await self._begin(create=False):
+            return []
+        given = prefix, prefix_end(prefix), after, limit
+        return [_info(line) for line in await self._pool.run(self._sql.listed_range, *given, once=True)]
 
     async def ends(self, session_id: str) -> SessionEnds | None:
         found = await self.sessions(session_id)

@@ -16,7 +16,7 @@ is there, and only then.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING
 import anyio
 from msgspec.structs import replace
 
-from repertory.backends.ports import Condition, Create, Inspection, SessionInfo, Update
+from repertory.backends.ports import Condition, Create, Inspection, SessionInfo, SessionStore, Update
 from repertory.backends.sessions.journal.format import (
     BESIDE_SNAPSHOTS,
     JOURNALS,
+    ROOT,
     HeadObject,
     SessionKeys,
     pack_head,
@@ -41,8 +42,8 @@ from repertory.backends.sessions.journal.store import (
     list_sessions,
 )
 from repertory.backends.sessions.requests import SIDE_BY_SIDE, delete_all, find, names_aside, remove_aside, side_by_side
-from repertory.backends.sessions.snapshots.tree import SnapshotTree
-from repertory.backends.sessions.table import newest_first
+from repertory.backends.sessions.snapshots.tree import SnapshotTree, session_folder
+from repertory.backends.sessions.table import is_id_of_folder, newest_first, page_by_name
 from repertory.core.snapshots.location import RUN_SCOPE
 from repertory.errors import (
     AlreadyExists,
@@ -79,7 +80,7 @@ class SnapshotJournal(ObjectSessionStore):
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         """As `ObjectSessionStore`, at both places."""
         self._check_open()
-        objects, life = self._objects, self._life
+        objects = self._objects
         if session_id is None:
             found = await objects.list("")
         else:
@@ -87,14 +88,38 @@ class SnapshotJournal(ObjectSessionStore):
             found = await objects.list(f"{keys.folder}/")
             headed = any(info.key == keys.head for info in found)
             found = [*found, *await self._older_objects(session_id, headed=headed)]
-        newer = await list_sessions(objects, life, BESIDE_SNAPSHOTS, found)
+        return newest_first(await self._described(found))
+
+    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
+        """As `ObjectSessionStore`, at both places."""
+        self._check_open()
+        if not is_id_of_folder(prefix) or (prefix and ROOT.startswith(prefix)):
+            return await SessionStore.session_page(self, prefix, after=after, limit=limit)
+        named: dict[str, list[ObjectInfo]] = {}
+        for info in await self._objects.list(prefix):
+            keys = BESIDE_SNAPSHOTS.keys_around(info.key)
+            if keys is not None:
+                named.setdefault(BESIDE_SNAPSHOTS.name_in(keys), []).append(info)
+        for info in await self._objects.list(f"{JOURNALS.before}{prefix}"):
+            keys = JOURNALS.keys_around(info.key)
+            if keys is not None:
+                named.setdefault(JOURNALS.name_in(keys), []).append(info)
+
+        async def described(names: Sequence[str]) -> Iterable[SessionInfo]:
+            return await self._described([info for name in names for info in named[name]])
+
+        return await page_by_name(named, described, prefix, after, limit)
+
+    async def _described(self, found: Sequence[ObjectInfo]) -> Iterable[SessionInfo]:
+        """The sessions with records among these objects of both places."""
+        newer = await list_sessions(self._objects, self._life, BESIDE_SNAPSHOTS, found)
         infos = {info.session_id: info for info in newer.values()}
         # A session without a head at its own place is at the older one, or being moved.
         heads = {info.key for info in found}
         left = [info for info in found if _moved_head(info.key) not in heads]
-        older = await list_sessions(objects, life, JOURNALS, left, moving=True)
+        older = await list_sessions(self._objects, self._life, JOURNALS, left, moving=True)
         infos |= {info.session_id: info for info in older.values()}
-        return newest_first(infos.values())
+        return infos.values()
 
     async def inspect(self) -> Inspection:
         """As `ObjectSessionStore`, at both places."""
@@ -150,7 +175,7 @@ class SnapshotJournal(ObjectSessionStore):
     async def _published(self, session_id: str) -> bool:
         """True if our snapshots show that the session has a journal."""
         tree = SnapshotTree(self._objects)
-        for location in await tree.locations(session_id):
+        for location in await tree.locations(session_folder(session_id)):
             run = location.scope == RUN_SCOPE
             found = await (tree.latest_run(location) if run else tree.latest(location))
             if found is not None and found.snapshot is not None and found.snapshot.position is not None:

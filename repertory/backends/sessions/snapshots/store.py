@@ -7,7 +7,7 @@ session is opened. `docs/reference/formats/snapshot-layout.md` describes the tre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING
 import anyio
 from msgspec.structs import replace
 
-from repertory.backends.ports import Batch, Position, SessionInfo, SessionStore, StoreCapabilities, UntilFree
+from repertory.backends.ports import (
+    Batch,
+    ObjectInfo,
+    Position,
+    SessionInfo,
+    SessionStore,
+    StoreCapabilities,
+    UntilFree,
+    lines_of_page,
+)
 from repertory.backends.sessions.requests import side_by_side
 from repertory.backends.sessions.snapshots.makers import RunMaker, checked_content, is_of, marked_numbers, rows_for
 from repertory.backends.sessions.snapshots.publisher import (
@@ -26,7 +35,7 @@ from repertory.backends.sessions.snapshots.publisher import (
     WrittenElsewhere,
 )
 from repertory.backends.sessions.snapshots.tree import SnapshotTree, session_folder
-from repertory.backends.sessions.table import check_agents, newest_first
+from repertory.backends.sessions.table import check_agents, is_id_of_folder, newest_first
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.retry import own_errors
@@ -128,9 +137,22 @@ class SnapshotSessionStore(SessionStore):
         """Every session, most recently changed first; or that one alone. Sessions that only other programs have written
         have agents without records.
         """
-        infos = {info.session_id: info for info in await self._journal.sessions(session_id)}
+        locations = await self._tree.locations("" if session_id is None else session_folder(session_id))
+        return newest_first(self._with_theirs(await self._journal.sessions(session_id), locations))
+
+    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
+        if not is_id_of_folder(prefix):
+            return await super().session_page(prefix, after=after, limit=limit)
+        ours = await self._journal.session_page(prefix, after=after, limit=limit)
+        return lines_of_page(self._with_theirs(ours, await self._tree.locations(prefix)), prefix, after, limit)
+
+    @staticmethod
+    def _with_theirs(
+        ours: Sequence[SessionInfo], locations: Mapping[SnapshotLocation, ObjectInfo]
+    ) -> Iterable[SessionInfo]:
+        infos = {info.session_id: info for info in ours}
         theirs: dict[str, dict[str, float]] = {}
-        for location, info in (await self._tree.locations(session_id)).items():
+        for location, info in locations.items():
             if location.session_id not in infos:
                 theirs.setdefault(location.session_id, {})[location.journal] = info.modified_at
         for name, agents in theirs.items():
@@ -141,7 +163,7 @@ class SnapshotSessionStore(SessionStore):
                 updated_at=max(agents.values()),
                 owner=None,
             )
-        return newest_first(infos.values())
+        return infos.values()
 
     async def delete(self, session_id: str) -> None:
         """Erase a session: its journal, then all of its snapshots. Errors: `NotFound`, `SessionBusy`."""
@@ -169,7 +191,7 @@ class SnapshotSessionStore(SessionStore):
 
     async def _locations_in(self, session_id: str) -> list[SnapshotLocation]:
         """Every agent and orchestrator with a snapshot or a journal."""
-        found = dict.fromkeys(await self._tree.locations(check_id(session_id, "session id")))
+        found = dict.fromkeys(await self._tree.locations(session_folder(check_id(session_id, "session id"))))
         for info in await self._journal.sessions(session_id):
             found |= dict.fromkeys(SnapshotLocation.of(session_id, journal) for journal in info.agents)
         return list(found)

@@ -221,9 +221,9 @@ class SnapshotTree:
             await self._objects.delete(key)
         return bool(found)
 
-    async def locations(self, session_id: str | None) -> dict[SnapshotLocation, ObjectInfo]:
-        """Every location with a latest snapshot, of one session or of all."""
-        return locations_in(await self._objects.list("" if session_id is None else session_folder(session_id)))
+    async def locations(self, prefix: str) -> dict[SnapshotLocation, ObjectInfo]:
+        """Every location with a latest snapshot whose key begins so."""
+        return locations_in(await self._objects.list(prefix))
 
     async def _put(self, key: str, body: bytes, version: str | None = None) -> str:
         """Overwrite an object under a condition, so that an earlier, interrupted write cannot replace it later."""

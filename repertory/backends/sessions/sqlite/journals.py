@@ -279,6 +279,14 @@ class Journals:
             listed = self._reading.listed(session_id)
         return self._infos(listed)
 
+    def session_page(self, prefix: str, after: str, limit: int) -> list[SessionInfo]:
+        listed: dict[str, Listed] = {}
+        with self._transaction("read"):
+            while limit > len(listed) and (names := self._reading.names_after(prefix, after, limit - len(listed))):
+                for after in names:
+                    listed |= self._reading.listed(after)
+        return sorted(self._infos(listed), key=lambda info: info.session_id)
+
     def ends(self, session_id: str) -> SessionEnds | None:
         with self._transaction("read"):
             listed = self._reading.listed(session_id)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from repertory.core.ids import prefix_end
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row, first_link, link_of
 from repertory.core.journal.sealing import SEALED
@@ -96,7 +97,8 @@ class JournalReader:
         self._connection = connection
         self._heads = heads
         self._path = path
-        self._sessions = _SESSIONS.format(journals=_COUNT if counting else "NULL")
+        self._count = _COUNT if counting else "NULL"
+        self._sessions = _SESSIONS.format(journals=self._count)
 
     def journal(self, session_id: str, agent_id: str, *, fresh: bool = False) -> int | None:
         """The key of an agent's journal; None when there is none.
@@ -170,6 +172,18 @@ class JournalReader:
         """True if the index of journals names the session. It costs the same however many sessions there are."""
         statement = f"SELECT 1 FROM journals INDEXED BY {_INDEX} WHERE session = ? LIMIT 1"
         return self._connection.execute(statement, (session_id,)).fetchone() is not None
+
+    def names_after(self, prefix: str, after: str, limit: int) -> list[str]:
+        """The first ids with this prefix that follow `after`, by a range of each index: of sessions that may have a
+        journal.
+        """
+        low, end = max(after, prefix), prefix_end(prefix)
+        where, values = f"{{0}} {'>' if after >= prefix else '>='} ? AND {{0}} < ?", (low, end, limit)
+        leases = f"SELECT CAST(name AS TEXT) FROM sessions WHERE {where.format('name')} AND {self._count} IS NOT 0"
+        entries = f"SELECT DISTINCT CAST(session AS TEXT) FROM journals INDEXED BY {_INDEX} WHERE"
+        found = self._connection.execute(f"{leases} ORDER BY name LIMIT ?", values).fetchall()
+        found += self._connection.execute(f"{entries} {where.format('session')} ORDER BY session LIMIT ?", values)
+        return sorted({name for (name,) in found})[:limit]
 
     def listed(self, session_id: str | None) -> dict[str, Listed]:
         """Every session that has a journal, or that one alone; in the order in which they began."""

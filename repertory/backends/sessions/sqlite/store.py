@@ -206,6 +206,9 @@ class SQLiteSessionStore(SessionStore):
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
         return await self._read(lambda journals: journals.sessions(session_id), [])
 
+    async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
+        return await self._read(lambda journals: journals.session_page(prefix, after, limit), [])
+
     async def delete(self, session_id: str) -> None:
         """Erase a session, in the file and in its log. Errors: `NotFound`, `SessionBusy`, and see the class."""
         check_id(session_id, "session id")
