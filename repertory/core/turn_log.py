@@ -12,6 +12,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from repertory.core.messages import tool_results
+from repertory.core.recent import weight_of
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 KEPT_MAX = 4096
 """Pieces of whole messages that are kept, beside those of the message that is being told."""
+PIECE_BYTES = 16 * 1024
+"""A piece that a tool streams counts once more for each so many bytes that it weighs."""
 BEFORE_MAX = 1024
 """So many records before the message that carries a turn's token are looked at, for the prompt of one that goes on."""
 _ANSWER_KEYS = frozenset(("event", "data", "reasoning"))
@@ -69,6 +72,8 @@ class Entry(NamedTuple):
     """Its place in the log, from 1."""
     offset: Offset
     event: TurnEvent
+    units: int = 1
+    """What it counts; see `PIECE_BYTES`."""
 
 
 def is_piece(entry: Entry) -> bool:
@@ -80,12 +85,14 @@ class TurnLog:
     """The events of one turn that runs in this process. Readers ask for what comes after the number that they have.
 
     It keeps every message, and the pieces of the message that is being told. Of the pieces before that it keeps the
-    last `KEPT_MAX`, and so many of what running tools stream: a reader that is further behind gets the message, or the
-    tool's result, which stands for them. Pieces that a `model_retry` makes void are not kept: a reader that has none of
-    them is not given any.
+    last that count `KEPT_MAX`, and so many of what running tools stream: a reader that is further behind gets the
+    message, or the tool's result, which stands for them. Pieces that a `model_retry` makes void are not kept: a reader
+    that has none of them is not given any.
     """
 
-    __slots__ = ("_entries", "_last", "_message_at", "_pieces_before", "_streamed", "base", "over", "run", "seq")
+    __slots__ = (
+        *("_entries", "_last", "_message_at", "_pieces", "_pieces_before", "_streamed", "base", "over", "run", "seq"),
+    )
 
     def __init__(self, run: str, base: int) -> None:
         """`run`: a name that no other log of this conversation has, of letters and digits. `base`: the last message in
@@ -101,9 +108,11 @@ class TurnLog:
         self._message_at = 0
         """The number of the last message that was told."""
         self._pieces_before = 0
-        """How many pieces are kept that stand before it."""
+        """What the pieces count that are kept and stand before it."""
+        self._pieces = 0
+        """What those after it count."""
         self._streamed = 0
-        """How many pieces are kept that tools have streamed since then."""
+        """What those of them count that tools have streamed."""
 
     def add(self, event: TurnEvent, seq: int) -> None:
         """Add an event; `seq`: the last message in the journal now, which is the event's own if it is a message."""
@@ -114,33 +123,37 @@ class TurnLog:
             offset = Offset(seq, over=True)
         else:
             offset = Offset(seq) if whole else Offset(seq, self.run, self._last)
-        self._entries.append(Entry(self._last, offset, {**event, "offset": str(offset)}))
+        # The pieces of an answer are bounded together: `answer_bytes`.
+        streamed = "tool_stream_event" in event
+        units = 1 + weight_of(event, KEPT_MAX * PIECE_BYTES) // PIECE_BYTES if streamed else 1
+        self._entries.append(Entry(self._last, offset, {**event, "offset": str(offset)}, units))
         if whole:
-            self._pieces_before += self._last - self._message_at - 1
-            self._message_at, self._streamed = self._last, 0
+            self._pieces_before += self._pieces
+            self._message_at, self._pieces, self._streamed = self._last, 0, 0
             if self._pieces_before > KEPT_MAX:
                 self._pieces_before = self._drop(is_piece)
-        elif "model_retry" in event:
+            return
+        self._pieces += units
+        if "model_retry" in event:
             since = bisect_right(self._entries, self._message_at, key=_number_of)
             self._entries[since:] = [each for each in self._entries[since:] if _ANSWER_KEYS.isdisjoint(each.event)]
-        elif "tool_stream_event" in event:
-            self._streamed += 1
+        elif streamed:
+            self._streamed += units
             if self._streamed > KEPT_MAX:
                 self._streamed = self._drop(lambda entry: "tool_stream_event" in entry.event)
 
     def _drop(self, what: Callable[[Entry], bool]) -> int:
-        """Drop the oldest such entries until half of `KEPT_MAX` is left, so that it is not done each time. Returns how
-        many are left.
+        """Drop the oldest such entries until those left count half of `KEPT_MAX` at most, so that it is not done each
+        time. Returns what they count.
         """
-        held = sum(map(what, self._entries))
-        drop, kept = held - KEPT_MAX // 2, list[Entry]()
+        held, left = sum(entry.units for entry in self._entries if what(entry)), list[Entry]()
         for entry in self._entries:
-            if drop > 0 and what(entry):
-                drop -= 1
+            if held > KEPT_MAX // 2 and what(entry):
+                held -= entry.units
             else:
-                kept.append(entry)
-        self._entries = kept
-        return min(held, KEPT_MAX // 2)
+                left.append(entry)
+        self._entries = left
+        return held
 
     def end(self) -> None:
         """Nothing follows."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.core.turn_log import KEPT_MAX, START, Offset, TurnLog, begun_at, is_piece, read_offset
+from repertory.core.turn_log import KEPT_MAX, PIECE_BYTES, START, Offset, TurnLog, begun_at, is_piece, read_offset
 from repertory.errors import Invalid
 
 KINDS = st.lists(st.sampled_from(["piece", "message", "tool"]), max_size=30)
@@ -113,6 +113,15 @@ def test_what_a_tool_streams_without_end_is_bounded() -> None:
     assert len(kept) <= KEPT_MAX + 1
     assert kept[0].event["data"] == "0"
     assert kept[-1].number == 3 * KEPT_MAX + 1
+
+
+def test_large_values_that_a_tool_streams_count_by_their_weight() -> None:
+    log = TurnLog("a1", 7)
+    for number in range(100):
+        log.add({"tool_stream_event": {"data": f"{number}" * 1_000_000}}, 7)
+    held = [entry for entry in log.after(0) if "tool_stream_event" in entry.event]
+    assert sum(len(str(entry.event)) for entry in held) <= KEPT_MAX * PIECE_BYTES
+    assert held[-1].number == 100
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from repertory import __version__
-from repertory.app.asgi.narrating import FAILURES, ProtocolTurns, Recent, TurnCall
+from repertory.app.asgi.narrating import FAILURES, RECENT_BYTES_MAX, RECENT_MAX, ProtocolTurns, TurnCall
 from repertory.app.asgi.problems import Problem
 from repertory.app.asgi.sse import EventStream
+from repertory.core.recent import Recent
 from repertory.core.serving import a2a
 from repertory.core.serving.a2a import Refused, RpcRequest, Sent, TaskUpdates
 from repertory.core.serving.narration import Narration, answer_text
@@ -72,7 +73,7 @@ class Agents:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._turns = ProtocolTurns(service)
-        self._answered: Recent[TurnTask] = Recent()
+        self._answered: Recent[TurnTask] = Recent(RECENT_MAX, RECENT_BYTES_MAX)
         """By message: answers of a person that were given, so that they count once."""
         self._methods: Mapping[str, Method] = {
             "message/send": self._send,

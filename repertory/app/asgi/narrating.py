@@ -4,15 +4,15 @@ of those that ended without an answer.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import anyio
 from msgspec import Struct
 
 from repertory.app.asgi.problems import Problem
+from repertory.core.recent import Recent, weight_of
 from repertory.core.serving.narration import Narrated, Narration
 from repertory.core.turn_log import read_offset
 from repertory.errors import RepertoryError
@@ -31,36 +31,9 @@ T = TypeVar("T")
 RECENT_MAX = 1024
 """Requests, and turns without an answer, that a process remembers, each."""
 RECENT_BYTES_MAX = 32 * 1024 * 1024
-"""What those requests may weigh together."""
+"""What each of the two may weigh together."""
 FAILURES = (RepertoryError, Problem)
 """What ends a turn without a result."""
-
-
-class Recent(Generic[T]):
-    """The latest values by their names, at most `RECENT_MAX`, of at most `RECENT_BYTES_MAX`."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[object, tuple[T, int]] = OrderedDict()
-        self._weight = 0
-
-    def keep(self, name: object, value: T, weight: int = 1) -> T:
-        """Remember a value; the oldest ones are forgotten."""
-        _, before = self._kept.pop(name, (None, 0))
-        self._kept[name] = value, weight
-        self._weight += weight - before
-        while len(self._kept) > RECENT_MAX or self._weight > RECENT_BYTES_MAX:
-            _, (_, forgotten) = self._kept.popitem(last=False)
-            self._weight -= forgotten
-        return value
-
-    def find(self, name: object) -> T | None:
-        """The value of that name, if it is remembered."""
-        found = self._kept.get(name)
-        return None if found is None else found[0]
-
-    def has(self, name: object) -> bool:
-        """Whether a value of that name is remembered."""
-        return name in self._kept
 
 
 class TurnCall(Struct, frozen=True, kw_only=True):
@@ -86,7 +59,7 @@ class ProtocolTurns:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._failed: Recent[Problem | None] = Recent()
+        self._failed: Recent[Problem | None] = Recent(RECENT_MAX, RECENT_BYTES_MAX)
         """How turns ended that have no answer; None: they were cancelled."""
 
     async def events(self, call: TurnCall) -> AsyncGenerator[TurnEvent]:
@@ -110,7 +83,9 @@ class ProtocolTurns:
                         self._check(name, cast("AgentResult", event["result"]))
                     yield event
         except RepertoryError as error:
-            self._failed.keep(name, self._service.problem_of(error))
+            problem = self._service.problem_of(error)
+            weight = weight_of((name, problem.detail, problem.fields), RECENT_BYTES_MAX)
+            self._failed.keep(name, problem, weight)
             raise
 
     def _check(self, name: object, result: AgentResult) -> None:

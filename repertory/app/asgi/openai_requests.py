@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from repertory.app.asgi.narrating import ProtocolTurns, Recent
+from repertory.app.asgi.narrating import RECENT_BYTES_MAX, RECENT_MAX, ProtocolTurns
 from repertory.app.asgi.problems import Problem
+from repertory.core.recent import Recent
 from repertory.core.serving.openai_chat import model_fields, models_body
 from repertory.core.serving.openai_fields import WrongField, error_body, error_kind
 from repertory.core.serving.questions import answered_by
@@ -102,7 +103,7 @@ class Clients:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.turns = ProtocolTurns(service)
-        self._places: Recent[AskedPlace] = Recent()
+        self._places: Recent[AskedPlace] = Recent(RECENT_MAX, RECENT_BYTES_MAX)
         """By request: what its turn is, so that a client that sends it again gets the same one."""
 
     async def models(self, request: Request, caller: Caller) -> Response:

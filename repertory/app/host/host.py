@@ -176,7 +176,13 @@ class Host:
         phases = (_ALONE,) if settings.alone else drain_phases(timeout_s)
         supervision = _TOGETHER if settings.alone else SupervisorSettings()
         self.system = ActorSystem(
-            SystemSettings(phases=phases, grace_s=timeout_s, supervision=supervision, on_fatal=on_fatal)
+            SystemSettings(
+                phases=phases,
+                grace_s=timeout_s,
+                supervision=supervision,
+                on_fatal=on_fatal,
+                dead_letters_kept=0,  # They are counted. A letter may have a whole prompt.
+            )
         )
         self.buffers = CommitBuffers(settings.patience)
         """Per session and agent: the accepted records that are not stored yet."""

@@ -16,22 +16,26 @@ from secrets import token_hex
 from typing import TypeAlias
 
 import anyio
+import msgspec
 
 from repertory.backends.peers.ports import JsonLine, Lines
+from repertory.core.limits import JsonScale
 from repertory.core.wire import error_to_json
 from repertory.errors import Unavailable
 
 _UNREAD_MAX = 256
 _KEPT_MAX = 4096
 """Lines that have been read and are kept."""
+_KEPT_BYTES_MAX = 32 * 1024 * 1024
+"""What the lines of one turn may weigh together; those that a reader has not read yet, half of it."""
 _KEPT_S = 10.0
 """How long a turn that is over can still be read."""
 
 _NAMED_S = 0.01
 """How long a log waits for a line before it is named alone: quick turns have a line less."""
 
-_TOGETHER_MAX = 64
-"""So many lines are sent together."""
+_TOGETHER_MAX, _TOGETHER_BYTES_MAX = 64, 1024 * 1024
+"""So many lines are sent together, of such a weight, or one."""
 
 CallKey: TypeAlias = tuple[str, str, str]
 """Agent, session and token."""
@@ -49,9 +53,14 @@ class RunningCall:
         self.scope = anyio.CancelScope()
         """Around the turn."""
         self.over_at: float | None = None
-        self._lines: deque[JsonLine] = deque()
+        self._lines: deque[tuple[int, JsonLine]] = deque()
+        """Each with what all lines weigh up to and with this one."""
         self._last = 0
         """The number of the last line."""
+        self._weight = 0
+        """Of all lines until now; of those that were read, `_read_weight`; of those that are forgotten, `_gone`."""
+        self._gone = 0
+        self._read_weight = 0
         self._read = 0
         self._readers = 0
         self._sent_away = 0
@@ -60,7 +69,7 @@ class RunningCall:
 
     async def tell(self, line: JsonLine) -> None:
         """Add a line, when a reader that is there has read most of the earlier ones."""
-        while self._readers and self._last - self._read >= _UNREAD_MAX:
+        while self._readers and self._is_far_ahead():
             await self._changed.wait()
         self._add(line)
 
@@ -99,10 +108,13 @@ class RunningCall:
                         lost = error_to_json(Unavailable("the events in between are not kept any more"))
                         yield Lines(lines=[{"error": lost}], end=True)
                         return
-                    found = list(islice(self._lines, at + 1 - first, at + 1 - first + _TOGETHER_MAX))
+                    some = list(islice(self._lines, at + 1 - first, at + 1 - first + _TOGETHER_MAX))
+                    most = some[0][0] + _TOGETHER_BYTES_MAX
+                    found = [line for weight, line in some if weight <= most]
                     found[0], named = {**named, **found[0]}, {}
                     at += len(found)
                     self._read = max(self._read, at)
+                    self._read_weight = max(self._read_weight, some[len(found) - 1][0])
                     self._change()
                     yield Lines(lines=found, end=self.over_at is not None and at == self._last)
                 elif self.over_at is not None:
@@ -128,10 +140,18 @@ class RunningCall:
 
     def _add(self, line: JsonLine) -> None:
         self._last += 1
-        self._lines.append({"n": self._last, **line})
-        while len(self._lines) > _KEPT_MAX:
-            self._lines.popleft()
+        scale = JsonScale()
+        scale.put(msgspec.json.encode(line))
+        self._weight += scale.weight
+        self._lines.append((self._weight, {"n": self._last, **line}))
+        while len(self._lines) > _KEPT_MAX or (self._weight - self._gone > _KEPT_BYTES_MAX and len(self._lines) > 1):
+            self._gone, _ = self._lines.popleft()
         self._change()
+
+    def _is_far_ahead(self) -> bool:
+        """True if the next line waits until a reader has read more."""
+        unread = self._weight - max(self._read_weight, self._gone)
+        return self._last - self._read >= _UNREAD_MAX or unread > _KEPT_BYTES_MAX // 2
 
     def _change(self) -> None:
         self._changed.set()

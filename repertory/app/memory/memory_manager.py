@@ -521,7 +521,7 @@ def _described(text: str, stores: Sequence[ManagedStore]) -> str:
     return "\n".join([text, "", "Stores:", *lines])
 
 
-_ALONE = SystemSettings(on_fatal=lambda error: None)
+_ALONE = SystemSettings(on_fatal=lambda error: None, dead_letters_kept=0)
 """The caller learns of a lost actor from its ask."""
 _FIELDS = ("name", "description", "max_search_results", "writable", "extraction")
 

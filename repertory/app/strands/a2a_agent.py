@@ -6,20 +6,23 @@ Loads the `a2a-sdk`; nothing but the names of the SDK's modules leads here.
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import anyio.to_thread
 
+from repertory.app.inspector.guard import is_loopback
 from repertory.backends.tools.decorator import tool
 from repertory.core.call_events import TypedEvent
 from repertory.core.interrupts import Interrupt
 from repertory.core.result import AgentResult
-from repertory.errors import Failed, Invalid, RepertoryError
+from repertory.errors import Failed, Invalid, RepertoryError, TooLarge, Unavailable
 
 try:
     import httpx
@@ -52,6 +55,9 @@ A2AResponse: TypeAlias = tuple[Task, TaskStatusUpdateEvent | TaskArtifactUpdateE
 AllowedEndpoint: TypeAlias = str | tuple[str, ClientConfig]
 """An address, alone or with how its agent is reached."""
 
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+"""The largest answer to one request, a stream of events as a whole."""
+
 _WORKING = (TaskState.submitted, TaskState.working, TaskState.unknown)
 _STOP_REASONS = {TaskState.input_required: "interrupt", TaskState.canceled: "cancelled"}
 
@@ -67,9 +73,13 @@ class A2AAgent:
     """An agent at an address, that is asked as our own are: `A2AAgent("http://127.0.0.1:9000")("What is 2 + 2?")`.
     It may be a node of a graph.
 
-    `name`, `description`: those of its card without them, once that has been fetched. `timeout`: seconds for one
-    request, when the client is ours. `client_config`: how it is reached, such as an `httpx` client that signs.
-    `a2a_client_factory`: makes its clients; use `client_config`.
+    `name`, `description`: those of its card without them, once that has been fetched. `timeout`: seconds for its card,
+    and for one request, when the client is ours. `client_config`: how it is reached, such as an `httpx` client that
+    signs. `a2a_client_factory`: makes its clients; use `client_config`, since what a factory's client does with
+    redirects is its own.
+
+    `allowed_origins`: where the card may lead besides the origin of `endpoint`, such as `https://api.example.com`.
+    Nothing is sent anywhere else, whatever the card says, and no redirect is followed.
 
     Each call is a message in a context of its own: what was said before is sent again by those who need it. A call
     that the agent ended with a question has stop reason `interrupt`; `result.state["a2a_task_state"]` has the state.
@@ -84,6 +94,7 @@ class A2AAgent:
         timeout: int = 300,
         client_config: ClientConfig | None = None,
         a2a_client_factory: ClientFactory | None = None,
+        allowed_origins: Collection[str] = (),
     ) -> None:
         if client_config is not None and a2a_client_factory is not None:
             raise Invalid("Cannot provide both client_config and a2a_client_factory: give client_config alone")
@@ -93,6 +104,7 @@ class A2AAgent:
         self.timeout = timeout
         self._config = client_config
         self._factory = a2a_client_factory
+        self._origins = frozenset(map(_origin, (endpoint, *allowed_origins)))
         self._card: AgentCard | None = None
 
     def __call__(self, prompt: Any = None, **kwargs: Any) -> AgentResult:
@@ -114,7 +126,8 @@ class A2AAgent:
     async def stream_async(self, prompt: Any = None, **_: Any) -> AsyncGenerator[dict[str, Any]]:
         """Ask, and yield what the agent sends, then `{"result": AgentResult}`.
 
-        Errors: `Invalid` without a prompt; `Failed` when the agent sends nothing; those of the `a2a-sdk` and `httpx`.
+        Errors: `Invalid` without a prompt; `Failed` when the agent sends nothing, and for a card that leads elsewhere;
+        `TooLarge` beyond `ANSWER_BYTES_MAX`; those of the `a2a-sdk` and `httpx`.
         """
         if prompt is None:
             raise Invalid("a prompt is required: an agent elsewhere has no conversation to go on with")
@@ -129,33 +142,97 @@ class A2AAgent:
         yield {"result": answered(last)}
 
     async def get_agent_card(self) -> AgentCard:
-        """What the agent says of itself; asked for once."""
+        """What the agent says of itself; asked for once. Errors: `Unavailable` if it does not come in time."""
         if self._card is None:
             async with self._http() as http:
-                self._card = await A2ACardResolver(httpx_client=http, base_url=self.endpoint).get_agent_card()
+                resolver = A2ACardResolver(httpx_client=http, base_url=self.endpoint)
+                with anyio.move_on_after(self.timeout):
+                    self._card = await resolver.get_agent_card()
+            if self._card is None:
+                raise Unavailable("the agent's card did not come in time", endpoint=self.endpoint, limit_s=self.timeout)
             self.name = self.name or self._card.name
             self.description = self.description or self._card.description
         return self._card
 
     @asynccontextmanager
     async def _http(self) -> AsyncGenerator[httpx.AsyncClient]:
-        """The user's client, which stays open, or one of ours."""
+        """The user's client, which stays open, or one of ours; with bounds on where it goes and what it reads."""
         if self._config is not None and self._config.httpx_client is not None:
-            yield self._config.httpx_client
+            yield _bounded(self._config.httpx_client)
         else:
             make = partial(httpx.AsyncClient, timeout=self.timeout)  # reads certificates
             async with await anyio.to_thread.run_sync(make) as http:
-                yield http
+                yield _bounded(http)
 
     @asynccontextmanager
     async def _client(self) -> AsyncGenerator[Any]:
-        card = await self.get_agent_card()
+        card = self._reachable(await self.get_agent_card())
         if self._factory is not None:
             yield self._factory.create(card)
             return
         async with self._http() as http:
             config = replace(self._config or ClientConfig(streaming=True), httpx_client=http)
             yield ClientFactory(config).create(card)
+
+    def _reachable(self, card: AgentCard) -> AgentCard:
+        """The card without its further interfaces at other origins. Errors: `Failed` for one that leads elsewhere."""
+        if _origin(card.url) not in self._origins:
+            raise Failed(
+                "the agent's card leads to another origin: if you trust that one, name it in allowed_origins",
+                endpoint=self.endpoint,
+                to=card.url,
+            )
+        more = [each for each in card.additional_interfaces or [] if _origin(each.url) in self._origins]
+        return card.model_copy(update={"additional_interfaces": more})
+
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    """Scheme, host and port; the names of this machine are one host. A URL that is none is an origin of its own."""
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").rstrip(".")
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return "", url, None
+    if not host:
+        return "", url, None
+    return parts.scheme, "localhost" if is_loopback(host) else host, port
+
+
+def _bounded(client: httpx.AsyncClient) -> httpx.AsyncClient:
+    """A copy of the client that follows no redirects and reads bounded answers. Shares its connections."""
+
+    async def ask(request: httpx.Request) -> None:
+        request.headers["accept-encoding"] = "identity"  # What is unpacked could be of any size.
+
+    async def bound(response: httpx.Response) -> None:
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise Failed("the agent compresses its answers, though it is asked not to")
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        response.stream = _BoundedBody(response.stream)
+
+    mine, hooks = copy(client), client.event_hooks
+    mine.follow_redirects = False
+    mine.event_hooks = {"request": [*hooks["request"], ask], "response": [bound, *hooks["response"]]}
+    return mine
+
+
+class _BoundedBody(httpx.AsyncByteStream):
+    """The body of an answer. Errors: `TooLarge`."""
+
+    def __init__(self, stream: httpx.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        size = 0
+        async for piece in self._stream:
+            size += len(piece)
+            if size > ANSWER_BYTES_MAX:
+                raise TooLarge("the agent's answer is too large", bytes_max=ANSWER_BYTES_MAX)
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 def _parts(prompt: Any) -> list[Part]:
@@ -261,7 +338,8 @@ class A2AClientError(RepertoryError, RuntimeError):
 def make_a2a_client(
     *, allowed_endpoints: Sequence[AllowedEndpoint], name: str = "a2a_client", description: str | None = None
 ) -> FunctionTool[..., Any]:
-    """A tool with which a model asks other agents, at these addresses alone.
+    """A tool with which a model asks other agents, at these addresses alone, and at no other origin that their cards
+    name.
 
     `description`: what the model is told; None for one that lists the addresses. Errors: `ValueError` for no address,
     `TypeError` for what is none.

@@ -35,11 +35,13 @@ def plain(text: str) -> str:
     return unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", lowered)))
 
 
-@lru_cache(maxsize=16_384)
 def stem(word: str) -> str:
     """The word without English endings."""
-    if not 2 < len(word) <= _STEMMED_MOST:
-        return word
+    return _stem(word) if 2 < len(word) <= _STEMMED_MOST else word
+
+
+@lru_cache(maxsize=16_384)
+def _stem(word: str) -> str:  # Of words of a bounded length, as they are remembered.
     word = _without_plural(word)
     word = _without_participle(word)
     if word.endswith("y") and _has_vowel(word[:-1]):
