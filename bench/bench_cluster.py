@@ -26,6 +26,7 @@ CALLS = 300
 ROOM = 4
 MODEL_S = 0.1
 BUSY_S = 6.0
+SECRET = "of-a-benchmark-alone"
 
 
 class Waiting(ScriptedModel):
@@ -47,7 +48,7 @@ def spec(seconds: float) -> AgentSpec:
 
 
 async def host(place: PostgresSessions, seconds: float, room: int, queue: int) -> None:
-    peers = Peers(listen="127.0.0.1:0", room=room, queue=queue, version="2")
+    peers = Peers(listen="127.0.0.1:0", secret=SECRET, room=room, queue=queue, version="2")
     async with Runtime(sessions=place, peers=peers) as runtime:
         runtime.agent(spec(seconds))
         print("there", flush=True)
@@ -86,7 +87,7 @@ async def near_and_far(url: str) -> dict[str, float]:
     """Medians in microseconds: of a call here and there, of a stream, and until its first piece."""
     place = PostgresSessions(url, schema="near_and_far")
     taken: dict[str, list[float]] = {}
-    async with Runtime(sessions=place, peers=Peers(listen="127.0.0.1:0", version="1")) as runtime:
+    async with Runtime(sessions=place, peers=Peers(listen="127.0.0.1:0", secret=SECRET, version="1")) as runtime:
         agent = runtime.agent(spec(0.0))
         await one_call(agent, "here")
         async with another(url, "near_and_far", 0.0, 100):
@@ -106,7 +107,7 @@ async def near_and_far(url: str) -> dict[str, float]:
 async def turns_per_s(url: str, schema: str, hosts: int) -> float:
     """Of so many processes that have room for `ROOM` turns each, through a gateway."""
     place, done = PostgresSessions(url, schema=schema), 0
-    async with Runtime(sessions=place, peers=Peers(room=0), wakes_max=0) as gateway:
+    async with Runtime(sessions=place, peers=Peers(room=0, secret=SECRET), wakes_max=0) as gateway:
         agent = gateway.agent(spec(0.0))
 
         async def calls(session: str) -> None:
@@ -134,7 +135,7 @@ async def overload(url: str) -> tuple[float, float, float]:
     share of those that it refuses.
     """
     place, taken, refused = PostgresSessions(url, schema="overload"), list[float](), 0
-    async with Runtime(sessions=place, peers=Peers(room=0, patience_s=0.001), wakes_max=0) as gateway:
+    async with Runtime(sessions=place, peers=Peers(room=0, secret=SECRET, patience_s=0.001), wakes_max=0) as gateway:
         agent = gateway.agent(spec(0.0))
 
         async def calls(session: str) -> None:

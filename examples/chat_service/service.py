@@ -36,7 +36,7 @@ class Settings:
     only this machine has.
     """
     secret: str | None = field(default=None, repr=False)
-    """`CHAT_SERVICE_SECRET`: what all processes know, at least 16 characters; needed with `listen`."""
+    """`CHAT_SERVICE_SECRET`: what all processes know, at least 16 characters; needed with `listen`, on loopback too."""
     token: str | None = field(default=None, repr=False)
     """`CHAT_SERVICE_TOKEN`: what callers must send, at least 16 characters. Without it only this machine may call."""
     version: str = ""

@@ -3,7 +3,7 @@
     class TestMyWire(PeerWireContract):
         @asynccontextmanager
         async def wires(self, place: Path, alive_s: float) -> AsyncGenerator[tuple[PeerWire, PeerWire]]:
-            yield MyWire("127.0.0.1:0", alive_s=alive_s), MyWire(None, alive_s=alive_s)
+            yield MyWire("there", alive_s=alive_s), MyWire(None, alive_s=alive_s)
 
 Each test runs on the event loops that the project's `anyio_backend` fixture offers. Needs pytest.
 """

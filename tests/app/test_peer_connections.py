@@ -14,6 +14,7 @@ from repertory.testing.cutting_relay import cutting_relay
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 CALLS = 30
+SECRET = "a-secret-of-the-tests"
 
 
 @pytest.fixture
@@ -28,10 +29,10 @@ async def test_calls_streams_and_questions_one_after_the_other_take_one_connecti
     place = SQLiteSessions(tmp_path / "sessions.db")
     spec = AgentSpec(name="support", model=ScriptedModel(["one two three"], loop=True))
     async with cutting_relay(port) as relay:
-        there = Peers(listen=f"127.0.0.1:{port}", address=f"127.0.0.1:{relay.port}")
+        there = Peers(listen=f"127.0.0.1:{port}", address=f"127.0.0.1:{relay.port}", secret=SECRET)
         async with (
             Runtime(sessions=place, peers=there) as host,
-            Runtime(sessions=place, peers=Peers(room=0)) as gateway,
+            Runtime(sessions=place, peers=Peers(room=0, secret=SECRET)) as gateway,
         ):
             host.agent(spec)
             session = gateway.agent(spec).session("s")

@@ -208,13 +208,18 @@ FAULTS: list[tuple[str, str, list[tuple[int, int, str, str]]]] = [
     ),
     (
         "workers at one place",
-        AGENT + '[service]\nworkers = 2\n[peers]\nlisten = "127.0.0.1:7000"',
-        [(6, 1, "peers.listen", "several workers cannot listen in one place")],
+        AGENT + '[service]\nworkers = 2\n[peers]\nsecret = { env = "S" }\nlisten = "127.0.0.1:7000"',
+        [(7, 1, "peers.listen", "several workers cannot listen in one place")],
     ),
     (
         "workers without peers",
         AGENT + '[sessions]\nkind = "postgres"\nurl = "postgresql://db/x"\n[service]\nworkers = 2',
-        [(7, 1, "service.workers", "need [peers] with `listen`")],
+        [(7, 1, "service.workers", "need [peers] with `secret`")],
+    ),
+    (
+        "peers that anybody reaches",
+        AGENT + '[peers]\nlisten = "127.0.0.1:0"',
+        [(4, 1, "peers.listen", "write `secret`, or `tls`")],
     ),
     (
         "peers without a store",

@@ -25,7 +25,7 @@ from repertory.core.messages import text_of
 from repertory.errors import RepertoryError
 from tests.postgres_server import postgres_server, programs
 from tests.simulation.campaigns import Report
-from tests.simulation.peer_host import AGENT, place_of
+from tests.simulation.peer_host import AGENT, SECRET, place_of
 from tests.source_tree import ROOT
 
 _START_S = 60.0
@@ -178,7 +178,7 @@ async def _run(cluster: Cluster, what: str, seconds: float) -> None:
     await cluster.start(3)
     said: dict[str, list[str]] = {f"session {number}": [] for number in range(8)}
     place = place_of(cluster.where)
-    async with Runtime(sessions=place, peers=Peers(room=0, patience_s=60.0), wakes_max=0) as gateway:
+    async with Runtime(sessions=place, peers=Peers(room=0, secret=SECRET, patience_s=60.0), wakes_max=0) as gateway:
         agent = gateway.agent(AgentSpec(name=AGENT, model=ScriptedModel(["never asked"])))
         async with anyio.create_task_group() as group:
             for session, prompts in said.items():

@@ -21,9 +21,8 @@ from repertory import AgentSpec, Peers, Runtime, ScriptedModel
 from tests.postgres_server import PostgresServer, postgres_server, programs
 from tests.simulation.campaign_cluster import TTL_S, Cluster, Host, call, look
 from tests.simulation.campaigns import Report
-from tests.simulation.peer_host import AGENT, place_of
+from tests.simulation.peer_host import AGENT, SECRET, place_of
 
-_SECRET = "a-secret-of-the-tests"
 _LATE_S = TTL_S + 2.0
 _ANSWER_S = 1.0
 """What a turn itself takes at most."""
@@ -115,7 +114,7 @@ async def _run(cluster: Cluster, stack: ExitStack, server: PostgresServer, secon
     for number in range(2):
         cables = stack.enter_context(Cables(number))
         where = server.dsn(connect_timeout="3").replace("127.0.0.1", f"{cables.subnets['data']}.1")
-        env = {"LISTEN": f"{cables.subnets['calls']}.2:0", "SECRET": _SECRET}
+        env = {"LISTEN": f"{cables.subnets['calls']}.2:0"}
         within = ["ip", "netns", "exec", cables.namespace]
         host = Host.start(where, cluster.folder, f"host {number}", rng.choice(("asyncio", "trio")), "1", within, **env)
         stack.callback(host.end)
@@ -124,7 +123,7 @@ async def _run(cluster: Cluster, stack: ExitStack, server: PostgresServer, secon
         cluster.hosts.append(host)
         cabled.append(cables)
     said: dict[str, list[str]] = {f"session {number}": [] for number in range(6)}
-    peers = Peers(room=0, secret=_SECRET, patience_s=60.0)
+    peers = Peers(room=0, secret=SECRET, patience_s=60.0)
     async with Runtime(sessions=place_of(server.dsn()), peers=peers, wakes_max=0) as gateway:
         agent = gateway.agent(AgentSpec(name=AGENT, model=ScriptedModel(["never asked"])))
         async with anyio.create_task_group() as group:

@@ -20,7 +20,7 @@ from repertory import AgentSpec, Peers, Runtime, ScriptedModel
 from tests.postgres_server import MISSING, postgres_server, programs
 from tests.simulation.campaign_cluster import Cluster, call, look
 from tests.simulation.campaigns import Report
-from tests.simulation.peer_host import AGENT, place_of
+from tests.simulation.peer_host import AGENT, SECRET, place_of
 
 HOSTS, SESSIONS = 4, 12
 STEADY_S = 6.0
@@ -31,7 +31,7 @@ async def demo(cluster: Cluster) -> None:
     await cluster.start(HOSTS)
     said: dict[str, list[str]] = {f"session {number}": [] for number in range(SESSIONS)}
     print(f"{'':<34}{'calls':>7}{'errors':>8}{'p50':>9}{'p99':>9}{'slowest':>9}")
-    async with Runtime(sessions=place_of(cluster.where), peers=Peers(room=0), wakes_max=0) as gateway:
+    async with Runtime(sessions=place_of(cluster.where), peers=Peers(room=0, secret=SECRET), wakes_max=0) as gateway:
         agent = gateway.agent(AgentSpec(name=AGENT, model=ScriptedModel(["never asked"])))
 
         async def phase(name: str, what: Callable[[], Awaitable[object]]) -> None:

@@ -1,6 +1,6 @@
 """One process of a cluster: it hosts sessions of an agent until SIGTERM, and says when it listens and when it is over.
 
-`LISTEN` and `SECRET` are what its peers need. Arguments: the place (a path, or a DSN), the folder of the ledgers, its
+`LISTEN` is where it answers its peers. Arguments: the place (a path, or a DSN), the folder of the ledgers, its
 own name, the event loop's backend, the version.
 """
 
@@ -18,6 +18,7 @@ from repertory import AgentSpec, Model, Peers, PostgresSessions, Runtime, SQLite
 from repertory.app.sessions.sessions import SessionPlace
 
 AGENT = "clerk"
+SECRET = "a-secret-of-the-peers"
 STEP_S = 0.02
 
 
@@ -75,7 +76,7 @@ def clerk(folder: Path, name: str) -> AgentSpec:
 async def main() -> None:
     where, folder, name, _, version = sys.argv[1:]
     default = None if isinstance(place_of(where), SQLiteSessions) else "127.0.0.1:0"
-    peers = Peers(os.environ.get("LISTEN", default), secret=os.environ.get("SECRET"), room=200, version=version)
+    peers = Peers(os.environ.get("LISTEN", default), secret=SECRET, room=200, version=version)
     async with Runtime(sessions=place_of(where), peers=peers) as runtime:
         runtime.agent(clerk(Path(folder), name))
         print("there", flush=True)

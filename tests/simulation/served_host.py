@@ -17,10 +17,9 @@ from repertory.app.serving.listening import listen_at, url_of
 from repertory.app.serving.web_server import serve_web
 from repertory.app.sessions.sessions import SessionPlace
 from repertory.asgi import asgi_app
-from tests.simulation.peer_host import clerk, place_of
+from tests.simulation.peer_host import SECRET, clerk, place_of
 
 BUCKET = "service"
-SECRET = "a-secret-of-the-peers"
 
 
 def served_place(where: str) -> SessionPlace:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import random
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -55,6 +56,7 @@ from repertory.backends.peers.ports import (
     PeerUnreachable,
     PeerWire,
 )
+from repertory.backends.peers.proof import check_secret
 from repertory.core.journal.restore import restore
 from repertory.core.peers import Peer, Setback, Way, chosen_peer
 from repertory.core.turn_start import call_token
@@ -98,9 +100,9 @@ class Peers:
         queue: So many calls more wait for a place, first come, first served. Further calls are refused with
             `Throttled`. None: as many as `room`.
         address: The address by which the others reach it. It differs from `listen` behind a container's port.
-        secret: A text that all of them know, at least 16 characters. It is needed wherever other machines can connect,
-            unless `tls` has certificates of both sides.
-        tls: Certificates for connections between machines; None for none.
+        secret: A random text that all of them know, at least 16 characters. Both sides of every connection prove that
+            they know it, and it never crosses. TCP needs it, also on loopback, unless `tls` has certificates.
+        tls: Certificates of both sides, which also encrypt; None for none.
         version: The version of the program. Sessions without an owner go to the highest one, as text, so a deploy moves
             them over.
         zone: Peers of the same zone are preferred.
@@ -129,8 +131,8 @@ class Peers:
                 isinstance(value, bool) or not isinstance(cast("object", value), int) or value < 0
             ):
                 raise Invalid(f"{name} is a number, 0 or more", got=value)
-        if self.secret is not None and len(self.secret) < 16:
-            raise Invalid("secret has at least 16 characters")
+        if self.secret is not None:
+            check_secret(self.secret)
         if not self.patience_s > 0:
             raise Invalid("patience_s is a number of seconds", got=self.patience_s)
 
@@ -788,9 +790,17 @@ async def _http(settings: Peers, directory: Directory) -> PeerWire:
     from repertory.backends.peers.http import HttpPeers, PeerLimits  # loaded when used: h11 is an extra
 
     listen = settings.listen
-    if listen is None and settings.room:
-        listen = await anyio.to_thread.run_sync(directory.socket)
-        if listen is None:
-            raise Invalid("say where this runtime answers its peers: Peers('10.0.0.5:7000')")
-    limits = PeerLimits(calls_max=_CALLS_MAX, connections_max=4 * _CALLS_MAX)
-    return HttpPeers(listen, advertise=settings.address, secret=settings.secret, tls=settings.tls, limits=limits)
+    if listen is None:
+        own = await anyio.to_thread.run_sync(directory.socket)
+        listen = own if settings.room else None
+        if own is None and (settings.room or (settings.secret is None and settings.tls is None)):
+            text = "say where this runtime answers its peers, and how they know each other"
+            raise Invalid(f"{text}: Peers('10.0.0.5:7000', secret=SECRET)")
+    return HttpPeers(
+        listen,
+        advertise=settings.address,
+        secret=settings.secret,
+        tls=settings.tls,
+        entropy=os.urandom,
+        limits=PeerLimits(calls_max=_CALLS_MAX, connections_max=4 * _CALLS_MAX),
+    )

@@ -94,7 +94,7 @@ def plainly(error: RepertoryError) -> Exception:
     told = error.body.get("error")
     if error.status == 400 and isinstance(told, dict):
         return error_from_json(told)
-    text = "a peer refuses the calls of this runtime: all have the same secret, certificates of one CA, and one release"
+    text = "a peer refuses the calls of this runtime: all have one release"
     return Failed(text, status=error.status, answer=dict(error.body))
 
 

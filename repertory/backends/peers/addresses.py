@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import stat
+import struct
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -26,6 +27,8 @@ UNIX_PATH_MAX: Final = 107
 BACKLOG: Final = 1024
 _PORT_MAX: Final = 65535
 _UNIX: Final = "unix:"
+_CREDENTIALS: Final = struct.Struct("3i")
+"""Process, user and group."""
 
 
 class PeerAddress(Struct, frozen=True, kw_only=True):
@@ -48,15 +51,15 @@ class PeerAddress(Struct, frozen=True, kw_only=True):
         except ValueError:
             return None
 
-    @property
-    def is_of_this_machine(self) -> bool:
-        """Nobody on another machine can reach it."""
-        return bool(self.path) or self.host == "localhost" or (self.ip is not None and self.ip.is_loopback)
-
     async def connect(self) -> SocketStream:
         """Errors: `OSError`, `UnicodeError`."""
         if self.path:
-            return await steady_stream(await anyio.connect_unix(self.path))
+            stream = await steady_stream(await anyio.connect_unix(self.path))
+            if not is_of_this_user(stream):
+                with anyio.CancelScope(shield=True):
+                    await stream.aclose()
+                raise PermissionError("another user listens at this Unix socket")
+            return stream
         return await anyio.connect_tcp(self.host, self.port)
 
 
@@ -76,6 +79,17 @@ async def steady_stream(stream: SocketStream) -> SocketStream:
     finally:
         with anyio.CancelScope(shield=True):
             await stream.aclose()
+
+
+def is_of_this_user(stream: SocketStream) -> bool:
+    """False for a Unix socket whose other side is neither this user's nor root's. True where the system does not tell:
+    there, the folder of the socket keeps others out.
+    """
+    raw = stream.extra(SocketAttribute.raw_socket)
+    if not hasattr(socket, "SO_PEERCRED") or raw.family is not socket.AF_UNIX:
+        return True
+    _, user, _ = _CREDENTIALS.unpack(raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return user in {os.geteuid(), 0}
 
 
 def peer_address(text: str) -> PeerAddress:

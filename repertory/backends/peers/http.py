@@ -1,4 +1,5 @@
 """The wire between runtimes of one cluster: HTTP/1.1, one request on a connection at a time, answers as lines of JSON.
+Where peers have a secret, both sides prove that they know it first, and all that follows is in frames (`proof.py`).
 
     POST /_repertory/v1/PATH        one JSON object
     200 application/x-ndjson        one JSON object a line, each sent at once; {"alive":1} after a while without any
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING
 import anyio
 
 from repertory.backends.peers.addresses import listening_at, peer_address, told_address
-from repertory.backends.peers.http_settings import SILENT_PERIODS, PeerLimits, PeerSecret, PeerTls
+from repertory.backends.peers.http_settings import SILENT_PERIODS, UNPROVED, PeerLimits, PeerTls
 from repertory.backends.peers.ports import Handler, JsonLine
+from repertory.backends.peers.proof import PeerSecret
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -30,9 +32,10 @@ class HttpPeers:
 
     `listen` is `host:port` (port 0: any free one), `[v6]:port`, or `unix:/path`; None: this side only calls.
     `advertise` is where others reach a TCP address, as `host` or `host:port`; without it, the host that is listened at,
-    and on a wildcard the address of this machine's name. `secret` is shown by callers and asked of them. `tls` is used
-    by both sides of every TCP connection. A peer that has not been heard for 3 x `alive_s` (seconds) is lost, so all
-    peers have the same. Other machines are only listened to with a secret or TLS.
+    and on a wildcard the address of this machine's name. Both sides of every connection prove that they know `secret`,
+    and which address is called: the one that `serve` has told. `tls` is used by both sides of every TCP connection. TCP
+    needs one of the two; a Unix socket is its user's alone. `entropy` gives random bytes. A peer that has not been
+    heard for 3 x `alive_s` (seconds) is lost, so all peers have the same.
 
     Errors: `Invalid`; `ImportError` naming the extra.
     """
@@ -42,6 +45,7 @@ class HttpPeers:
         listen: str | None,
         *,
         advertise: str | None = None,
+        entropy: Callable[[int], bytes],
         secret: str | None = None,
         tls: PeerTls | None = None,
         alive_s: float = 2.0,
@@ -55,14 +59,13 @@ class HttpPeers:
         self._advertise = None if advertise is None else told_address(advertise)
         if self._advertise is not None and (self._listen is None or self._listen.path):
             raise Invalid("advertise is for a TCP address that is listened at", listen=listen)
-        if self._listen is not None and not self._listen.is_of_this_machine and secret is None and tls is None:
-            text = "other machines can reach this address: set secret, or tls, on all peers"
-            raise Invalid(text, listen=listen)
+        if self._listen is not None and not self._listen.path and secret is None and tls is None:
+            raise Invalid(f"others can reach this address: {UNPROVED}", listen=listen)
         if alive_s <= 0:
             raise Invalid("alive_s is a number of seconds above 0", alive_s=alive_s)
         self._alive_s = alive_s
         self._limits = limits or PeerLimits()
-        self._secret = None if secret is None else PeerSecret(secret)
+        self._secret = None if secret is None else PeerSecret(secret, entropy)
         self._server_tls, client_tls = (None, None) if tls is None else tls.contexts()
         self._client = PeerClient(
             PeerClientSettings(
@@ -83,11 +86,17 @@ class HttpPeers:
         if self._listen is None:
             raise Invalid("these peers only call: give listen an address to be called at")
         tls = None if self._listen.path else self._server_tls
-        settings = PeerServerSettings(
-            handle=handle, secret=self._secret, tls=tls, alive_s=self._alive_s, limits=self._limits
-        )
-        server = PeerServer(settings)
         async with listening_at(self._listen, self._advertise) as (listeners, told):
+            server = PeerServer(
+                PeerServerSettings(
+                    handle=handle,
+                    address=told,
+                    secret=self._secret,
+                    tls=tls,
+                    alive_s=self._alive_s,
+                    limits=self._limits,
+                )
+            )
             try:
                 await listening(told)
             except BaseException:

@@ -12,14 +12,15 @@ from urllib.parse import quote
 
 import anyio
 import h11
-from anyio.abc import AnyByteStream, SocketAttribute
+from anyio.abc import ByteStream, SocketAttribute
 from anyio.streams.tls import TLSStream
 from msgspec import Struct
 
 from repertory.backends.peers.addresses import PeerAddress, peer_address
-from repertory.backends.peers.http_settings import ALIVE, PREFIX, PeerLimits, PeerSecret, json_of, object_of
+from repertory.backends.peers.http_settings import ALIVE, PREFIX, UNPROVED, PeerLimits, json_of, object_of
 from repertory.backends.peers.ports import JsonLine, PeerLost, PeerRefused, PeerUnreachable
-from repertory.errors import TooLarge
+from repertory.backends.peers.proof import PeerSecret, proved_to
+from repertory.errors import Invalid, TooLarge
 
 _PIECE_BYTES: Final = 64 * 1024
 _REFUSAL_MAX_BYTES: Final = 1024 * 1024
@@ -51,6 +52,8 @@ class PeerClient:
         parsed, payload, most = peer_address(address), json_of(body), self._settings.limits.body_max_bytes
         if len(payload) > most:
             raise TooLarge("a call of a peer is too large", size_bytes=len(payload), bytes_max=most)
+        if not parsed.path and self._settings.secret is None and self._settings.tls is None:
+            raise Invalid(f"anybody could listen at this address: {UNPROVED}", address=address)
         kept = self._addresses.get(address)
         if kept is None:
             kept = self._addresses[address] = _Kept(self._settings.limits.calls_max)
@@ -115,24 +118,34 @@ class _Kept:
         self.users = 0
 
 
-async def _connected(address: PeerAddress, settings: PeerClientSettings) -> AnyByteStream:
-    stream: AnyByteStream | None = None
+async def _connected(address: PeerAddress, settings: PeerClientSettings) -> ByteStream:
+    stream: ByteStream | None = None
     try:
         with anyio.fail_after(settings.limits.connect_s):
             stream = await address.connect()
-        if settings.tls is None or address.path:
-            return stream
         with anyio.fail_after(settings.silence_s):
-            return await TLSStream.wrap(stream, server_side=False, ssl_context=settings.tls, standard_compatible=False)
+            if settings.tls is not None and not address.path:
+                stream = await TLSStream.wrap(
+                    stream, server_side=False, ssl_context=settings.tls, standard_compatible=False
+                )
+            return stream if settings.secret is None else await proved_to(stream, settings.secret, str(address))
+    except TimeoutError as error:
+        await _close(stream)
+        if stream is not None:  # A process that is frozen still takes connections.
+            raise PeerLost("nothing was heard of the peer for too long", address=str(address)) from error
+        raise PeerUnreachable("the peer cannot be reached", address=str(address)) from error
     except (*_BROKEN, UnicodeError, anyio.EndOfStream) as error:
         await _close(stream)
-        raise PeerUnreachable("the peer cannot be reached", address=str(address)) from error
+        text = "the peer cannot be reached"
+        if stream is not None and settings.secret is not None:
+            text = "what listens there does not prove that it is this peer, and that it knows the secret"
+        raise PeerUnreachable(text, address=str(address)) from error
     except BaseException:
         await _close(stream)
         raise
 
 
-async def _close(stream: AnyByteStream | None) -> None:
+async def _close(stream: ByteStream | None) -> None:
     if stream is not None:
         with anyio.CancelScope(shield=True):
             await stream.aclose()
@@ -141,7 +154,7 @@ async def _close(stream: AnyByteStream | None) -> None:
 class _Link(AsyncIterator[JsonLine]):
     """One connection, and the lines of the answer that it brings."""
 
-    def __init__(self, address: str, stream: AnyByteStream, settings: PeerClientSettings) -> None:
+    def __init__(self, address: str, stream: ByteStream, settings: PeerClientSettings) -> None:
         self._address = address
         self._stream = stream
         self._settings = settings
@@ -190,8 +203,6 @@ class _Link(AsyncIterator[JsonLine]):
             ("content-type", "application/json"),
             ("content-length", str(len(payload))),
         ]
-        if self._settings.secret is not None:
-            headers.append(("authorization", self._settings.secret.header))
         request = h11.Request(method="POST", target=PREFIX + quote(path, safe="/"), headers=headers)
         parts = (request, h11.Data(data=payload), h11.EndOfMessage())
         data = b"".join(self._http.send(part) or b"" for part in parts)

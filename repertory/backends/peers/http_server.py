@@ -11,19 +11,22 @@ from urllib.parse import unquote
 
 import anyio
 import h11
-from anyio.abc import AnyByteStream, SocketListener, SocketStream, TaskGroup
+from anyio.abc import ByteStream, SocketListener, SocketStream, TaskGroup
 from anyio.lowlevel import checkpoint
 from anyio.streams.tls import TLSStream
 from msgspec import Struct
 
-from repertory.backends.peers.addresses import steady_stream
-from repertory.backends.peers.http_settings import ALIVE, PREFIX, PeerLimits, PeerSecret, json_of, object_of
+from repertory.backends.peers.addresses import is_of_this_user, steady_stream
+from repertory.backends.peers.http_settings import ALIVE, PREFIX, PeerLimits, json_of, object_of
 from repertory.backends.peers.ports import Handler, JsonLine, Lines, PeerRefused
+from repertory.backends.peers.proof import PeerSecret, proved_by
 from repertory.errors import Invalid
 from repertory.logs import DEBUG, ERROR, WARNING, note
 
 _ACCEPT_AGAIN_S: Final = 0.1
 _LINGER_S: Final = 2.0
+_WARN_S: Final = 10.0
+"""Strangers do not fill the log: of connections that are refused, so many seconds have one warning."""
 _QUICK_S: Final = 0.25
 """An answer that takes longer is watched: its caller may go, or miss a sign of life."""
 _JSON: Final = ("content-type", "application/json")
@@ -35,8 +38,10 @@ class PeerServerSettings(Struct, frozen=True, kw_only=True):
     """What every connection needs to know."""
 
     handle: Handler
+    address: str
+    """What callers call, as they have been told."""
     secret: PeerSecret | None
-    """What callers have to show; None: nothing."""
+    """Both sides prove that they know it; None: nothing is to be proved."""
     tls: ssl.SSLContext | None
     alive_s: float
     limits: PeerLimits
@@ -48,6 +53,9 @@ class PeerServer:
     def __init__(self, settings: PeerServerSettings) -> None:
         self._settings = settings
         self._open: dict[_Connection, None] = {}
+        self._unproved: dict[_Connection, anyio.CancelScope] = {}
+        """The oldest first."""
+        self._warned = -math.inf
         self._changed = anyio.Event()
 
     async def accept(self, listener: SocketListener, tasks: TaskGroup) -> None:
@@ -96,7 +104,8 @@ class PeerServer:
     async def _serve(self, connection: _Connection, stream: SocketStream) -> None:
         try:
             stream = await steady_stream(stream)
-            await connection.run(stream)
+            if await self._proves(connection, stream):
+                await connection.run()
         except _BROKEN as error:
             note(_logger, DEBUG, "a connection broke off", error)
         except Exception:  # Ours: the other connections go on.
@@ -107,6 +116,28 @@ class PeerServer:
             with anyio.CancelScope(shield=True):
                 await stream.aclose()
 
+    async def _proves(self, connection: _Connection, stream: SocketStream) -> bool:
+        """Whether the caller is a peer."""
+        error: BaseException | None = None
+        if is_of_this_user(stream):
+            if len(self._unproved) >= self._settings.limits.unproved_max:
+                self._unproved.pop(next(iter(self._unproved))).cancel()
+            with anyio.move_on_after(self._settings.limits.proof_s) as scope:
+                self._unproved[connection] = scope
+                try:
+                    await connection.prove(stream)
+                except _BROKEN as broken:
+                    error = broken
+                else:
+                    return True
+                finally:
+                    self._unproved.pop(connection, None)
+        now = anyio.current_time()
+        level = WARNING if now - self._warned >= _WARN_S else DEBUG
+        self._warned = now if level == WARNING else self._warned
+        note(_logger, level, "a connection is refused: it does not prove in time that it is one of a peer", error)
+        return False
+
 
 class _Connection:
     def __init__(self, settings: PeerServerSettings, became_idle: Callable[[], None]) -> None:
@@ -114,7 +145,7 @@ class _Connection:
         self._limits = settings.limits
         self._became_idle = became_idle
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_max_bytes)
-        self._stream: AnyByteStream
+        self._stream: ByteStream
         self._scope = anyio.CancelScope()
         self._lock = anyio.Lock(fast_acquire=True)
         self._answering = False
@@ -128,14 +159,16 @@ class _Connection:
         self.idle: anyio.CancelScope | None = None
         """Cancelled to close a connection on which nothing is under way."""
 
-    async def run(self, stream: AnyByteStream) -> None:
-        """Answer requests until either side has enough. Errors: those of streams."""
-        self._stream = stream
+    async def prove(self, stream: ByteStream) -> None:
+        """Before anything is read or answered: the caller is a peer. Errors: those of streams."""
         if (context := self._settings.tls) is not None:
-            with anyio.fail_after(self._limits.request_s):
-                self._stream = await TLSStream.wrap(
-                    stream, server_side=True, ssl_context=context, standard_compatible=False
-                )
+            stream = await TLSStream.wrap(stream, server_side=True, ssl_context=context, standard_compatible=False)
+        if (secret := self._settings.secret) is not None:
+            stream = await proved_by(stream, secret, self._settings.address)
+        self._stream = stream
+
+    async def run(self) -> None:
+        """Answer requests until either side has enough. Errors: those of streams."""
         with self._scope:
             while await self._begins():
                 await self._one()
@@ -223,9 +256,6 @@ class _Connection:
             return _Request(status=404, refusal={"error": "there is nothing at this path"})
         if head.method != b"POST":
             return _Request(status=405, refusal={"error": "only POST is answered"})
-        secret = self._settings.secret
-        if secret is not None and not secret.is_shown_by(headers.get(b"authorization", b"")):
-            return _Request(status=401, refusal={"error": "the secret of this cluster is needed"})
         if int(headers.get(b"content-length", b"0")) > self._limits.body_max_bytes:
             return _Request(status=413)
         return _Request(path=unquote(target.removeprefix(PREFIX)))

@@ -1,8 +1,7 @@
-"""What both sides of the HTTP wire between runtimes agree on: its words, its limits, and how they know each other."""
+"""What both sides of the HTTP wire between runtimes agree on: its words, its limits, and its certificates."""
 
 from __future__ import annotations
 
-import hmac
 import ssl
 from dataclasses import dataclass
 from typing import Final, cast
@@ -17,6 +16,8 @@ ALIVE: Final = b'{"alive":1}'
 """A line that says nothing but that the peer is there. Callers are not given it."""
 SILENT_PERIODS: Final = 3
 """A peer that has said nothing for so many times `alive_s` is lost."""
+UNPROVED: Final = "set secret, or tls, on all peers"
+"""The advice where neither is there."""
 _OBJECT: Final = msgspec.json.Decoder(dict[str, object])
 
 
@@ -68,6 +69,10 @@ class PeerLimits:
     head_max_bytes: int = 16 * 1024
     connect_s: float = 2.0
     """Until a connection is made. A handshake of TLS behind that may be silent for as long as any answer."""
+    proof_s: float = 5.0
+    """Until a new connection has proved that it is one of a peer, TLS included."""
+    unproved_max: int = 128
+    """Connections that have not. At the bound, the oldest of them is closed for a new one."""
     request_s: float = 10.0
     """Until a request has arrived whole, from its first byte on; and until the first one begins."""
     kept_s: float = 30.0
@@ -76,19 +81,6 @@ class PeerLimits:
     """Whoever is called does for so long; longer than `kept_s`, so that callers close first."""
     stalled_s: float = 300.0
     """A caller that takes nothing of its answer for so long has gone."""
-
-
-class PeerSecret:
-    """What all peers of a cluster know. Plain, so that nothing prints it. Errors: `Invalid`, which does not either."""
-
-    def __init__(self, secret: str) -> None:
-        if not secret or not all("!" <= character <= "~" for character in secret):
-            raise Invalid("secret is a text of printable ASCII characters without spaces")
-        self.header = f"Bearer {secret}"
-
-    def is_shown_by(self, header: bytes) -> bool:
-        """In a time that says nothing about the secret."""
-        return hmac.compare_digest(header, self.header.encode("ascii"))
 
 
 def json_of(value: JsonLine) -> bytes:

@@ -152,7 +152,10 @@ def _peer_faults(values: Configuration) -> Iterator[Fault]:
     stored_together = isinstance(values.sessions, SqliteSessionsTable | PostgresSessionsTable)
     if peers is None:
         if several and isinstance(values.sessions, PostgresSessionsTable):
-            yield ("service", "workers"), 'several workers need [peers] with `listen`, such as "127.0.0.1:0"'
+            yield (
+                ("service", "workers"),
+                'several workers need [peers] with `secret`, and `listen` such as "127.0.0.1:0"',
+            )
         elif several and not (stored_together or isinstance(values.sessions, InMemorySessionsTable)):
             yield ("service", "workers"), "several workers need [peers] with `valkey_url` for this kind of [sessions]"
         return
@@ -164,6 +167,8 @@ def _peer_faults(values: Configuration) -> Iterator[Fault]:
 
 
 def _listen_faults(peers: PeersTable, *, several: bool) -> Iterator[Fault]:
+    if peers.listen is not None and not peers.listen.startswith("unix:") and peers.secret is None and peers.tls is None:
+        yield ("peers", "listen"), "other processes reach this address: write `secret`, or `tls`, for all peers"
     fixed = peers.listen is not None and not peers.listen.endswith(":0")
     if several and fixed:
         yield ("peers", "listen"), "several workers cannot listen in one place: write port 0, such as 127.0.0.1:0"

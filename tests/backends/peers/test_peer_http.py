@@ -13,12 +13,13 @@ from pathlib import Path
 import anyio
 import h11
 import pytest
-from anyio.abc import SocketAttribute, SocketStream
+from anyio.abc import ByteStream, SocketAttribute, SocketStream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repertory.backends.peers.http import HttpPeers, PeerLimits
 from repertory.backends.peers.ports import JsonLine, PeerLost, PeerRefused, PeerUnreachable
+from repertory.backends.peers.proof import PeerSecret, proved_by, proved_to
 from repertory.errors import Invalid, TooLarge, Unavailable
 from repertory.testing.cutting_relay import cutting_relay
 from repertory.testing.wire_contract import PeerHandler, answer, served
@@ -31,29 +32,35 @@ HOST = "127.0.0.1:0"
 SECRET = "a-secret-that-nobody-sees"
 
 
+def wire_at(listen: str | None, **options: object) -> HttpPeers:
+    """`HttpPeers` with a secret, unless the options say otherwise."""
+    return HttpPeers(listen, **{"secret": SECRET, "entropy": os.urandom, **options})  # type: ignore[arg-type]
+
+
 @asynccontextmanager
 async def peer(handler: PeerHandler | None = None, **options: object) -> AsyncGenerator[str]:
     """The address of `HttpPeers` with these options, which answer until the block is left."""
     with anyio.fail_after(WAIT_S):
-        async with served(HttpPeers(HOST, **options), handler or PeerHandler()) as address:  # type: ignore[arg-type]
+        async with served(wire_at(HOST, **options), handler or PeerHandler()) as address:
             yield address
 
 
 @asynccontextmanager
 async def caller(**options: object) -> AsyncGenerator[HttpPeers]:
-    wire = HttpPeers(None, **options)  # type: ignore[arg-type]
+    wire = wire_at(None, **options)
     try:
         yield wire
     finally:
         await wire.aclose()
 
 
-async def connect(address: str) -> SocketStream:
+async def connect(address: str) -> ByteStream:
+    """A connection of a caller that has proved itself, and may say anything."""
     host, _, port = address.rpartition(":")
-    return await anyio.connect_tcp(host, int(port))
+    return await proved_to(await anyio.connect_tcp(host, int(port)), PeerSecret(SECRET, os.urandom), address)
 
 
-async def until_closed(stream: SocketStream) -> bytes:
+async def until_closed(stream: ByteStream) -> bytes:
     """Everything that comes until the other side closes."""
     data = b""
     with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
@@ -76,18 +83,21 @@ def raw_request(path: str = "one", body: bytes = b"{}", method: str = "POST", *h
 
 
 @asynccontextmanager
-async def raw_server(talk: Callable[[SocketStream, int], Awaitable[None]]) -> AsyncGenerator[str]:
-    """A server of bytes; `talk` is given the number of the connection, and the connection is closed behind it."""
+async def raw_server(talk: Callable[[ByteStream, int], Awaitable[None]]) -> AsyncGenerator[str]:
+    """A server that proves itself, and says anything; `talk` is given the number of the connection, which is closed
+    behind it.
+    """
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    address = f"127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
     numbers = iter(range(10**6))
 
     async def handle(stream: SocketStream) -> None:
         async with stream:
-            await talk(stream, next(numbers))
+            await talk(await proved_by(stream, PeerSecret(SECRET, os.urandom), address), next(numbers))
 
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, handle)
-        yield f"127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
+        yield address
         tasks.cancel_scope.cancel()
 
 
@@ -95,7 +105,7 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ntransfer-encod
 WHOLE = HEAD + b'8\r\n{"n":1}\n\r\n' + b'c\r\n{"alive":1}\n\r\n' + b'8\r\n{"n":2}\n\r\n' + b"0\r\n\r\n"
 
 
-async def read_request(stream: SocketStream) -> None:
+async def read_request(stream: ByteStream) -> None:
     data = b""
     while b"\r\n\r\n{}" not in data:
         data += await stream.receive()
@@ -171,20 +181,19 @@ async def test_a_connection_that_is_kept_idle_is_closed_in_the_end() -> None:
 # ------------------------------------------------------------------------------------------------------------- secrets
 
 
-@pytest.mark.parametrize("shown", [None, "another", SECRET[:-1], SECRET + "x"])
-async def test_whoever_does_not_know_the_secret_is_refused(shown: str | None) -> None:
+@pytest.mark.parametrize("known", ["another-secret-of-others", SECRET[:-1], SECRET + "x"])
+async def test_whoever_does_not_know_the_secret_is_refused(known: str) -> None:
     handler = PeerHandler()
-    async with peer(handler, secret=SECRET) as address, caller(secret=shown) as wire:
+    async with peer(handler) as address, caller(secret=known) as wire:
         for _ in range(2):
-            with pytest.raises(PeerRefused) as refused:
+            with pytest.raises(PeerUnreachable, match="does not prove"):
                 await answer(wire, address, "one", {"text": "x" * 100_000})
-            assert refused.value.status == 401
         assert not handler.entered
 
 
 async def test_the_secret_is_shown_by_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    async with peer(secret=SECRET) as address, caller(secret=SECRET) as wire:
+    async with peer() as address, caller() as wire:
         assert await answer(wire, address, "one") == [{"path": "one", "body": {}}]
         with pytest.raises(PeerRefused) as refused:
             await answer(wire, address, "fail")
@@ -192,17 +201,21 @@ async def test_the_secret_is_shown_by_nothing(caplog: pytest.LogCaptureFixture) 
             await answer(wire, address, "fail/later")
         shown = [repr(wire), repr(refused.value), str(refused.value.body), repr(lost.value), repr(lost.value.__cause__)]
     with pytest.raises(Invalid) as wrong:
-        HttpPeers(None, secret=f"{SECRET}\r\nx: y")
+        wire_at(None, secret=f"{SECRET}\r\nx: y")
     assert "on entering" in caplog.text
     assert SECRET not in "\n".join([*shown, str(wrong.value), caplog.text])
 
 
-@pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "192.0.2.1:80", "peer.example:80"])
-async def test_other_machines_are_only_listened_to_with_a_secret_or_tls(listen: str, tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="set secret, or tls"):
-        HttpPeers(listen)
-    HttpPeers(listen, secret=SECRET)
-    HttpPeers(listen, tls=PeerAuthority(tmp_path).tls("peer"))
+@pytest.mark.parametrize("listen", [HOST, "localhost:0", "[::1]:0", "0.0.0.0:0", "192.0.2.1:80", "peer.example:80"])
+async def test_tcp_needs_a_secret_or_tls_on_both_sides(listen: str, tmp_path: Path) -> None:
+    for weak in (None, "fifteen-letters", "sixteen-letters\n"):
+        with pytest.raises(Invalid, match="secret"):
+            wire_at(listen, secret=weak)
+    wire_at(listen)
+    wire_at(listen, secret=None, tls=PeerAuthority(tmp_path).tls("peer"))
+    async with caller(secret=None) as wire:
+        with pytest.raises(Invalid, match="set secret, or tls"):
+            await answer(wire, listen, "one")
 
 
 async def test_over_tls_both_sides_need_a_certificate_of_the_authority(tmp_path: Path) -> None:
@@ -211,22 +224,22 @@ async def test_over_tls_both_sides_need_a_certificate_of_the_authority(tmp_path:
         folder.mkdir()
     ours, theirs = map(PeerAuthority, folders)
     handler = PeerHandler()
-    async with peer(handler, tls=ours.tls("server")) as address:
-        async with caller(tls=ours.tls("client")) as wire:
-            assert len(await answer(wire, address, "many")) > 1
-        async with caller(tls=theirs.tls("client")) as wire:
-            with pytest.raises((PeerUnreachable, PeerLost)):
-                await answer(wire, address, "one")
-        async with caller() as wire:
-            with pytest.raises(PeerLost):
-                await answer(wire, address, "one")
-        assert b"HTTP" not in await exchange(address, raw_request())
-        assert handler.entered == ["many"]
+    for secret in (None, SECRET):
+        async with peer(handler, secret=secret, tls=ours.tls("server")) as address:
+            async with caller(secret=secret, tls=ours.tls("client")) as wire:
+                assert len(await answer(wire, address, "many")) > 1
+            async with caller(secret=secret, tls=theirs.tls("client")) as wire:
+                with pytest.raises((PeerUnreachable, PeerLost)):
+                    await answer(wire, address, "one")
+            async with caller() as wire:
+                with pytest.raises(PeerUnreachable):
+                    await answer(wire, address, "one")
     async with peer(handler) as address, caller(tls=ours.tls("client")) as wire:
         with pytest.raises(PeerUnreachable):
             await answer(wire, address, "one")
+    assert handler.entered == ["many"] * 2
     with pytest.raises(Invalid, match="PEM"):
-        HttpPeers(None, tls=type(ours.tls("x"))(certificate="none", key="none", ca="none"))
+        wire_at(None, tls=type(ours.tls("x"))(certificate="none", key="none", ca="none"))
 
 
 # --------------------------------------------------------------------------------------------------- broken connections
@@ -327,7 +340,7 @@ async def test_a_kept_connection_that_the_peer_has_closed_is_not_used_again() ->
 
 async def test_a_thousand_calls_of_one_caller_share_few_connections() -> None:
     handler = PeerHandler()
-    wire = HttpPeers(HOST)
+    wire = wire_at(HOST)
     with anyio.fail_after(WAIT_S):
         async with served(wire, handler) as address, caller() as client:
             for _ in range(500):
@@ -342,15 +355,18 @@ async def test_a_thousand_calls_of_one_caller_share_few_connections() -> None:
 
 
 async def test_a_caller_that_leaves_with_the_last_line_leaves_its_connection_for_the_next_call() -> None:
-    async with peer(PeerHandler()) as address:
-        port = int(address.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with anyio.fail_after(WAIT_S):
         async with cutting_relay(port) as relay, caller() as wire:
-            for _ in range(100):
-                async with wire.call(f"127.0.0.1:{relay.port}", "together", {}) as lines:
-                    async for line in lines:
-                        if line == {"number": 3}:
-                            break
-            assert relay.connections == 1
+            called = wire_at(f"127.0.0.1:{port}", advertise=f"127.0.0.1:{relay.port}")
+            async with served(called, PeerHandler()) as address:
+                for _ in range(100):
+                    async with wire.call(address, "together", {}) as lines:
+                        async for line in lines:
+                            if line == {"number": 3}:
+                                break
+                assert relay.connections == 1
 
 
 def _connections_of(address: str) -> int:
@@ -386,7 +402,7 @@ async def test_connections_have_a_bound_and_idle_ones_make_room() -> None:
     async with peer(handler, limits=PeerLimits(connections_max=4)) as address:
         for _ in range(20):  # Each leaves a connection behind that is kept.
             async with caller() as wire:
-                keeper = HttpPeers(None)
+                keeper = wire_at(None)
                 assert await answer(keeper, address, "one") == await answer(wire, address, "one")
                 await keeper.aclose()
         async with caller() as busy, caller() as late, anyio.create_task_group() as tasks:
@@ -401,7 +417,7 @@ async def test_connections_have_a_bound_and_idle_ones_make_room() -> None:
 
 async def test_idle_connections_are_closed_for_new_ones_at_the_bound() -> None:
     async with peer(limits=PeerLimits(connections_max=2)) as address:
-        callers = [HttpPeers(None) for _ in range(10)]
+        callers = [wire_at(None) for _ in range(10)]
         for _ in range(3):
             for wire in callers:
                 assert len(await answer(wire, address, "one")) == 1
@@ -424,7 +440,7 @@ async def test_a_slow_reader_slows_the_handler_down() -> None:
             yield found
 
     with anyio.fail_after(WAIT_S):
-        async with served(HttpPeers(HOST), handle) as address, caller() as wire:
+        async with served(wire_at(HOST), handle) as address, caller() as wire:
             async with wire.call(address, "one", {}) as lines:
                 await anext(lines)
                 await anyio.sleep(0.3)
@@ -446,7 +462,7 @@ async def test_a_reader_that_takes_nothing_for_too_long_has_gone() -> None:
             yield found
 
     with anyio.fail_after(WAIT_S):
-        wire = HttpPeers(HOST, limits=PeerLimits(stalled_s=0.2))
+        wire = wire_at(HOST, limits=PeerLimits(stalled_s=0.2))
         async with served(wire, handle) as address, await connect(address) as stream:
             await stream.send(raw_request())
             await handler.until(lambda: handler.left == ["one"])
@@ -501,7 +517,7 @@ async def test_a_refusal_that_cannot_be_written_is_a_failure() -> None:
         yield _endless({"what": object()})
 
     with anyio.fail_after(WAIT_S):
-        async with served(HttpPeers(HOST), handle) as address, caller() as wire:
+        async with served(wire_at(HOST), handle) as address, caller() as wire:
             for path in ("status", "body", "line"):
                 with pytest.raises(PeerRefused) as refused:
                     await answer(wire, address, path)
@@ -570,7 +586,7 @@ async def test_the_end_of_serving_closes_the_listener_before_slow_handlers_have_
         with pytest.raises(PeerLost):
             await answer(wire, addresses[0], "one")
 
-    wire = HttpPeers(HOST)
+    wire = wire_at(HOST)
     with anyio.fail_after(WAIT_S):
         async with anyio.create_task_group() as calls, anyio.create_task_group() as serving:
             serving.start_soon(wire.serve, handle, listening)
@@ -619,7 +635,7 @@ async def _until_unreachable(wire: HttpPeers, address: str) -> None:
 )
 async def test_what_is_no_address_is_invalid(address: str) -> None:
     with pytest.raises(Invalid):
-        HttpPeers(address, secret=SECRET)
+        wire_at(address)
     async with caller() as wire:
         with pytest.raises(Invalid):
             await answer(wire, address, "one")
@@ -630,7 +646,7 @@ async def test_any_free_port_is_told_and_a_taken_one_is_unavailable() -> None:
         assert address.startswith("127.0.0.1:")
         assert not address.endswith(":0")
         with pytest.raises(Unavailable):
-            await HttpPeers(address).serve(PeerHandler(), _not_reached)
+            await wire_at(address).serve(PeerHandler(), _not_reached)
 
 
 async def _not_reached(address: str) -> None:
@@ -641,7 +657,7 @@ async def test_an_address_of_another_machine_is_invalid() -> None:
     with anyio.fail_after(WAIT_S):
         for listen in ("192.0.2.1:0", "no-such-host.invalid:0"):
             with pytest.raises(Invalid, match="cannot listen"):
-                await HttpPeers(listen, secret=SECRET).serve(PeerHandler(), _not_reached)
+                await wire_at(listen).serve(PeerHandler(), _not_reached)
 
 
 @pytest.mark.parametrize(
@@ -663,7 +679,7 @@ async def test_on_all_interfaces_the_address_of_the_machine_is_told() -> None:
         raise Unavailable("that is enough")
 
     with anyio.fail_after(WAIT_S), pytest.raises((Unavailable, Invalid)) as ended:
-        await HttpPeers("0.0.0.0:0", secret=SECRET).serve(PeerHandler(), listening)
+        await wire_at("0.0.0.0:0").serve(PeerHandler(), listening)
     if told:
         assert not told[0].startswith(("0.", "127."))
         assert not told[0].endswith(":0")
@@ -674,21 +690,21 @@ async def test_on_all_interfaces_the_address_of_the_machine_is_told() -> None:
 @pytest.mark.parametrize("advertise", ["unix:/x", "0.0.0.0", "[::]:1", ""])
 async def test_nonsense_is_not_advertised(advertise: str) -> None:
     with pytest.raises(Invalid):
-        HttpPeers(HOST, advertise=advertise)
+        wire_at(HOST, advertise=advertise)
     with pytest.raises(Invalid):
-        HttpPeers(None, advertise="peer.example")
+        wire_at(None, advertise="peer.example")
 
 
 async def test_a_unix_socket_is_for_its_user_alone_and_removed_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "made" / "peer"
     with anyio.fail_after(WAIT_S):
-        async with served(HttpPeers(f"unix:{path}"), PeerHandler()) as address, caller() as wire:
+        async with served(wire_at(f"unix:{path}"), PeerHandler()) as address, caller() as wire:
             assert address == f"unix:{path}"
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
             assert await answer(wire, address, "one") == [{"path": "one", "body": {}}]
             with pytest.raises(Unavailable):
-                await HttpPeers(address).serve(PeerHandler(), _not_reached)
+                await wire_at(address).serve(PeerHandler(), _not_reached)
             assert await answer(wire, address, "one") == [{"path": "one", "body": {}}]
     assert not list(path.parent.iterdir())
 
@@ -699,7 +715,7 @@ async def test_the_unix_socket_of_a_dead_process_is_replaced(tmp_path: Path) -> 
         dead.bind(str(path))
     assert path.exists()
     with anyio.fail_after(WAIT_S):
-        async with served(HttpPeers(f"unix:{path}"), PeerHandler()) as address, caller() as wire:
+        async with served(wire_at(f"unix:{path}"), PeerHandler()) as address, caller() as wire:
             assert await answer(wire, address, "one") == [{"path": "one", "body": {}}]
             path.unlink()
             path.write_text("another program's")
@@ -713,9 +729,9 @@ async def test_a_unix_socket_that_cannot_be_made_is_invalid(tmp_path: Path) -> N
     shared.chmod(0o755)
     for path in (tmp_path / "file", shared / "peer", tmp_path / "file" / "peer"):
         with pytest.raises(Invalid):
-            await HttpPeers(f"unix:{path}").serve(PeerHandler(), _not_reached)
+            await wire_at(f"unix:{path}").serve(PeerHandler(), _not_reached)
     with pytest.raises(Invalid, match="too long"):
-        HttpPeers(f"unix:/{'x' * 107}")
+        wire_at(f"unix:/{'x' * 107}")
     assert (tmp_path / "file").read_text() == "kept"
 
 

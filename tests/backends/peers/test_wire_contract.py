@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from repertory.backends.peers.http import HttpPeers
+from repertory.backends.peers.http import HttpPeers, PeerTls
 from repertory.backends.peers.ports import PeerWire
 from repertory.testing.loopback_wire import LoopbackNetwork
 from repertory.testing.wire_contract import PeerWireContract
 from tests.backends.peers.certificates import PeerAuthority
+
+SECRET = "of-these-tests-alone"
+
+
+def wire(listen: str | None, alive_s: float, *, secret: str | None = None, tls: PeerTls | None = None) -> HttpPeers:
+    return HttpPeers(listen, alive_s=alive_s, secret=secret, tls=tls, entropy=os.urandom)
 
 
 class TestLoopbackWire(PeerWireContract):
@@ -26,14 +33,21 @@ class TestLoopbackWire(PeerWireContract):
 class TestHttpPeersOverTcp(PeerWireContract):
     @asynccontextmanager
     async def wires(self, place: Path, alive_s: float) -> AsyncGenerator[tuple[PeerWire, PeerWire]]:
-        yield HttpPeers("127.0.0.1:0", alive_s=alive_s), HttpPeers(None, alive_s=alive_s)
+        yield wire("127.0.0.1:0", alive_s, secret=SECRET), wire(None, alive_s, secret=SECRET)
 
 
 @pytest.mark.real_time
 class TestHttpPeersOverUnixSockets(PeerWireContract):
     @asynccontextmanager
     async def wires(self, place: Path, alive_s: float) -> AsyncGenerator[tuple[PeerWire, PeerWire]]:
-        yield HttpPeers(f"unix:{place}/peer", secret="s", alive_s=alive_s), HttpPeers(None, secret="s", alive_s=alive_s)
+        yield wire(f"unix:{place}/peer", alive_s), wire(None, alive_s)
+
+
+@pytest.mark.real_time
+class TestHttpPeersOverUnixSocketsWithASecret(PeerWireContract):
+    @asynccontextmanager
+    async def wires(self, place: Path, alive_s: float) -> AsyncGenerator[tuple[PeerWire, PeerWire]]:
+        yield wire(f"unix:{place}/peer", alive_s, secret=SECRET), wire(None, alive_s, secret=SECRET)
 
 
 @pytest.mark.real_time
@@ -44,4 +58,4 @@ class TestHttpPeersOverTls(PeerWireContract):
 
     @asynccontextmanager
     async def wires(self, place: Path, alive_s: float) -> AsyncGenerator[tuple[PeerWire, PeerWire]]:
-        yield HttpPeers("localhost:0", tls=self._tls, alive_s=alive_s), HttpPeers(None, tls=self._tls, alive_s=alive_s)
+        yield wire("localhost:0", alive_s, tls=self._tls), wire(None, alive_s, tls=self._tls)
