@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 _TEXT_MAX = 60
 _NAMES_MAX = 5
@@ -52,7 +52,8 @@ def cell(text: object) -> str:
 
 
 _FENCE = re.compile(r" {0,3}(`{3,}[^`\n]*|~{3,}[^\n]*)$")
-_INLINE_CODE = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)")
+_CODE_MARK = re.compile(r"`+")
+_CODE_OR_BOLD_MARK = re.compile(r"`+|\*\*")
 _SCRIPT = re.compile(r"\b(javascript|vbscript|data)(\\*:)", re.IGNORECASE)
 _JOINER = "\u2060"
 """Invisible, and no part of a tag, an entity or a scheme."""
@@ -65,6 +66,39 @@ def neutral_markdown(text: str) -> str:
     invisible one, which is right whether or not the reader takes it for code; everywhere else it is an entity.
     """
     return "\n".join(_neutral_lines(text.replace("\t", "    ").splitlines()))
+
+
+class MarkedText(NamedTuple):
+    """Inline code or bold text: `mark`, `text` and the mark again."""
+
+    start: int
+    end: int
+    mark: str
+    text: str
+
+
+def marked_texts(text: str, *, bold: bool = False) -> Iterator[MarkedText]:
+    """Inline code, and bold text if asked for, from left to right.
+
+    The time is linear: each mark learns in one pass from the end which one closes it. A regular expression would look
+    through the rest of the text for each mark that nothing closes.
+    """
+    marks = list((_CODE_OR_BOLD_MARK if bold else _CODE_MARK).finditer(text))
+    closing = [-1] * len(marks)
+    following: dict[str, int] = {}
+    for number in reversed(range(len(marks))):
+        mark = marks[number][0]
+        closing[number] = following.get(mark, -1)
+        if mark != "**" or not text[max(0, marks[number].start() - 1) : marks[number].start()].isspace():
+            following[mark] = number
+    number = 0
+    while number < len(marks):
+        start, end = marks[number].span()
+        closed = closing[number]
+        number += 1
+        if closed > 0 and marks[closed].start() > end and not (text[start] == "*" and text[end].isspace()):
+            yield MarkedText(start, marks[closed].end(), text[start:end], text[end : marks[closed].start()])
+            number = closed + 1
 
 
 def _neutral_lines(lines: Iterable[str]) -> Iterator[str]:
@@ -86,9 +120,9 @@ def _neutral_lines(lines: Iterable[str]) -> Iterator[str]:
 def _neutral_line(line: str) -> str:
     done: list[str] = []
     at = 0
-    for code in _INLINE_CODE.finditer(line):
-        done += [_escaped(line[at : code.start()], _entity), _escaped(code[0], _joined)]
-        at = code.end()
+    for code in marked_texts(line):
+        done += [_escaped(line[at : code.start], _entity), _escaped(line[code.start : code.end], _joined)]
+        at = code.end
     return "".join([*done, _escaped(line[at:], _entity)])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import threading
@@ -16,11 +17,13 @@ import pytest
 import uvicorn
 
 from repertory import Agent, FileSessionManager, ModelRetryStrategy, ScriptedModel, ToolContext, tool
+from repertory.app.strands import a2a_agent
 from repertory.app.strands.a2a_agent import A2AAgent, A2AClientError, A2AStreamEvent, make_a2a_client
 from repertory.app.strands.a2a_server import A2AServer, StrandsA2AExecutor
 from repertory.errors import Invalid
 from tests.app.protocol_servers import price
 from tests.app.test_repeated_model_calls import FIFTY, Breaks, TriedModel
+from tests.simulation.campaign_pages import HostileServer
 
 PEERS = Path(__file__).parents[1] / "peers"
 PYTHON = PEERS / "strands/bin/python"
@@ -165,6 +168,20 @@ def test_a_tool_asks_allowed_agents_alone() -> None:
     assert "four" in said[1]
     assert "not in the allowed endpoints list" in said[2]
     assert issubclass(A2AClientError, RuntimeError)
+
+
+@pytest.mark.anyio
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # generators of httpx, on trio
+@pytest.mark.parametrize("kind", ["packed", "endless"])
+async def test_an_agent_that_sends_too_much_is_not_read(
+    kind: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(a2a_agent, "ANSWER_BYTES_MAX", 1_000_000)
+    with (
+        HostileServer(rng, 1).running() as url,
+        pytest.raises(a2a_agent.UnreachableAgent, match=r"packs its|sends more"),
+    ):
+        await A2AAgent(f"{url}/{kind}").get_agent_card()
 
 
 def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:

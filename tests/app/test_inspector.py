@@ -11,6 +11,8 @@ from urllib.parse import quote
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from repertory import (
     AgentSpec,
@@ -413,6 +415,17 @@ def test_hosts_are_compared_by_their_whole_name() -> None:
     assert not is_loopback("0.0.0.0")
     visit = Visit(method="POST", host="localhost", client="127.0.0.1")
     assert Guard().judge(visit) == "forged"
+
+
+@given(
+    st.lists(st.sampled_from(["<b>", "**", "`", "``", "<", "&", '"', "a", " ", "\n", "```", "# ", "- ", "~~~", "#"]))
+)
+def test_no_text_becomes_html_of_its_own(pieces: list[str]) -> None:
+    html = str(rich_text("".join(pieces)))
+    tags = set(re.findall(r"</?[^>]*>?", html))
+    assert tags <= {f"<{end}{tag}>" for end in ("", "/") for tag in ("p", "ul", "li", "pre", "code", "strong")} | {
+        '<p class="heading">'
+    }
 
 
 def test_texts_become_html_that_says_the_same_and_can_do_nothing() -> None:

@@ -57,6 +57,20 @@ def test_a_skill_is_read_from_its_folder_with_all_that_its_head_says(tmp_path: P
     assert Skill.from_file(tmp_path / "releases" / "SKILL.md") == read
 
 
+BOMB = "\n".join(
+    [
+        "---",
+        "name: a",
+        "x0: &x0 [lol, lol]",
+        *(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]" for n in range(1, 9)),
+        "license: *x8",
+        "description: b",
+        "---",
+    ]
+)
+"""A few hundred characters that stand for hundreds of millions."""
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -65,6 +79,11 @@ def test_a_skill_is_read_from_its_folder_with_all_that_its_head_says(tmp_path: P
         ("---\ndescription: b\n---\n", "'name' field"),
         ("---\nname: a\n---\n", "'description' field"),
         ("---\nname: [a\ndescription: {\n---\n", "malformed YAML frontmatter"),
+        (f"---\nname: a\ndescription: b\nmetadata: {'[' * 9_000}\n---\n", "malformed YAML frontmatter"),
+        ("---\nname: a\ndescription: b\nmetadata: 2024-99-99\n---\n", "malformed YAML frontmatter"),
+        (f"---\nname: a\ndescription: b\nmetadata: {'1' * 9_000}\n---\n", "malformed YAML frontmatter"),
+        (f"---\nname: a\ndescription: {'b' * 20_000}\n---\n", "too long"),
+        (BOMB, "malformed YAML frontmatter"),
     ],
 )
 def test_a_text_that_is_no_skill_is_refused_with_the_reason(content: str, reason: str) -> None:

@@ -111,7 +111,7 @@ class HostileServer:
         with client, suppress(OSError):
             client.settimeout(5)
             if asked := client.recv(65536):
-                kind = asked.split(b" ")[1].decode().strip("/").partition("?")[0]
+                kind = asked.split(b" ")[1].decode().strip("/").partition("?")[0].partition("/")[0]
                 getattr(self, kind)(client.sendall)
 
     def page(self, send: Callable[[bytes], None]) -> None:

@@ -30,6 +30,7 @@ CAMPAIGNS = {
     "disks": "tests.simulation.campaign_disks:disks",
     "bombs": "tests.simulation.campaign_bombs:bombs",
     "hostile-pages": "tests.simulation.campaign_pages:pages",
+    "hostile-texts": "tests.simulation.campaign_texts:hostile_texts",
     "histories": "tests.simulation.campaign_histories:histories",
     "forks": "tests.simulation.campaign_forks:forks",
     "handovers": "tests.simulation.campaign_handovers:handovers",

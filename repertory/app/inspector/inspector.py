@@ -29,9 +29,10 @@ except ImportError as error:
 from repertory.app.host.runtime import Runtime
 from repertory.app.inspector.guard import COOKIE, HEADERS, Guard, Verdict, Visit, bearer_of
 from repertory.app.inspector.live import ANSWER_EVERY_S, EVERY_S, LiveFeed, events_of
-from repertory.app.inspector.timeline import pictured_run, shown_blocks, turns_of
+from repertory.app.inspector.timeline import BlockShown, pictured_run, shown_blocks, turns_of
 from repertory.app.operations.sessions import Sessions
 from repertory.app.sessions.sessions import check_place
+from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
 from repertory.core.pictures.branches import Branches, branch_points, branches_svg
 from repertory.core.pictures.runs import run_svg
@@ -345,6 +346,7 @@ class Inspector:
         at, before = _position(query.get("at")), _number(query.get("before"))
         async with self._store.sessions() as sessions:
             page = await sessions.page(session_id, agent=agent, at=at, before=before, records_max=RECORDS_AT_ONCE)
+        turns = await run_in_thread(lambda: turns_of(page, content=self._content))
         return await self._page(
             request,
             "session",
@@ -352,7 +354,7 @@ class Inspector:
             session_id=session_id,
             agent=page.agent_id,
             page=page,
-            turns=turns_of(page, content=self._content),
+            turns=turns,
             at=at if isinstance(at, int) else None,
             older=page.first if page.first > 1 else None,
             newer=min(page.last + 1 + RECORDS_AT_ONCE, page.end + 1) if page.last < page.end else None,
@@ -363,9 +365,13 @@ class Inspector:
         session_id, agent = _session_of(request)
         async with self._store.sessions() as sessions:
             shown = await sessions.shown_at(session_id, agent=agent, at=_position(request.query_params.get("at")))
-        blocks = [
-            (seq, message["role"], shown_blocks(message, content=self._content)) for seq, message in shown.messages
-        ]
+
+        def read() -> list[tuple[int, str, list[BlockShown]]]:
+            return [
+                (seq, message["role"], shown_blocks(message, content=self._content)) for seq, message in shown.messages
+            ]
+
+        blocks = await run_in_thread(read)
         return await self._page(
             request, "shown", title=session_id, session_id=session_id, agent=shown.agent_id, shown=shown, blocks=blocks
         )
@@ -415,7 +421,7 @@ class Inspector:
         if not self._content:
             points = [replace(point, text="") if point.kind in ("turn", "node", "run") else point for point in points]
         drawn = Branches(name=f"{session_id}/{history.agent_id}", points=points, last=history.last_seq)
-        return _picture(branches_svg(drawn))
+        return _picture(await run_in_thread(lambda: branches_svg(drawn)))
 
     async def _run_svg(self, request: Request) -> Response:
         session_id, agent = _session_of(request)
@@ -424,7 +430,7 @@ class Inspector:
         run = next(iter(stored.agents.values())).run
         if run is None:
             raise NotFound("no run of a graph or swarm is stored here", session=session_id)
-        return _picture(run_svg(pictured_run(run, content=self._content)))
+        return _picture(await run_in_thread(lambda: run_svg(pictured_run(run, content=self._content))))
 
     # ---------------------------------------------------------------------------------------------------- changes
 

@@ -41,9 +41,9 @@ class Pages:
         self._files: Mapping[str, StaticFile] = {}
 
     async def render(self, name: str, **values: object) -> str:
-        """A whole page."""
-        environment = await self._loaded()
-        return environment.get_template(f"{name}.html").render(name=name, **values)
+        """A whole page, made in a thread: a session may be large."""
+        template = (await self._loaded()).get_template(f"{name}.html")
+        return await run_in_thread(lambda: template.render(name=name, **values))
 
     async def render_parts(self, name: str, **values: object) -> Mapping[str, str]:
         """The moving parts of a page, each a block of `name_parts.html`: its name to its HTML."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -473,14 +474,16 @@ def pictured_run(document: Mapping[str, object], *, content: bool) -> PicturedRu
     order = cast("Sequence[str]", document.get("execution_order") or document.get("node_history") or list(results))
     following = cast("Sequence[str]", document.get("next_nodes_to_execute", ()))
     names = list(dict.fromkeys((*order, *results, *following)))
-    steps = list(pairwise(order))
+    steps, tries = list(pairwise(order)), Counter(order)
     swarm = document["type"] == "swarm"
     task = document.get("current_task")
     usage = cast("Mapping[str, int]", document.get("accumulated_usage", {}))
     return PicturedRun(
         title=visible(str(document["id"])),
         kind="swarm" if swarm else "graph",
-        nodes=[_pictured_node(name, results.get(name), order, first=not place) for place, name in enumerate(names)],
+        nodes=[
+            _pictured_node(name, results.get(name), tries[name], first=not place) for place, name in enumerate(names)
+        ],
         edges=[
             PicturedEdge(
                 source=one,
@@ -497,7 +500,7 @@ def pictured_run(document: Mapping[str, object], *, content: bool) -> PicturedRu
     )
 
 
-def _pictured_node(name: str, result: Mapping[str, Any] | None, order: Sequence[str], *, first: bool) -> PicturedNode:
+def _pictured_node(name: str, result: Mapping[str, Any] | None, tries: int, *, first: bool) -> PicturedNode:
     told = result or {}
     status = told.get("status")
     return PicturedNode(
@@ -505,6 +508,6 @@ def _pictured_node(name: str, result: Mapping[str, Any] | None, order: Sequence[
         status=status if status in get_args(NodeProgress) else None,
         time_ms=told.get("execution_time"),
         tokens=told.get("accumulated_usage", {}).get("totalTokens"),
-        tries=list(order).count(name),
+        tries=tries,
         entry=first,
     )

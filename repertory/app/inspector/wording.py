@@ -14,14 +14,15 @@ from html import escape
 
 from markupsafe import Markup
 
+from repertory.core.notebook import marked_texts
+
 TEXT_CHARS_MAX = 20_000
 """The longest text that a page shows at once."""
 HIDDEN = Markup('<p class="faint">Contents are not shown here.</p>')
 """Stands for what people and models have said, where that is not shown."""
-_FENCE = re.compile(r"^ {0,3}(```+|~~~+)[^\n`]*$")
-_HEADING = re.compile(r"^ {0,3}#{1,6} +(.+?)[ #]*$")
+_FENCE = re.compile(r"^ {0,3}(```++|~~~++)[^\n`]*$")
+_HEADING = re.compile(r"^ {0,3}#{1,6} +(.+)$")
 _ITEM = re.compile(r"^ *(?:[-*+]|\d{1,9}[.)]) +(.+)$")
-_INLINE = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)|\*\*(?=\S)(.+?)(?<=\S)\*\*", re.DOTALL)
 _CONTROL = {
     number: "\N{REPLACEMENT CHARACTER}" for number in (*range(32), *range(127, 160)) if chr(number) not in "\n\t"
 }
@@ -63,7 +64,7 @@ def _blocks(lines: list[str]) -> Iterator[str]:
             yield f"<pre><code>{code}</code></pre>"
             place = end
         elif heading:
-            yield f'<p class="heading">{_inline(heading[1])}</p>'
+            yield f'<p class="heading">{_inline(heading[1].rstrip(" #"))}</p>'
         elif item:
             end = place
             while end < len(lines) and _ITEM.match(lines[end]):
@@ -93,11 +94,10 @@ def _inline(text: str) -> str:
         return escape(text)
     made: list[str] = []
     end = 0
-    for found in _INLINE.finditer(text):
-        code, bold = found[2], found[3]
-        made.append(escape(text[end : found.start()]))
-        made.append(f"<code>{escape(code)}</code>" if bold is None else f"<strong>{escape(bold)}</strong>")
-        end = found.end()
+    for found in marked_texts(text, bold=True):
+        tag = "strong" if found.mark == "**" else "code"
+        made += escape(text[end : found.start]), f"<{tag}>{escape(found.text)}</{tag}>"
+        end = found.end
     made.append(escape(text[end:]))
     return "".join(made)
 

@@ -38,10 +38,12 @@ NAME_MAX = 64
 """The longest name in characters."""
 FETCH_TIMEOUT_S = 30.0
 FETCHED_BYTES_MAX = 1_048_576
+HEAD_CHARS_MAX = 16_384
+_HEAD_DEPTH_MAX = 20
 _FILE_NAMES = ("SKILL.md", "skill.md")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _END = re.compile(r"\n---+[ \t]*(\n|$)")
-_UNQUOTED = re.compile(r"""(\s*\w[\w-]*):\s+(?!["'])(.*:.*)""")
+_UNQUOTED = re.compile(r"""(\s*\w[\w-]*):\s++(?!["'])(.*:.*)""")
 _RESOURCES = ("scripts", "references", "assets")
 _DEPTH_MAX = 3
 
@@ -378,15 +380,31 @@ def _parts(content: str) -> tuple[dict[str, Any], str]:
 
 def _head(text: str) -> dict[str, Any]:
     """Values with colons are widely written without quotes, so a head that is no YAML is read again with them."""
+    if len(text) > HEAD_CHARS_MAX:
+        raise Invalid("the YAML frontmatter is too long", characters=len(text), characters_max=HEAD_CHARS_MAX)
     yaml = _yaml()
+    wrong = (yaml.YAMLError, ValueError, RecursionError)  # The second: for a date or a number that is none.
     try:
-        read: object = yaml.safe_load(text)
-    except yaml.YAMLError:
+        read = _plain_yaml(text)
+    except wrong:
         try:
-            read = yaml.safe_load("\n".join(map(_quoted, text.splitlines())))
-        except yaml.YAMLError as error:
+            read = _plain_yaml("\n".join(map(_quoted, text.splitlines())))
+        except wrong as error:
             raise Invalid("malformed YAML frontmatter", error=str(error)) from error
     return cast("dict[str, Any]", read) if isinstance(read, dict) else {}
+
+
+def _plain_yaml(text: str) -> object:
+    """The value. Errors: those of PyYAML, also for an alias and deep nesting.
+
+    400 characters of nested aliases stand for gigabytes, and PyYAML takes quadratic time for nested brackets.
+    """
+    yaml, depth = _yaml(), 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent) or depth > _HEAD_DEPTH_MAX:
+            raise yaml.YAMLError("an alias, or deeply nested")
+    return yaml.safe_load(text)
 
 
 def _quoted(line: str) -> str:

@@ -12,6 +12,8 @@ from repertory.core.journal.history.redact import texts_of
 from repertory.core.messages import Json, Message
 
 Side = Literal["first", "second"]
+PAIRS_MAX = 250_000
+"""500 messages on each side; a second at worst."""
 _SIGNS: Mapping[Side, str] = {"first": "-", "second": "+"}
 
 
@@ -117,7 +119,8 @@ class Difference:
 def compare(first: Compared, second: Compared) -> Difference:
     """Compare two conversations. Messages are equal when role and content are.
 
-    The time grows with about the square of the number of messages between the first and the last difference.
+    Between the first and the last difference, equal messages are looked for among at most `PAIRS_MAX` pairs. Longer
+    stretches count as different as a whole, because the time grows with the cube of their length.
     """
     same, messages = _differences(first.said, second.said)
     _, view = _differences(first.shown, second.shown)
@@ -171,6 +174,10 @@ def _stretches(first: Sequence[bytes], second: Sequence[bytes]) -> Iterator[tupl
     rest = shorter - begin
     end = next((n for n in range(rest) if first[-1 - n] != second[-1 - n]), rest)
     yield "equal", 0, begin, 0, begin
+    if (len(first) - begin - end) * (len(second) - begin - end) > PAIRS_MAX:
+        yield "replace", begin, len(first) - end, begin, len(second) - end
+        yield "equal", len(first) - end, len(first), len(second) - end, len(second)
+        return
     middle = SequenceMatcher(None, first[begin : len(first) - end], second[begin : len(second) - end], autojunk=False)
     for tag, start, stop, other_start, other_stop in middle.get_opcodes():
         yield tag, begin + start, begin + stop, begin + other_start, begin + other_stop
