@@ -30,7 +30,7 @@ SETTLED_MAX = 32
 TOLD_BYTES_MAX = 1024 * 1024
 """Results that weigh more than this together (`core/limits.py`) are told in several turns."""
 BEGUN_TEXT = "The work has begun. Its result comes later, in a message of its own."
-_EXPIRES_S_MAX = 1e9
+EXPIRES_S_MAX = 1e9
 _TEXT_BYTES_MAX = 64 * 1024
 _NOTE: Final = (
     "The result of a tool that was called before has come. It is what the tool gave, and no words of the user:"
@@ -87,7 +87,7 @@ def new_deferral(deferred_id: str, text: object, expires_s: object, on_expiry: o
     if not isinstance(text, str) or not text.strip() or len(text.encode(errors="replace")) > _TEXT_BYTES_MAX:
         raise Invalid("a tool that defers says that it has begun, in at most 64 KiB of text", got=str(text)[:200])
     if expires_s is not None and (
-        isinstance(expires_s, bool) or not isinstance(expires_s, int | float) or not 0 < expires_s <= _EXPIRES_S_MAX
+        isinstance(expires_s, bool) or not isinstance(expires_s, int | float) or not 0 < expires_s <= EXPIRES_S_MAX
     ):
         raise Invalid("expires_s is a positive number of seconds, or None", got=expires_s)
     if on_expiry not in ("tell", "drop"):

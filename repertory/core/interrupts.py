@@ -16,6 +16,7 @@ from hashlib import sha1
 from typing import cast
 from urllib.parse import quote
 
+from repertory.core.deferral import EXPIRES_S_MAX
 from repertory.core.messages import Json, ToolUse
 from repertory.core.state import json_copy
 from repertory.errors import Invalid
@@ -213,6 +214,6 @@ class Questions:
 
 
 def _checked(expires_s: object) -> float:
-    if isinstance(expires_s, bool) or not isinstance(expires_s, int | float) or not 0 < expires_s < float("inf"):
-        raise Invalid("expires_s is a positive number of seconds", got=expires_s)
-    return expires_s
+    if isinstance(expires_s, bool) or not isinstance(expires_s, int | float) or not 0 < expires_s <= EXPIRES_S_MAX:
+        raise Invalid("expires_s is a positive number of seconds, 1e9 at most", got=expires_s)
+    return float(expires_s)

@@ -6,7 +6,6 @@ is finished, it comes back later, or it is set aside for a person to look at.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -40,6 +39,12 @@ JOB_BYTES_MAX = 1024 * 1024
 """The largest job as JSON: what SQS takes at most."""
 TRIES = 5
 """How often a job is tried before it is set aside, unless a worker is told otherwise."""
+WAIT_MAX_S = 86_400.0
+"""The longest wait that a queue is asked for, since a queue, a file system and a service have an end of time each. A
+job that is due later, or whose model asked for more, is looked at once a day.
+"""
+_TIME_MAX = 253_402_300_799.0
+"""The end of the year 9999."""
 _FIRST_S, _MAX_S = 1.0, 300.0
 
 
@@ -75,8 +80,8 @@ class TurnJob:
         check_id(self.session_id, "session id")
         check_id(self.token, "token")
         at = cast("object", self.not_before)
-        if at is not None and (isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < math.inf):
-            raise Invalid("not_before is a time in epoch seconds", got=at)
+        if at is not None and (isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at <= _TIME_MAX):
+            raise Invalid("not_before is a time in epoch seconds, before the year 10000", got=at)
         if not isinstance(cast("object", self.attributes), Mapping):
             raise Invalid("attributes are a mapping of JSON values", got=type(self.attributes).__name__)
         job_text(self)
@@ -171,7 +176,7 @@ def verdict_at_receipt(
     if isinstance(job, Malformed):
         return Aside(f"malformed: {job.reason}")
     if job.not_before is not None and job.not_before > now:
-        return Again(job.not_before - now, counts=False)
+        return Again(min(job.not_before - now, WAIT_MAX_S), counts=False)
     if tries > tries_max:
         return Aside(f"given {tries - 1} times, and each time it or its worker came to an end without an outcome")
     if job.agent not in agents:
@@ -193,7 +198,8 @@ def verdict_on_error(
     if not passes or tries >= tries_max:
         return Aside(why)
     asked_s = error.retry_after_s if isinstance(error, Throttled) else None
-    return Again(max(asked_s or 0.0, wait_after_s(tries, jitter)), why)
+    least_s = wait_after_s(tries, jitter)
+    return Again(min(max(least_s, asked_s or 0.0), WAIT_MAX_S), why)  # In this order, NaN counts for nothing.
 
 
 def verdict_on_stop(stop_reason: str, *, draining: bool) -> JobVerdict:

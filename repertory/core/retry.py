@@ -16,7 +16,7 @@ class RetryStrategy(Protocol):
     """Decides about a model call that failed. Subclass `ModelRetryStrategy`, or bring your own."""
 
     def delay_s(self, error: Exception, attempt: int, jitter: float) -> float | None:
-        """Seconds to wait before the next attempt; None gives up.
+        """Seconds to wait before the next attempt; None gives up, also if the service asks for more than an hour.
 
         `attempt` counts the failed attempts of this call from 1; `jitter` is a random number from 0 up to 1.
         """
@@ -72,7 +72,7 @@ class ModelRetryStrategy:
         return isinstance(exception, Retryable)
 
     def delay_s(self, error: Exception, attempt: int, jitter: float) -> float | None:
-        """Seconds to wait before the next attempt; None gives up.
+        """Seconds to wait before the next attempt; None gives up, also if the service asks for more than an hour.
 
         Args:
             error: The error.
@@ -83,6 +83,8 @@ class ModelRetryStrategy:
         attempts = self.max_attempts if throttled else self.transient_attempts
         if attempt >= attempts or not self.is_retryable(error):
             return None
+        if throttled and (error.retry_after_s or 0.0) > _ASKED_S_MAX:
+            return None
         first = self.initial_delay if throttled else self.transient_delay
         delay_s = min(first * 2.0 ** min(attempt - 1, 60), self.max_delay)
         if throttled and error.retry_after_s is not None:
@@ -90,6 +92,8 @@ class ModelRetryStrategy:
         return delay_s * (1 - jitter / 2)
 
 
+_ASKED_S_MAX = 3600.0
+"""The longest wait that a service may ask for: a turn that waits for longer looks as if it hung."""
 DEFAULT_RETRY = ModelRetryStrategy()
 
 
@@ -163,7 +167,7 @@ def backoff_s(error: RepertoryError, failures: int, jitter: float) -> float:
     """
     asked_s = error.retry_after_s if isinstance(error, Throttled) else None
     delay_s = min(_FIRST_S * 2.0 ** min(failures - 1, 16), _MAX_S)
-    return max(asked_s or 0.0, delay_s * (1 - jitter / 2))
+    return max(delay_s * (1 - jitter / 2), min(asked_s or 0.0, _ASKED_S_MAX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,10 @@ FOREIGN = (
     b'{"agent": "a/b", "session_id": "s", "prompt": "hi"}',
     b'{"agent": "a", "session_id": "s", "prompt": "hi", "token": ["x"]}',
     b'{"agent": "a", "session_id": "s", "prompt": "hi", "not_before": "soon"}',
+    b'{"agent": "a", "session_id": "s", "prompt": "hi", "not_before": 1e19}',
+    b'{"agent": "a", "session_id": "s", "prompt": "hi", "not_before": 1' + b"0" * 400 + b"}",
+    b'{"agent": "a", "session_id": "s", "prompt": "hi", "not_before": 1e400}',
+    b'{"agent": "a", "session_id": "s", "prompt": "hi", "attributes": {"n": ' + b"9" * 5000 + b"}}",
     b'{"agent": "a", "session_id": "s", "prompt": "hi", "attributes": [1]}',
     b'{"agent": "a", "session_id": "s", "prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
 )

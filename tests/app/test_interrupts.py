@@ -276,6 +276,8 @@ async def test_a_prompt_while_a_person_is_asked_is_refused_and_says_what_waits()
         ({"expires_s": 0}, "positive number"),
         ({"expires_s": True}, "positive number"),
         ({"expires_s": float("inf")}, "positive number"),
+        ({"expires_s": 3e11}, "positive number"),  # No record could say the time: the session would not open again.
+        ({"expires_s": 10**400}, "positive number"),
         ({"name": ""}, "has a name"),
         ({"name": 7}, "has a name"),
         ({"name": "\ud800"}, "can be written down"),

@@ -24,7 +24,9 @@ from repertory import (
     Worker,
     tool,
 )
+from repertory.backends.queues.ports import Delivery
 from repertory.core.messages import text_of
+from repertory.core.queue_jobs import JobVerdict
 from repertory.errors import Invalid, ModelFailed, Unavailable
 from tests.app.obedient_model import ObedientModel
 
@@ -276,3 +278,25 @@ async def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         await worker.start()
         with pytest.raises(Invalid, match="started before"):
             await worker.start()
+
+
+class StrangeQueue(SQLiteQueue):
+    """A queue of the program, whose code meets a value that it does not expect."""
+
+    async def settle(self, delivery: Delivery, verdict: JobVerdict) -> bool:
+        if isinstance(delivery.job, TurnJob) and delivery.job.token == "bad":
+            raise OverflowError("int too large to convert to float")
+        return await super().settle(delivery, verdict)
+
+
+async def test_a_job_that_its_queue_stumbles_over_ends_neither_the_worker_nor_the_other_jobs(tmp_path: Path) -> None:
+    place = Place(tmp_path, 5.0)
+    place.queue = StrangeQueue(tmp_path / "jobs.db")
+    await place.send("bad", "one", "two")
+    await place.send("three", session="t")
+    with anyio.fail_after(WITHIN_S):
+        async with place.runtime:
+            place.agent()
+            stats = await place.worker().run(until_empty=True)
+    assert {token for token, _ in place.told} == {"bad", "three"}
+    assert (stats.finished, stats.in_hand) == (1, 0)

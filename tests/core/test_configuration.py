@@ -134,6 +134,8 @@ FAULTS: list[tuple[str, str, list[tuple[int, int, str, str]]]] = [
         [(4, 1, "runtime.drain_timeout_s", "a number above 0, got 0")],
     ),
     ("endless", AGENT + "[runtime]\ndrain_timeout_s = inf", [(4, 1, "runtime.drain_timeout_s", "above 0, got inf")]),
+    ("huge", AGENT + "[runtime]\nwakes_max = 1" + "0" * 400, [(4, 1, "runtime.wakes_max", "got a huge number")]),
+    ("hugest", AGENT + "[runtime]\nwakes_max = 1" + "0" * 5000, [(1, 1, "", "too many digits")]),
     ("no such word", AGENT + 'busy = "que"', [(3, 1, "agents.a.busy", 'got text; did you mean "queue"?')]),
     ("no kind", AGENT + '[sessions]\npath = "x"', [(3, 1, "sessions", "the key `kind` is missing: one of")]),
     ("no such kind", AGENT + '[sessions]\nkind = "sqlit"', [(4, 1, "sessions.kind", 'did you mean "sqlite"?')]),

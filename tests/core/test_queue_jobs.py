@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from repertory.core.queue_jobs import (
     JOB_BYTES_MAX,
+    WAIT_MAX_S,
     Again,
     Aside,
     Done,
@@ -136,7 +137,7 @@ def test_a_job_is_tried_at_its_time_by_who_has_its_agent_and_not_for_ever(
     job = TurnJob("a", "s", "hi", token="t", not_before=not_before)
     verdict = verdict_at_receipt(job, tries, tries_max, agents, now)
     if not_before > now:
-        assert verdict == Again(not_before - now, counts=False)
+        assert verdict == Again(min(not_before - now, WAIT_MAX_S), counts=False)
     elif verdict is None:
         assert "a" in agents
         assert tries <= tries_max
@@ -145,6 +146,19 @@ def test_a_job_is_tried_at_its_time_by_who_has_its_agent_and_not_for_ever(
         assert tries < tries_max
     else:
         assert tries > tries_max or ("a" not in agents and tries == tries_max)
+
+
+@pytest.mark.parametrize("asked_s", [float("nan"), float("inf"), 1e308, -1.0, 0.0, None])
+def test_no_wait_is_longer_than_any_queue_can_keep(asked_s: float | None) -> None:
+    verdict = verdict_on_error(Throttled("slow", retry_after_s=asked_s), 1, 5, draining=False, jitter=0.5)
+    assert isinstance(verdict, Again)
+    assert 0.5 <= verdict.after_s <= WAIT_MAX_S
+
+
+@pytest.mark.parametrize("at", [1e19, 10**400, float("inf"), float("nan"), -1, True, "soon", 253_402_300_800])
+def test_a_job_is_not_due_outside_of_the_calendar(at: object) -> None:
+    with pytest.raises(Invalid, match="epoch seconds"):
+        TurnJob("a", "s", "hi", token="t", not_before=at)  # type: ignore[arg-type]
 
 
 def test_what_is_no_job_is_set_aside_at_once() -> None:

@@ -96,6 +96,11 @@ def test_a_subclass_may_widen_what_is_retried() -> None:
     assert Stubborn().delay_s(ModelFailed("no"), 1, 0.0) == 0.5
 
 
+@pytest.mark.parametrize("retry_after_s", [3601.0, 1e308, math.inf])
+def test_a_service_that_asks_for_more_than_an_hour_is_not_asked_again(retry_after_s: float) -> None:
+    assert DEFAULT_RETRY.delay_s(Throttled("slow", retry_after_s=retry_after_s), 1, 0.0) is None
+
+
 @pytest.mark.parametrize("retry_after_s", [-5.0, 0.0])
 def test_a_wait_that_is_over_already_is_no_wait(retry_after_s: float) -> None:
     assert DEFAULT_RETRY.delay_s(Throttled("slow", retry_after_s=retry_after_s), 1, 0.0) == 0.0

@@ -42,6 +42,7 @@ CAMPAIGNS = {
     "cluster-cuts": "tests.simulation.campaign_cuts:cuts",
     "served-restarts": "tests.simulation.campaign_served:restarts",
     "workers": "tests.simulation.campaign_workers:workers",
+    "hostile-queues": "tests.simulation.campaign_queues:hostile_queues",
     "hostile-keys": "tests.simulation.campaign_keys:hostile_keys",
     "hostile-peers": "tests.simulation.campaign_hostile_peers:hostile_peers",
     "crowd": "tests.simulation.campaign_crowd:crowd",

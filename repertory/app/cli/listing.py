@@ -212,8 +212,11 @@ def health_lines(report: DoctorReport) -> Iterator[str]:
 
 
 def local_time(epoch_s: float) -> str:
-    """ISO 8601 in the local time zone, to the second."""
-    return datetime.fromtimestamp(epoch_s).astimezone().isoformat(timespec="seconds")
+    """ISO 8601 in the local time zone, to the second; of a number that is no time of the calendar, `unknown`."""
+    try:
+        return datetime.fromtimestamp(epoch_s).astimezone().isoformat(timespec="seconds")
+    except (OverflowError, OSError, ValueError):
+        return "unknown"
 
 
 def _cells(info: SessionInfo) -> tuple[str, ...]:

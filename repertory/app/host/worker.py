@@ -34,7 +34,7 @@ from repertory.core.queue_jobs import (
     verdict_on_error,
     verdict_on_stop,
 )
-from repertory.core.result import AgentResult
+from repertory.core.result import MALFORMED, AgentResult
 from repertory.errors import Failed, HookFailed, Invalid, RepertoryError, Retryable
 from repertory.logs import DEBUG, INFO, WARNING, note
 from repertory.runtime.actor import Actor, Job
@@ -59,6 +59,10 @@ _FULL_S = 0.1
 _PAUSES_S = 0.2, 15.0
 """The first and the longest pause after a request that the queue has refused."""
 _SETTLE_TRIES = 4
+_REFUSALS = (RepertoryError, *MALFORMED)
+"""What a queue may raise: its own errors, and what a strange value in a job makes of its code. One job's trouble ends
+neither the worker nor its other jobs.
+"""
 _STOP_S = 4.0
 """How long an ending worker takes at most to give back what it has."""
 
@@ -331,7 +335,7 @@ class JobTaker(Actor[JobTakerMessage]):
                 try:
                     self._begin(await self._queue.receive(room, self._settings.wait_s))
                     pause_s = _PAUSES_S[0]
-                except RepertoryError as error:
+                except _REFUSALS as error:
                     self._note_refusal(error)
                     await anyio.sleep(pause_s * self.context.rng.uniform(0.5, 1.0))
                     pause_s = min(2 * pause_s, longest_s)
@@ -355,7 +359,7 @@ class JobTaker(Actor[JobTakerMessage]):
         if self.emptied:
             self._has_changed()
 
-    def _note_refusal(self, error: RepertoryError) -> None:
+    def _note_refusal(self, error: Exception) -> None:
         if type(error).__name__ != self._refused:
             self._refused = type(error).__name__
             note(self.context.logger, WARNING, "no jobs can be taken", error, queue=self._queue.name)
@@ -363,7 +367,7 @@ class JobTaker(Actor[JobTakerMessage]):
     async def _extend(self) -> None:
         try:
             await self._queue.extend(list(self.in_hand.values()))
-        except RepertoryError as error:
+        except _REFUSALS as error:
             note(self.context.logger, WARNING, "claims of jobs cannot be extended", error, queue=self._queue.name)
 
     # One job.
@@ -447,7 +451,7 @@ class JobTaker(Actor[JobTakerMessage]):
             try:
                 settled = await self._queue.settle(delivery, verdict)
                 break
-            except RepertoryError as error:
+            except _REFUSALS as error:
                 if number == _SETTLE_TRIES - 1:
                     note(_LOG, WARNING, "the queue was not told what became of a job", error, **_ids(delivery))
                 else:

@@ -32,6 +32,7 @@ from repertory.backends.queues.ports import Delivery, JobSetAside, QueueCounts, 
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.queue_jobs import (
     JOB_BYTES_MAX,
+    WAIT_MAX_S,
     Again,
     Aside,
     Done,
@@ -56,6 +57,8 @@ _NAME = re.compile(
     r"(?P<name>.*?)(?:~n(?P<number>[1-9]\d{0,18})(?:~t(?P<tries>[1-9]\d{0,8}))?(?:~c(?P<claim>[1-9]\d{0,18}))?)?\.json",
     re.DOTALL,
 )
+_NUMBER_MAX = 9 * 10**18
+"""The largest last number that is believed: names have room for 19 digits."""
 _NAME_BYTES = 180
 """The longest name to which numbers are added; of a longer one, the beginning and a digest stand for it."""
 _NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -122,8 +125,8 @@ class FolderQueue:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, lease_s: float = 30.0) -> None:
-        if not lease_s > 0:
-            raise Invalid("lease_s is a positive number of seconds", got=lease_s)
+        if not 0 < lease_s <= WAIT_MAX_S:
+            raise Invalid("lease_s is a positive number of seconds, a day at most", got=lease_s)
         self._folder = Path(folder).absolute()
         self._lease_s = lease_s
         self._held: dict[str, int] = {}
@@ -306,7 +309,8 @@ class FolderQueue:
         descriptor = os.open(self._folder / ".queue", os.O_RDWR | os.O_CLOEXEC)
         try:
             text = os.pread(descriptor, 32, 0).strip()
-            number = max(now_ns, int(text) + 1 if text.isdigit() else 1)
+            last = int(text) if text.isdigit() else 0
+            number = max(now_ns, last + 1 if last < _NUMBER_MAX else 1)
             os.pwrite(descriptor, b"%020d\n" % number, 0)
             return number
         finally:
@@ -327,8 +331,9 @@ class FolderQueue:
         half = self._folder / NEW / f".{name}"
         try:
             _write_new(half, text)
-            if not_before is not None:
-                os.utime(half, (not_before, not_before))
+            if not_before is not None:  # A time that each file system can keep; the worker looks at the job's own.
+                at_ns = int(min(not_before, now_ns / 1e9 + WAIT_MAX_S) * 1e9)
+                os.utime(half, ns=(at_ns, at_ns))
             os.rename(half, self._folder / NEW / name)
         except BaseException:
             with suppress(OSError):

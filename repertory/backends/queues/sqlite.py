@@ -21,7 +21,17 @@ import anyio
 from repertory.backends.owning_thread import OwningThread
 from repertory.backends.queues.ports import Delivery, JobSetAside, QueueCounts, job_set_aside
 from repertory.backends.sqlite_files import UNUSABLE_VALUES, DatabaseKind, read_marks, use_wal
-from repertory.core.queue_jobs import Again, Aside, Done, JobVerdict, TurnJob, job_text, read_job
+from repertory.core.queue_jobs import (
+    JOB_BYTES_MAX,
+    WAIT_MAX_S,
+    Again,
+    Aside,
+    Done,
+    JobVerdict,
+    TurnJob,
+    job_text,
+    read_job,
+)
 from repertory.errors import Failed, Invalid, RepertoryError, Unavailable
 from repertory.forking import forget_in_children
 
@@ -43,6 +53,9 @@ _SCHEMA = (
     f"PRAGMA user_version = {_VERSION}",
     f"PRAGMA application_id = {QUEUE_ID}",
 )
+# Another program may have put a job there as text of any encoding, and of any size.
+_SESSION, _IN_SESSION = "CAST(session AS BLOB)", "session = CAST(? AS TEXT)"
+_JOB = f"substr(CAST(job AS BLOB), 1, {JOB_BYTES_MAX + 1})"
 _KIND = DatabaseKind(name="queue database", entry="a job")
 
 Change = Callable[["_JobTable"], bool]
@@ -68,8 +81,8 @@ class SQLiteQueue:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, lease_s: float = 30.0, busy_timeout_s: float = 5.0) -> None:
-        if not lease_s > 0:
-            raise Invalid("lease_s is a positive number of seconds", got=lease_s)
+        if not 0 < lease_s <= WAIT_MAX_S:
+            raise Invalid("lease_s is a positive number of seconds, a day at most", got=lease_s)
         self._path = Path(path).absolute()
         self._lease_s = lease_s
         self._busy_timeout_s = busy_timeout_s
@@ -303,11 +316,11 @@ class _JobTable:
     def _claimed(self, key: int, lease_s: float) -> Delivery:
         changed = self._execute(
             f"UPDATE jobs SET claim = hex(randomblob(8)), tries = tries + 1, due_at = {_NOW} + ? WHERE id = ?"
-            " RETURNING claim, tries, job",
+            f" RETURNING claim, tries, {_JOB}",
             (lease_s, key),
         )
         ((claim, tries, data),) = changed.fetchall()
-        return Delivery(id=str(key), claim=claim, job=read_job(_bytes(data), f"{self._path.name}-{key}"), tries=tries)
+        return Delivery(id=str(key), claim=claim, job=read_job(data or b"", f"{self._path.name}-{key}"), tries=tries)
 
     def give_back(self, deliveries: Iterable[Delivery]) -> None:
         """As if these had not been taken. A transaction of its own."""
@@ -325,7 +338,7 @@ class _JobTable:
             (*key, text, job.not_before or 0.0, job.not_before or 0.0),
         )
         if stored.rowcount == 1:
-            self._choose_head(job.session_id)
+            self._choose_head(job.session_id.encode())
         return stored.rowcount == 1
 
     def extend(self, keys: Sequence[tuple[float, int, str]]) -> bool:
@@ -335,22 +348,23 @@ class _JobTable:
 
     def settle(self, key: int, claim: str, verdict: JobVerdict) -> bool:
         """Carry the verdict out, if this claim is still the last one."""
-        found = self._execute("SELECT session FROM jobs WHERE id = ? AND claim = ?", (key, claim)).fetchone()
+        found = self._execute(f"SELECT {_SESSION} FROM jobs WHERE id = ? AND claim = ?", (key, claim)).fetchone()
         if found is None:
             return False
+        why = "" if isinstance(verdict, Done) else verdict.why.encode(errors="backslashreplace").decode()
         match verdict:
             case Done():
                 self._execute("DELETE FROM jobs WHERE id = ?", (key,))
             case Again():
                 self._execute(
                     f"UPDATE jobs SET claim = NULL, due_at = {_NOW} + ?, tries = tries - ?, why = ? WHERE id = ?",
-                    (verdict.after_s, not verdict.counts, verdict.why, key),
+                    (verdict.after_s, not verdict.counts, why, key),
                 )
                 return True
             case Aside():
                 self._execute(
                     f"UPDATE jobs SET claim = NULL, head = 0, why = ?, aside_at = {_NOW} WHERE id = ?",
-                    (verdict.why, key),
+                    (why, key),
                 )
         self._choose_head(found[0])
         return True
@@ -359,7 +373,7 @@ class _JobTable:
         """See the port."""
         back = self._execute(
             f"UPDATE jobs SET aside_at = NULL, tries = 0, why = '', place = {_NOW}, due_at = {_NOW}"
-            " WHERE id = ? AND aside_at IS NOT NULL RETURNING session",
+            f" WHERE id = ? AND aside_at IS NOT NULL RETURNING {_SESSION}",
             (job_id,),
         ).fetchall()
         for (session,) in back:
@@ -380,26 +394,30 @@ class _JobTable:
         """See the port."""
         with _KIND.mapped_errors(self._path):
             found = self._execute(
-                "SELECT id, job, why FROM jobs WHERE aside_at IS NOT NULL ORDER BY aside_at, id LIMIT ?", (limit,)
+                f"SELECT id, {_JOB}, CAST(why AS BLOB) FROM jobs WHERE aside_at IS NOT NULL"
+                " ORDER BY aside_at, id LIMIT ?",
+                (limit,),
             )
-            return [job_set_aside(str(key), _bytes(data), str(why)) for key, data, why in found]
+            return [
+                job_set_aside(str(key), data or b"", bytes(why).decode(errors="replace")) for key, data, why in found
+            ]
 
     def close(self) -> None:
         """Close the connection."""
         with _KIND.mapped_errors(self._path):
             self._connection.close()
 
-    def _choose_head(self, session: str) -> None:
+    def _choose_head(self, session: bytes) -> None:
         """Have one job of a session be its head, if it has any."""
         key = self._next(session)
-        self._execute("UPDATE jobs SET head = 0 WHERE session = ? AND head = 1 AND id IS NOT ?", (session, key))
+        self._execute(f"UPDATE jobs SET head = 0 WHERE {_IN_SESSION} AND head = 1 AND id IS NOT ?", (session, key))
         self._execute("UPDATE jobs SET head = 1 WHERE id IS ? AND head = 0", (key,))
 
-    def _next(self, session: str) -> int | None:
+    def _next(self, session: bytes) -> int | None:
         """The job of a session that somebody has, or else its first."""
         found = self._execute(
-            "SELECT id FROM jobs WHERE session = ? AND head = 1 AND claim IS NOT NULL AND aside_at IS NULL"
-            " UNION ALL SELECT * FROM (SELECT id FROM jobs WHERE session = ? AND aside_at IS NULL"
+            f"SELECT id FROM jobs WHERE {_IN_SESSION} AND head = 1 AND claim IS NOT NULL AND aside_at IS NULL"
+            f" UNION ALL SELECT * FROM (SELECT id FROM jobs WHERE {_IN_SESSION} AND aside_at IS NULL"
             " ORDER BY place, id LIMIT 1) LIMIT 1",
             (session, session),
         ).fetchone()
@@ -407,8 +425,3 @@ class _JobTable:
 
     def _execute(self, statement: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
         return self._connection.execute(statement, values)
-
-
-def _bytes(data: object) -> bytes:
-    """A job as stored: another program may have put it there as text."""
-    return data if isinstance(data, bytes) else str(data).encode(errors="replace")

@@ -9,7 +9,6 @@ place.
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -93,6 +92,8 @@ def read_configuration(text: str, name: str) -> ConfigurationFile:
         raise WrongConfiguration(
             [_fault(name, positions, (), "arrays and tables are too deep in each other")]
         ) from None
+    except ValueError:  # Python reads no integer of more than 4,300 digits.
+        raise WrongConfiguration([_fault(name, positions, (), "a number has too many digits")]) from None
     reader = _Reader()
     values = reader.read(_kind_of_file(), found, ())
     faults = reader.faults
@@ -287,12 +288,15 @@ def _fits(kind: Kind, raw: object) -> bool:
 
 
 def _is_within(kind: kinds.IntType | kinds.FloatType, number: float) -> bool:
-    return math.isfinite(number) and (
+    return abs(number) <= _NUMBER_MAX and (  # So neither NaN, nor an integer of any length.
         (kind.ge is None or number >= kind.ge)
         and (kind.gt is None or number > kind.gt)
         and (kind.le is None or number <= kind.le)
         and (kind.lt is None or number < kind.lt)
     )
+
+
+_NUMBER_MAX = 1e300
 
 
 class _Described(Protocol):

@@ -1,0 +1,134 @@
+"""Hostile jobs among good ones, put into a queue as other programs would.
+
+The worker ends when the queue is empty, and not before. Each good job is answered, once. What is no job is set aside
+with its reason; what turns out to be one is answered, or waits for its time.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from repertory import (
+    AgentSpec,
+    FolderQueue,
+    Runtime,
+    ScriptedModel,
+    Sessions,
+    SQLiteQueue,
+    SQLiteSessions,
+    TurnJob,
+    Worker,
+)
+from repertory.core.messages import text_of
+from repertory.errors import RepertoryError
+from tests.simulation.campaigns import Report
+
+_GOOD = 8
+_END_S = 60.0
+_FIELDS = ("agent", "session_id", "prompt", "token", "not_before", "attributes", "more")
+_VALUES: tuple[str, ...] = (
+    *("1e19", "1e308", "1e400", "-1e19", "-1", "0", "253402300800", "NaN", "Infinity", "-Infinity", "true", "null"),
+    *("9" * 400, "9" * 5000, "4e9", '""', '"x"', '"../../x"', '"\\u0000"', '"\\ud800"', '"~n1~t1"', "[]", "{}"),
+    *('[{"text": 1}]', '[{"role": "user"}]', '[{"text": "hi"}, {"image": {}}]', '{"request_state": 5}', '{"agent": 1}'),
+    *(
+        "[" * 500 + "]" * 500,
+        '{"a":' * 90 + "1" + "}" * 90,
+        json.dumps("long " * 300_000),
+        '{"__bytes_encoded__": true}',
+    ),
+    *('[{"toolResult": {"toolUseId": "x"}}]', '[{"interruptResponse": {"interruptId": 1}}]'),
+)
+
+
+def hostile_job(number: int, rng: random.Random) -> bytes:
+    """A job with a few wrong values, or wrong bytes."""
+    fields = {"agent": '"clerk"', "session_id": f'"bad{number}"', "prompt": '"hi"', "token": f'"bad{number}"'}
+    for _ in range(rng.randint(1, 3)):
+        fields[rng.choice(_FIELDS)] = rng.choice(_VALUES)
+    if rng.random() < 0.2:
+        fields.pop(rng.choice(list(fields)))
+    body = ("{" + ", ".join(f'"{name}": {value}' for name, value in fields.items()) + "}").encode()
+    if rng.random() < 0.3:
+        place = rng.randrange(len(body))
+        body = body[:place] + rng.randbytes(rng.randrange(4)) + body[place + rng.randrange(4) :]
+    return body
+
+
+def hostile_queues(rng: random.Random, folder: Path, seconds: float) -> Report:
+    """Rounds on both kinds of queues that other programs can write to."""
+    report = Report()
+    for kind in ("folder", "sqlite"):
+        (folder / kind).mkdir()
+        backend = rng.choice(("asyncio", "trio"))
+        anyio.run(_round, kind, folder / kind, rng, 40 if seconds < 20 else 300, report, backend=backend)
+    return report
+
+
+async def _round(kind: str, folder: Path, rng: random.Random, hostile: int, report: Report) -> None:
+    queue = FolderQueue(folder / "spool") if kind == "folder" else SQLiteQueue(folder / "jobs.db")
+    bodies = [hostile_job(number, rng) for number in range(hostile)]
+    await queue.counts()
+    for number in range(_GOOD):
+        await queue.send(TurnJob("clerk", f"good{number}", f"order {number}", token=f"t{number}"))
+        for place, body in enumerate(bodies[number::_GOOD]):
+            put = _put_file if kind == "folder" else _put_row
+            put(folder, f"{place}-{number}", body, rng)
+    async with Runtime(sessions=SQLiteSessions(folder / "agents.db")) as runtime:
+        runtime.agent(AgentSpec(name="clerk", model=ScriptedModel(["done"], loop=True)))
+        worker = Worker(runtime, queue, tries=1)
+        with anyio.move_on_after(_END_S):
+            try:
+                await worker.run(until_empty=True)
+            except RepertoryError as error:
+                report.faults.append(f"{kind}: the worker ended: {error!r}")
+        stats = worker.stats()
+    sessions = Sessions(SQLiteSessions(folder / "agents.db"))
+    for number in range(_GOOD):
+        report.acknowledged += 1
+        said = [text_of(each.message) for each in (await sessions.show(f"good{number}")).agents["clerk"].messages]
+        report.found += said == [f"order {number}", "done"]
+        report.check(said == [f"order {number}", "done"], f"{kind}: good{number} has {said}")
+    again = FolderQueue(folder / "spool") if kind == "folder" else SQLiteQueue(folder / "jobs.db")
+    async with again:
+        counts, aside = await again.counts(), await again.set_aside(10_000)
+    report.check(all(each.why for each in aside), f"{kind}: set aside without a reason")
+    report.check(counts.taken == 0, f"{kind}: {counts.taken} are still taken")
+    lost = hostile + _GOOD - stats.finished - counts.set_aside - counts.waiting
+    report.check(lost == 0, f"{kind}: {lost} jobs are neither answered nor kept: {stats}, {counts}")
+    report.counts[f"{kind}: set aside"] += counts.set_aside
+    report.counts[f"{kind}: answered"] += stats.finished
+    report.counts[f"{kind}: waiting for their time"] += counts.waiting
+
+
+def _put_file(folder: Path, name: str, body: bytes, rng: random.Random) -> None:
+    odd = rng.choice(("", "", "~n7", "~t3", "~n1~t999999999", "~c5", "\udcff", "x" * 200, " ", "~n0"))
+    (folder / "spool/new" / f"{name}{odd}.json").write_bytes(body)
+
+
+def _put_row(folder: Path, name: str, body: bytes, rng: random.Random) -> None:
+    columns: dict[str, Any] = {"session": name, "agent": "x", "token": name, "place": 0, "due_at": 0, "head": 1}
+    columns["job"] = rng.choice((body, body, body.decode(errors="replace"), 7, 1e308))
+    if rng.random() < 0.4:
+        odd = (
+            ("tries", 2**63 - 1),
+            ("tries", "many"),
+            ("tries", -5),
+            ("place", "x"),
+            ("due_at", -1e308),
+            ("why", b"\xff"),
+        )
+        columns.update([rng.choice((*odd, ("agent", b"\xff"), ("place", 1e308)))])
+    with closing(sqlite3.connect(folder / "jobs.db", timeout=20)) as connection, connection:
+        marks = ", ".join("?" for _ in columns)
+        connection.execute(f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({marks})", tuple(columns.values()))
+        if rng.random() < 0.2:
+            column = rng.choice(("job", "token", "session", "why"))
+            change = f"UPDATE jobs SET {column} = CAST(? AS TEXT) WHERE token = ?"
+            connection.execute(change, (b"\xff\xfe" + name.encode(), name))
