@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from repertory import AgentSpec, Peers, Runtime, ScriptedModel, SQLiteSessions
-from repertory.errors import Invalid
+from repertory.errors import Invalid, Unavailable
 from repertory.testing.cutting_relay import cutting_relay
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
@@ -42,6 +42,30 @@ async def test_calls_streams_and_questions_one_after_the_other_take_one_connecti
                     assert [event async for event in session.stream("hello")][-1]["result"]
                     assert await session.messages()
         assert relay.connections == 1
+
+
+async def test_a_runtime_whose_peers_are_anybody_does_not_start(tmp_path: Path) -> None:
+    place = SQLiteSessions(tmp_path / "sessions.db")
+    for listen in ("127.0.0.1:0", "localhost:0", "[::1]:0"):
+        with pytest.raises(Invalid, match="set secret, or tls"):
+            async with Runtime(sessions=place, peers=Peers(listen)):
+                pass
+
+
+async def test_a_peer_with_another_secret_is_given_nothing_of_a_call(tmp_path: Path) -> None:
+    place = SQLiteSessions(tmp_path / "sessions.db")
+    model = ScriptedModel(["hi"], loop=True)
+    spec = AgentSpec(name="support", model=model)
+    other = Peers(room=0, secret=f"{SECRET}, another one", patience_s=3)
+    async with (
+        Runtime(sessions=place, peers=Peers("127.0.0.1:0", secret=SECRET)) as host,
+        Runtime(sessions=place, peers=other) as gateway,
+    ):
+        host.agent(spec)
+        session = gateway.agent(spec).session("nobody's yet")
+        with pytest.raises(Unavailable, match="does not prove"):
+            await session.invoke("hello")
+    assert model.calls == []
 
 
 async def test_peers_make_the_folder_of_a_database_that_is_not_there_yet(tmp_path: Path) -> None:
