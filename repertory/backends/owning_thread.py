@@ -165,7 +165,8 @@ class _WorkItem(Generic[T]):
         with suppress(RuntimeError):
             self._call(self._wake)
         if self._after is not None:
-            self._after()
+            with suppress(Exception):  # Nobody waits for it, and the thread must go on.
+                self._after()
 
     def _wake(self) -> None:
         if self._future is not None and not self._future.done():

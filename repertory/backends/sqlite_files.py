@@ -78,6 +78,27 @@ def use_wal(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL").fetchone()
 
 
+def roll_back(connection: sqlite3.Connection) -> None:
+    """Undo what was begun. Errors: none, which would hide the error that led here: after some, such as a full disk,
+    SQLite has ended the transaction itself, and refuses to do so again.
+    """
+    with suppress(sqlite3.Error):
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Generator[None]:
+    """One transaction: committed at the end of the block, undone by an error in it."""
+    try:
+        connection.execute(begin)
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        roll_back(connection)
+        raise
+
+
 class Connection(sqlite3.Connection):
     """A connection that a forked child closes at once. One thread at a time uses it, and no fork happens while it works
     (`forking.unforked`).

@@ -71,9 +71,10 @@ async def _look(report: Report, kind: str, folder: Path, lines: list[list[str]])
     report.check(examined.ok, f"{kind}: the doctor says {examined}")
 
 
-def _fill(full: bool) -> None:
+def _fill(full: bool, left: int = 0) -> None:
+    """`left`: how large a file may still become."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0 if full else hard, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (left if full else hard, hard))
 
 
 async def _work(kind: str, folder: Path, rng: random.Random, seconds: float) -> None:
@@ -102,7 +103,8 @@ async def _work(kind: str, folder: Path, rng: random.Random, seconds: float) -> 
         async with anyio.create_task_group() as group:
             for number in range(4):
                 group.start_soon(client, f"s{number}")
-            full = False
+            full = rng.random() < 0.5  # At the first start, which stops half-way.
+            _fill(full, rng.randrange(0, 90_000, 1000))
             while time.monotonic() < end:
                 await anyio.sleep(rng.uniform(0.05, 0.6))
                 full = not full

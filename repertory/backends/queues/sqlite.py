@@ -20,7 +20,7 @@ import anyio
 
 from repertory.backends.owning_thread import OwningThread
 from repertory.backends.queues.ports import Delivery, JobSetAside, QueueCounts, job_set_aside
-from repertory.backends.sqlite_files import UNUSABLE_VALUES, DatabaseKind, read_marks, use_wal
+from repertory.backends.sqlite_files import UNUSABLE_VALUES, DatabaseKind, read_marks, transaction, use_wal
 from repertory.core.queue_jobs import (
     JOB_BYTES_MAX,
     WAIT_MAX_S,
@@ -259,16 +259,10 @@ class _JobTable:
     def _prepare(self) -> None:
         if not self._is_queue():
             use_wal(self._connection)
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(self._connection):
                 if not self._is_queue():  # Another process may have been faster.
                     for statement in _SCHEMA:
                         self._connection.execute(statement)
-                self._connection.execute("COMMIT")
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-        self._connection.execute("PRAGMA synchronous = NORMAL")
         self._connection.execute("PRAGMA trusted_schema = OFF")
 
     def _is_queue(self) -> bool:
@@ -287,17 +281,9 @@ class _JobTable:
         try:
             if os.stat(self._path).st_ino != self._inode:
                 raise Unavailable("the queue database was replaced while it was open", path=str(self._path))
-            if lasting:
-                self._connection.execute("PRAGMA synchronous = FULL")
-            try:
-                self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if lasting else 'NORMAL'}")
+            with transaction(self._connection):
                 yield
-                self._connection.execute("COMMIT")
-            finally:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                if lasting:
-                    self._connection.execute("PRAGMA synchronous = NORMAL")
         except UNUSABLE_VALUES as error:
             if isinstance(error, RepertoryError):
                 raise

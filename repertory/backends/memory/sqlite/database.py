@@ -25,7 +25,15 @@ from repertory.backends.memory.sqlite.entries import (
 )
 from repertory.backends.memory.sqlite.recall import ScopeVectors, claim, pending, recall, store
 from repertory.backends.memory.vectors import Pending, pack_vectors
-from repertory.backends.sqlite_files import MEMORY_ID, SESSIONS_ID, UNUSABLE_VALUES, DatabaseKind, read_marks, use_wal
+from repertory.backends.sqlite_files import (
+    MEMORY_ID,
+    SESSIONS_ID,
+    UNUSABLE_VALUES,
+    DatabaseKind,
+    read_marks,
+    transaction,
+    use_wal,
+)
 from repertory.core.memory.options import MemoryEntry
 from repertory.core.recall.candidates import Sought
 from repertory.core.recall.entries import Saying
@@ -201,16 +209,12 @@ class MemoryDatabase:
         """Commit; an error leaves no trace."""
         try:
             self._refuse_lost_file()
-            self._connection.execute(begin)
-            yield
-            self._connection.execute("COMMIT")
-        except BaseException as error:
-            with suppress(sqlite3.Error):
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-            if isinstance(error, UNUSABLE_VALUES) and not isinstance(error, RepertoryError):
-                raise mapped_error(error, self._path) from error
-            raise
+            with transaction(self._connection, begin):
+                yield
+        except UNUSABLE_VALUES as error:
+            if isinstance(error, RepertoryError):
+                raise
+            raise mapped_error(error, self._path) from error
 
     def _refuse_lost_file(self) -> None:
         """SQLite would go on writing to a removed file, and those memories would be lost."""
@@ -269,14 +273,9 @@ def _has_memory(connection: sqlite3.Connection, path: Path) -> bool:
 
 
 def _write_schema(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(connection):
         # Another process may have been faster.
         if not _has_memory(connection, path):
             create_tables(connection)
             if read_marks(connection).application != SESSIONS_ID:
                 connection.execute(f"PRAGMA application_id = {MEMORY_ID}")
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise

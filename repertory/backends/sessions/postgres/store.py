@@ -576,7 +576,8 @@ class PostgresSessionStore(SessionStore):
                     await change(connection, lines)
                     await self._within(connection, "COMMIT")
                 except (StoreNotFound, SessionBusy):
-                    await self._within(connection, "ROLLBACK")
+                    with suppress(RepertoryError):  # The pool then closes the connection.
+                        await self._within(connection, "ROLLBACK")
                     raise
                 except BaseException:
                     connection.close()

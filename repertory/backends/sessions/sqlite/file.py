@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from repertory.backends.sessions.sqlite.reading import RECENT
-from repertory.backends.sqlite_files import MEMORY_ID, SESSIONS_ID, DatabaseKind, read_marks, use_wal
+from repertory.backends.sqlite_files import MEMORY_ID, SESSIONS_ID, DatabaseKind, read_marks, transaction, use_wal
 from repertory.core.journal.rows import Row
 from repertory.errors import Corrupt, StoreFailed, StoreUnavailable
 
@@ -157,8 +157,7 @@ def _checked_version(connection: sqlite3.Connection, path: Path) -> bool:
 
 
 def _write_schema(connection: sqlite3.Connection, path: Path, alongside: CommitHook | None) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(connection):
         # Another process may have been faster.
         if not _checked_version(connection, path):
             for statement in SCHEMA:
@@ -166,10 +165,6 @@ def _write_schema(connection: sqlite3.Connection, path: Path, alongside: CommitH
             connection.execute(LABELS)
         if alongside is not None and not alongside.is_ready(connection):
             alongside.prepare(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
 
 
 def _take_over_first_version(connection: sqlite3.Connection) -> None:

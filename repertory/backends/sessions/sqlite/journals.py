@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
@@ -54,7 +54,7 @@ from repertory.backends.sessions.sqlite.reading import (
     unpacked,
 )
 from repertory.backends.sessions.table import busy, lost, newest_first
-from repertory.backends.sqlite_files import UNUSABLE_VALUES
+from repertory.backends.sqlite_files import UNUSABLE_VALUES, transaction
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
@@ -66,7 +66,6 @@ from repertory.errors import (
     RepertoryError,
     StoreNotFound,
     StoreUnavailable,
-    Unavailable,
 )
 
 if TYPE_CHECKING:
@@ -388,7 +387,7 @@ class Journals:
             elif self._unchecked_bytes >= CHECKPOINT_BYTES:
                 self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 self._unchecked_bytes = 0
-        except (sqlite3.Error, Unavailable):
+        except (sqlite3.Error, RepertoryError):
             return
 
     def close(self) -> None:
@@ -574,30 +573,19 @@ class Journals:
         """Begin, catch up with other processes, and commit. An error leaves no trace."""
         try:
             self._refuse_lost_file()
-            if mode == "unsynced":
-                self._connection.execute("PRAGMA synchronous = NORMAL")
-            self._connection.execute("BEGIN" if mode == "read" else "BEGIN IMMEDIATE")
-            self._heads.catch_up()
-            yield
-            self._connection.execute("COMMIT")
+            if mode != "read":
+                self._connection.execute(f"PRAGMA synchronous = {'FULL' if mode == 'synced' else 'NORMAL'}")
+            with transaction(self._connection, "BEGIN" if mode == "read" else "BEGIN IMMEDIATE"):
+                self._heads.catch_up()
+                yield
             if mode == "synced":
                 self._lock.note(self._heads.end)
         except BaseException as error:
-            self._roll_back()
+            self._heads.forget()
+            self._owed = self._calls = None  # They may have been made in this transaction.
             if isinstance(error, UNUSABLE_VALUES) and not isinstance(error, RepertoryError):
                 raise mapped_error(error, self._path) from error
             raise
-        finally:
-            if mode == "unsynced":
-                self._connection.execute("PRAGMA synchronous = FULL")
-
-    def _roll_back(self) -> None:
-        """Forget what the transaction did. After some errors SQLite has rolled it back already."""
-        self._heads.forget()
-        self._owed = self._calls = None  # They may have been made in this transaction.
-        with suppress(sqlite3.Error):
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
 
     def _refuse_lost_file(self) -> None:
         """SQLite would go on writing to a removed file, and those rows would be lost."""
