@@ -9,6 +9,8 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Protocol, cast
 
+from msgspec import Struct
+
 from repertory.errors import Failed, Invalid, RepertoryError, Retryable, SessionException, Throttled, Unwritable
 
 
@@ -108,6 +110,7 @@ def check_retry(strategy: object) -> RetryStrategy | None:
 
 _FIRST_S = 0.1
 _MAX_S = 2.0
+_NOTED_EVERY_S = 60.0
 _UNWRITABLE = "the store cannot write what was said, and would fail again: leave out what the cause names"
 _CAUSE_MAX = 300
 _NAMED_MAX = 3
@@ -125,6 +128,19 @@ def own_errors(*sessions: str) -> Generator[None]:
         raise
     except Exception as error:
         raise unwritable(error, sessions) from error
+
+
+@contextmanager
+def foreign_errors() -> Generator[None]:
+    """Turn every error raised within that is not ours into `Failed`: of a hook, or of a part that somebody else wrote.
+    Errors: ours unchanged; `Failed`.
+    """
+    try:
+        yield
+    except RepertoryError:
+        raise
+    except Exception as error:
+        raise Failed("a part of the program has raised an error of its own", error=type(error).__name__) from error
 
 
 def unwritable(error: Exception, sessions: Sequence[str]) -> Unwritable:
@@ -161,13 +177,37 @@ def verdict_on(error: RepertoryError) -> OutageVerdict:
             return OutageVerdict.GIVE_UP
 
 
-def backoff_s(error: RepertoryError, failures: int, jitter: float) -> float:
-    """Seconds before the next attempt, after `failures` in a row. `jitter`: a random number from 0 up to 1, which
-    shortens the wait by up to half, so that many sessions do not return at once.
+def backoff_s(error: Exception, failures: int, jitter: float, limit_s: float = _MAX_S) -> float:
+    """Seconds before the next attempt, after `failures` in a row: `limit_s` at most, unless the error asks for more.
+    `jitter`: a random number from 0 up to 1, which shortens the wait by up to half, so that many sessions do not return
+    at once.
     """
     asked_s = error.retry_after_s if isinstance(error, Throttled) else None
-    delay_s = min(_FIRST_S * 2.0 ** min(failures - 1, 16), _MAX_S)
+    delay_s = min(_FIRST_S * 2.0 ** min(failures - 1, 16), limit_s)
     return max(delay_s * (1 - jitter / 2), min(asked_s or 0.0, _ASKED_S_MAX))
+
+
+class Outage(Struct):
+    """Errors in a row of work in the background. It decides on pauses, and on the errors that the log tells: the first
+    one, and then one a minute.
+    """
+
+    limit_s: float
+    """The longest pause."""
+    failures: int = 0
+    _noted_at: float = 0.0
+
+    def failed(self, error: Exception, now: float, jitter: float) -> tuple[float, bool]:
+        """Seconds until the next attempt, and whether the log tells this error."""
+        self.failures += 1
+        told = self.failures == 1 or now - self._noted_at >= _NOTED_EVERY_S
+        self._noted_at = now if told else self._noted_at
+        return backoff_s(error, self.failures, jitter, self.limit_s), told
+
+    def over(self) -> int:
+        """The work has succeeded. How often it had failed before, in a row."""
+        failures, self.failures = self.failures, 0
+        return failures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

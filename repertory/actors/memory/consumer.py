@@ -498,7 +498,10 @@ class MemoryConsumer(Actor[MemoryMessage]):
                 await self._step(store, forced=forced)
         except RepertoryError as raised:
             error = raised
-        error = await self._count_refusals(store, others_landed=store.landed > before) or error
+        try:
+            error = await self._count_refusals(store, others_landed=store.landed > before) or error
+        except RepertoryError as raised:
+            error = raised
         if error is not None:
             self._note_failure(store, error)
         else:

@@ -1,29 +1,33 @@
 """The dispatcher of a runtime: does what nobody waits for. It wakes sessions that owe work, and makes posted calls.
 
-State: how many sessions it wakes now. Fails: by a bug alone, and is started again; what it had claimed is due again
-later. Pace: one look a second, and one as soon as there is room again while more is due. Supervised by the root.
+State: how many sessions it wakes now. Fails: by a bug of its own alone, and is started again; what it had claimed is
+due again later. Pace: one look a second, longer while the store fails, and one as soon as there is room again while
+more is due. Supervised by the root.
 `docs/design/0047` says why.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 from msgspec import Struct
 
+from repertory.actors.writer import Background
 from repertory.core.owed import AGAIN_S, GRACE_S
-from repertory.errors import RepertoryError, Retryable, StoreFailed, Throttled
+from repertory.core.retry import foreign_errors
+from repertory.errors import RepertoryError, Retryable, Throttled
 from repertory.logs import DEBUG, WARNING, note
 from repertory.runtime.actor import Actor
 from repertory.runtime.message import Next, carry_on
 from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
-    from repertory.backends.peers.ports import BoxedCall
+    from repertory.backends.peers.ports import BoxedCall, CallBox
     from repertory.backends.ports import SessionStore
     from repertory.core.owed import OwedWork, Resting
 
@@ -73,11 +77,16 @@ class Dispatcher(Actor[LookForDue]):
         """Until when no posted calls are taken."""
         self._more = False
         """Whether the last look found as much as there was room for."""
-        self._refused = ""
-        """Why the store last refused to be looked at: that is logged once."""
+        self._owing: Background
+        self._taking: Background
 
     def summary(self) -> object:
         return {"store": self._store.name, "awake": self._awake, "room": self._awakening.room}
+
+    async def on_start(self) -> None:
+        where = {"store": self._store.name}
+        self._owing = Background(self.context, "what is owed cannot be read", where)
+        self._taking = Background(self.context, "posted calls cannot be taken", where)
 
     async def on_ready(self) -> None:
         self.context.self_ref.tell(LookForDue())
@@ -86,76 +95,67 @@ class Dispatcher(Actor[LookForDue]):
         del message
         room, agents = self._awakening.room - self._awake, self._awakening.agents()
         if room > 0 and agents and not self._refusing():
-            due = await self._due(room, agents)
-            calls = await self._calls(room - len(due), agents)
+            # After a failure it takes nothing: the next look finds what is due.
+            due = await self._owing.attempt(partial(self._due, room, agents), ())
+            calls = await self._taking.attempt(partial(self._calls, room - len(due), agents), ())
             self._more = len(due) + len(calls) == room
             self._awake += len(due) + len(calls)
             for work in due:
                 self.context.job(self._wake, work, name=f"wake {work.session_id}")
             for call in calls:
                 self.context.job(self._make, call, name=f"posted call {call.session_id}")
-        self.context.after(LOOK_S * self.context.rng.uniform(0.8, 1.2), LookForDue(), key="look")
+        look_s = LOOK_S * self.context.rng.uniform(0.8, 1.2)
+        self.context.after(max(look_s, self._owing.pause_s, self._taking.pause_s), LookForDue(), key="look")
         return carry_on()
 
     async def _due(self, room: int, agents: Collection[str]) -> Collection[OwedWork]:
-        """Empty if the store cannot be read now, or refuses it: the next look finds what is due."""
-        try:
-            resting = await self._awakening.resting(GRACE_S)
-            return await self._store.claim_due(self._wall(), room, agents, resting)
-        except Retryable:
-            return ()
-        except StoreFailed as error:
-            if str(error) != self._refused:
-                self._refused = str(error)
-                note(self.context.logger, WARNING, "what is owed cannot be read", error)
-            return ()
+        resting = await self._awakening.resting(GRACE_S)
+        return await self._store.claim_due(self._wall(), room, agents, resting)
 
     async def _calls(self, room: int, agents: Collection[str]) -> Sequence[BoxedCall]:
-        """Empty as above."""
         if self._box is None or room <= 0 or self.context.clock() < self._rests_until:
             return ()
-        try:
-            return await self._box.take(room, agents)
-        except Retryable:
-            return ()
+        return await self._box.take(room, agents)
 
     async def _make(self, call: BoxedCall) -> None:
-        """Make the call, and say so. What cannot be said now stays this owner's, and is given to others when it ends:
-        the same token does nothing twice.
+        """Make the call, and say so as soon as the store can be told: until then it stays this owner's, and other calls
+        of its session wait. When the owner ends it is given to others: the same token does nothing twice.
         """
         assert self._box is not None
-        made = False
+        ids = {"session": call.session_id, "agent": call.agent_id, "token": call.token}
         try:
-            await self._awakening.call(call)
-            made = True
-            await self._box.done([call])
-        except Retryable as error:
-            if not made:
-                wait_s = error.retry_after_s if isinstance(error, Throttled) else None
-                if wait_s is not None:  # Others look meanwhile: it may be meant for one of them.
-                    self._rests_until = self.context.clock() + 2 * LOOK_S
-                # Refused by this runtime's own drain, it is for the next one that starts, at once.
-                after_s = 0.0 if self._refusing() else AGAIN_S if wait_s is None else wait_s
-                with suppress(Retryable):
-                    await self._box.again(call, after_s, str(error))
-        except RepertoryError as error:
-            ids = {"session": call.session_id, "agent": call.agent_id, "token": call.token}
-            note(self.context.logger, WARNING, "a posted call failed", error, **ids)
-            with suppress(Retryable):
-                await self._box.again(call, AGAIN_S, str(error), park=True)
+            say = await self._made(self._box, call, ids)
         except anyio.get_cancelled_exc_class():
-            if not made:
-                with anyio.move_on_after(_GIVE_BACK_S, shield=True), suppress(RepertoryError):
-                    await self._box.again(call, 0.0, "its process was shut down")
+            with anyio.move_on_after(_GIVE_BACK_S, shield=True), suppress(RepertoryError):
+                await self._box.again(call, 0.0, "its process was shut down")
             raise
         finally:
             self._ended()
+        await Background(self.context, "the end of a posted call cannot be stored", ids).keep(say)
+
+    async def _made(self, box: CallBox, call: BoxedCall, ids: Mapping[str, str]) -> Callable[[], Awaitable[None]]:
+        """Make the call. What the store is then told of it."""
+        try:
+            with foreign_errors():
+                await self._awakening.call(call)
+        except Retryable as error:
+            wait_s = error.retry_after_s if isinstance(error, Throttled) else None
+            if wait_s is not None:  # Others look meanwhile: it may be meant for one of them.
+                self._rests_until = self.context.clock() + 2 * LOOK_S
+            # Refused by this runtime's own drain, it is for the next one that starts, at once.
+            after_s = 0.0 if self._refusing() else AGAIN_S if wait_s is None else wait_s
+            return partial(box.again, call, after_s, str(error))
+        except RepertoryError as error:
+            note(self.context.logger, WARNING, "a posted call failed", error, **ids)
+            return partial(box.again, call, AGAIN_S, str(error), park=True)
+        return partial(box.done, [call])
 
     async def _wake(self, work: OwedWork) -> None:
         ids = {"session": work.session_id, "agent": work.agent_id}
         note(self.context.logger, DEBUG, "a session is woken", why=work.why, **ids)
         try:
-            await self._awakening.wake(work)
+            with foreign_errors():
+                await self._awakening.wake(work)
         except RepertoryError as error:
             note(self.context.logger, WARNING, "owed work could not be done", error, why=work.why, **ids)
         finally:

@@ -78,7 +78,7 @@ class HostSettings(Struct, frozen=True, kw_only=True):
     """How long a session without users stays active; 0 stops it at once."""
     drain_timeout_s: float = 25.0
     on_fatal: OnFatal = "raise"
-    """What to do when the actors cannot be restarted any more; see `SystemSettings`."""
+    """What to do when all actors are lost; see `SystemSettings`."""
     patience: StorePatience = DEFAULT_PATIENCE
     """How long sessions wait for a store that cannot be written."""
     ambient: bool = True
@@ -174,7 +174,7 @@ class Host:
         self._settings = settings
         timeout_s, on_fatal = settings.drain_timeout_s, settings.on_fatal
         phases = (_ALONE,) if settings.alone else drain_phases(timeout_s)
-        supervision = _TOGETHER if settings.alone else SupervisorSettings()
+        supervision = _TOGETHER if settings.alone else _LASTING
         self.system = ActorSystem(
             SystemSettings(
                 phases=phases,
@@ -797,6 +797,8 @@ _ALONE = DrainPhase(name=COMMIT, timeout_s=20.0, reserve_s=5.0, stops_actors=Tru
 """The only phase of a host for one agent, whose turns have ended before."""
 
 
+_LASTING = SupervisorSettings(intensity=sys.maxsize, failures_max=sys.maxsize)
+"""What serves all sessions is started again however often it fails: the program alone ends a runtime."""
 _TOGETHER = SupervisorSettings(strategy=Strategy.REST_FOR_ONE)
 """For such a host: the session's actors are children of the root, each behind those that it needs."""
 

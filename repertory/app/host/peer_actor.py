@@ -1,19 +1,21 @@
 """The actor that keeps a runtime among its peers, and has the turns of others as its jobs.
 
-State: none of its own. Fails: by a bug; its turns are cut then, and their callers ask again. Pace: a look a second.
-Supervised by the root.
+State: none of its own. Fails: by a bug of its own; its turns are cut then, and their callers ask again. Pace: a look a
+second. Supervised by the root.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 import anyio
 from msgspec import Struct
 
 from repertory.actors.call import Invocation
+from repertory.actors.writer import Background
 from repertory.app.host.peer_calls import PeerCall, SessionQuestion
 from repertory.app.host.running_calls import RunningCall
 from repertory.core.peers import Peer
@@ -100,12 +102,17 @@ class PeerActor(Actor["LookAround | WatchSignal"]):
 
     def __init__(self, work: PeerWork) -> None:
         self._work = work
+        self._looking: Background
 
     def summary(self) -> object:
         return {"name": self._work.name}
 
+    async def on_start(self) -> None:
+        self._looking = Background(self.context, "the peers cannot be seen")
+
     async def on_ready(self) -> None:
-        self.context.job(self._work.serve, self._start, name="serve peers")
+        serving = Background(self.context, "peers cannot be answered")
+        self.context.job(serving.keep, partial(self._work.serve, self._start), name="serve peers")
         self.context.job(self._work.notice, name="notice being alone")
         self.context.every(LOOK_S * self.context.rng.uniform(0.8, 1.2), LookAround())
 
@@ -116,7 +123,7 @@ class PeerActor(Actor["LookAround | WatchSignal"]):
     async def handle(self, message: LookAround | WatchSignal) -> Next:
         match message:
             case LookAround():
-                await self._work.look()
+                await self._looking.attempt(self._work.look, None)
             case WatchSignal():
                 self.context.job(self._work.watch, message, name="cancel signal")
             case _:

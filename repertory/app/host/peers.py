@@ -59,9 +59,19 @@ from repertory.backends.peers.ports import (
 from repertory.backends.peers.proof import check_secret
 from repertory.core.journal.restore import restore
 from repertory.core.peers import Peer, Setback, Way, chosen_peer
+from repertory.core.retry import foreign_errors
 from repertory.core.turn_start import call_token
 from repertory.core.wire import error_to_json, event_from_json, event_to_json
-from repertory.errors import Failed, Invalid, LeaseLost, RepertoryError, Retryable, SessionBusy, Throttled, Unavailable
+from repertory.errors import (
+    Failed,
+    Invalid,
+    LeaseLost,
+    RepertoryError,
+    Retryable,
+    SessionBusy,
+    Throttled,
+    Unavailable,
+)
 from repertory.logs import INFO, WARNING, note
 from repertory.runtime.spec import ChildSpec
 
@@ -598,7 +608,7 @@ class Cluster:
         """Run a turn for another process, and write its log."""
         call = start.call
         try:
-            with call.scope:
+            with call.scope, foreign_errors():
                 turn = self._here(start.session, start.invocation, events=start.events)
                 async with aclosing(turn) as events:
                     async for event in events:
@@ -636,7 +646,7 @@ class Cluster:
     async def _listens(self, address: str) -> None:
         self._address = address
         self._told = None
-        await self._look()
+        await (self.look() if self._joined.is_set() else self._look())
         self._joined.set()
 
     async def look(self) -> None:
@@ -644,7 +654,7 @@ class Cluster:
         self._running.forget_old()
         try:
             await self._look()
-        except Retryable as error:
+        except RepertoryError as error:
             self._note_unreached(error)
 
     def _note_unreached(self, error: RepertoryError) -> None:
@@ -706,7 +716,7 @@ class Cluster:
     async def _leave(self) -> None:
         try:
             await self._directory.leave()
-        except Retryable as error:
+        except RepertoryError as error:
             self._note_unreached(error)
         await self._wire.aclose()
 

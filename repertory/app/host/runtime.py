@@ -74,8 +74,9 @@ class Runtime:
         memory: The default for agents without a memory manager: a memory manager, or its stores.
         idle_timeout_s: How long a session without a message keeps its actors.
         drain_timeout_s: How long shutting down may take in all.
-        on_fatal: The reaction to actors that cannot be restarted any more. `raise` raises out of the block. `signal`
-            sends this process SIGTERM, for servers that would go on answering without them. A function gets the error.
+        on_fatal: The reaction to the loss of all actors, by a cancellation of their task that is not Repertory's.
+            `raise` raises out of the block. `signal` sends this process SIGTERM, for servers that would go on answering
+            without them. A function gets the error.
         patience: How long calls wait for a store that cannot be written, and how many records may wait with them.
         wakes_max: How many sessions are woken at the same time for work that they owe and nobody waits for, such as a
             turn whose process was killed; 0 leaves that to other processes (`docs/guides/sessions/owed-work.md`).

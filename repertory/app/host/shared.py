@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from repertory.actors.leases import Durable, SessionCounts, SessionLeases
 from repertory.actors.memory.store import memory_store_spec
 from repertory.actors.tool_server import ServerLink, tool_server_spec
-from repertory.actors.writer import StoreWriter, WriterSettings, keeper_spec
+from repertory.actors.writer import Background, StoreWriter, WriterSettings, keeper_spec
 from repertory.backends.memory_ports import ClosingStore
-from repertory.errors import RepertoryError, Retryable, StartFailed
+from repertory.errors import RepertoryError, StartFailed
 from repertory.logs import DEBUG, WARNING, note
 from repertory.runtime.actor import Actor
 from repertory.runtime.mailbox import MailboxSettings
@@ -252,7 +252,7 @@ class OpenStores:
         """Release the lease of an unused session, if that failed before. A failure is tried again the next time."""
         entry = self._open.get(key)
         if entry is not None:
-            with suppress(Retryable):
+            with suppress(RepertoryError):
                 await entry.durable.leases.give_up_owed(session_id)
 
     async def give_up_all_owed(self) -> None:
@@ -393,8 +393,8 @@ def take_name(name: str, used: set[str]) -> str:
 
 # What gives up the sessions that others ask for, once nobody uses them here.
 #
-# State: none. Fails: with the host's `give_up`, whose error it takes; it is then restarted. Pace: begins at once, and
-# gives sessions up beside each other. Supervised by the root.
+# State: none. Fails: by a bug of its own alone, and is started again. Pace: begins at once, and gives sessions up
+# beside each other. Supervised by the root.
 
 
 class GiveUp(Struct, frozen=True, kw_only=True):
@@ -412,7 +412,9 @@ class SessionGiver(Actor[GiveUp]):
 
     async def handle(self, message: GiveUp) -> Next:
         note(self.context.logger, DEBUG, "a session is given up", session=message.session_id)
-        self.context.job(self._give_up, message.store_key, message.session_id, name="give up")
+        giving = Background(self.context, "a session cannot be given up", {"session": message.session_id})
+        work = partial(self._give_up, message.store_key, message.session_id)
+        self.context.job(giving.attempt, work, None, name="give up")
         return carry_on()
 
 
@@ -422,8 +424,7 @@ def giver_spec(give_up: Callable[[str, str], Awaitable[None]]) -> ChildSpec:
 
 # A periodic search for idle sessions.
 #
-# State: none. Fails: with the host's `look`, whose error it takes; it is then restarted. Pace: its own clock.
-# Supervised by the root.
+# State: none. Fails: by a bug of its own alone, and is started again. Pace: its own clock. Supervised by the root.
 
 
 class LookForIdle(Struct, frozen=True, kw_only=True):
@@ -436,12 +437,14 @@ class IdleWatch(Actor[LookForIdle]):
     def __init__(self, period_s: float, look: Callable[[], Awaitable[None]]) -> None:
         self._period_s = period_s
         self._look = look
+        self._looking: Background
 
     async def on_start(self) -> None:
+        self._looking = Background(self.context, "idle sessions cannot be stopped")
         self.context.every(self._period_s, LookForIdle())
 
     async def handle(self, message: LookForIdle) -> Next:
-        await self._look()
+        await self._looking.attempt(self._look, None)
         return carry_on()
 
 

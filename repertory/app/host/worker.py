@@ -14,11 +14,13 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never, cast
 
 import anyio
 from msgspec import Struct
 
+from repertory.actors.writer import Background
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import journal_name, orchestrator_in
 from repertory.core.queue_jobs import (
@@ -34,7 +36,8 @@ from repertory.core.queue_jobs import (
     verdict_on_error,
     verdict_on_stop,
 )
-from repertory.core.result import MALFORMED, AgentResult
+from repertory.core.result import AgentResult
+from repertory.core.retry import foreign_errors
 from repertory.errors import Failed, HookFailed, Invalid, RepertoryError, Retryable
 from repertory.logs import DEBUG, INFO, WARNING, note
 from repertory.runtime.actor import Actor, Job
@@ -56,13 +59,11 @@ _BATCH = 64
 """So many jobs are asked for at once, by queues that give that many."""
 _FULL_S = 0.1
 """How long a full runtime is left alone before its places are counted again."""
-_PAUSES_S = 0.2, 15.0
-"""The first and the longest pause after a request that the queue has refused."""
+_PAUSE_MAX_S = 15.0
+"""The longest pause after a request that the queue has refused."""
 _SETTLE_TRIES = 4
-_REFUSALS = (RepertoryError, *MALFORMED)
-"""What a queue may raise: its own errors, and what a strange value in a job makes of its code. One job's trouble ends
-neither the worker nor its other jobs.
-"""
+_SETTLE_PAUSE_S = 0.2
+"""The first pause between two of them."""
 _STOP_S = 4.0
 """How long an ending worker takes at most to give back what it has."""
 
@@ -262,8 +263,8 @@ class _JobCounts(Struct):
 class JobTaker(Actor[JobTakerMessage]):
     """Takes jobs and settles them.
 
-    State: the jobs in hand. Fails: by a bug alone; what it has then goes back, with a try counted, and it is started
-    again. Pace: that of the turns. Supervised by the root.
+    State: the jobs in hand. Fails: by a bug of its own alone; what it has then goes back, with a try counted, and it is
+    started again. Pace: that of the turns. Supervised by the root.
     """
 
     def __init__(self, runtime: Runtime, queue: TurnQueue, settings: _TakerSettings, counts: _JobCounts) -> None:
@@ -280,8 +281,8 @@ class JobTaker(Actor[JobTakerMessage]):
         self._takes = False
         self._taking: Job | None = None
         self._extending: Job | None = None
-        self._refused = ""
-        """Why the queue last refused: that is logged once."""
+        self._receiving: Background
+        self._claiming: Background
 
     def summary(self) -> object:
         return {"queue": self._queue.name, "in_hand": len(self.in_hand), "at_once": self._settings.at_once}
@@ -290,6 +291,11 @@ class JobTaker(Actor[JobTakerMessage]):
     def busy(self) -> bool:
         """Whether it has jobs, or may still be given some."""
         return bool(self.in_hand) or self._takes
+
+    async def on_start(self) -> None:
+        where = {"queue": self._queue.name}
+        self._receiving = Background(self.context, "no jobs can be taken", where, limit_s=_PAUSE_MAX_S)
+        self._claiming = Background(self.context, "claims of jobs cannot be extended", where)
 
     async def on_ready(self) -> None:
         self.context.every(self._queue.lease_s / 3, ExtendClaims(), key="extend")
@@ -325,20 +331,18 @@ class JobTaker(Actor[JobTakerMessage]):
 
     async def _take(self) -> None:
         try:
-            pause_s, longest_s = _PAUSES_S
             while not self._counts.stopping:
                 room = take_at_once(self._settings.at_once, len(self.in_hand), self._places(), _BATCH)
                 if room == 0:
                     with anyio.move_on_after(_FULL_S):
                         await self.changed.wait()
                     continue
-                try:
-                    self._begin(await self._queue.receive(room, self._settings.wait_s))
-                    pause_s = _PAUSES_S[0]
-                except _REFUSALS as error:
-                    self._note_refusal(error)
-                    await anyio.sleep(pause_s * self.context.rng.uniform(0.5, 1.0))
-                    pause_s = min(2 * pause_s, longest_s)
+                receive = partial(self._queue.receive, room, self._settings.wait_s)
+                taken = await self._receiving.attempt(receive, None)
+                if taken is None:
+                    await anyio.sleep(self._receiving.pause_s)
+                else:
+                    self._begin(taken)
         finally:
             self._takes = False
             self._has_changed()
@@ -349,7 +353,6 @@ class JobTaker(Actor[JobTakerMessage]):
         return math.inf if doorman is None else max(0, doorman.room - doorman.busy)
 
     def _begin(self, taken: Sequence[Delivery]) -> None:
-        self._refused = ""
         self.emptied = not taken and not self.in_hand
         for delivery in taken:
             self._counts.taken += 1
@@ -359,16 +362,8 @@ class JobTaker(Actor[JobTakerMessage]):
         if self.emptied:
             self._has_changed()
 
-    def _note_refusal(self, error: Exception) -> None:
-        if type(error).__name__ != self._refused:
-            self._refused = type(error).__name__
-            note(self.context.logger, WARNING, "no jobs can be taken", error, queue=self._queue.name)
-
     async def _extend(self) -> None:
-        try:
-            await self._queue.extend(list(self.in_hand.values()))
-        except _REFUSALS as error:
-            note(self.context.logger, WARNING, "claims of jobs cannot be extended", error, queue=self._queue.name)
+        await self._claiming.attempt(partial(self._queue.extend, list(self.in_hand.values())), None)
 
     # One job.
 
@@ -445,13 +440,13 @@ class JobTaker(Actor[JobTakerMessage]):
         """Tell the queue, a few times. If it does not listen the job is given to somebody else in time, and its token
         is known.
         """
-        pause_s, _ = _PAUSES_S
-        settled = False
+        pause_s, settled = _SETTLE_PAUSE_S, False
         for number in range(_SETTLE_TRIES):
             try:
-                settled = await self._queue.settle(delivery, verdict)
+                with foreign_errors():
+                    settled = await self._queue.settle(delivery, verdict)
                 break
-            except _REFUSALS as error:
+            except RepertoryError as error:
                 if number == _SETTLE_TRIES - 1:
                     note(_LOG, WARNING, "the queue was not told what became of a job", error, **_ids(delivery))
                 else:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 from anyio.lowlevel import checkpoint
 
+from repertory.core.retry import foreign_errors
 from repertory.errors import Failed, RepertoryError
 from repertory.forking import forget_in_children
 from repertory.logs import WARNING, note
@@ -202,7 +203,8 @@ class BackgroundThread:
 
     def _main(self) -> None:
         try:
-            anyio.run(self._run)
+            with foreign_errors():
+                anyio.run(self._run)
         except RepertoryError as error:
             note(_log, WARNING, self._failed, error)
             with self._guard:

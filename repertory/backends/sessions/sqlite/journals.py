@@ -54,7 +54,7 @@ from repertory.backends.sessions.sqlite.reading import (
     unpacked,
 )
 from repertory.backends.sessions.table import busy, lost, newest_first
-from repertory.backends.sqlite_files import UNUSABLE_VALUES, transaction
+from repertory.backends.sqlite_files import UNUSABLE_VALUES, roll_back
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
@@ -575,12 +575,14 @@ class Journals:
             self._refuse_lost_file()
             if mode != "read":
                 self._connection.execute(f"PRAGMA synchronous = {'FULL' if mode == 'synced' else 'NORMAL'}")
-            with transaction(self._connection, "BEGIN" if mode == "read" else "BEGIN IMMEDIATE"):
-                self._heads.catch_up()
-                yield
+            self._connection.execute("BEGIN" if mode == "read" else "BEGIN IMMEDIATE")
+            self._heads.catch_up()
+            yield
+            self._connection.execute("COMMIT")
             if mode == "synced":
                 self._lock.note(self._heads.end)
         except BaseException as error:
+            roll_back(self._connection)
             self._heads.forget()
             self._owed = self._calls = None  # They may have been made in this transaction.
             if isinstance(error, UNUSABLE_VALUES) and not isinstance(error, RepertoryError):
