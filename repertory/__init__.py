@@ -206,6 +206,7 @@ if TYPE_CHECKING:
     from repertory.core.budget import Spent as Spent
     from repertory.core.call_events import ModelStopReason as ModelStopReason
     from repertory.core.call_events import ToolResultEvent as ToolResultEvent
+    from repertory.core.callers import CallerRules as CallerRules
     from repertory.core.converse import StreamEvent as StreamEvent
     from repertory.core.deferral import DeferredTool as DeferredTool
     from repertory.core.evaluation.results import ReplayedTurn as ReplayedTurn
@@ -312,6 +313,7 @@ _HOMES = {
     "Budget": "repertory.core.budget",
     "CacheConfig": "repertory.backends.models.caching",
     "CacheToolsConfig": "repertory.backends.models.caching",
+    "CallerRules": "repertory.core.callers",
     "CedarAuthorization": "repertory.app.plugins.authorization",
     "ClassifierResult": "repertory.app.plugins.human_in_the_loop",
     "ClassifierStrategy": "repertory.app.plugins.routing",
@@ -573,6 +575,7 @@ __all__ = [
     "Budget",
     "CacheConfig",
     "CacheToolsConfig",
+    "CallerRules",
     "CedarAuthorization",
     "ClassifierResult",
     "ClassifierStrategy",

@@ -13,6 +13,7 @@ except ImportError as error:
 from repertory.app.asgi.app import asgi_app
 from repertory.app.asgi.problems import Problem, problem_of, problem_response
 from repertory.app.asgi.service import Authenticate, Caller, Service, bearer_tokens
+from repertory.core.callers import CallerRules
 from repertory.core.serving.admission import ServiceLimits
 
 del starlette
@@ -20,6 +21,7 @@ del starlette
 __all__ = [
     "Authenticate",
     "Caller",
+    "CallerRules",
     "Problem",
     "Service",
     "ServiceLimits",

@@ -40,6 +40,7 @@ from repertory.actors.call import (
     SummarySettled,
     TimerMessage,
     TimersDue,
+    limits_of,
 )
 from repertory.actors.context import AgentParts, AgentSettings, PublishTurnEvent, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView, Settle, Tidy
@@ -56,7 +57,7 @@ from repertory.core.journal.editing import MessagesEdit, editing
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import CursorMoved, MessageAdded, StateChanged
-from repertory.core.messages import tool_uses, traceparent_of
+from repertory.core.messages import tool_results, tool_uses, traceparent_of
 from repertory.core.owed import may_pass
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.fields import SnapshotFields, restoring
@@ -254,8 +255,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
     def _take(self, invocation: Invocation, channel: type[ReplyChannel] | type[StreamChannel]) -> Next:
         """Start a turn, or do what the busy policy says."""
         try:
-            limits = invocation.limits.over(self._settings.limits)
-            prompt = read_prompt(invocation.prompt, limits.sizes.prompt_bytes)
+            sizes = limits_of(invocation, self._settings.limits).sizes
+            prompt = read_prompt(invocation.prompt, sizes.prompt_bytes, invocation.caller)
         except (Invalid, TooLarge) as error:
             return refuse(error)
         known = self._named.answered_before(invocation)
@@ -373,7 +374,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         if self._driver is None or self._running is None or isinstance(call.prompt, InterruptResponses):
             return False
         messages = call.prompt.messages
-        if any(message["role"] != "user" for message in messages):
+        if any(message["role"] != "user" or any(tool_results(message)) for message in messages):
             return False
         if not messages or not self._driver.steer(tuple(block for message in messages for block in message["content"])):
             return False

@@ -29,9 +29,11 @@ from typing import (
 import anyio
 from anyio.lowlevel import current_token
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from repertory.backends.ports import OutputSchema, settings_of
 from repertory.core.budget import Budget
+from repertory.core.callers import CallerRules
 from repertory.core.deferral import Telling
 from repertory.core.journal.editing import MessagesEdit
 from repertory.core.limits import NO_LIMITS, TurnLimits
@@ -42,7 +44,7 @@ from repertory.core.snapshots.fields import SnapshotFields
 from repertory.core.timers import DueTimes, Timer
 from repertory.core.turn import StopReason
 from repertory.core.turn_log import START, Offset
-from repertory.core.turn_start import CallAsks, InterruptResponses, UserMessages, asks_with
+from repertory.core.turn_start import CallAsks, InterruptResponses, UserMessages, asks_with, read_prompt
 from repertory.errors import LimitReached, RepertoryError, StreamClosed
 from repertory.runtime.actor import Actor, Context
 from repertory.runtime.message import ORIGIN, Ask, CallContext, Next, Stream, carry_on, refuse
@@ -84,6 +86,8 @@ class Invocation(Struct, frozen=True, kw_only=True, eq=False):
     invocation_state: dict[str, Any] = {}
     """The caller's own dictionary, shared with tools and hooks. Its `request_state` comes back as `result.state`."""
     limits: TurnLimits = NO_LIMITS
+    caller: CallerRules | None = None
+    """The rules for a call from outside of the program, whose limits lift none of the agent's."""
     deadline: float = math.inf
     """When the call runs out of time, on the event loop's clock. Time spent in the queue counts."""
     idempotency_token: str | None = None
@@ -111,6 +115,18 @@ class Invocation(Struct, frozen=True, kw_only=True, eq=False):
     """The events get offsets, and are kept until the answer is; such a call has a token and is streamed."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """The caller's context variables; hooks, tools and the model see them."""
+
+
+def limits_of(invocation: Invocation, own: TurnLimits) -> TurnLimits:
+    """The limits of a call to an agent whose `own` are these."""
+    return invocation.limits.over(own) if invocation.caller is None else invocation.limits.within(own)
+
+
+def callers_call(invocation: Invocation, rules: CallerRules, own: TurnLimits) -> Invocation:
+    """The same call, as that of a caller. Errors: `Invalid` and `TooLarge` for a prompt that callers may not send."""
+    made = replace(invocation, caller=rules)
+    read_prompt(invocation.prompt, limits_of(made, own).sizes.prompt_bytes, rules)
+    return made
 
 
 CallResult: TypeAlias = AgentResult | MultiAgentResult

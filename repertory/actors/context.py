@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import anyio
 from msgspec import Struct, field
 
-from repertory.actors.call import trace_here
+from repertory.actors.call import limits_of, trace_here
 from repertory.actors.conversation import EditShown, LeaveOut, NameManager, ReplaceShown, Settle
 from repertory.actors.hooks.calls import TurnHooks
 from repertory.actors.journal import TurnProgress
@@ -238,7 +238,7 @@ class TurnContext:
         self.hooks = TurnHooks(parts.hooks, parts.owner, invocation.invocation_state, read_model)
         self.stop = TurnStop(parts, invocation) if is_turn else TurnStop()
         self.meter = TurnMeter(clock)
-        self.limits = invocation.limits.over(settings.limits)
+        self.limits = limits_of(invocation, settings.limits)
         self.sizes = self.limits.sizes
         self.filled: object = None
         """The structured output that the caller asked for, once it is valid."""

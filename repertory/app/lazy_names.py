@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from repertory.actors.agent import CallSettings as CallSettings
     from repertory.actors.call import ChangeTimers as ChangeTimers
     from repertory.actors.call import CompleteTool as CompleteTool
+    from repertory.actors.call import callers_call as callers_call
     from repertory.actors.context import AgentParts as AgentParts
     from repertory.actors.context import AgentSettings as AgentSettings
     from repertory.actors.hooks.calls import fire_sync as fire_sync
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from repertory.app.sessions.sessions import check_placement as check_placement
     from repertory.app.toolbox.sandbox import check_sandbox as check_sandbox
     from repertory.app.toolbox.this_machine import ThisMachine as ThisMachine
+    from repertory.core.callers import check_sources as check_sources
     from repertory.core.ids import check_id as check_id
     from repertory.core.limits import read_limits as read_limits
     from repertory.core.memory.progress import together as together
@@ -104,6 +106,7 @@ if TYPE_CHECKING:
     from repertory.core.tools import late_result as late_result
     from repertory.core.turn import StopReason as StopReason
     from repertory.core.turn_start import DIRECT_WHILE_BUSY as DIRECT_WHILE_BUSY
+    from repertory.core.turn_start import NO_SUCH_TURN as NO_SUCH_TURN
     from repertory.core.turn_start import asks_with as asks_with
     from repertory.core.turn_start import read_prompt as read_prompt
     from repertory.core.turn_start import way_of_call as way_of_call
@@ -142,6 +145,7 @@ HOMES = {
     "InMemoryJournal": "repertory.actors.in_memory_journal",
     "LatePlugins": "repertory.app.agent.plugins",
     "MiddlewareRegistry": "repertory.actors.hooks.middleware",
+    "NO_SUCH_TURN": "repertory.core.turn_start",
     "PlacedSession": "repertory.app.sessions.sessions",
     "WakingPlace": "repertory.app.sessions.sessions",
     "Plugin": "repertory.app.agent.plugins",
@@ -159,6 +163,7 @@ HOMES = {
     "blocking_host": "repertory.app.host.blocking",
     "call_recorded": "repertory.app.agent.tools",
     "call_unrecorded": "repertory.actors.tools",
+    "callers_call": "repertory.actors.call",
     "calls_of": "repertory.app.agent.session",
     "chosen_busy": "repertory.app.agent.session",
     "chosen_handler": "repertory.app.agent.session",
@@ -170,6 +175,7 @@ HOMES = {
     "check_plugins": "repertory.app.agent.plugins",
     "check_retry": "repertory.core.retry",
     "check_sandbox": "repertory.app.toolbox.sandbox",
+    "check_sources": "repertory.core.callers",
     "check_system_prompt": "repertory.core.messages",
     "chosen_manager": "repertory.app.agent.conversation_managers",
     "copy_message": "repertory.core.messages",

@@ -70,6 +70,13 @@ class TurnLimits(Struct, frozen=True, kw_only=True):
             return others
         return replace(others, **{name: value for name, value in asdict(self).items() if value is not None})
 
+    def within(self, others: TurnLimits) -> TurnLimits:
+        """The tighter of both for each limit, defaults included: for limits of somebody who may lift none."""
+        bounds = {**asdict(others), **others.sizes._asdict()}
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        tighter = {name: value for name, value in given.items() if bounds[name] is None or value < bounds[name]}
+        return replace(others, **tighter)
+
     @property
     def sizes(self) -> Sizes:
         """The bounds of single values, with defaults where unset."""

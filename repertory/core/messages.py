@@ -765,7 +765,8 @@ def check_message(message: object, place: str = "message") -> Message:
 
 def check_prompt(messages: Iterable[object], place: str) -> list[Message]:
     """The messages that a caller gives. Errors: `Invalid` with the place of the fault, `UnpairedTools` when the tool
-    results of one of them do not answer the tool uses of the one before.
+    results of one of them do not answer the tool uses of the one before, and for tool uses in the last one: a tool runs
+    when a model has asked for it.
     """
     found: list[Message] = []
     for number, message in enumerate(messages):
@@ -773,6 +774,8 @@ def check_prompt(messages: Iterable[object], place: str) -> list[Message]:
         if found:
             check_next(found[-1], checked)
         found.append(checked)
+    if found and any(tool_uses(found[-1])):
+        raise UnpairedTools("the messages end in tool uses, which only a model can ask for")
     return found
 
 

@@ -24,6 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from repertory.core.answer import Answer
+from repertory.core.callers import CallerRules, check_allowed
 from repertory.core.interrupts import Interrupt, held_up, is_about_outcome, outcome_id
 from repertory.core.journal.image import UnansweredTurn
 from repertory.core.journal.pending_tools import PendingTools
@@ -36,6 +37,7 @@ from repertory.core.messages import (
     Message,
     ToolResult,
     ToolUse,
+    check_next,
     check_prompt,
     copy_message,
     error_result,
@@ -97,17 +99,25 @@ def start_turn(
     """What the call begins with. `now`: epoch seconds. With `drop`, waiting interrupts count as over.
 
     Errors: `Invalid` when there is nothing to go on with, and for a malformed or a second, different response;
-    `InterruptNotFound` and `InterruptExpired` for responses to unknown and expired interrupts; `InterruptsWaiting` for
-    a prompt while an interrupt waits.
+    `UnpairedTools` for messages that may not follow the last one; `InterruptNotFound` and `InterruptExpired` for
+    responses to unknown and expired interrupts; `InterruptsWaiting` for a prompt while an interrupt waits.
     """
     uses = tuple(tool_uses(pending.last)) if pending.last is not None else ()
     if isinstance(prompt, InterruptResponses):
         _check_answers(pending, uses, prompt.responses, now)
         return _going_on(_tools(pending.answered(prompt.responses), uses, now, drop=drop), policy)
     if not uses:
-        return _began(pending.last, prompt.messages)
+        return _checked(pending.last, _began(pending.last, prompt.messages))
     tools = _tools(pending, uses, now, drop=drop)
-    return _closed(tools, prompt.messages) if prompt.messages else _going_on(tools, policy)
+    return _checked(pending.last, _closed(tools, prompt.messages)) if prompt.messages else _going_on(tools, policy)
+
+
+def _checked(last: Message | None, began: Began) -> Began:
+    """Errors: `UnpairedTools`, before any of the messages is stored."""
+    for message in began.messages:
+        check_next(last, message)
+        last = message
+    return began
 
 
 def _tools(pending: PendingTools, uses: tuple[ToolUse, ...], now: float, *, drop: bool) -> _Tools:
@@ -284,8 +294,10 @@ class InterruptResponses(Struct, frozen=True, kw_only=True):
     responses: Mapping[str, Json]
 
 
-def read_prompt(prompt: object, bytes_max: int = PROMPT_BYTES) -> UserMessages | InterruptResponses:
-    """Read a prompt in any of its forms; the result is a copy.
+def read_prompt(
+    prompt: object, bytes_max: int = PROMPT_BYTES, rules: CallerRules | None = None
+) -> UserMessages | InterruptResponses:
+    """Read a prompt in any of its forms; the result is a copy. `rules`: for a prompt of a caller, who may say less.
 
     A string or a list of content blocks is one user message; a list of messages is taken as it is; None is no message;
     a list of `{"interruptResponse": {"interruptId", "response"}}` is responses. Errors: `Invalid` with what was given;
@@ -311,14 +323,20 @@ def read_prompt(prompt: object, bytes_max: int = PROMPT_BYTES) -> UserMessages |
     if all("interruptResponse" in block for block in blocks):
         return InterruptResponses(responses=_answers(blocks))
     if all("role" in block for block in blocks):
-        return UserMessages(messages=tuple(map(copy_message, check_prompt(blocks, "messages"))))
+        messages = check_prompt(blocks, "messages")
+        if rules is not None:
+            check_allowed(messages, rules)
+        return UserMessages(messages=tuple(map(copy_message, messages)))
     if any("role" in block or "interruptResponse" in block for block in blocks):
         raise Invalid("a prompt list holds content blocks, or messages, or interrupt responses, not a mixture")
     message = {"role": "user", "content": blocks}
     fault = prompt_fault(message, "prompt")
     if fault is not None:
         raise Invalid(fault)
-    return UserMessages(messages=(copy_message(cast("Message", message)),))
+    asked = cast("Message", message)
+    if rules is not None:
+        check_allowed([asked], rules)
+    return UserMessages(messages=(copy_message(asked),))
 
 
 def _answers(blocks: Sequence[dict[str, object]]) -> dict[str, Json]:

@@ -397,6 +397,8 @@ def test_what_is_not_safe_is_refused_when_an_inspector_is_made(tmp_path: Path) -
         Inspector(place, token="short")
     with pytest.raises(Invalid):
         Inspector(place, hosts=["example.org"])
+    with pytest.raises(Invalid, match="no name stands for all"):
+        Inspector(place, hosts=["*"], token=SECRET)
     with pytest.raises(Invalid):
         check_reach("0.0.0.0:8400", None)
     check_reach("0.0.0.0:8400", SECRET)

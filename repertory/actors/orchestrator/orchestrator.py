@@ -189,7 +189,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
 
     def _take(self, invocation: Invocation, channel: type[ReplyChannel] | type[StreamChannel]) -> Next:
         try:
-            prompt = read_prompt(invocation.prompt, invocation.limits.sizes.prompt_bytes)
+            prompt = read_prompt(invocation.prompt, invocation.limits.sizes.prompt_bytes, invocation.caller)
         except (Invalid, TooLarge) as error:
             return refuse(error)
         if self._comes_from_running(invocation):

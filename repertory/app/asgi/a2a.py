@@ -85,6 +85,7 @@ class Agents:
 
     async def card(self, request: Request, caller: Caller) -> Response:
         """What an agent says of itself."""
+        self._service.check_host(request, "the card has its address, so name it in hosts=")
         name = request.path_params["agent"]
         spec = self._service.agent(name).spec
         url = str(request.url_for("a2a-card", agent=name)).removesuffix(CARD)

@@ -20,6 +20,7 @@ from repertory.app.asgi.collections_of_garbage import collected_when_quiet
 from repertory.app.asgi.problems import Problem, problem_response
 from repertory.app.asgi.requests import EachRequest
 from repertory.app.asgi.service import Authenticate, Caller, Service
+from repertory.core.callers import CallerRules
 from repertory.core.serving.admission import ServiceLimits
 from repertory.errors import Invalid
 
@@ -49,6 +50,7 @@ def asgi_app(
     cors: Sequence[str] = (),
     hosts: Collection[str] = (),
     memory: MemoryManager | Callable[[Caller], MemoryManager] | None = None,
+    callers: CallerRules | None = None,
     details: bool = False,
 ) -> Starlette:
     """An ASGI application over a runtime, for uvicorn, for Hypercorn on asyncio and trio, and to be mounted.
@@ -66,8 +68,9 @@ def asgi_app(
         limits: The bounds of the service; None for the defaults of `ServiceLimits`.
         protocols: What is spoken besides Repertory's own API.
         cors: The origins of web pages that may call, such as `https://app.example.com`; none unless you name them.
-        hosts: The names by which clients may call it; `*` allows all.
+        hosts: The names by which clients may call it, and that a card of A2A may have; `*` allows all.
         memory: What `/v1/memory/search` searches; with `authenticate`, a function of the caller.
+        callers: The rules for prompts; None for the defaults of `CallerRules`, which take what a user says.
         details: Tell callers also what errors say of this machine and of the services behind it, for development.
 
     Raises:
@@ -84,6 +87,7 @@ def asgi_app(
         limits=limits,
         hosts=hosts,
         origins=cors,
+        callers=callers,
         details=details,
     )
     routes: list[BaseRoute] = http_api.routes(service, memory=_memory_of(memory, authenticate), version=__version__)

@@ -71,7 +71,7 @@ class ChatCompletions:
 
     def _alone(self, sent: SentRequest, asked: ChatRequest) -> AskedPlace:
         """A conversation that nobody keeps."""
-        session = self._clients.agent(asked.agent).unsaved()
+        session = self._clients.unsaved(asked.agent)
         *before, last = asked.heard.messages
         new: Message = {"role": "user", "content": with_instructions(asked.heard.instructions, last["content"])}
         return AskedPlace(session, sent.new_token(), [*before, new])
@@ -83,7 +83,7 @@ class ChatCompletions:
             return AskedPlace(session, newest.token, with_instructions("", new))
         if newest is not None and newest.state == "asks":
             return AskedPlace(session, newest.token, answers_to(newest, new), newest.position)
-        instructions = "" if await session.messages() else asked.heard.instructions
+        instructions = "" if await session.begun() and await session.messages() else asked.heard.instructions
         return AskedPlace(session, sent.new_token(), with_instructions(instructions, new))
 
     async def _result(self, request: Request, call: TurnCall) -> AgentResult | None:

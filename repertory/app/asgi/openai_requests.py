@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from secrets import token_hex
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -122,6 +123,12 @@ class Clients:
         if found is None:
             raise Problem(404, f"the model {name!r} does not exist here", param="model", code="model_not_found")
         return found
+
+    def unsaved(self, agent: str) -> HostedSession:
+        """A conversation that the client keeps alone. What the agent said in it is what the client sends of that: texts
+        and files, as no tool can be read from a request.
+        """
+        return self.agent(agent).unsaved().for_caller(replace(self.service.callers, history=True))
 
     def sent(self, request: Request, caller: Caller, body: object) -> SentRequest:
         """The request, as it is recognized when it comes again."""

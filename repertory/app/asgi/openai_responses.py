@@ -86,7 +86,7 @@ class Responses:
     ) -> AskedPlace:
         agent, session_id = where
         if not asked.store:
-            return AskedPlace(self._clients.agent(agent).unsaved(), sent.new_token(), _whole_prompt(asked))
+            return AskedPlace(self._clients.unsaved(agent), sent.new_token(), _whole_prompt(asked))
         session, new = self._clients.service.session(caller, agent, session_id), asked.heard.new
         newest = await session.told()
         if newest is not None and sent.begun(newest):
@@ -96,7 +96,7 @@ class Responses:
             return _answering(session, asked, newest)
         if newest is not None and newest.state == "asks":
             return AskedPlace(session, newest.token, answers_to(newest, new), newest.position)
-        if newest is None and not await session.messages():
+        if newest is None and not (await session.begun() and await session.messages()):
             return AskedPlace(session, sent.new_token(), _whole_prompt(asked))
         return AskedPlace(session, sent.new_token(), with_instructions(asked.heard.instructions, new))
 

@@ -12,8 +12,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, TypeAlias
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import anyio
 import msgspec
@@ -22,13 +21,14 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 
 from repertory.app.asgi.problems import Problem, problem_of, problem_response
-from repertory.app.inspector.guard import LOOPBACK_NAMES, bearer_of, host_name
+from repertory.app.inspector.guard import LOOPBACK_NAMES, bearer_of, host_name, is_of_other_site
+from repertory.core.callers import CallerRules
 from repertory.core.ids import check_id
 from repertory.core.limits import JsonScale, is_too_deep
 from repertory.core.serving.admission import Admission, ServiceLimits
 from repertory.core.serving.tenants import public_id, stored_id
-from repertory.errors import Invalid
-from repertory.logs import ERROR, note
+from repertory.errors import Invalid, NotFound
+from repertory.logs import ERROR, WARNING, note
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -43,15 +43,32 @@ _LAST_WORD_S = 1.0
 """How long the answer to a request that the server cuts short may take."""
 
 
+class _NoTenant(str):
+    """The tenant of those who are given none."""
+
+    __slots__ = ()
+
+
 class Caller(Struct, frozen=True):
     """The caller of a request, as `authenticate` knows it. Every caller of a tenant reaches the tenant's sessions, and
     no others.
+
+    Raises:
+        Invalid: For a tenant that is no text, or an empty one, as a claim that is missing. `authenticate` may leave it
+            unhandled: the request is answered with 401.
     """
 
-    tenant: str = ""
-    """Empty: the sessions that have no tenant, such as those of a program on this machine."""
+    tenant: str = _NoTenant()
+    """Left out: the sessions that have no tenant, such as those of a program on this machine."""
     name: str = ""
     """The person or program, for logs."""
+
+    def __post_init__(self) -> None:
+        tenant, name = cast("object", self.tenant), cast("object", self.name)
+        if not isinstance(tenant, _NoTenant) and not (isinstance(tenant, str) and tenant.strip()):
+            raise Invalid("the tenant of a caller is a text; Caller() has none", got=type(tenant).__name__)
+        if not isinstance(name, str):
+            raise Invalid("the name of a caller is a text", got=type(name).__name__)
 
 
 Authenticate: TypeAlias = "Callable[[HTTPConnection], Awaitable[Caller | None] | Caller | None]"
@@ -92,6 +109,7 @@ class Service:
         limits: ServiceLimits | None = None,
         hosts: Collection[str] = (),
         origins: Collection[str] = (),
+        callers: CallerRules | None = None,
         details: bool = False,
     ) -> None:
         """See `asgi_app`.
@@ -102,11 +120,13 @@ class Service:
             limits: The bounds of the service; None for the defaults of `ServiceLimits`.
             hosts: The names by which clients may call it; `*` allows all.
             origins: The web pages that may call, as their scheme, host and port; `*` for all.
+            callers: The rules for prompts; None for the defaults of `CallerRules`.
             details: True shows clients the details of errors.
         """
         self.runtime = runtime
         self.limits = ServiceLimits() if limits is None else limits
         self.origins = frozenset(origins)
+        self.callers = CallerRules() if callers is None else callers
         self.details = details
         self.leaving = False
         """Whether it says that it is not ready, while it still answers: see `leave`."""
@@ -154,9 +174,13 @@ class Service:
         if self._authenticate is None:
             self._check_local(request)
             return Caller()
-        given = self._authenticate(request)
-        caller = await given if inspect.isawaitable(given) else given
-        if caller is None:
+        caller: object = None
+        try:
+            given = self._authenticate(request)
+            caller = await given if inspect.isawaitable(given) else given
+        except Invalid as error:
+            note(_LOG, WARNING, "a caller was not let in: authenticate found no tenant", error)
+        if not isinstance(caller, Caller):
             raise Problem(401, "say who you are", headers={"www-authenticate": "Bearer"})
         return caller
 
@@ -164,15 +188,26 @@ class Service:
         """A browser sends requests that its user did not ask for, also to this machine: other pages make it, and names
         that lead here. Where nobody is asked who they are, these must be told apart.
         """
-        host = request.headers.get("host", "")
-        name = host_name(host)
-        if "*" not in self._hosts and name not in LOOPBACK_NAMES and name not in self._hosts:
-            raise Problem(421, "this service is not known by that name: serve it with authenticate= or hosts=")
-        origin = request.headers.get("origin")
-        if origin is None or urlsplit(origin).netloc.lower() == host.lower():
-            return
-        if not self.origins & {"*", origin}:
+        self.check_host(request, "serve it with authenticate= or hosts=")
+        given = request.headers
+        origin = given.get("origin", "")
+        others = is_of_other_site(origin, given.get("sec-fetch-site", ""), given.get("host", ""))
+        if others and not self.origins & {"*", origin}:
             raise Problem(403, "pages of that origin may not call this service")
+
+    def check_host(self, request: HTTPConnection, what: str) -> None:
+        """Return if this service is known by the name in the request's `Host`.
+
+        Args:
+            request: The request.
+            what: What the operator does about it otherwise.
+
+        Raises:
+            Problem: 421 for another name.
+        """
+        name = host_name(request.headers.get("host", ""))
+        if "*" not in self._hosts and name not in LOOPBACK_NAMES and name not in self._hosts:
+            raise Problem(421, f"this service is not known by that name: {what}")
 
     def agent(self, name: str) -> HostedAgent:
         """The hosted agent of this name.
@@ -200,7 +235,21 @@ class Service:
             Problem: 404 for an unknown agent.
             Invalid: For what is no id. Correct the argument.
         """
-        return self.agent(agent).session(self.stored_id(caller, session_id))
+        return self.agent(agent).session(self.stored_id(caller, session_id)).for_caller(self.callers)
+
+    async def check_begun(self, session: HostedSession, token: str | None = None) -> None:
+        """Return if something was said in the session: what begins no turn would open it otherwise.
+
+        Args:
+            session: The caller's session.
+            token: The token of a turn that may be posted, so that the session is about to begin.
+
+        Raises:
+            NotFound: When it has not begun. Begin a turn.
+        """
+        posted = None if token is None else await session.posted(token)
+        if posted is None and not await session.begun():
+            raise NotFound("nothing was said in this session yet")
 
     def stored_id(self, caller: Caller, session_id: str) -> str:
         """The id under which the caller's session is stored.

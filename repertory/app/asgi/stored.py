@@ -266,9 +266,7 @@ class StoredSessions:
 
     async def _check_there(self, request: Request, caller: Caller) -> None:
         """Errors: `NotFound` for a session in which nothing was said: asking it would begin one."""
-        stored, agent = self._ids(request, caller)
-        if self._service.runtime.sessions is not None and not self._session(request, caller).active:
-            await (await self._stored()).page(stored, agent=agent, records_max=1)
+        await self._service.check_begun(self._session(request, caller))
 
     async def _owning(self, request: Request, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:
         """The result of work that owns the session. Errors: `SessionBusy` while a turn runs, or elsewhere."""

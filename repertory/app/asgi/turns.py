@@ -87,7 +87,9 @@ class Turns:
 
     async def cancel(self, request: Request, caller: Caller) -> Response:
         """Cut the running turn short, if one runs."""
-        await self._session(request, caller).cancel()
+        session = self._session(request, caller)
+        if await session.begun():
+            await session.cancel()
         return Response(status_code=204)
 
     async def _run(
@@ -97,6 +99,8 @@ class Turns:
         if token is None and (prompt is None or isinstance(call, AnswerInterrupts)):
             token = await session.open_token()
         token = token or call_token(token_hex(16))
+        if prompt is None or isinstance(call, AnswerInterrupts):
+            await self._service.check_begun(session, token)
         options = _options(call)
         wants_events = call.stream or _accepts(request, MEDIA_TYPE)
         if not wants_events and not _accepts(request, JSON):

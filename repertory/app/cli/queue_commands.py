@@ -115,6 +115,7 @@ def add_work_options(parser: argparse.ArgumentParser) -> None:
         help="cut the drain short after so many seconds (default: as the runtime says)",
     )
     parser.add_argument("--trio", action="store_true", help="run on trio (default: asyncio)")
+    parser.set_defaults(callers=None)
 
 
 def _seconds(text: str) -> float:
@@ -160,7 +161,7 @@ def _target(options: argparse.Namespace) -> Runtime:
         if options.config is not None:
             raise Invalid("give a target or --config, not both")
         return load_target(options.target)
-    from repertory.app.configuration.building import queue_url_from, runtime_from  # loaded when used
+    from repertory.app.configuration.building import caller_rules_from, queue_url_from, runtime_from  # loaded when used
     from repertory.app.configuration.sources import FILE_NAME, Sources, find_modules_in, load_configuration
 
     path = Path(options.config or FILE_NAME)
@@ -174,6 +175,7 @@ def _target(options: argparse.Namespace) -> Runtime:
         options.at_once = options.at_once or table.concurrency
         if options.queue is None:
             options.queue = queue_named(in_folder(queue_url_from(sources) or "", folder))
+        options.callers = caller_rules_from(sources, table.callers, ("queue", "callers"))
     return runtime_from(sources).runtime
 
 
@@ -187,7 +189,9 @@ async def _work(runtime: Runtime, options: argparse.Namespace) -> tuple[WorkerSt
     from repertory.app.host.worker import Worker  # loaded when used
 
     at_once = options.at_once or _AT_ONCE
-    worker = Worker(runtime, options.queue, agents=options.agent, at_once=at_once, tries=options.tries)
+    worker = Worker(
+        runtime, options.queue, agents=options.agent, at_once=at_once, tries=options.tries, callers=options.callers
+    )
     async with runtime:
         async with anyio.create_task_group() as tasks:
             await tasks.start(_serve_signals, runtime)

@@ -21,11 +21,13 @@ from repertory.app.configuration.sources import Sources
 from repertory.app.host.hosted import AgentSpec, HostedAgent
 from repertory.app.host.peers import Peers
 from repertory.app.host.runtime import Runtime
+from repertory.core.callers import CallerRules
 from repertory.core.configuration.reading import WrongConfiguration
 from repertory.core.configuration.tables import (
     AgentcoreSessionsTable,
     AgentTable,
     BedrockMemoryTable,
+    CallersTable,
     ConversationTable,
     FileSessionsTable,
     InMemorySessionsTable,
@@ -105,12 +107,23 @@ def tokens_from(sources: Sources) -> Mapping[str, str]:
         secret = sources.secret(source, path)
         if secret is None:
             continue
-        if len(secret) < TOKEN_CHARS_MIN:
+        if not tenant.strip():
+            sources.wrong(path, "a tenant has a name")
+        elif len(secret) < TOKEN_CHARS_MIN:
             sources.wrong(path, f"a token has {TOKEN_CHARS_MIN} characters at least")
         elif secret in found.values():
             sources.wrong(path, "another tenant has the same token")
         found[tenant] = secret
     return found
+
+
+def caller_rules_from(sources: Sources, table: CallersTable, path: KeyPath) -> CallerRules:
+    """The rules for callers. What is wrong is noted, and raised by `runtime_from`."""
+    try:
+        return CallerRules(history=table.history, sources=table.sources)
+    except Invalid as error:
+        sources.wrong((*path, "sources"), error.message)
+        return CallerRules()
 
 
 def queue_url_from(sources: Sources) -> str | None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.peers.ports import BoxedCall, CallBox
     from repertory.backends.ports import Model, OutputSchema
+    from repertory.core.callers import CallerRules
     from repertory.core.deferral import DeferredTool
     from repertory.core.interrupts import Interrupt
     from repertory.core.limits import Limits
@@ -147,6 +148,7 @@ class HostedSession:
         self._host = host
         self._agent = agent
         self._cluster = cluster
+        self._caller: CallerRules | None = None
         self.spec = agent.blueprint()
         """How its actors are started, for the runtime."""
 
@@ -155,6 +157,17 @@ class HostedSession:
         from repertory.core.notebook import short_repr  # loaded when used
 
         return short_repr(self, {"session_id": self._agent.session_id, "agent": self._agent.agent_id})
+
+    def for_caller(self, rules: CallerRules) -> HostedSession:
+        """The same conversation for somebody outside of the program: the prompts have only what the rules allow, and
+        limits of a call lift none of the agent's, wherever the call is made.
+
+        Args:
+            rules: The rules for prompts.
+        """
+        session = HostedSession(self._host, self._agent, self._cluster)
+        session._caller = rules
+        return session
 
     @property
     def agent(self) -> Agent:
@@ -178,7 +191,7 @@ class HostedSession:
         Raises:
             NotFound: For a token of which no turn is known, without a prompt. Say its prompt with it.
         """
-        invocation = await self._named(later.read_call(prompt, options, self._agent.structured_output_model))
+        invocation = await self._named(self._read_call(prompt, options))
         posted = _PostedTurn(self, invocation)
         while True:
             try:
@@ -218,7 +231,7 @@ class HostedSession:
         """
         if token is not None:
             options["idempotency_token"] = token
-        invocation = later.read_call(prompt, options, self._agent.structured_output_model)
+        invocation = self._read_call(prompt, options)
         if token is None and (detach or after is not None):
             raise Invalid("a turn that is to outlive its reader needs a token, by which it is found again")
         if token is not None:
@@ -227,6 +240,13 @@ class HostedSession:
             async for event in events:
                 if "accepted" not in event:
                     yield event
+
+    def _read_call(self, prompt: Prompt, options: CallOptions) -> Invocation:
+        """Errors: `Invalid` and `TooLarge`, before a session is opened, for what a caller may not say."""
+        invocation = later.read_call(prompt, options, self._agent.structured_output_model)
+        return (
+            invocation if self._caller is None else later.callers_call(invocation, self._caller, self.spec.agent.limits)
+        )
 
     async def attach(self, token: str, *, after: str | None = None) -> AsyncGenerator[TurnEvent]:
         """Read a turn that was begun with this token, here or in another process, also before a restart: its events
@@ -291,6 +311,10 @@ class HostedSession:
                     yield {"accepted": {"token": invocation.idempotency_token}}
 
     async def _events_now(self, invocation: Invocation) -> AsyncGenerator[TurnEvent]:
+        following = invocation.following
+        if following is not None and not following.begins and not await self.begun():
+            token = invocation.idempotency_token
+            raise NotFound(later.NO_SUCH_TURN, agent=self._agent.agent_id, token=token)
         if self._cluster is not None:
             async with aclosing(self._cluster.stream(self, invocation)) as events:
                 async for event in events:
@@ -319,7 +343,7 @@ class HostedSession:
         """
         if token is not None:
             options["idempotency_token"] = token
-        invocation = later.read_call(prompt, options, self._agent.structured_output_model)
+        invocation = self._read_call(prompt, options)
         boxed = later.boxed_call(invocation, self.schema, self.spec.agent)
         box = await self._box()
         if box is None:
@@ -382,6 +406,19 @@ class HostedSession:
             return
         finally:
             await self._host.let_go(spec)
+
+    async def begun(self) -> bool:
+        """Whether the conversation has begun, here or elsewhere; asking this does not begin it. Always true of sessions
+        in memory. Errors: those of its store.
+        """
+        place, ids = self.spec.sessions, self.spec.agent
+        if place is None or self.active:
+            return True
+        with _while_open(self._host):
+            found = await (await self._host.store_of(place)).sessions(ids.session_id)
+        if found and ids.agent_id in found[0].agents:
+            return True
+        return self._cluster is not None and await self._cluster.has_owner(ids.session_id)
 
     @property
     def active(self) -> bool:
@@ -454,6 +491,8 @@ class HostedSession:
         """
         limits = self.spec.agent.limits.sizes
         wanted = later.late_result(result, status, limits.result_bytes)
+        if self._caller is not None:
+            later.check_sources(wanted["content"], self._caller, "result")
         return cast("bool", await self._ask(later.CompleteTool(id=id, result=wanted, starts=start_turn)))
 
     async def cancel(self) -> None:

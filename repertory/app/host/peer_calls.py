@@ -25,6 +25,7 @@ from repertory.actors.context import AgentSettings
 from repertory.app.host.edge import context_of, trace_headers
 from repertory.backends.peers.ports import BoxedCall, JsonLine
 from repertory.backends.ports import OutputSchema
+from repertory.core.callers import CallerRules
 from repertory.core.deferral import DeferredTool
 from repertory.core.ids import check_id
 from repertory.core.interrupts import Interrupt
@@ -109,6 +110,8 @@ def portable(invocation: Invocation, default: OutputSchema | None) -> tuple[Json
         options["busy"] = invocation.busy
     if invocation.limits is not NO_LIMITS:
         options["limits"] = {name: value for name, value in asdict(invocation.limits).items() if value is not None}
+    if invocation.caller is not None:
+        options["caller"] = cast("Json", msgspec.to_builtins(invocation.caller))
     if invocation.drop_interrupts:
         options["drop_interrupts"] = True
     schema = invocation.output_schema
@@ -128,6 +131,7 @@ def invocation_for(call: PeerCall, default: OutputSchema | None) -> Invocation:
     try:
         given = options.get("limits")
         limits = NO_LIMITS if given is None else msgspec.convert(given, TurnLimits)
+        caller = msgspec.convert(options.get("caller"), CallerRules | None)
         output = options.get("output")
         schema = default if output is None else SchemaOnly(msgspec.convert(output, ToolSpec))
         state = msgspec.convert(_read(options.get("invocation_state", {})), dict[str, Any])
@@ -145,6 +149,7 @@ def invocation_for(call: PeerCall, default: OutputSchema | None) -> Invocation:
         busy=cast("Any", busy),
         invocation_state=state,
         limits=limits,
+        caller=caller,
         deadline=anyio.current_time() + left_s,
         idempotency_token=call.token,
         drop_interrupts=bool(options.get("drop_interrupts")),

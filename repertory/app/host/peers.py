@@ -502,6 +502,10 @@ class Cluster:
         mine = self._me()
         return [*(peer for peer in self._peers.values() if peer.name != self._name), *([mine] if mine.room else [])]
 
+    async def has_owner(self, session_id: str) -> bool:
+        """Whether a process has the session open. Errors: `Unavailable`."""
+        return await self._directory.owner_of(session_id) is not None
+
     def _know(self, session_id: str, owner: str) -> None:
         self._known[session_id] = owner
         self._known.move_to_end(session_id)

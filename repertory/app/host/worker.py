@@ -21,6 +21,7 @@ import anyio
 from msgspec import Struct
 
 from repertory.actors.writer import Background
+from repertory.core.callers import CallerRules
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import journal_name, orchestrator_in
 from repertory.core.queue_jobs import (
@@ -104,6 +105,7 @@ class Worker:
             all that the runtime has.
         at_once: So many jobs at the same time; with `peers` no more than the runtime has places for.
         tries: How many failures set a job aside.
+        callers: The rules for prompts of jobs; a job with more is set aside. None for the defaults of `CallerRules`.
         on_done: A function of the job and its outcome, sync or async: the result, before the job is finished, or the
             error with which it is set aside.
     """
@@ -117,6 +119,7 @@ class Worker:
         at_once: int = 16,
         tries: int = TRIES,
         on_done: OnDone | None = None,
+        callers: CallerRules | None = None,
     ) -> None:
         """
         Raises:
@@ -135,6 +138,7 @@ class Worker:
         self._at_once = at_once
         self._tries = tries
         self._on_done = on_done
+        self._callers = CallerRules() if callers is None else callers
         self._ref: ActorRef[JobTakerMessage] | None = None
         self._taker: JobTaker | None = None
         self._counts = _JobCounts()
@@ -207,6 +211,7 @@ class Worker:
             tries=self._tries,
             agents=self._agents,
             on_done=self._on_done,
+            callers=self._callers,
             wait_s=1.0 if self._until_empty else WAIT_S,
         )
         self._taker = JobTaker(self._runtime, self._queue, settings, self._counts)
@@ -247,6 +252,7 @@ class _TakerSettings(Struct, frozen=True, kw_only=True):
     tries: int
     agents: frozenset[str] | None
     on_done: OnDone | None
+    callers: CallerRules
     wait_s: float
 
 
@@ -407,7 +413,7 @@ class JobTaker(Actor[JobTakerMessage]):
     async def _invoked(self, job: TurnJob) -> AgentResult | MultiAgentResult:
         known = self._runtime.served
         served = known[job.agent] if job.agent in known else known[journal_name(job.agent)]
-        session = served.session(job.session_id)
+        session = served.session(job.session_id).for_caller(self._settings.callers)
         state: dict[str, Any] = dict(job.attributes)
         try:
             return await session.invoke(job.prompt, invocation_state=state, idempotency_token=job.token, busy="queue")

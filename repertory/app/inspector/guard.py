@@ -76,6 +76,18 @@ def host_name(host: str) -> str:
         return ""
 
 
+def is_of_other_site(origin: str, fetch_site: str, host: str) -> bool:
+    """True if the page that makes the request is not one of this host. `origin`, `fetch_site`, `host`: the headers
+    `Origin`, `Sec-Fetch-Site`, which browsers send with reads too, and `Host`; empty without them.
+    """
+    if fetch_site not in ("", "same-origin", "none"):
+        return True
+    try:
+        return bool(origin) and urlsplit(origin).netloc.lower() != host.lower()
+    except ValueError:
+        return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
     """The rules of one inspector."""
@@ -88,7 +100,9 @@ class Guard:
     """What cookies and form tokens are made with. A new one at every start, so that they end with the process."""
 
     def __post_init__(self) -> None:
-        """Errors: `Invalid` for a short secret, and for names without a secret."""
+        """Errors: `Invalid` for a short secret, for names without a secret, and for `*`."""
+        if "*" in self.hosts:
+            raise Invalid("an inspector is reached by names: no name stands for all of them", hosts=sorted(self.hosts))
         if self.token is not None and len(self.token) < TOKEN_CHARS_MIN:
             raise Invalid(f"the token of an inspector has at least {TOKEN_CHARS_MIN} characters", got=len(self.token))
         if self.hosts and self.token is None:
@@ -137,9 +151,7 @@ class Guard:
         return right and self.owns(visit.cookie) and self._same_site(visit)
 
     def _same_site(self, visit: Visit) -> bool:
-        if visit.fetch_site not in ("", "same-origin", "none"):
-            return False
-        return not visit.origin or urlsplit(visit.origin).netloc.lower() == visit.host.lower()
+        return not is_of_other_site(visit.origin, visit.fetch_site, visit.host)
 
     def _sign(self, what: str, value: str) -> str:
         return hmac.new(self.key, f"{what}\0{value}".encode(), sha256).hexdigest()

@@ -95,15 +95,15 @@ class Inspector:
         allow_changes: True lets people change sessions on the pages. False shows only.
         content: False hides what people and models said.
         token: What a browser has to know; None on this machine alone.
-        hosts: The names by which clients may call it; `*` allows all.
+        hosts: The names by which clients may call it.
         wall: Returns the time in epoch seconds. Tests replace it.
 
     Attributes:
         feed: What the live pages show.
 
     Raises:
-        Invalid: For anything but a runtime or a place, for a short token, and for hosts without a token. Correct the
-            argument.
+        Invalid: For anything but a runtime or a place, for a short token, for hosts without a token, and for the host
+            `*`. Correct the argument.
     """
 
     def __init__(

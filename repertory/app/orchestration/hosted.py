@@ -7,11 +7,13 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 from weakref import WeakSet, WeakValueDictionary
 
+from repertory.actors.call import callers_call
 from repertory.app.host.edge import short_errors
 from repertory.app.orchestration.nodes import AgentNode
 from repertory.app.orchestration.orchestrator import Orchestrator, read_run_call, with_type
 from repertory.app.sessions.sessions import PlacedSession
 from repertory.core.ids import check_id
+from repertory.core.limits import NO_LIMITS
 from repertory.core.orchestration.calls import waiting
 from repertory.core.orchestration.journals import journal_name
 from repertory.core.orchestration.results import MultiAgentResult
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from repertory.app.host.host import Host, SessionUse
     from repertory.app.orchestration.orchestrator import RunOptions
     from repertory.app.sessions.sessions import SessionPlace
+    from repertory.core.callers import CallerRules
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Prompt
     from repertory.core.owed import OwedWork
@@ -129,6 +132,22 @@ class OrchestratorSession(Generic[Result]):
         self._host = host
         self._orchestrator = orchestrator
         self._spec = orchestrator.blueprint(None)
+        self._caller: CallerRules | None = None
+
+    def for_caller(self, rules: CallerRules) -> OrchestratorSession[Result]:
+        """The same session for somebody outside of the program, whose tasks have only what the rules allow.
+
+        Args:
+            rules: The rules for tasks.
+        """
+        session = OrchestratorSession(self._host, self._orchestrator)
+        session._caller = rules
+        return session
+
+    def _read_call(self, task: Prompt, state: dict[str, Any] | None, options: RunOptions) -> Invocation:
+        """Errors: `Invalid` and `TooLarge`, before the session is opened, for what a caller may not say."""
+        invocation = read_run_call(task, state, options)
+        return invocation if self._caller is None else callers_call(invocation, self._caller, NO_LIMITS)
 
     def __repr__(self) -> str:
         """Its ids, on one line."""
@@ -153,7 +172,7 @@ class OrchestratorSession(Generic[Result]):
             invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
             options: The options of `RunOptions`.
         """
-        invocation = read_run_call(task, invocation_state, options)
+        invocation = self._read_call(task, invocation_state, options)
         async with self._use(invocation) as session:
             return cast("Result", await session.invoke(invocation))
 
@@ -167,7 +186,7 @@ class OrchestratorSession(Generic[Result]):
             invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
             options: The options of `RunOptions`.
         """
-        invocation = read_run_call(task, invocation_state, options)
+        invocation = self._read_call(task, invocation_state, options)
         async with self._use(invocation) as session, session.stream(invocation) as events:
             async for event in events:
                 yield with_type(event)

@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 from repertory.app.asgi.app import asgi_app
 from repertory.app.asgi.collections_of_garbage import collected_when_quiet
 from repertory.app.asgi.service import Authenticate, Caller, bearer_tokens
-from repertory.app.configuration.building import runtime_from, tokens_from
+from repertory.app.configuration.building import caller_rules_from, runtime_from, tokens_from
 from repertory.app.configuration.sources import Sources, find_modules_in, load_configuration, raised_at
 from repertory.app.host.edge import shortened_error
 from repertory.app.serving.logging_setup import log_to_stderr, set_telemetry_up
@@ -100,6 +100,7 @@ def _of_configuration(settings: ServeSettings, path: Path, environ: Mapping[str,
     find_modules_in(path.parent.absolute())
     sources = Sources(file, path.parent.absolute(), environ)
     tokens = tokens_from(sources)
+    rules = caller_rules_from(sources, values.service.callers, ("service", "callers"))
     configured = runtime_from(sources, several=settings.workers > 1)
     set_telemetry_up(values.telemetry)
     chosen: dict[str, Any] = {}
@@ -120,6 +121,7 @@ def _of_configuration(settings: ServeSettings, path: Path, environ: Mapping[str,
         limits=ServiceLimits(**asdict(values.service.limits)),
         hosts=(*values.service.hosts, *settings.names),
         cors=[*values.service.cors, *settings.origins],
+        callers=rules,
         **chosen,
     )
     return PreparedService(configured.runtime, app)

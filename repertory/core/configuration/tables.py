@@ -415,6 +415,21 @@ class ServiceLimitsTable(Struct, frozen=True, kw_only=True):
     burst: Annotated[PositiveCount, Meta(description="Requests that one tenant may make at once.")] = 100
 
 
+class CallersTable(Struct, frozen=True, kw_only=True):
+    """The rules for prompts of callers."""
+
+    history: Annotated[
+        bool, Meta(description="Whether callers send messages of the assistant, tool uses and their results.")
+    ] = False
+    sources: Annotated[
+        tuple[Text, ...],
+        Meta(
+            description="Beginnings of addresses from which files are read, with your rights.",
+            examples=["s3://uploads/"],
+        ),
+    ] = ()
+
+
 class ServiceTable(Struct, frozen=True, kw_only=True):
     """The address of `repertory serve`, and its callers."""
 
@@ -445,6 +460,7 @@ class ServiceTable(Struct, frozen=True, kw_only=True):
         tuple[Text, ...] | None, Meta(description="The protocols that are spoken; else all there are.")
     ] = None
     limits: Annotated[ServiceLimitsTable, Meta(description="Bounds of requests and tenants.")] = ServiceLimitsTable()
+    callers: Annotated[CallersTable, Meta(description="The rules for prompts of callers.")] = CallersTable()
 
 
 class PeerTlsTable(Struct, frozen=True, kw_only=True):
@@ -490,6 +506,7 @@ class QueueTable(Struct, frozen=True, kw_only=True):
     concurrency: Annotated[
         PositiveCount | None, Meta(description="Jobs at the same time; else the worker's default.")
     ] = None
+    callers: Annotated[CallersTable, Meta(description="The rules for prompts of jobs.")] = CallersTable()
 
 
 class Configuration(Struct, frozen=True, kw_only=True):

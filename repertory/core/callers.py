@@ -1,0 +1,98 @@
+"""The rules for callers: people and programs who reach an agent through a door of the program, such as its HTTP service
+or a queue, and who have fewer rights than the program itself.
+
+A caller says what a user says. A tool use in a prompt is a tool that runs, a tool result or a message of the assistant
+is something that never happened, and a file by its address is read with the rights of the service. So a prompt may have
+these only where the program allows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from repertory.errors import Invalid
+
+if TYPE_CHECKING:
+    from repertory.core.messages import Message
+
+_FILES = frozenset(("image", "document", "video", "audio"))
+_SAID = _FILES | {"text"}
+"""The content blocks of a caller. `guardContent` is none: a guardrail looks at nothing else where one is given."""
+_INLINE = frozenset(("bytes", "text", "content"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerRules:
+    """The rules for prompts of callers: of an HTTP service with its protocols, or of a queue.
+
+    Args:
+        history: True lets callers say what was said before: messages of the assistant, tool uses with their results,
+            and every other kind of content block. False takes texts, images, documents, videos and sounds of the user.
+        sources: What the address of a file may begin with, such as `s3://uploads/`. The model's service reads such a
+            file with the rights of your process. Without it, callers send the bytes.
+
+    Raises:
+        Invalid: For a source that does not name a place and end with `/`. Correct the argument.
+
+    Examples:
+        >>> from repertory.asgi import CallerRules
+        >>> CallerRules(sources=("s3://uploads/",)).history
+        False
+    """
+
+    history: bool = False
+    sources: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        wrong = [one for one in self.sources if not one.partition("://")[2].strip("/") or not one.endswith("/")]
+        if wrong:
+            raise Invalid("a source of callers is a place that ends with a slash, such as s3://uploads/", got=wrong)
+
+
+def check_allowed(messages: Sequence[Message], rules: CallerRules) -> None:
+    """Errors: `Invalid` for what callers may not say, with its place."""
+    for number, message in enumerate(messages):
+        place = f"messages[{number}]"
+        if not rules.history:
+            _check_users(message, place)
+        check_sources(message["content"], rules, f"{place}.content")
+
+
+def _check_users(message: Message, place: str) -> None:
+    more = sorted(message.keys() - {"role", "content"})
+    if message["role"] != "user" or more:
+        raise Invalid(f"{place}: callers send messages of the user, with their content alone", got=more or "assistant")
+    for number, block in enumerate(message["content"]):
+        if not block.keys() <= _SAID:
+            kinds = ", ".join(sorted(_SAID))
+            raise Invalid(f"{place}.content[{number}]: callers send {kinds}", got=sorted(block.keys() - _SAID))
+
+
+def check_sources(blocks: object, rules: CallerRules, place: str) -> None:
+    """Errors: `Invalid` for a file by its address, unless it is where callers may read."""
+    for source in _sources(blocks):
+        for name in sorted(source.keys() - _INLINE):
+            address = source[name]
+            if isinstance(address, Mapping):
+                address = cast("Mapping[str, object]", address).get("uri")
+            if not isinstance(address, str) or ".." in address or not address.startswith(rules.sources):
+                raise Invalid(f"{place}: files of callers come as bytes, not by their address", got=name)
+
+
+def _sources(blocks: object) -> Iterator[Mapping[str, object]]:
+    """The sources of all files in these blocks, those in tool results included."""
+    for block in cast("Sequence[object]", blocks if isinstance(blocks, list | tuple) else ()):
+        for kind, body in _fields(block).items():
+            source = _fields(body).get("source")
+            if kind in _FILES and isinstance(source, Mapping):
+                yield cast("Mapping[str, object]", source)
+            elif kind == "guardContent":
+                yield from _sources([body])
+            elif kind == "toolResult":
+                yield from _sources(_fields(body).get("content"))
+
+
+def _fields(value: object) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
