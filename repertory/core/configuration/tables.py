@@ -488,7 +488,10 @@ class PeersTable(Struct, frozen=True, kw_only=True):
     queue: Annotated[
         Annotated[int, Meta(ge=0)] | None, Meta(description="Calls that wait for that; else as many as `room`.")
     ] = None
-    secret: Annotated[SecretSource | None, Meta(description="The secret of all peers, at least 16 characters.")] = None
+    secret: Annotated[
+        SecretSource | None,
+        Meta(description="The secret of all peers, at least 16 characters. TCP needs it, or `tls`."),
+    ] = None
     tls: Annotated[PeerTlsTable | None, Meta(description="Certificates of both sides.")] = None
     version: Annotated[str, Meta(description="The release of the program: new sessions go to the highest one.")] = ""
     zone: Annotated[str, Meta(description="The zone of the process: peers of the same zone are preferred.")] = ""
