@@ -16,10 +16,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, cast
 
-import anyio.to_thread
 from msgspec import Struct
 
 from repertory.backends.loop_clients import LoopClients
+from repertory.backends.worker_threads import run_foreign, run_in_thread
 
 CONNECTIONS_MAX = 256
 """Requests that one client may have open at the same time; more wait for a connection."""
@@ -74,7 +74,7 @@ def aws_clients(service: AwsService, settings: AwsSettings) -> LoopClients:
             raise ImportError(msg)
 
     async def connect(stack: AsyncExitStack) -> Any:
-        session, region = await anyio.to_thread.run_sync(_open_session, service, settings)
+        session, region = await run_in_thread(functools.partial(_open_session, service, settings))
         return await stack.enter_async_context(
             session.create_client(service.name, region_name=region, endpoint_url=settings.endpoint_url)
         )
@@ -161,7 +161,7 @@ class _Credentials:
 
 
 async def _in_thread(function: Callable[[], Any]) -> Any:
-    result = await anyio.to_thread.run_sync(function, abandon_on_cancel=True)
+    result = await run_foreign(function, grace_s=0)
     return await result if inspect.isawaitable(result) else result
 
 
@@ -182,7 +182,7 @@ class ThreadedClient:
         request = getattr(self._client, operation)
 
         async def ask(**fields: Any) -> Mapping[str, Any]:
-            answer: Mapping[str, Any] = await anyio.to_thread.run_sync(functools.partial(request, **fields))
+            answer: Mapping[str, Any] = await run_foreign(functools.partial(request, **fields))
             return {**answer, "Body": _ThreadedBody(answer["Body"])} if "Body" in answer else answer
 
         return ask
@@ -193,7 +193,7 @@ class _ThreadedBody:
         self._body = body
 
     async def read(self) -> bytes:
-        return await anyio.to_thread.run_sync(self._body.read)
+        return await run_foreign(self._body.read)
 
     async def __aenter__(self) -> _ThreadedBody:
         return self

@@ -5,10 +5,61 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from repertory.errors import Invalid
+from repertory.errors import Invalid, StoreUnavailable
 
 NO_LINK = "the root of a file store is a folder, and no symbolic link"
+_AS_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)  # which Windows lacks
+OPEN_FOLDER = _AS_FOLDER | getattr(os, "O_NOFOLLOW", 0)
+_KNOWN_MAX = 4096
+
+
+class _Identity(NamedTuple):
+    device: int
+    inode: int
+
+
+_known: dict[Path, _Identity] = {}
+"""The roots that this process has seen, the oldest first."""
+
+
+class RootFolder:
+    """The root of a store. A process makes it at its first write, and never again.
+
+    A root that is missing later, or another and empty folder, was on a volume that is not mounted now. Whatever would
+    be written in its place is hidden once the volume is back, so nothing is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: _Identity | None = None
+
+    def open(self, *, create: bool) -> int:
+        """A descriptor of the folder, for its caller to close. With `create`, a folder that never was there is made.
+
+        Errors: `FileNotFoundError` when it never was there; `Invalid` when something else is; `StoreUnavailable` when
+        it was there before: mount its volume, and try again.
+        """
+        try:
+            descriptor = self._open(create=create)
+        except NotADirectoryError as error:
+            raise Invalid(NO_LINK, path=str(self.path)) from error
+        try:
+            self._seen = _recognize(self.path, descriptor, self._seen)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _open(self, *, create: bool) -> int:
+        try:
+            return os.open(self.path, OPEN_FOLDER)
+        except FileNotFoundError:
+            if self._seen is None and not create and self.path not in _known:
+                raise
+        make_folders(self.path)
+        return os.open(self.path, OPEN_FOLDER)
 
 
 def refuse_link(folder: Path) -> None:
@@ -20,8 +71,12 @@ def refuse_link(folder: Path) -> None:
 def make_folders(root: Path) -> None:
     """Create a folder and its missing parents, each with mode 0700 and durable. Existing folders keep their
     permissions.
+
+    Errors: `StoreUnavailable` when this process has seen the folder before, and it is gone.
     """
     missing = [folder for folder in (root, *root.parents) if not folder.exists()]
+    if missing and root in _known:
+        raise _gone(root)
     for folder in reversed(missing):
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
@@ -31,3 +86,37 @@ def make_folders(root: Path) -> None:
                 os.fsync(parent)
             finally:
                 os.close(parent)
+    with suppress(NotADirectoryError, PermissionError):  # Whoever writes there says what is wrong with it.
+        descriptor = os.open(root, _AS_FOLDER)
+        try:
+            _recognize(root, descriptor, None)
+        finally:
+            os.close(descriptor)
+
+
+def _recognize(root: Path, descriptor: int, seen: _Identity | None) -> _Identity:
+    """The identity of the opened root, which is remembered. `seen`: the one that the caller knows.
+
+    Another folder at the same path is the volume that was mounted again, unless it is empty: a file system that is
+    mounted again may have another device number. Without a caller that knows the root, an empty folder on the same
+    device is new: the old one was removed.
+    """
+    status = os.fstat(descriptor)
+    identity = _Identity(status.st_dev, status.st_ino)
+    known = _known.get(root)
+    if identity == seen == known:
+        return identity
+    is_other = seen not in (None, identity) or (known is not None and known.device != identity.device)
+    if is_other and not os.listdir(descriptor):
+        raise _gone(root)
+    _known[root] = identity
+    if len(_known) > _KNOWN_MAX:
+        del _known[next(iter(_known))]
+    return identity
+
+
+def _gone(root: Path) -> StoreUnavailable:
+    text = (
+        "the folder of the store is gone; mount its volume, or make an empty folder there to begin anew, and try again"
+    )
+    return StoreUnavailable(text, path=str(root))

@@ -20,6 +20,7 @@ from anyio.lowlevel import checkpoint, current_token
 
 from repertory.errors import Invalid
 from repertory.forking import forget_in_children, unforked
+from repertory.threads import start_thread
 
 T = TypeVar("T")
 
@@ -53,7 +54,8 @@ class OwningThread:
         """The result or the exception of `work`.
 
         `after` runs on the thread once the caller has its answer, and must not raise. `undo` receives a result that the
-        caller will not see, because it was cancelled meanwhile. Errors: `Invalid` when the thread is closed.
+        caller will not see, because it was cancelled meanwhile. Errors: `Invalid` when the thread is closed;
+        `StoreUnavailable` when the system starts no more threads, and the work was not begun.
         """
         item = _WorkItem(work, after)
         self._hand_over(item)
@@ -106,8 +108,7 @@ class OwningThread:
             if self._closed:
                 raise Invalid("this was closed before", name=self._name)
             if self._thread is None:
-                self._thread = threading.Thread(target=_work, args=(self._queue,), name=self._name, daemon=True)
-                self._thread.start()
+                self._thread = start_thread(_work, self._queue, name=self._name)
             self._queue.put(item)
 
 

@@ -18,6 +18,7 @@ from anyio.lowlevel import RunVar
 from msgspec import Struct, field
 
 from repertory.errors import Unavailable
+from repertory.threads import no_thread_left
 
 THREADS_MAX = 32
 """File operations that run at once in one event loop, independent of other threads; more wait for one."""
@@ -33,10 +34,13 @@ _limiter: RunVar[anyio.CapacityLimiter] = RunVar("repertory_file_threads")
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:
-    """The result or the exception of `work`. Cancellation waits until the work has ended, or prevents its start."""
+    """The result or the exception of `work`. Cancellation waits until the work has ended, or prevents its start.
+
+    Errors: `StoreUnavailable` when the system starts no more threads, and the work was not begun.
+    """
     item = _WorkItem(work)
     try:
-        return await anyio.to_thread.run_sync(item.do, limiter=_threads())
+        return await call_in_thread(item.do, _threads(), abandon=False)
     except anyio.get_cancelled_exc_class():
         await item.ended()
         raise
@@ -53,7 +57,7 @@ async def run_foreign(
 
     Cancellation calls `give_up`, which may make it end, and waits for it too, but only until `by` (event loop time) and
     for `grace_s`. Then its thread is abandoned and its result dropped. Errors: `Unavailable` while `LEFT_MAX` such
-    threads run.
+    threads run; `StoreUnavailable` when the system starts no more threads, and the work was not begun.
     """
     foreign = _foreign_threads()
     foreign.left = [each for each in foreign.left if each.running]
@@ -61,13 +65,35 @@ async def run_foreign(
         raise Unavailable("calls that did not return in time are still running", calls=len(foreign.left))
     item = _WorkItem(work)
     try:
-        return await anyio.to_thread.run_sync(item.do, abandon_on_cancel=True, limiter=foreign.limiter)
+        return await call_in_thread(item.do, foreign.limiter, abandon=True)
     except anyio.get_cancelled_exc_class():
         give_up()
         await item.ended(min(by, anyio.current_time() + grace_s))
         if item.running:
             foreign.left.append(item)
         raise
+
+
+async def call_in_thread(work: Callable[[], T], limiter: anyio.CapacityLimiter, *, abandon: bool) -> T:
+    """The result or the exception of `work`. `abandon`: cancellation returns at once and abandons the thread, instead
+    of waiting for its end.
+
+    Errors: `StoreUnavailable` when the system starts no more threads, and the work was not begun.
+    """
+    has_begun = False
+
+    def do() -> tuple[T]:
+        nonlocal has_begun
+        has_begun = True
+        return (work(),)  # in a tuple, since trio takes no coroutine as a thread's result
+
+    try:
+        (result,) = await anyio.to_thread.run_sync(do, abandon_on_cancel=abandon, limiter=limiter)
+    except RuntimeError as error:
+        if has_begun or "thread" not in str(error):
+            raise
+        raise no_thread_left(error) from error
+    return result
 
 
 class _WorkItem(Generic[T]):

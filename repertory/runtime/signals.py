@@ -32,9 +32,10 @@ import anyio
 from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
-from repertory.errors import Invalid
+from repertory.errors import Invalid, Unavailable
 from repertory.runtime.drain import ActorsReport
 from repertory.runtime.waker import Waker, parking_here
+from repertory.threads import start_thread
 
 EndProcess: TypeAlias = Callable[[int], object]
 SignalHandler: TypeAlias = Callable[[int, FrameType | None], object]
@@ -135,18 +136,28 @@ class _Watchdog:
         """True if its thread still reads from the wakeup fd."""
 
     def listen(self) -> None:
-        """Install the handlers. Possible in the main thread only."""
+        """Install the handlers. Errors: `Invalid` outside of the main thread; `Unavailable` when the system has no
+        descriptor or thread left, and the handlers stay as they were.
+        """
         global _current
         if threading.current_thread() is not threading.main_thread():
             text = "signals can be served in the main thread only; elsewhere have a handler of yours call `drain()`"
             raise Invalid(text, thread=threading.current_thread().name)
+        try:
+            self._reader, self._writer = socket.socketpair()
+        except OSError as error:
+            raise Unavailable("signals cannot be served: no sockets could be made", cause=str(error)) from error
+        self._writer.setblocking(False)
+        self.has_ears = True
+        try:
+            start_thread(self._watch, name="repertory watchdog")
+        except Unavailable:
+            self._reader.close()
+            self._writer.close()
+            raise
         if _current is not None:
             _current.lift()
         _current = self
-        self._reader, self._writer = socket.socketpair()
-        self._writer.setblocking(False)
-        self.has_ears = True
-        threading.Thread(target=self._watch, name="repertory watchdog", daemon=True).start()
         handlers: dict[int, SignalHandler] = {**dict.fromkeys(SIGNALS, self._handle), signal.SIGVTALRM: self._look}
         self._handlers = {number: (ours, signal.signal(number, ours)) for number, ours in handlers.items()}
         self._wakeup_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
@@ -238,7 +249,8 @@ class _Watchdog:
         if self._deadline is None:
             self.first = self.first or number
             self._deadline = time.monotonic() + self._bound_s
-            self._speaker.start()
+            with suppress(RuntimeError):  # Without a thread left, the process ends in time and says nothing.
+                self._speaker.start()
         if self._heard > len(self._tells):
             self._end("a third signal came")
             return

@@ -1,10 +1,11 @@
-"""Disks that are full now and then: what was acknowledged is there, what was refused is told, nothing is half-written.
+"""A system that lacks something now and then: room on the disk, threads, descriptors, or the volume of the sessions.
+What was acknowledged is there, a refusal is one of our errors, nothing is half-written, and afterwards all goes on.
 
-    python -m tests.simulation.campaign_disks KIND FOLDER SEED SECONDS
+    python -m tests.simulation.campaign_disks KIND FOLDER SEED SECONDS LACK
 
-That is the process whose files cannot grow for a while, again and again (a limit on the size of files stands in for the
-disk, which needs no rights). It says which turns were acknowledged, and which were refused and why. In some rounds it
-is killed while its disk is full.
+That is the process that lacks it for a while, again and again. Nothing needs rights: a limit on the size of files
+stands in for the disk, a stack that is too large for the threads, and a folder that is moved away for the volume. It
+says which turns were acknowledged, and which were refused and why. In some rounds it is killed meanwhile.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -34,13 +36,32 @@ _TOLD = ("Unavailable", "StoreUnavailable", "LeaseLost", "SessionException", "Ac
 
 def disks(rng: random.Random, folder: Path, seconds: float) -> Report:
     """One store whose disk fills up and empties, and what is there afterwards."""
+    return _lacking("disk", rng, folder, seconds)
+
+
+def lacks(rng: random.Random, folder: Path, seconds: float) -> Report:
+    """A process without threads or descriptors for a while."""
+    return _lacking(rng.choice(["threads", "descriptors"]), rng, folder, seconds)
+
+
+def volumes(rng: random.Random, folder: Path, seconds: float) -> Report:
+    """A store whose folder goes away and comes back."""
+    return _lacking("volume", rng, folder, seconds)
+
+
+def _lacking(lack: str, rng: random.Random, folder: Path, seconds: float) -> Report:
     kind, report = rng.choice(LOCAL), Report()
     report.counts[kind] += 1
+    folder = folder / "volume"
+    folder.mkdir()
     command = [sys.executable, "-m", "tests.simulation.campaign_disks", kind, str(folder), str(rng.randrange(10**6))]
     spent_s = min(seconds, rng.uniform(1.5, 5.0))
     done = subprocess.run(
-        [*command, str(spent_s)], cwd=ROOT, capture_output=True, text=True, timeout=spent_s + 120, check=False
+        [*command, str(spent_s), lack], cwd=ROOT, capture_output=True, text=True, timeout=spent_s + 120, check=False
     )
+    if (away := _away(folder)).exists():  # It was killed meanwhile.
+        report.check(not folder.exists(), f"{kind}: the folder was made anew while it was away")
+        away.rename(folder)
     report.check(
         done.returncode in (0, -signal.SIGKILL), f"{kind}: it ended with {done.returncode}: {done.stderr[-3000:]}"
     )
@@ -71,13 +92,40 @@ async def _look(report: Report, kind: str, folder: Path, lines: list[list[str]])
     report.check(examined.ok, f"{kind}: the doctor says {examined}")
 
 
-def _fill(full: bool, left: int = 0) -> None:
-    """`left`: how large a file may still become."""
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (left if full else hard, hard))
+def _away(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name} is away")
 
 
-async def _work(kind: str, folder: Path, rng: random.Random, seconds: float) -> None:
+def _take(lack: str, folder: Path, rng: random.Random) -> None:
+    match lack:
+        case "disk":
+            _limit(resource.RLIMIT_FSIZE, rng.choice([0, rng.randrange(0, 90_000, 1000)]))  # or it stops half-way
+        case "threads":
+            threading.stack_size(1 << 46)  # The address space has no room for it.
+        case "descriptors":
+            _limit(resource.RLIMIT_NOFILE, len(os.listdir("/proc/self/fd")) - 1 + rng.randrange(6))
+        case _:
+            folder.rename(_away(folder))
+
+
+def _give_back(lack: str, folder: Path) -> None:
+    match lack:
+        case "disk":
+            _limit(resource.RLIMIT_FSIZE, None)
+        case "threads":
+            threading.stack_size(0)
+        case "descriptors":
+            _limit(resource.RLIMIT_NOFILE, None)
+        case _:
+            _away(folder).rename(folder)
+
+
+def _limit(what: int, most: int | None) -> None:
+    _, hard = resource.getrlimit(what)
+    resource.setrlimit(what, (hard if most is None else most, hard))
+
+
+async def _work(kind: str, folder: Path, rng: random.Random, seconds: float, lack: str) -> None:
     end = time.monotonic() + seconds
     model = ScriptedModel([lambda messages, *_: f"answer to {text_of(messages[-1])}"], loop=True)
     patience = StorePatience(wait_s=0.2)
@@ -100,19 +148,30 @@ async def _work(kind: str, folder: Path, rng: random.Random, seconds: float) -> 
                     _say(f"{name} ok {text}")
                 await anyio.sleep(0.01)
 
+        if lack == "volume":  # A process that starts without it cannot know that it is missing.
+            await agent.session("s0").invoke("s0 says first.")
+            _say("s0 ok s0 says first.")
         async with anyio.create_task_group() as group:
             for number in range(4):
                 group.start_soon(client, f"s{number}")
-            full = rng.random() < 0.5  # At the first start, which stops half-way.
-            _fill(full, rng.randrange(0, 90_000, 1000))
+            lacking = False
+            await anyio.sleep(rng.choice([0, rng.uniform(0.05, 0.6)]))
             while time.monotonic() < end:
-                await anyio.sleep(rng.uniform(0.05, 0.6))
-                full = not full
-                _fill(full)
-                if full and killed and time.monotonic() > end - 1:
+                lacking = not lacking
+                if lacking:
+                    _take(lack, folder, rng)
+                else:
+                    _give_back(lack, folder)
+                if lacking and killed and time.monotonic() > end - 1:
                     await anyio.sleep(rng.uniform(0, 0.3))
                     os.kill(os.getpid(), signal.SIGKILL)
-            _fill(False)
+                await anyio.sleep(rng.uniform(0.05, 0.6))
+            if lacking:
+                _give_back(lack, folder)
+        for number in range(4):
+            name = f"s{number}"
+            await agent.session(name).invoke(text := f"{name} says at last.")
+            _say(f"{name} ok {text}")
 
 
 def _say(line: str) -> None:
@@ -123,4 +182,4 @@ if __name__ == "__main__":
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _rng = random.Random(int(sys.argv[3]))
     _backend = _rng.choice(["asyncio", "trio"])
-    anyio.run(_work, sys.argv[1], Path(sys.argv[2]), _rng, float(sys.argv[4]), backend=_backend)
+    anyio.run(_work, sys.argv[1], Path(sys.argv[2]), _rng, float(sys.argv[4]), sys.argv[5], backend=_backend)

@@ -28,6 +28,8 @@ CAMPAIGNS = {
     "clocks": "tests.simulation.campaign_kills:clocks",
     "late-results": "tests.simulation.campaign_late_results:late_results",
     "disks": "tests.simulation.campaign_disks:disks",
+    "lacks": "tests.simulation.campaign_disks:lacks",
+    "volumes": "tests.simulation.campaign_disks:volumes",
     "bombs": "tests.simulation.campaign_bombs:bombs",
     "hostile-pages": "tests.simulation.campaign_pages:pages",
     "hostile-texts": "tests.simulation.campaign_texts:hostile_texts",

@@ -386,7 +386,7 @@ async def _called(method: Callable[[], Any], by: float) -> object:
     if inspect.iscoroutinefunction(method):
         return await method()
     # In a tuple, since trio refuses threads that return an awaitable.
-    (answer,) = await run_foreign(lambda: (method(),), by=by)
+    answer = await run_foreign(method, by=by)
     return await answer if inspect.isawaitable(answer) else answer
 
 

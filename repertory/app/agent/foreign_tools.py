@@ -20,11 +20,11 @@ from secrets import token_hex
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, cast
 
-import anyio
 from anyio.from_thread import run as run_in_loop
 
 from repertory.backends.sdk_members import SdkMembers, running_call
 from repertory.backends.tools.function_tool import FunctionTool, tool_threads
+from repertory.backends.worker_threads import run_foreign
 from repertory.core.interrupts import question_in
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
 from repertory.core.tools import exception_text, normal_spec, tool_result
@@ -199,7 +199,7 @@ class ToolFolder:
 
     async def renew(self, register: Callable[[object], None]) -> None:
         """Register the tools that have changed, instead of those of the same names."""
-        for tool in await anyio.to_thread.run_sync(self.changed):
+        for tool in await run_foreign(self.changed):
             register(tool)
 
 
@@ -215,9 +215,7 @@ class ObjectTool(ForeignTool):
                 return await _last_of(tool, tool_use, state, context)
             # Its tools are written for asyncio: elsewhere they have a loop of their own, in a thread.
             partial = _from_thread(context)
-            return await anyio.to_thread.run_sync(
-                lambda: asyncio.run(_last_of(tool, tool_use, state, partial)), abandon_on_cancel=True
-            )
+            return await run_foreign(lambda: asyncio.run(_last_of(tool, tool_use, state, partial)), grace_s=0)
 
         super().__init__(tool.tool_name, call)
         self._tool = tool

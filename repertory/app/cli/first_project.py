@@ -227,7 +227,7 @@ async def main(data: Path = DATA) -> None:
         async with anyio.create_task_group() as signals:
             signals.start_soon(runtime.serve_signals)
             async with anyio.create_task_group() as jobs:
-                while line := await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
+                while line := await run_foreign(sys.stdin.readline, grace_s=0):
                     session, _, text = line.strip().partition(" ")
                     if text:
                         jobs.start_soon(work, helper, session, text)

@@ -38,6 +38,8 @@ from repertory.app.cli.chat_commands import completions
 from repertory.app.cli.listing import harmless, question_lines, tool_result_line, tool_use_line
 from repertory.app.cli.terminal import Terminal, TurnDisplay, usage_line
 from repertory.backends.folders import make_folders
+from repertory.errors import StoreUnavailable
+from repertory.threads import start_thread
 
 if TYPE_CHECKING:
     from prompt_toolkit.completion import CompleteEvent
@@ -327,8 +329,8 @@ class RichTurn:
                 vertical_overflow="crop",
             )
             self._live.start()
-            self._ticker = threading.Thread(target=self._tick, args=(self._live,), name="repertory-screen", daemon=True)
-            self._ticker.start()
+            with suppress(StoreUnavailable):  # Without a thread left, the screen changes with each event only.
+                start_thread(self._tick, self._live, name="repertory-screen")
 
     def _tick(self, live: Live) -> None:
         while not self._over.wait(1 / FRAMES_PER_S):

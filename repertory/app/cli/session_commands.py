@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
-import anyio.to_thread
 
 from repertory.app.cli import listing
 from repertory.app.cli.listing import harmless
@@ -32,6 +31,7 @@ from repertory.app.cli.progress_bar import shown_progress
 from repertory.app.memory.sqlite import SQLiteMemoryStore
 from repertory.app.operations.sessions import Sessions
 from repertory.backends.line_files import new_file
+from repertory.backends.worker_threads import run_foreign, run_in_thread
 from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -497,13 +497,13 @@ async def _ask(options: argparse.Namespace, question: str) -> None:
         return
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
-    answer = await anyio.to_thread.run_sync(sys.stdin.readline)
+    answer = await run_foreign(sys.stdin.readline)
     if answer.strip().lower() not in ("y", "yes"):
         raise Declined
 
 
 async def _write_out(piece: bytes) -> None:
-    await anyio.to_thread.run_sync(partial(sys.stdout.buffer.write, piece))
+    await run_in_thread(partial(sys.stdout.buffer.write, piece))
 
 
 def _position(text: str) -> int | str:

@@ -20,15 +20,16 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 import anyio
-import anyio.to_thread
 from msgspec import Struct
 
 from repertory.app.host.host import PAUSED_S, Host, HostSettings
-from repertory.errors import Invalid
+from repertory.backends.worker_threads import run_in_thread
+from repertory.errors import Invalid, RepertoryError, StoreUnavailable, Unavailable
 from repertory.forking import call_in_children, never_collect
-from repertory.logs import ERROR, note
+from repertory.logs import ERROR, WARNING, note
 from repertory.runtime.cell import attempt
 from repertory.runtime.waker import parking_here
+from repertory.threads import start_thread
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
@@ -48,7 +49,11 @@ class BlockingHost:
     """A host in a thread of its own."""
 
     def __init__(self, settings: HostSettings | None = None) -> None:
-        """`settings.drain_timeout_s` is how long `stop` may take."""
+        """`settings.drain_timeout_s` is how long `stop` may take.
+
+        Errors: `StoreUnavailable` when the system starts no more threads; what kept the loop from starting, such as
+        `Unavailable` without a free descriptor. The next try may work.
+        """
         self._settings = settings or HostSettings(drain_timeout_s=EXIT_S, idle_timeout_s=PAUSED_S, pauses=True)
         self._ready = threading.Event()
         self._portal: BlockingPortal | None = None
@@ -61,9 +66,12 @@ class BlockingHost:
         self._stopping = False
         self._end_by = 0.0
         """When `stop` has to return, by the monotonic clock."""
-        self._thread = threading.Thread(target=anyio.run, args=(self._serve,), name="repertory-sync", daemon=True)
-        self._thread.start()
+        self._failed: Exception | None = None
+        """The error that kept the loop from starting."""
+        self._thread = start_thread(self._run_loop, name="repertory-sync")
         self._ready.wait()
+        if self._failed is not None:
+            raise self._failed
 
     def run(self, function: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
         """Run an async function in this loop and wait for it. An exception while waiting, such as Ctrl-C, cancels it.
@@ -199,6 +207,18 @@ class BlockingHost:
             return False
         return self._wake is not None
 
+    def _run_loop(self) -> None:
+        try:
+            anyio.run(self._serve)
+        except (OSError, RuntimeError, RepertoryError) as error:
+            if self._ready.is_set():
+                raise
+            self._failed = error
+            if isinstance(error, OSError):  # no free descriptor, for one
+                self._failed = Unavailable("the event loop for sync calls could not start", cause=str(error))
+                self._failed.__cause__ = error
+            self._ready.set()
+
     async def _serve(self) -> None:
         from anyio.from_thread import BlockingPortal  # loaded by the first sync call
 
@@ -229,7 +249,7 @@ async def in_sync_loop(function: Callable[[], Awaitable[T]]) -> T:
 
     Errors: what it raises; `Invalid` when the process is exiting.
     """
-    host = _host or await anyio.to_thread.run_sync(blocking_host)
+    host = _host or await run_in_thread(blocking_host)
     return await (function() if host.is_here else host.run_across(function))
 
 
@@ -319,7 +339,11 @@ def hold_memory(key: int, unfinished: Unfinished, unread: bool) -> None:
     for each in given_up:
         _tell(each, f"more than {2 * HELD_MAX} agents wait for their memory stores")
     if begins:
-        threading.Thread(target=_make_room, name="repertory-memory", daemon=True).start()
+        try:
+            start_thread(_make_room, name="repertory-memory")
+        except StoreUnavailable as error:  # The next agent that is held tries again.
+            _making_room = False
+            note(_log, WARNING, "memories could not be extracted yet", error)
 
 
 def finish_unsaved(host: BlockingHost, within_s: float) -> None:

@@ -245,7 +245,7 @@ async def ask_extractor(
             given = await extract(list(messages), context)
         else:
             # In a tuple, since trio refuses threads that return an awaitable.
-            (given,) = await run_foreign(lambda: (extract(list(messages), context),), grace_s=GRACE_S)
+            given = await run_foreign(lambda: extract(list(messages), context), grace_s=GRACE_S)
             given = await given if inspect.isawaitable(given) else given
         return read_results(given)
     except RepertoryError:

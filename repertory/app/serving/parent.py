@@ -17,7 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -151,28 +151,33 @@ class Parent:
                 pass
 
     def _launch(self, number: int) -> None:
-        orders_read, orders_write = os.pipe()
-        reports_read, reports_write = os.pipe()
-        handed_down = (self._listening.fileno(), orders_read, reports_write)
         settings = msgspec.json.encode(self._settings).decode()
-        command = [sys.executable, "-m", "repertory.app.serving.worker", settings, *map(str, handed_down)]
         try:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, env=self._environ, pass_fds=handed_down, process_group=0
-            )
+            with ExitStack() as on_failure, ExitStack() as handed_over:
+                orders_read, orders_write = _pipe(handed_over, on_failure)
+                reports_read, reports_write = _pipe(on_failure, handed_over)
+                handed_down = (self._listening.fileno(), orders_read, reports_write)
+                command = [sys.executable, "-m", "repertory.app.serving.worker", settings, *map(str, handed_down)]
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, env=self._environ, pass_fds=handed_down, process_group=0
+                )
+                on_failure.pop_all()
         except OSError as error:
-            os.close(orders_write)
-            os.close(reports_read)
             note(_LOG, WARNING, "a worker cannot be started", error)
             self._commands.extend(self._fleet.worker_is_gone(number, 1, time.monotonic()))
             return
-        finally:
-            os.close(orders_read)
-            os.close(reports_write)
         self._children[number] = _Child(process, orders_write, reports_read)
         self._pids = {known: pid for known, pid in self._pids.items() if known in self._children}
         self._pids[number] = process.pid
         self._selector.register(reports_read, selectors.EVENT_READ, number)
+
+
+def _pipe(closes_reader: ExitStack, closes_writer: ExitStack) -> tuple[int, int]:
+    """A pipe, each of whose ends one of the stacks closes. Errors: `OSError`."""
+    reader, writer = os.pipe()
+    closes_reader.callback(os.close, reader)
+    closes_writer.callback(os.close, writer)
+    return reader, writer
 
 
 def _order(child: _Child, command: Retire | Terminate | KillWorker) -> None:

@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable
 
 import msgspec
@@ -18,6 +17,7 @@ import msgspec
 from repertory.app.serving.settings import ServeSettings
 from repertory.core.serving.fleet import WRONG_USAGE
 from repertory.errors import Invalid, NotFound, RepertoryError
+from repertory.threads import start_thread
 
 RETIRE = b"r"
 
@@ -41,7 +41,7 @@ def run_worker(arguments: list[str]) -> int:
         os.write(reports, line)
 
     def listen_to_parent(retire: Callable[[], object]) -> None:
-        threading.Thread(target=_obey, args=(orders, retire), name="repertory orders", daemon=True).start()
+        start_thread(_obey, orders, retire, name="repertory orders")
 
     try:
         return run_process(prepared, settings, socket.socket(fileno=listening), started=report, orders=listen_to_parent)

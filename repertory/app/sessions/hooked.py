@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
-import anyio.to_thread
 
 from repertory.actors.hooks.events import (
     AfterInvocationEvent,
@@ -29,6 +28,7 @@ from repertory.actors.orchestrator.events import (
     MultiAgentInitializedEvent,
 )
 from repertory.app.host.life import SessionLife
+from repertory.backends.worker_threads import run_foreign
 from repertory.core.journal.history.redact import without_text
 from repertory.core.messages import copy_message, text_of
 from repertory.errors import HookFailed, RepertoryError
@@ -122,7 +122,7 @@ class HookedManager:
             if inspect.iscoroutinefunction(callback):
                 await callback(event)
                 return
-            outcome = await anyio.to_thread.run_sync(callback, event)
+            outcome = await run_foreign(functools.partial(callback, event))
             if inspect.isawaitable(outcome):
                 await cast("Awaitable[object]", outcome)
 

@@ -13,7 +13,6 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import anyio
-import anyio.to_thread
 from msgspec import Struct
 
 from repertory.app.sessions.by_hand import SessionByHand
@@ -27,6 +26,7 @@ from repertory.app.sessions.records import (
 )
 from repertory.app.sessions.sessions import new_owner
 from repertory.backends.ports import Condition, Create, ObjectInfo, StoredObject, Update
+from repertory.backends.worker_threads import run_foreign
 from repertory.core.ids import check_id
 from repertory.core.message_tree.documents import OURS
 from repertory.core.message_tree.json_files import epoch, json_file, parsed, read, to_file
@@ -300,7 +300,7 @@ class RepositoryObjects:
         try:
             if inspect.iscoroutinefunction(method):
                 return await method(*arguments)
-            answer = await anyio.to_thread.run_sync(lambda: method(*arguments))
+            answer = await run_foreign(lambda: method(*arguments))
             return await answer if inspect.isawaitable(answer) else answer
         except RepertoryError:
             raise

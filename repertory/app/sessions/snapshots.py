@@ -12,7 +12,6 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import anyio
-import anyio.to_thread
 from msgspec.structs import replace
 
 from repertory.actors.leases import Durable
@@ -23,6 +22,7 @@ from repertory.backends.sessions.snapshots.port import LoadOnce, SnapshotChoices
 from repertory.backends.sessions.snapshots.publisher import RunSnapshots
 from repertory.backends.sessions.snapshots.storage_store import StorageSessionStore
 from repertory.backends.sessions.snapshots.store import SnapshotSessionStore
+from repertory.backends.worker_threads import run_foreign
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.restore import Appender
@@ -288,7 +288,7 @@ class SnapshotSessionManager(SnapshotsByHand):
         """
         from repertory.app.operations.reading import commit_rows, opening_of, owned  # loaded when used
 
-        await anyio.to_thread.run_sync(agent.shutdown)
+        await run_foreign(agent.shutdown)
         await agent.shutdown_async()
         async with aclosing(self.sessions.open_any()) as store, owned(store, self.session_id, takeover=False) as lease:
             now = await opening_of(store, self.session_id, agent.agent_id)

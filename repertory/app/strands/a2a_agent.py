@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-import anyio.to_thread
-
 from repertory.app.inspector.guard import is_loopback
 from repertory.backends.tools.decorator import tool
+from repertory.backends.worker_threads import run_in_thread
 from repertory.core.call_events import TypedEvent
 from repertory.core.interrupts import Interrupt
 from repertory.core.result import AgentResult
@@ -194,7 +193,7 @@ class A2AAgent:
             make = partial(
                 httpx.AsyncClient, timeout=self.timeout, headers=plain, event_hooks=hooks
             )  # reads certificates
-            async with await anyio.to_thread.run_sync(make) as http:
+            async with await run_in_thread(make) as http:
                 yield _bounded(http)
 
     @asynccontextmanager

@@ -19,9 +19,10 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from repertory.core.retry import foreign_errors
-from repertory.errors import Failed, RepertoryError
+from repertory.errors import Failed, RepertoryError, StoreUnavailable
 from repertory.forking import forget_in_children
 from repertory.logs import WARNING, note
+from repertory.threads import start_thread
 
 if TYPE_CHECKING:
     from repertory.backends.memory_ports import Embedder
@@ -185,12 +186,14 @@ class BackgroundThread:
         return not self._closing
 
     def wake(self) -> None:
-        """Start the thread if needed: there may be work."""
+        """Start the thread if needed: there may be work. If it cannot start, the next call tries again."""
         with self._guard:
             self._woken = True
             if (self._thread is None or not self._thread.is_alive()) and not self._closing:
-                self._thread = threading.Thread(target=self._main, name=self._name, daemon=True)
-                self._thread.start()
+                try:
+                    self._thread = start_thread(self._main, name=self._name)
+                except StoreUnavailable as error:  # What was written is stored all the same.
+                    note(_log, WARNING, self._failed, error)
 
     async def aclose(self) -> None:
         """Finish the running piece and no more. Returns when the thread is gone."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Unpack, cast
-
-import anyio.to_thread
 
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.fitting import ServiceRules
@@ -35,6 +34,7 @@ from repertory.backends.models.sdk import (
     released,
 )
 from repertory.backends.models.settings import argument_mapping, check_settings
+from repertory.backends.worker_threads import run_in_thread
 from repertory.core.answer import count_field, is_mapping, mapping_field
 from repertory.core.tokens import estimate_tokens
 from repertory.errors import RepertoryError
@@ -190,7 +190,7 @@ async def _one(answer: object) -> AsyncGenerator[object]:
 
 async def _connect(stack: AsyncExitStack, arguments: Mapping[str, Any], limits: tuple[float, float]) -> Any:
     """A client whose connections are ours: the SDK's own belong to asyncio, and close when they like."""
-    client, connections = await anyio.to_thread.run_sync(_open, arguments, limits)
+    client, connections = await run_in_thread(partial(_open, arguments, limits))
     if connections is not None:
         stack.push_async_callback(connections.aclose)
     return client

@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack, aclosing
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
+import anyio
 import anyio.lowlevel
-import anyio.to_thread
 
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.anthropic_citations import stored_citation
@@ -29,6 +29,7 @@ from repertory.backends.models.sdk import (
     released,
 )
 from repertory.backends.models.settings import argument_mapping
+from repertory.backends.worker_threads import run_in_thread
 from repertory.core.answer import is_mapping, mapping_field
 from repertory.errors import Invalid, ModelFailed, ModelStreamBroken, RepertoryError
 
@@ -244,7 +245,7 @@ def _flat(lists: object) -> list[object]:
 
 async def _load(stack: AsyncExitStack) -> Any:
     """LiteLLM, imported in a worker thread, since that takes seconds."""
-    return await anyio.to_thread.run_sync(import_module, "litellm")
+    return await run_in_thread(lambda: import_module("litellm"))
 
 
 def _system(blocks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -12,10 +12,9 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Unpack, cast
-
-import anyio.to_thread
 
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.caching import CacheConfig
@@ -48,6 +47,7 @@ from repertory.backends.models.sdk import (
     refusal_error,
 )
 from repertory.backends.models.settings import argument_mapping
+from repertory.backends.worker_threads import run_in_thread
 from repertory.core.answer import filled, is_mapping, malformed, mapping_field
 from repertory.errors import Invalid, ModelStreamBroken, RepertoryError
 from repertory.logs import INFO, note
@@ -217,7 +217,7 @@ def _checked(piece: object) -> Mapping[str, object]:
 async def _connect(
     stack: AsyncExitStack, host: str | None, arguments: Mapping[str, Any], limits: tuple[float, float]
 ) -> Any:
-    client = await anyio.to_thread.run_sync(_open, host, arguments, limits)
+    client = await run_in_thread(partial(_open, host, arguments, limits))
     stack.push_async_callback(client._client.aclose)  # its own `close` is newer than the oldest release that works
     return client
 

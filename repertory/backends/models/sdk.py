@@ -18,11 +18,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, runtime_checkable
 
 import anyio
-import anyio.to_thread
 from msgspec import Struct
 
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.provider import NONSENSE, ProviderModel, is_overflow, release, retry_after_s
+from repertory.backends.worker_threads import run_in_thread
 from repertory.core.answer import is_mapping, mapping_field
 from repertory.core.refusals import refuses_medium
 from repertory.errors import (
@@ -503,7 +503,7 @@ def sdk_clients(service: ModelService, settings: ClientSettings) -> LoopClients:
     async def connect(stack: AsyncExitStack) -> Any:
         if settings.client is not None:
             return settings.client
-        client = await anyio.to_thread.run_sync(_open, service, settings)
+        client = await run_in_thread(functools.partial(_open, service, settings))
         if "http_client" not in settings.client_args:
             stack.push_async_callback(client.close)
         return client

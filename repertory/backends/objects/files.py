@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, Self, TypeVar
 
 import anyio
 
-from repertory.backends.folders import NO_LINK, make_folders
+from repertory.backends.folders import OPEN_FOLDER, RootFolder
 from repertory.backends.line_files import read_rest
 from repertory.backends.ports import (
     Condition,
@@ -171,7 +171,7 @@ class FileTree:
     """The objects below one root. Keys were checked before. For any number of threads and processes at once."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self._root = RootFolder(root)
 
     def get(self, key: str, large: ExitStack) -> StoredObject | int:
         """Read an object: no writes, no locks. For a large one, a descriptor that `large` closes: it always reads one
@@ -252,7 +252,7 @@ class FileTree:
             except OSError as error:
                 if error.errno in _NO_LINKS:
                     msg = "this file system has no hard links, which creating an object takes"
-                    raise StoreFailed(msg, path=str(self._root)) from error
+                    raise StoreFailed(msg, path=str(self._root.path)) from error
                 raise
             os.unlink(new, dir_fd=place.folder)
         if put.lasting:
@@ -303,7 +303,7 @@ class FileTree:
             raise self._mapped_error(error, key) from error
 
     def _mapped_error(self, error: OSError, key: str) -> RepertoryError:
-        where = {"key": key, "root": str(self._root), "cause": error.strerror or str(error)}
+        where = {"key": key, "root": str(self._root.path), "cause": error.strerror or str(error)}
         if isinstance(error, FileNotFoundError):
             return NotFound("no such object", key=key)
         if error.errno in _NO_SUCH_NAME:
@@ -450,7 +450,6 @@ def _lock(descriptor: int) -> bool:
 
 # Folders and files below a root, reached without following a link: each is opened relative to the folder above it.
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags for every opened file. A pipe or a device in its place does not block."""
 _FORMS: tuple[Literal["NFC"], Literal["NFD"]] = ("NFC", "NFD")
@@ -461,12 +460,12 @@ _spelled: set[tuple[str, int, int]] = set()
 
 
 @contextmanager
-def opened_folders(root: Path, names: Sequence[str]) -> Generator[list[int]]:
+def opened_folders(root: RootFolder, names: Sequence[str]) -> Generator[list[int]]:
     """Descriptors of the root and of each folder below it in turn. A missing folder, or a file in its place, is
     `FileNotFoundError`.
     """
     with ExitStack() as stack:
-        chain = [_open_root(root, create=False)]
+        chain = [root.open(create=False)]
         stack.callback(os.close, chain[0])
         for name in names:
             chain.append(_open_folder(name, chain[-1], create=False))
@@ -477,7 +476,7 @@ def opened_folders(root: Path, names: Sequence[str]) -> Generator[list[int]]:
 class _Folders:
     """Folders below a root, each opened once, on the way to the first object in it or below it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: RootFolder) -> None:
         self._root = root
         self._opened: dict[Sequence[str], int] = {}
 
@@ -503,9 +502,7 @@ class _Folders:
     def _folder(self, path: Sequence[str], above: int | None, *, create: bool) -> int:
         found = self._opened.get(path)
         if found is None:
-            found = (
-                _open_root(self._root, create=create) if above is None else _open_folder(path[-1], above, create=create)
-            )
+            found = self._root.open(create=create) if above is None else _open_folder(path[-1], above, create=create)
             self._opened[path] = found
         return found
 
@@ -553,28 +550,16 @@ def check_spelling(name: str, folder: int, status: os.stat_result) -> None:
                 raise Invalid(msg, part=name)
 
 
-def _open_root(root: Path, *, create: bool) -> int:
-    try:
-        return os.open(root, _FOLDER)
-    except FileNotFoundError:
-        if not create:
-            raise
-        make_folders(root)
-        return os.open(root, _FOLDER)
-    except NotADirectoryError as error:
-        raise Invalid(NO_LINK, path=str(root)) from error
-
-
 def _open_folder(name: str, parent: int, *, create: bool) -> int:
     try:
-        descriptor = os.open(name, _FOLDER, dir_fd=parent)
+        descriptor = os.open(name, OPEN_FOLDER, dir_fd=parent)
     except FileNotFoundError:
         if not create:
             raise
         with suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=parent)
         os.fsync(parent)
-        descriptor = os.open(name, _FOLDER, dir_fd=parent)
+        descriptor = os.open(name, OPEN_FOLDER, dir_fd=parent)
     except NotADirectoryError as error:
         if stat.S_ISREG(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
             if create:

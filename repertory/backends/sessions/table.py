@@ -12,12 +12,12 @@ from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import anyio
-import anyio.to_thread
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from msgspec import Struct, field
 
 from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore, lines_of_page
 from repertory.backends.sessions.requests import side_by_side
+from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import RESERVED, check_id
 from repertory.core.journal.rows import Row
 from repertory.core.retry import own_errors
@@ -158,7 +158,7 @@ async def in_thread_when_large(size_bytes: int, work: Callable[[], T]) -> T:
     """The result of `work`, which runs in a thread when its data is large, so that the event loop stays free."""
     if size_bytes <= ON_LOOP_BYTES_MAX:
         return work()
-    return await anyio.to_thread.run_sync(work)
+    return await run_in_thread(work)
 
 
 async def write_anew(store: SessionStore, session_id: str, keep: Sequence[Row]) -> None:

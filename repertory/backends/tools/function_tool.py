@@ -16,7 +16,6 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 import anyio
-import anyio.to_thread
 from anyio.lowlevel import RunVar
 from msgspec import Struct
 
@@ -27,6 +26,7 @@ from repertory.backends.sdk_members import (
     result_as_text,
     stream_event,
 )
+from repertory.backends.worker_threads import call_in_thread, run_in_thread
 from repertory.core.call_events import ToolResultEvent
 from repertory.core.interrupts import question_in
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result
@@ -424,20 +424,19 @@ class ToolThreads:
             raise LimitReached("synchronous tools that were given up on still run", abandoned_count=abandoned_count)
         call = object()
 
-        def work() -> tuple[T]:
+        def work() -> T:
             self._running.add(call)
             try:
-                return (function(),)  # in a tuple, since trio takes no coroutine as a thread's result
+                return function()
             finally:
                 self._running.discard(call)
                 self._abandoned.discard(call)
 
         try:
-            (result,) = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+            return await call_in_thread(work, self._limiter, abandon=True)
         except anyio.get_cancelled_exc_class():
             self._abandon(call)
             raise
-        return result
 
     def _abandon(self, call: object) -> None:
         """Count the call as abandoned while it runs.
@@ -535,4 +534,4 @@ def schema_class() -> type[InputSchema]:
 async def load_schema_library() -> None:
     """Load the library without blocking the event loop. Costs nothing when it is loaded."""
     if not schema_class.cache_info().currsize:
-        await anyio.to_thread.run_sync(schema_class)
+        await run_in_thread(schema_class)

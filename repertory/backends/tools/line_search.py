@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from repertory.backends.worker_threads import run_in_thread
-from repertory.errors import Failed, Invalid, LimitReached
+from repertory.errors import Failed, Invalid, LimitReached, Unavailable
 
 SEARCH_TIMEOUT_S = 2.0
 PATTERN_CHARS_MAX = 1_000
@@ -39,8 +39,8 @@ def is_plain(pattern: str) -> bool:
 async def search_lines(pattern: str, lines: Sequence[str], timeout_s: float = SEARCH_TIMEOUT_S) -> list[int]:
     """The numbers of the lines that match, by `re.search`. Cancellation waits for the time limit at most.
 
-    Errors: `Invalid` for a malformed or too long pattern, `LimitReached` when the time is up, `Failed` where this
-    program cannot start Python.
+    Errors: `Invalid` for a malformed or too long pattern, `LimitReached` when the time is up, `Unavailable` when the
+    system starts no more processes, `Failed` where this program cannot start Python.
     """
     if len(pattern) > PATTERN_CHARS_MAX:
         raise Invalid("the pattern is too long", characters=len(pattern), most=PATTERN_CHARS_MAX)
@@ -59,7 +59,9 @@ def _search(python: str, pattern: str, lines: Sequence[str], timeout_s: float) -
         raise LimitReached(
             "the pattern takes too long; use a simpler one, or a plain text", seconds=timeout_s
         ) from error
-    except (OSError, subprocess.CalledProcessError) as error:
+    except OSError as error:
+        raise Unavailable("no process could be started to search with; try again", cause=str(error)) from error
+    except subprocess.CalledProcessError as error:
         raise Failed("regular expressions cannot be searched for here; give a plain text") from error
     answer = json.loads(ended.stdout)
     if "wrong" in answer:

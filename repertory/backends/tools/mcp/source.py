@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 import anyio
-import anyio.to_thread
 
 from repertory.backends.tools.mcp.choice import Introduction, ToolChoice
+from repertory.backends.worker_threads import run_in_thread
 from repertory.core.tools import exception_text
 from repertory.errors import Invalid, RepertoryError, Unavailable
 
@@ -139,7 +139,7 @@ class MCPSource:
         wire: WireBound | None = None
         try:
             with scope:
-                await anyio.to_thread.run_sync(_load)
+                await run_in_thread(_load)
                 wire = _wire(self._name)
                 async with await self._open(wire) as connection:
                     self.instructions = connection.instructions

@@ -17,7 +17,6 @@ from inspect import signature, unwrap
 from typing import TYPE_CHECKING, Any, TextIO
 
 import anyio
-import anyio.to_thread
 from anyio.abc import AsyncResource, ByteReceiveStream, Process
 from anyio.lowlevel import checkpoint
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -30,6 +29,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import RequestId, jsonrpc_message_adapter
 
 from repertory.backends.tools.mcp.wire import WireBound, bound_client
+from repertory.backends.worker_threads import run_in_thread
 from repertory.core.limits import JsonScale
 from repertory.errors import TooLarge
 from repertory.logs import WARNING, note
@@ -85,7 +85,7 @@ async def _sse_clients(given: Mapping[str, Any], wire: WireBound) -> Callable[..
     made: AsyncClient | None = None
     if own is None:
         default = signature(_MAKERS[1]).parameters["httpx_client_factory"].default
-        made = await anyio.to_thread.run_sync(default)
+        made = await run_in_thread(default)
 
     def make(
         headers: dict[str, str] | None = None, timeout: Timeout | None = None, auth: Auth | None = None
@@ -119,7 +119,7 @@ def _streamable(client: AsyncClient, given: Mapping[str, Any]) -> AbstractAsyncC
 async def _client(headers: Mapping[str, str], read_timeout_s: float | None, auth: Auth | None = None) -> AsyncClient:
     """In a thread, since reading the system's certificates takes some time."""
     timeout = Timeout(CONNECT_TIMEOUT_S, read=read_timeout_s)
-    return await anyio.to_thread.run_sync(lambda: AsyncClient(headers=dict(headers), timeout=timeout, auth=auth))
+    return await run_in_thread(lambda: AsyncClient(headers=dict(headers), timeout=timeout, auth=auth))
 
 
 # A tool server that is started as a process and spoken to over its pipes, one line for each message.
