@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+import anyio
+
 from repertory.app.inspector.guard import is_loopback
 from repertory.backends.tools.decorator import tool
 from repertory.backends.worker_threads import run_in_thread
@@ -59,35 +61,6 @@ ANSWER_BYTES_MAX = 64 * 1024 * 1024
 
 _WORKING = (TaskState.submitted, TaskState.working, TaskState.unknown)
 _STOP_REASONS = {TaskState.input_required: "interrupt", TaskState.canceled: "cancelled"}
-
-
-ANSWER_BYTES_MAX = 64 * 1024 * 1024
-"""The most that an agent may send to one request."""
-
-
-async def _bound(response: httpx.Response) -> None:
-    """Bound an answer, which was asked for unpacked: the size of a packed one is unknown until it is in memory."""
-    if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise httpx.DecodingError("the agent packs its answers, though it is asked not to", request=response.request)
-    response.stream = _BoundedBody(response)
-
-
-class _BoundedBody(httpx.AsyncByteStream):
-    def __init__(self, response: httpx.Response) -> None:
-        self._response, self._stream = response, cast("httpx.AsyncByteStream", response.stream)
-
-    async def __aiter__(self) -> AsyncGenerator[bytes]:
-        size = 0
-        async with aclosing(cast("AsyncGenerator[bytes]", self._stream.__aiter__())) as chunks:
-            async for chunk in chunks:
-                size += len(chunk)
-                if size > ANSWER_BYTES_MAX:
-                    message = f"the agent sends more than {ANSWER_BYTES_MAX:,} bytes"
-                    raise httpx.ReadError(message, request=self._response.request)
-                yield chunk
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
 
 class A2AStreamEvent(TypedEvent):
@@ -188,11 +161,7 @@ class A2AAgent:
         if self._config is not None and self._config.httpx_client is not None:
             yield _bounded(self._config.httpx_client)
         else:
-            hooks = {"response": [_bound]}
-            plain = {"Accept-Encoding": "identity"}
-            make = partial(
-                httpx.AsyncClient, timeout=self.timeout, headers=plain, event_hooks=hooks
-            )  # reads certificates
+            make = partial(httpx.AsyncClient, timeout=self.timeout)  # reads certificates
             async with await run_in_thread(make) as http:
                 yield _bounded(http)
 
