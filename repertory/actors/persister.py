@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, TypeAlias, assert_never
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, assert_never, cast
 
 import anyio
 from msgspec import Struct
@@ -42,6 +42,7 @@ from repertory.logs import ERROR, INFO, WARNING, note
 from repertory.runtime.actor import Actor
 from repertory.runtime.lifecycle import ExitFailed, ExitReason
 from repertory.runtime.message import Ask, Next, ReplySlot, carry_on, fail, refuse, reply
+from repertory.runtime.ref import ActorRef, Down
 from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
@@ -288,6 +289,7 @@ class SessionPersister(Actor[PersisterMessage]):
             return
         settings, store = self._settings, self._keeper.store
         self._linger_s = max(self._linger_s, store.capabilities.flush_delay_s if store.capabilities.maintained else 0.0)
+        self.context.watch(cast("ActorRef[object]", self._keeper.writer), restarts=True)
         self._patience_s = (settings.patience or self._keeper.buffers.patience).wait_s
         self._buffer = self._keeper.buffer_of(settings.session_id, settings.agent_id, settings.patience)
         again = isinstance(self._buffer.failed, LeaseLost)  # Neither fence the new owner nor wait for it.
@@ -331,6 +333,18 @@ class SessionPersister(Actor[PersisterMessage]):
 
     async def on_ready(self) -> None:
         self._go_on()
+
+    async def on_down(self, down: Down) -> Next:
+        """The writer has ended: what it had in hand is lost, or its answer is. It is told again what to write, and the
+        store, or a look at it, says what is stored.
+        """
+        if self._write is None:
+            return carry_on()
+        self._write = None
+        error = StoreUnavailable("the writer of the store has ended before it answered", **self._ids)
+        then = await self._note_refused(error, final=not down.comes_back)
+        self._go_on()
+        return then
 
     def handle_now(self, message: PersisterMessage) -> Next | None:
         self._take_handed_over()
@@ -396,8 +410,9 @@ class SessionPersister(Actor[PersisterMessage]):
 
     async def _handled_by_store(self, message: PersisterMessage) -> Next:
         match message:
-            case WriteRefused(error=error, final=final):
-                return await self._note_refused(error, final=final)
+            case WriteRefused(error=error):
+                self._write = None
+                return await self._note_refused(error)
             case Pause():
                 return self._pause()
             case Resume():
@@ -640,7 +655,7 @@ class SessionPersister(Actor[PersisterMessage]):
             else:
                 self._waiters.append(waiter)
 
-    async def _note_refused(self, error: RepertoryError, *, final: bool) -> Next:
+    async def _note_refused(self, error: RepertoryError, *, final: bool = False) -> Next:
         if isinstance(error, LeaseLost) and self._unsure and self._buffer.sent:
             self.context.job(self._look, error, name="look")  # Beside it, callers' waits still end in time.
             return carry_on()

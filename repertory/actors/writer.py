@@ -49,12 +49,11 @@ class WriteRefused(Struct, frozen=True, kw_only=True):
 
     of: WriteRows
     error: RepertoryError
-    final: bool = False
-    """The store failed by a bug, or the writer was stopped: the same write would fail again."""
 
 
 class WriteRows(Struct, frozen=True, kw_only=True):
-    """Commit these rows of one session. Answered by one `Written` or `WriteRefused` to `reply_to`.
+    """Commit these rows of one session. Answered by one `Written` or `WriteRefused` to `reply_to`,
+    unless the writer ends before: its sender watches it.
 
     A session sends its next `WriteRows` after the answer to the last one, so that no row overtakes a refusal.
     """
@@ -171,22 +170,15 @@ class StoreWriter(Actor[WriterMessage]):
         return refuse(outcome) if isinstance(outcome, RepertoryError) else reply(outcome.seq)
 
     async def _commit(self, group: Sequence[WriteRows]) -> None:
-        """Answer every write, even if this job is killed, so that no session waits for ever."""
-        left = {id(write): write for write in group}
-        try:
-            with self._traced(group):
-                outcomes = await self._outcomes(group)
-            for write, outcome in zip(group, outcomes, strict=True):
-                del left[id(write)]
-                if isinstance(outcome, RepertoryError):
-                    write.reply_to.tell_now(WriteRefused(of=write, error=outcome))
-                else:
-                    write.reply_to.tell_now(Written(of=write, seq=outcome.seq))
-            self._groups += 1
-        finally:
-            for write in left.values():
-                error = StoreUnavailable("the writer was stopped", store=self._store.name)
-                write.reply_to.tell_now(WriteRefused(of=write, error=error, final=True))
+        """Answer every write, unless this job is killed: then its sessions are told that the writer has ended."""
+        with self._traced(group):
+            outcomes = await self._outcomes(group)
+        for write, outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, RepertoryError):
+                write.reply_to.tell_now(WriteRefused(of=write, error=outcome))
+            else:
+                write.reply_to.tell_now(Written(of=write, seq=outcome.seq))
+        self._groups += 1
 
     def _traced(self, group: Sequence[WriteRows]) -> AbstractContextManager[object]:
         """A span of the commit, if calls that are traced wait for it."""

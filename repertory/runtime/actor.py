@@ -84,7 +84,7 @@ class Actor(Generic[M_contra]):
         return None
 
     async def on_down(self, down: Down) -> Next:
-        """An actor that this one watches has ended for good.
+        """An actor that this one watches has ended: for good, unless `down.comes_back`.
 
         Args:
             down: The actor that ended, and why.
@@ -358,13 +358,15 @@ class Context:
 
     # ----------------------------------------------------------------------------------------------------- other actors
 
-    def watch(self, ref: ActorRef[object]) -> None:
+    def watch(self, ref: ActorRef[object], *, restarts: bool = False) -> None:
         """Have `on_down` called when that actor has ended for good, at once if it has. A restart of this actor ends it.
 
         Args:
             ref: The other actor.
+            restarts: True to be called as well when it fails and may be restarted: then it answers no message that it
+                had in hand.
         """
-        watch(self.self_ref, ref)
+        watch(self.self_ref, ref, restarts=restarts)
         if self._watched is None:
             self._watched = []
         self._watched.append(ref)

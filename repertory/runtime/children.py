@@ -28,7 +28,7 @@ from repertory.runtime.lifecycle import (
     Shutdown,
 )
 from repertory.runtime.message import ORIGIN
-from repertory.runtime.ref import ActorRef, announce_end
+from repertory.runtime.ref import ActorRef, announce_end, announce_restart
 from repertory.runtime.spec import Backoff, ChildSpec, Restart, Strategy, SupervisorSettings
 from repertory.runtime.waker import Waiter
 
@@ -224,6 +224,7 @@ class Children:
             self._undecided += 1
             self._note_restarts()
             self._owner.mailbox.offer_system(Exited(child, reason, ran_s))
+            announce_restart(child.ref, reason)
         child.settle(None if acknowledged else _start_failed(child, reason))
         told, child.on_ended = child.on_ended, ()
         for ended in told:

@@ -65,8 +65,8 @@ class ActorRef(Generic[M_contra]):
         """The runtime's own."""
         self.ended: ExitReason | None = None
         """Why it has ended for good; None while it lives, restarts included."""
-        self.watchers: dict[ActorRef[object], None] | None = None
-        """The runtime's own: the actors to tell of its end."""
+        self.watchers: dict[ActorRef[object], bool] | None = None
+        """The runtime's own: the actors to tell of its end, and whether restarts are told as well."""
         self._transport = transport
         self._make_waiter = transport.waker.waiter
         self._now = transport.waker.now
@@ -284,11 +284,11 @@ class ActorRef(Generic[M_contra]):
             self.mailbox.dead_letter(Envelope(message, self._now(), None), Reason.FULL)
 
 
-# Watching: being told when another actor has ended for good. A restart is not an end.
+# Watching: being told when another actor has ended for good, or one of its incarnations.
 
 
 class Down(Struct, frozen=True):
-    """An actor that was watched has stopped and will not be restarted. Handled by `on_down`.
+    """An actor that was watched has stopped. Handled by `on_down`.
 
     Attributes:
         ref: The actor that ended.
@@ -297,16 +297,20 @@ class Down(Struct, frozen=True):
 
     ref: ActorRef[object]
     reason: ExitReason
+    comes_back: bool = False
+    """True if it may be restarted. What it had taken out of its mailbox is lost, what waits there is not."""
 
 
-def watch(watcher: ActorRef[object], target: ActorRef[object]) -> None:
-    """Put `Down` into the watcher's system lane when the target ends; at once if it has ended. Once per pair."""
+def watch(watcher: ActorRef[object], target: ActorRef[object], *, restarts: bool = False) -> None:
+    """Put `Down` into the watcher's system lane when the target ends; at once if it has ended. Once per pair.
+    `restarts`: also when an incarnation ends unexpectedly, and another one may follow.
+    """
     if target.ended is not None:
         watcher.mailbox.offer_system(Down(target, target.ended))
     elif target.watchers is None:
-        target.watchers = {watcher: None}
+        target.watchers = {watcher: restarts}
     else:
-        target.watchers[watcher] = None
+        target.watchers[watcher] = restarts
 
 
 def unwatch(watcher: ActorRef[object], target: ActorRef[object]) -> None:
@@ -322,3 +326,10 @@ def announce_end(target: ActorRef[object], reason: ExitReason) -> None:
     for watcher in watchers or ():
         if watcher.ended is None:
             watcher.mailbox.offer_system(Down(target, reason))
+
+
+def announce_restart(target: ActorRef[object], reason: ExitReason) -> None:
+    """An incarnation has ended, and another one may follow: tell those that watch for that."""
+    for watcher, restarts in tuple((target.watchers or {}).items()):
+        if restarts and watcher.ended is None:
+            watcher.mailbox.offer_system(Down(target, reason, comes_back=True))

@@ -9,19 +9,31 @@ from collections.abc import Sequence
 import anyio
 import pytest
 from authors import append, commit
+from msgspec.structs import replace
 
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.leases import Durable, SessionLeases
 from repertory.actors.persister import PersisterSettings, ReadHistory, ReadImage, SessionPersister
 from repertory.actors.writer import StoreWriter, WriterSettings
-from repertory.backends.ports import Batch, Position
+from repertory.backends.ports import Batch, Position, StoreCapabilities
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import Row
 from repertory.core.messages import Message
-from repertory.errors import Invalid, LeaseLost, RepertoryError, StartFailed, Unavailable, Unwritable
+from repertory.errors import (
+    ActorDead,
+    ActorFailed,
+    Invalid,
+    LeaseLost,
+    RepertoryError,
+    StartFailed,
+    StoreUnavailable,
+    Unavailable,
+    Unwritable,
+)
 from repertory.runtime.ref import ActorRef
-from repertory.runtime.spec import ChildSpec
+from repertory.runtime.spec import ChildSpec, Restart
 from repertory.runtime.system import ActorSystem
+from repertory.runtime.testing.faults import FaultPlan, InjectedFault, Saboteur
 from repertory.testing.in_memory_sessions import MemorySessionStore, SessionShelf
 
 pytestmark = pytest.mark.anyio
@@ -35,6 +47,11 @@ class CountingStore(MemorySessionStore):
         self.groups: list[int] = []
         self.failing = False
         self.broken = False
+        self.apart = False
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return replace(super().capabilities, maintained=self.apart)
 
     async def append(self, batches: Sequence[Batch]) -> Sequence[Position | LeaseLost]:
         await anyio.sleep(1)
@@ -226,3 +243,52 @@ async def test_a_memory_journal_outlasts_its_persister() -> None:
     async with ActorSystem() as system:
         ref = await system.start(spec)
         assert len((await ref.ask(ReadHistory(), timeout_s=math.inf)).messages) == 1
+
+
+@pytest.mark.parametrize("fault", [InjectedFault.CRASH_BEFORE, InjectedFault.CRASH_AFTER, InjectedFault.KILL])
+@pytest.mark.parametrize("apart", [False, True], ids=["one group after the other", "groups side by side"])
+async def test_a_write_that_is_lost_with_its_writer_is_written_once_and_its_session_goes_on(
+    fault: InjectedFault, apart: bool
+) -> None:
+    store = CountingStore()
+    store.apart = apart
+    async with ActorSystem() as system:
+        saboteur = Saboteur(FaultPlan(faults={1: fault, 3: fault}), system.kill)
+        factory = saboteur.wrap(lambda: StoreWriter(store, WriterSettings()))
+        writer: ActorRef[object] = await system.start(ChildSpec(name="writer", factory=factory))
+        durable = Durable(store=store, leases=SessionLeases(store, busy_s=0), writer=writer)
+        sessions = {name: await persister(system, durable, name) for name in ("s", "t", "u")}
+        outcomes: list[object] = []
+
+        async def say(ref: ActorRef[object], index: int) -> None:
+            try:
+                outcomes.append(await commit(ref, said(index)))
+            except RepertoryError as error:
+                outcomes.append(error)
+
+        for index in range(3):
+            async with anyio.create_task_group() as group:
+                for ref in sessions.values():
+                    group.start_soon(say, ref, index)
+        assert outcomes == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+        for name in sessions:
+            assert [row.seq for row in await rows(store, name)] == [1, 2, 3]
+
+
+async def test_a_writer_that_has_ended_for_good_is_an_error_for_who_waits_for_it() -> None:
+    store = CountingStore()
+    async with ActorSystem() as system:
+        spec = ChildSpec(name="writer", factory=lambda: StoreWriter(store, WriterSettings()), restart=Restart.TEMPORARY)
+        writer: ActorRef[object] = await system.start(spec)
+        durable = Durable(store=store, leases=SessionLeases(store, busy_s=0), writer=writer)
+        ref = await persister(system, durable, "s")
+
+        async def say() -> None:
+            with pytest.raises((ActorDead, ActorFailed, StoreUnavailable)):
+                await commit(ref, said(0))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(say)
+            await anyio.sleep(0.5)
+            system.kill(writer)
+        await system.stop(ref)

@@ -300,3 +300,17 @@ async def test_a_job_that_its_queue_stumbles_over_ends_neither_the_worker_nor_th
             stats = await place.worker().run(until_empty=True)
     assert {token for token, _ in place.told} == {"bad", "three"}
     assert (stats.finished, stats.in_hand) == (1, 0)
+
+
+async def test_who_waits_for_a_worker_that_is_killed_does_not_wait_for_ever(tmp_path: Path) -> None:
+    async with opened(tmp_path) as place:
+        place.agent()
+        await place.send("endless one")
+        worker = place.worker()
+        await worker.start()
+        await until(lambda: worker.stats().in_hand > 0)
+        with anyio.fail_after(WITHIN_S):
+            async with anyio.create_task_group() as group:
+                group.start_soon(worker.stop)
+                await anyio.wait_all_tasks_blocked()
+                place.runtime.host.system.kill(vars(worker)["_ref"])

@@ -107,3 +107,30 @@ async def test_restarted_watcher_watches_nobody_and_is_not_retained() -> None:
         await watching.ask(Run(), timeout_s=1)
         assert not ref.watchers
     assert downs == []
+
+
+async def test_who_watches_restarts_too_hears_of_each_incarnation_and_of_the_end() -> None:
+    heard: list[bool] = []
+
+    class OfRestarts(Scripted):
+        async def on_down(self, down: Down) -> Next:
+            heard.append(down.comes_back)
+            return carry_on()
+
+    async def watch(actor: Scripted, message: object) -> Next:
+        assert isinstance(message, ActorRef)
+        actor.context.watch(message, restarts=True)
+        return carry_on()
+
+    async with ActorSystem() as system:
+        watching = await system.start(ChildSpec(name="watcher", factory=lambda: OfRestarts(watch)))
+        ref = await system.start(counter())
+        watching.tell(ref)
+        await settle()
+        ref.tell(Crash())
+        await anyio.sleep(60)
+        system.kill(ref)
+        await anyio.sleep(60)
+        await system.stop(ref)
+        await settle()
+        assert heard == [True, True, False]

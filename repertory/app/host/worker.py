@@ -62,6 +62,7 @@ _FULL_S = 0.1
 """How long a full runtime is left alone before its places are counted again."""
 _PAUSE_MAX_S = 15.0
 """The longest pause after a request that the queue has refused."""
+_LOOK_S = 1.0
 _SETTLE_TRIES = 4
 _SETTLE_PAUSE_S = 0.2
 """The first pause between two of them."""
@@ -225,11 +226,11 @@ class Worker:
     async def _finish(self) -> None:
         """Return when nothing is in hand."""
         while self._taker is not None and self._ref is not None and self._ref.ended is None and self._taker.busy:
-            await self._taker.changed.wait()
+            await self._taker.until_changed()
 
     async def _end_when_empty(self, scope: anyio.CancelScope) -> None:
         while self._taker is None or not self._taker.emptied:
-            await (anyio.sleep(_FULL_S) if self._taker is None else self._taker.changed.wait())
+            await (anyio.sleep(_FULL_S) if self._taker is None else self._taker.until_changed())
         scope.cancel()
 
 
@@ -302,6 +303,11 @@ class JobTaker(Actor[JobTakerMessage]):
         where = {"queue": self._queue.name}
         self._receiving = Background(self.context, "no jobs can be taken", where, limit_s=_PAUSE_MAX_S)
         self._claiming = Background(self.context, "claims of jobs cannot be extended", where)
+
+    async def until_changed(self) -> None:
+        """Return when `changed` is set, and now and then: an incarnation that was killed changes no more."""
+        with anyio.move_on_after(_LOOK_S):
+            await self.changed.wait()
 
     async def on_ready(self) -> None:
         self.context.every(self._queue.lease_s / 3, ExtendClaims(), key="extend")
