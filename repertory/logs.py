@@ -3,8 +3,8 @@
     note(_log, WARNING, "tool failed", error, tool=name, tool_use=use_id)
 
 Nothing that people said, that a tool was given or has returned, and no credential gets into a line: an exception is
-told by its class, by our own message if it is one of ours, and by the place where it was raised. What it says besides
-stands in the traceback, which is a line of its own at DEBUG.
+told by its class, by our own message if it is one of ours, and by the place where it was raised. Its traceback is a
+line of its own at DEBUG, and has the classes and places, without the texts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 from collections.abc import Mapping, MutableMapping
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from repertory.errors import RepertoryError
 
@@ -45,6 +45,7 @@ _TOLD = frozenset(
     }
 )
 """Fields of our errors that a line may tell. Others may hold what a program, a model or a service has said."""
+_CAUSES_MAX = 8
 _TAKEN = frozenset(vars(logging.makeLogRecord({})))
 """Names that a record has already."""
 
@@ -86,9 +87,26 @@ def note(logger: Log, level: int, what: str, error: BaseException | None = None,
     logger.log(level, line, *told.values(), extra=extra, stacklevel=2)
     if error is not None and level > DEBUG and logger.isEnabledFor(DEBUG):
         text = f"{what}, here"
-        logger.debug(text, exc_info=error, extra=extra, stacklevel=2)
+        logger.debug(text, exc_info=_without_texts(error), extra=extra, stacklevel=2)
     elif error is not None and level == DEBUG:
-        logger.debug("the traceback", exc_info=error, extra=extra, stacklevel=2)
+        logger.debug("the traceback", exc_info=_without_texts(error), extra=extra, stacklevel=2)
+
+
+def _without_texts(error: BaseException, depth: int = 0) -> BaseException:
+    """An error whose traceback is the same but for what errors say: addresses, inputs, words of people."""
+    kind = type(error)
+    if isinstance(error, BaseExceptionGroup):
+        inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
+        made: BaseException = BaseExceptionGroup("", [_without_texts(each, depth + 1) for each in inner])
+    else:
+        named = type(kind.__name__, (Exception,), {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
+        made = named(told_of(error)) if isinstance(error, RepertoryError) else named()
+    made.__traceback__ = error.__traceback__
+    if depth < _CAUSES_MAX:
+        made.__cause__ = error.__cause__ and _without_texts(error.__cause__, depth + 1)
+        made.__context__ = error.__context__ and _without_texts(error.__context__, depth + 1)
+    made.__suppress_context__ = error.__suppress_context__
+    return made
 
 
 def _field(name: str) -> str:

@@ -34,7 +34,7 @@ def _bounded(value: object) -> str:
 
 def without_login(address: str) -> str:
     """An address without the user and the password that stand before its host."""
-    return re.sub(r"://[^/@\s]*@", "://", address)
+    return re.sub(r"://[^/\s]*@", "://", address)
 
 
 # Markdown.

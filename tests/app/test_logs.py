@@ -187,7 +187,9 @@ async def test_nothing_that_people_said_and_no_credential_is_in_a_line(
         assert RAISED not in said, said
         if record.exc_info:
             assert record.levelno == logging.DEBUG, record.getMessage()
-            assert NEVER not in formatter.formatException(record.exc_info)
+            traced = formatter.formatException(record.exc_info)
+            assert NEVER not in traced
+            assert RAISED not in traced
     if program in (plain, failing_tool, memory):
         assert ours
 

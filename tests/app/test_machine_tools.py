@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +97,51 @@ async def test_what_a_command_leaves_in_the_background_ends_with_it(tmp_path: Pa
     ended = await shell(command=f"sleep 60 & echo $! > {tmp_path}/pid; echo done", tool_context=HERE)
     assert ended["output"] == "done\n"
     await gone(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "setsid sleep 60 & echo $! > {pid}",
+        "setsid sh -c 'echo $$ > {pid}; setsid sleep 60 & sleep 60' & while [ ! -s {pid} ]; do sleep 0.01; done",
+        "env -i nohup setsid sh -c 'echo $$ > {pid}; while :; do setsid sleep 0.05 & wait; done' &"
+        " while [ ! -s {pid} ]; do sleep 0.01; done",
+    ],
+)
+@pytest.mark.parametrize("end", ["", "; sleep 60"])
+@pytest.mark.skipif(sys.platform != "linux", reason="NOT TESTED: only Linux has subreapers")
+async def test_no_session_of_its_own_outlives_a_command(start: str, end: str, tmp_path: Path) -> None:
+    pid, here = tmp_path / "pid", make_shell(sandbox=ThisMachine(tmp_path))
+    with anyio.move_on_after(1.0 if end else 60):
+        await here(command=f"({start.format(pid=pid)}) > /dev/null 2>&1 {end}", tool_context=HERE)
+    await gone(int(pid.read_text()))
+    assert working_in(tmp_path) == []
+
+
+def working_in(folder: Path) -> list[str]:
+    """The processes whose working directory it is."""
+    found: list[str] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.readlink(process / "cwd") == str(folder):
+                found.append(process.name)
+    return found
+
+
+async def test_signals_of_a_command_to_its_group_end_it_alone() -> None:
+    assert (await shell(command="kill -9 0; echo after", tool_context=HERE))["exit_code"] == 137
+    assert (await shell(command="sh -c 'kill -TERM $$'; echo $?", tool_context=HERE))["output"] == "143\n"
+    assert (await shell(command="yes | head -1", tool_context=HERE))["error"] == ""
+
+
+async def test_a_command_gets_no_variable_that_may_be_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_SECRET_KEY", "hunter2")
+    written = (await shell(command="env", tool_context=HERE))["output"]
+    assert "PATH=" in written
+    assert "hunter2" not in written
+    place = ThisMachine(env={"GIVEN": "one"})
+    found = await place.execute("echo $GIVEN $OTHER", env={"OTHER": "two"})
+    assert found.stdout == "one two\n"
 
 
 async def gone(pid: int) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
+import inspect
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.pretty import pretty_repr
 
+import repertory
 from repertory import (
     Agent,
     AgentCoreMemoryConfig,
@@ -27,11 +30,14 @@ from repertory import (
     FileStorage,
     Graph,
     GraphBuilder,
+    Inspector,
     Interrupt,
     JournalSessionManager,
     JournalSessions,
+    MCPClient,
     MemoryManager,
     OpenAIModel,
+    PostgresMemoryStore,
     PostgresSessionManager,
     PostgresSessions,
     Runtime,
@@ -46,9 +52,11 @@ from repertory import (
     SQLiteSessionManager,
     SQLiteSessions,
     Swarm,
+    Valkey,
     tool,
 )
 from repertory.core.notebook import cell, neutral_markdown
+from repertory.errors import RepertoryError
 
 SECRET = "hunter2-SECRET"
 DSN = f"postgresql://user:{SECRET}@db.example/agents"
@@ -190,6 +198,48 @@ def test_an_object_is_one_short_line_without_what_was_said_and_without_secrets(n
     assert len(line) <= 400
     for shown in (line, str(made) if "result" not in name else "", pretty_repr(made)):
         assert SECRET not in shown, shown
+
+
+OF_SECRETS = re.compile(r"url|uri|endpoint|dsn|headers|client_args|password|secret|api_key|environ")
+ADDRESS = f"https://user:{SECRET}@sqs.eu-west-1.amazonaws.com/1/name?token={SECRET}"
+
+
+def secrets_of(kind: type[object]) -> dict[str, object]:
+    """Arguments for all that a class must be given, and a secret in each that may hold one."""
+    given: dict[str, object] = {}
+    for name, parameter in inspect.signature(kind).parameters.items():
+        if OF_SECRETS.search(name):
+            given[name] = {"api_key": SECRET} if re.search("headers|args|environ", name) else ADDRESS
+        elif parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_KEYWORD,
+            parameter.VAR_POSITIONAL,
+        ):
+            given[name] = "name" if "str" in str(parameter.annotation) else 1
+    return given
+
+
+@pytest.mark.real_time
+@pytest.mark.filterwarnings("ignore")
+def test_no_public_object_shows_an_address_with_its_login_or_a_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made: list[object] = [
+        MCPClient(url=ADDRESS, headers={"authorization": SECRET}),
+        Valkey(f"valkey://user:{SECRET}@host:1/0"),
+        PostgresMemoryStore(DSN),
+        Inspector(SQLiteSessions("a.db"), token=f"{SECRET}-{SECRET}"),
+    ]
+    for name in repertory.__all__:
+        kind = getattr(repertory, name)
+        if inspect.isclass(kind):
+            with suppress(RepertoryError, TypeError, AttributeError, ImportError, ValueError):
+                if any(map(OF_SECRETS.search, given := secrets_of(kind))):
+                    made.append(kind(**given))
+    assert len(made) > 12
+    for each in made:
+        for shown in (repr(each), str(each), pretty_repr(each)):
+            assert SECRET not in shown
 
 
 @pytest.mark.real_time

@@ -1,6 +1,8 @@
 """Commands and files of this machine, for the tools that use them, and processes for the sandboxes that need some.
 
-Nothing here is a sandbox in the strict sense: a command may do whatever this process may do.
+Nothing here is a sandbox in the strict sense: a command may do whatever the user of this process may do, such as read
+its files and its environment in `/proc`, or kill what watches over the command. What it is given and what it leaves is
+bounded against mistakes, and against a model that was talked into something.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import math
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +34,7 @@ from repertory.app.toolbox.sandbox import (
     check_language,
     validate_env_keys,
 )
+from repertory.backends.tools.line_search import python_command
 from repertory.backends.worker_threads import run_in_thread
 from repertory.errors import CommandTimeout, Invalid, PathNotFound
 
@@ -40,6 +44,11 @@ TIMEOUT_S = 120.0
 _DRAIN_S = 0.5
 _REAP_S = 5.0
 _NOT_FOUND = 127
+_KEEPER = str(Path(__file__).with_name("command_keeper.py"))
+ENVIRONMENT = frozenset(
+    ("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
+)
+"""Variables of this process that commands get, besides those whose names begin with `LC_`."""
 _BY_SIGNAL = 128
 
 
@@ -70,19 +79,29 @@ class ToolPlace(Protocol):
 class ThisMachine(Sandbox):
     """This machine, with the rights of this process: what an agent has as its `sandbox` if it is given none.
 
-    Commands run in `working_dir`, None for this process's own, each in a process group of its own. The group is killed
-    when the command ends, is cancelled or takes too long: no process is left behind.
+    Commands run in `working_dir`, None for this process's own. All that a command has started is killed when it ends,
+    is cancelled or takes too long: on Linux also what has left its process group.
+
+    `env`: variables for every command. Of this process's own, commands get those in `ENVIRONMENT` alone, because the
+    others may be secrets.
     """
 
-    def __init__(self, working_dir: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, working_dir: str | os.PathLike[str] | None = None, *, env: Env | None = None) -> None:
+        validate_env_keys(env or {})
         self._working_dir = None if working_dir is None else str(working_dir)
+        self._env = dict(env or {})
+
+    def _environment(self, env: Env | None) -> Env:
+        validate_env_keys(env or {})
+        harmless = {name: os.environ[name] for name in os.environ if name in ENVIRONMENT or name.startswith("LC_")}
+        return {**harmless, **self._env, **(env or {})}
 
     def execute_streaming(
         self, command: str, *, timeout: float | None = None, cwd: str | None = None, env: Env | None = None
     ) -> Output:
         """Run a command of `sh`. Errors: `CommandTimeout`; `OSError` for a folder that is not there."""
-        validate_env_keys(env or {})
-        return stream_process(["sh", "-c", command], timeout_s=timeout, cwd=cwd or self._working_dir, env=env)
+        given, place = self._environment(env), cwd or self._working_dir
+        return stream_process([*_keeper(), "sh", "-c", command], timeout_s=timeout, cwd=place, env=given)
 
     def execute_code_streaming(
         self,
@@ -94,9 +113,9 @@ class ThisMachine(Sandbox):
         env: Env | None = None,
     ) -> Output:
         """Run code that the interpreter reads from its input. Errors: as `execute_streaming`."""
-        validate_env_keys(env or {})
-        command, place = [check_language(language), "-"], cwd or self._working_dir
-        return stream_process(command, given=code.encode(), timeout_s=timeout, cwd=place, env=env)
+        command, place = [*_keeper(), check_language(language), "-"], cwd or self._working_dir
+        environment = self._environment(env)
+        return stream_process(command, given=code.encode(), timeout_s=timeout, cwd=place, env=environment)
 
     def _path(self, path: str) -> Path:
         return Path(self._working_dir or ".") / path
@@ -127,6 +146,12 @@ class ThisMachine(Sandbox):
 # Processes.
 
 
+def _keeper() -> Sequence[str]:
+    """The beginning of a command that ends with all that it has started; empty where that cannot be."""
+    python = python_command()
+    return [python, "-I", "-S", _KEEPER] if python is not None and sys.platform == "linux" else ()
+
+
 async def stream_process(
     command: Sequence[str],
     *,
@@ -135,7 +160,7 @@ async def stream_process(
     cwd: str | None = None,
     env: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[StreamChunk | ExecutionResult, None]:
-    """Run a program: what it writes, and its end as the last piece. `given`: its input; `env` adds to this process's.
+    """Run a program: what it writes, and its end as the last piece. `given`: its input; `env`: None for this process's.
 
     A program that is not there ends with 127. Between two pieces nothing is held open that belongs to the task, so it
     may be left, and closed, anywhere. Errors: `CommandTimeout`, `OSError`.
@@ -146,7 +171,7 @@ async def stream_process(
             command,
             stdin=file or subprocess.DEVNULL,
             cwd=cwd,
-            env=None if env is None else {**os.environ, **env},
+            env=env,
             start_new_session=True,
         )
     except FileNotFoundError as error:
@@ -163,7 +188,7 @@ async def stream_process(
             for piece in await running.more():
                 yield piece
     finally:
-        await _end(process)
+        await _end(process, kept=_KEEPER in command)
     stdout, stderr = running.texts()
     if running.late:
         raise CommandTimeout(f"Execution timed out after {timeout_s} seconds", stdout=stdout, stderr=stderr)
@@ -258,8 +283,13 @@ class _Running:
         return stdout.text(), stderr.text()
 
 
-async def _end(process: Process) -> None:
-    """Kill what is left of the group, and wait for the command itself."""
+async def _end(process: Process, *, kept: bool) -> None:
+    """Kill what is left of the group, and wait for the command itself. One with a keeper is ended by that."""
+    with anyio.move_on_after(_REAP_S, shield=True):
+        with suppress(ProcessLookupError):
+            if kept and process.returncode is None:
+                process.terminate()
+                await process.wait()
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with anyio.move_on_after(_REAP_S, shield=True):

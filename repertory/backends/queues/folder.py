@@ -453,7 +453,9 @@ class FolderQueue:
                 case Aside():
                     os.lstat(path)
                     why = self._folder / SET_ASIDE / f"{file.id}.why"
-                    why.write_text(f"{verdict.why}\n", encoding="utf-8", errors="backslashreplace")
+                    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+                    with open(os.open(why, flags, 0o600), "w", encoding="utf-8", errors="backslashreplace") as reason:
+                        reason.write(f"{verdict.why}\n")
                     os.rename(path, self._folder / SET_ASIDE / f"{file.id}.json")
         except FileNotFoundError:
             return False

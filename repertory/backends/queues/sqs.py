@@ -26,6 +26,7 @@ from repertory.backends.aws_errors import (
     with_retries,
 )
 from repertory.backends.queues.ports import SHOWN, Delivery, JobSetAside, QueueCounts, job_set_aside
+from repertory.core.notebook import without_login
 from repertory.core.queue_jobs import Again, Aside, Done, JobVerdict, Malformed, TurnJob, job_text, read_job
 from repertory.errors import Gone, Invalid, RepertoryError, Throttled, TooLarge, Unavailable
 
@@ -107,13 +108,16 @@ class SQSQueue:
         self._numbers = count(1)
         self._closed = False
 
+    def _place(self) -> str:
+        return without_login(self._url.partition("?")[0])
+
     def __repr__(self) -> str:
-        return f"SQSQueue({self._url!r})"
+        return f"SQSQueue({self._place()!r})"
 
     @property
     def name(self) -> str:
         """Its URL."""
-        return f"sqs:{self._url}"
+        return f"sqs:{self._place()}"
 
     @property
     def lease_s(self) -> float:

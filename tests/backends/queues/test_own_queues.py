@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -43,6 +44,15 @@ def job(number: int, session: str = "s") -> TurnJob:
     return TurnJob("a", session, f"prompt {number}", token=f"t{number}")
 
 
+def bodies(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def open_modes(folder: Path) -> dict[str, int]:
+    """What others than the user may do with each file."""
+    return {path.name: path.stat().st_mode & 0o077 for path in folder.rglob("*") if path.is_file()}
+
+
 async def test_what_is_no_file_in_a_folder_keeps_nobody_waiting(tmp_path: Path) -> None:
     async with FolderQueue(tmp_path / "spool") as queue:
         await queue.send(job(1))
@@ -62,6 +72,33 @@ async def test_what_is_no_file_in_a_folder_keeps_nobody_waiting(tmp_path: Path) 
         assert sorted(os.listdir(new)) == ["not ours.txt"]
         assert len(await queue.set_aside(10)) == 4
         assert os.listdir(tmp_path / "spool/taken") == []
+
+
+async def test_of_a_job_that_is_done_no_word_is_left_in_the_files_of_a_queue_that_stays_open(tmp_path: Path) -> None:
+    async with SQLiteQueue(tmp_path / "jobs.db") as queue:
+        await queue.send(job(4711))
+        await queue.send(TurnJob("a", "later", "words that wait", token="w", not_before=time.time() + 1_000))
+        (taken,) = await queue.receive(1, 0)
+        assert await queue.settle(taken, Done())
+        assert await queue.receive(1, 0) == []
+        files = bodies(tmp_path)
+    assert any(b"words that wait" in body for body in files.values())
+    assert not [name for name, body in files.items() if b"prompt 4711" in body]
+
+
+async def test_every_file_of_a_queue_is_for_its_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        async with FolderQueue(tmp_path / "spool") as folder, SQLiteQueue(tmp_path / "jobs.db") as database:
+            for queue in (folder, database):
+                await queue.send(job(1))
+                (taken,) = await queue.receive(1, 0)
+                assert await queue.settle(taken, Aside("secret words"))
+            modes = open_modes(tmp_path)
+    finally:
+        os.umask(before)
+    assert len(modes) >= 5
+    assert not any(modes.values()), modes
 
 
 async def test_a_second_file_of_the_same_name_is_another_job(tmp_path: Path) -> None:
