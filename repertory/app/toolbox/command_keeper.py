@@ -23,7 +23,7 @@ _NOT_FOUND = 127
 _WAKING = {signal.SIGTERM, signal.SIGCHLD}
 
 
-def main(command: list[str]) -> int:
+def run_and_outlive(command: list[str]) -> int:
     """Run the command; gives its exit code."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAKING)
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -76,4 +76,4 @@ def _end_all() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_and_outlive(sys.argv[1:]))
