@@ -47,6 +47,7 @@ CAMPAIGNS = {
     "hostile-queues": "tests.simulation.campaign_queues:hostile_queues",
     "hostile-keys": "tests.simulation.campaign_keys:hostile_keys",
     "hostile-peers": "tests.simulation.campaign_hostile_peers:hostile_peers",
+    "doors": "tests.simulation.campaign_doors:doors",
     "crowd": "tests.simulation.campaign_crowd:crowd",
     "soak": "tests.simulation.campaign_crowd:soak",
 }
