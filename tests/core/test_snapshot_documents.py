@@ -10,7 +10,7 @@ import pytest
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, StateChanged
 from repertory.core.journal.restore import Appender
-from repertory.core.message_tree.json_files import json_file, parsed
+from repertory.core.message_tree.json_files import epoch, iso, json_file, parsed, zulu
 from repertory.core.snapshots.document import (
     JournalPosition,
     SnapshotContent,
@@ -244,3 +244,12 @@ def test_agent_data_is_read_by_attribute_and_by_key() -> None:
     assert dict(data) == {"messages": data.messages, "state": {"k": 1}}
     with pytest.raises(KeyError):
         data["model"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "9999-12-31T23:59:59.999999", "soon", "1e19", None, 7],
+)
+def test_a_time_that_was_read_can_be_written(text: object) -> None:
+    at = epoch(text)
+    assert epoch(iso(at)) == epoch(zulu(at)) == at

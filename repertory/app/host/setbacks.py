@@ -12,6 +12,9 @@ from repertory.core.peers import Setback
 from repertory.core.wire import error_from_json, error_to_json
 from repertory.errors import Failed, LeaseLost, RepertoryError, SessionBusy, StoreUnavailable, Unavailable
 
+_WAIT_MAX_S = 3600.0
+"""The longest wait that is believed of a peer without room."""
+
 
 class TurnRaised(RepertoryError):
     """The turn has failed: that is the caller's answer."""
@@ -106,7 +109,7 @@ def _refusal(error: PeerRefused) -> tuple[Setback, str | None, float] | None:
         case 404:
             return "not served", None, 0.0
         case 429:
-            return "full", None, float(wait_s) if isinstance(wait_s, int | float) else 0.0
+            return "full", None, float(min(wait_s, _WAIT_MAX_S)) if isinstance(wait_s, int | float) else 0.0
         case 503:
             return "draining", None, 0.0
         case _:

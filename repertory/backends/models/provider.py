@@ -418,7 +418,7 @@ def seconds_in(text: str | None) -> float | None:
 def _date(text: str | None) -> datetime | None:
     try:
         parsed = parsedate_to_datetime(text or "")
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return parsed if parsed.tzinfo else None
 

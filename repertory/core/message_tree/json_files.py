@@ -99,6 +99,9 @@ def decoded(document: Mapping[str, object]) -> dict[str, object]:
     return cast("dict[str, object]", value)
 
 
+_FIRST, _LAST = (datetime(year, month, day, tzinfo=UTC).timestamp() for year, month, day in ((1, 1, 1), (9999, 12, 31)))
+
+
 def iso(at: float) -> str:
     """Epoch seconds as ISO 8601 in UTC."""
     return datetime.fromtimestamp(at, UTC).isoformat()
@@ -110,12 +113,13 @@ def zulu(at: float) -> str:
 
 
 def epoch(text: object) -> float:
-    """A time as epoch seconds; 0.0 for anything else."""
+    """A time as epoch seconds, within the calendar of `iso`; 0.0 for anything else."""
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
         return 0.0
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+    at = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+    return min(max(at, _FIRST), _LAST)
 
 
 def _laid_out(text: str, document: Mapping[str, object], indent: int | None) -> bytes:

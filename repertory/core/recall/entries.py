@@ -182,9 +182,13 @@ def _day(at: float) -> str:
     return f"{moment.day} {_MONTHS.split()[moment.month - 1]} {moment.year}"
 
 
+_TIME_MAX = 253_402_300_800.0
+"""The year 10000, in epoch seconds."""
+
+
 def _moment(value: Json) -> float | None:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if abs(value) < _TIME_MAX else None
     if not isinstance(value, str):
         return None
     try:

@@ -97,6 +97,9 @@ def test_an_error_within_an_answer_is_read_in_any_spelling(
         ({"retry-after": "-1"}, None),
         ({"retry-after": "nan"}, None),
         ({"retry-after": "inf"}, None),
+        ({"retry-after": "Wed, 21 Oct 99999999999999999999 07:28:30 GMT", "date": "no date"}, None),
+        ({"retry-after": "Wed, 21 Oct 2026 99999999999:28:30 GMT"}, None),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:30 +9999999999999999999999"}, None),
     ],
 )
 def test_the_wait_that_a_service_asks_for(headers: dict[str, str], seconds: float | None) -> None:

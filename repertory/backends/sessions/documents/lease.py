@@ -149,7 +149,7 @@ class TreeLeases:
                 tails={name: int(seq) for name, seq in cast("dict[str, int]", tails or {}).items()},
                 wanted=fields.get("wanted") is True,
             )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as error:
             if not stored.body.strip(b"\0 \n"):  # Cut off by a power failure of its writer: the session has no owner.
                 return LeaseFile(version=stored.version)
             raise Corrupt("the lease of the session cannot be read", file=names.lease, cause=str(error)) from error
