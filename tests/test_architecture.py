@@ -49,6 +49,11 @@ PUBLIC_ROOMS = {"errors", "runtime", "testing"}
 
 # ------------------------------------------------------------------------------------------------- permitted exceptions
 
+THREAD_STARTERS: dict[str, str] = {
+    "repertory/backends/worker_threads.py": "worker threads of the event loop",
+    "repertory/threads.py": "threads of their own",
+    "repertory/runtime/signals.py": "a thread that is made before it is needed",
+}
 BROAD_EXCEPTS: dict[str, str] = {
     "repertory/actors/call.py": "whatever is thrown into a turn is handed on to it",
     "repertory/actors/conversation.py": "a conversation manager may be anybody's code; what fails changes nothing",
@@ -269,6 +274,15 @@ def failures_are_caught_by_name(file: SourceFile) -> Findings:
             yield f"{file.at(node)}: catch what can be named, or let it crash"
 
 
+def threads_are_started_in_one_place(file: SourceFile) -> Findings:
+    """Elsewhere, a system that starts no more of them would be an error without a type."""
+    if file.name in THREAD_STARTERS:
+        return
+    for node in file.nodes:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("threading.Thread", "anyio.to_thread.run_sync"):
+            yield f"{file.at(node)}: use repertory.threads or repertory.backends.worker_threads"
+
+
 def raised_errors_are_named(file: SourceFile) -> Findings:
     for node in file.nodes:
         if isinstance(node, ast.Raise) and name_of(node.exc) in NO_SUCH_RAISE:
@@ -339,6 +353,7 @@ RULES: list[Rule] = [
     core_has_no_async_code,
     failures_are_caught_by_name,
     raised_errors_are_named,
+    threads_are_started_in_one_place,
     no_keywords_for_later,
     nothing_is_of_type_any,
     folder_init_says_what_the_folder_is_for,
@@ -385,7 +400,7 @@ def test_every_permitted_exception_is_still_needed() -> None:
         limit = FUNCTION_LINES.get(file.room, FUNCTION_LINES_ELSEWHERE)
         sizes.update({f"{file.name}:{f.name}": True for f in file.functions() if body_lines(f) > limit})
     _nothing(f"{name}: no longer an exception" for name in sorted(exceptions()) if not sizes.get(name))
-    named = {*BROAD_EXCEPTS, *KEYWORDS_FOR_LATER, *ANY_AT_THE_EDGE}
+    named = {*BROAD_EXCEPTS, *THREAD_STARTERS, *KEYWORDS_FOR_LATER, *ANY_AT_THE_EDGE}
     _nothing(f"{name}: permitted, but does not exist" for name in sorted(named) if not (ROOT / name).is_file())
 
 

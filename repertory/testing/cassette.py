@@ -24,8 +24,8 @@ from typing import Any, Literal, TypedDict
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 
+from repertory.backends.worker_threads import run_in_thread
 from repertory.core.cassette.scrubbing import (
     REDACTED,
     SECRET_MIN,
@@ -220,14 +220,14 @@ class Cassette:
             self._explain(error)
 
     async def __aenter__(self) -> Cassette:
-        return await anyio.to_thread.run_sync(self.__enter__)
+        return await run_in_thread(self.__enter__)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._release()
         if error is None:
-            await anyio.to_thread.run_sync(self._finish)
+            await run_in_thread(self._finish)
         else:
             self._explain(error)
 

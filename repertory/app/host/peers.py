@@ -57,6 +57,7 @@ from repertory.backends.peers.ports import (
     PeerWire,
 )
 from repertory.backends.peers.proof import check_secret
+from repertory.backends.worker_threads import run_in_thread
 from repertory.core.journal.restore import restore
 from repertory.core.peers import Peer, Setback, Way, chosen_peer
 from repertory.core.retry import foreign_errors
@@ -805,7 +806,7 @@ async def _http(settings: Peers, directory: Directory) -> PeerWire:
 
     listen = settings.listen
     if listen is None:
-        own = await anyio.to_thread.run_sync(directory.socket)
+        own = await run_in_thread(directory.socket)
         listen = own if settings.room else None
         if own is None and (settings.room or (settings.secret is None and settings.tls is None)):
             text = "say where this runtime answers its peers, and how they know each other"
