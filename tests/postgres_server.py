@@ -175,3 +175,28 @@ def shared_server() -> PostgresServer:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as found:
         return int(found.getsockname()[1])
+
+
+@contextmanager
+def standby_of(primary: PostgresServer) -> Iterator[PostgresServer]:
+    """A replica of the server that follows it, ended with the block. `promote` makes it take over."""
+    found = programs()
+    assert found is not None
+    folder = Path(tempfile.mkdtemp(prefix="repertory-standby-"))
+    if os.geteuid() == 0:
+        shutil.chown(folder, NAME, NAME)
+    server = PostgresServer(folder, free_port(), primary.settings)
+    try:
+        copy = [str(found / "pg_basebackup"), "-D", str(server.data), "-d", primary.dsn(), "-R", "-X", "stream"]
+        made = subprocess.run(as_server_user([*copy, "-c", "fast", "-N"]), capture_output=True, text=True)
+        assert made.returncode == 0, made.stderr
+        server.start()
+        yield server
+    finally:
+        server.stop(signal.SIGQUIT)
+        subprocess.run(["rm", "-rf", str(folder)], check=False)
+
+
+def promote(standby: PostgresServer) -> None:
+    """Have the replica take over. Returns when it takes writes."""
+    assert standby.sql("SELECT pg_promote(true, 60)") == [(True,)]

@@ -1,6 +1,6 @@
 """Makes the golden dump of a version of the tables in PostgreSQL, when that version is new, from the dump before it:
 
-python -m tests.backends.sessions.postgres_dump tests/golden/postgres-v2.sql tests/golden/postgres-v3.sql
+python -m tests.backends.sessions.postgres_dump tests/golden/postgres-v3.sql tests/golden/postgres-v4.sql
 """
 
 from __future__ import annotations
@@ -14,19 +14,14 @@ import anyio
 from repertory.backends.peers.ports import Peer
 from repertory.backends.postgres.address import postgres_address
 from repertory.backends.sessions.postgres.store import PostgresSessionStore
-from repertory.testing.peer_contract import ALL, box_of, boxed, directory_of
+from repertory.testing.peer_contract import ALL, directory_of
 from tests.postgres_server import PostgresServer, postgres_server, programs
 
 
 async def fill(server: PostgresServer) -> None:
-    """What a process leaves that dies: it was listed, and has one call of three."""
+    """What a process leaves that dies: the server that it has met."""
     store = PostgresSessionStore(postgres_address(server.dsn()), owner="dead")
     await directory_of(store).join(Peer(name="dead", address="host:1", room=2, agents=frozenset(ALL), zone="eu"))
-    for name in ("parked", "taken", "waits"):
-        await box_of(store).put(boxed(name, call={"prompt": name}))
-    (call,) = await box_of(store).take(1, ALL)
-    await box_of(store).again(call, 0.0, "hopeless", park=True)
-    await box_of(store).take(1, ALL)
     store.abandon()
 
 

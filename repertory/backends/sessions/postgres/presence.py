@@ -3,11 +3,15 @@
 An owner has a connection of its own. It holds a lock of the database, which the server lets go when the process dies,
 hears notifications, and is beaten every `ttl_s` / 5 seconds:
 
-    alive = the last beat is younger than `ttl_s`, counted from the server's start at the earliest
-            and (the lock is taken, or the server was started anew since the owner joined)
+    alive = the last beat is younger than `ttl_s`, counted from when the database was back at the earliest
+            and (the lock is taken, or the owner has not joined since the database was back)
 
-So the sessions of a killed owner are free at once, those of a frozen one after `ttl_s`, and after a restart of the
-server nobody looks dead for having lost a connection. An owner that cannot have a connection of its own, behind a
+So the sessions of a killed owner are free at once, those of a frozen one after `ttl_s`, and after an outage nobody
+looks dead for having lost a connection, however long it was. The start of a server does not say when the database was
+back: a replica that takes over was started long before. So the first owner that comes to a server notes it, and
+likewise the first one that had joined before and finds that none has been heard for half of `ttl_s`.
+
+An owner that cannot have a connection of its own, behind a
 pooler in transaction mode, has the beat alone, and finds what it is asked for by looking.
 
 Whether an owner may write is decided by the lease, in the commit itself. This only says whom others may replace. An
@@ -48,19 +52,25 @@ def alive_sql(owner: str, schema: str) -> str:
     """The condition that an owner, given by an SQL expression, is alive. Testing takes a shared lock until the
     transaction ends, so that two that test never take each other for the owner.
     """
-    return f"EXISTS (SELECT 1 FROM {schema}.owners o WHERE o.owner = {owner} AND {_ALIVE})"
+    return f"EXISTS (SELECT 1 FROM {schema}.owners o WHERE o.owner = {owner} AND {_alive(schema)})"
 
 
-_ALIVE: Final = (
-    "greatest(o.beat, pg_postmaster_start_time()) > clock_timestamp() - make_interval(secs => o.ttl_s)"
-    " AND (o.lock_key IS NULL OR o.server_start <> pg_postmaster_start_time()"
-    " OR NOT pg_try_advisory_xact_lock_shared(o.lock_key))"
-)
+_START: Final = "greatest(pg_postmaster_start_time(), (SELECT stats_reset FROM pg_stat_bgwriter))"
+"""When this server was started, or has begun anew after a crash of one of its processes, which ends all connections."""
+
+
+def _alive(schema: str) -> str:
+    back = f"coalesce((SELECT back FROM {schema}.servers WHERE server_start = {_START}), clock_timestamp())"
+    return (
+        f"greatest(o.beat, {back}) > clock_timestamp() - make_interval(secs => o.ttl_s)"
+        f" AND (o.lock_key IS NULL OR o.server_start <> {_START} OR o.joined < {back}"
+        " OR NOT pg_try_advisory_xact_lock_shared(o.lock_key))"
+    )
 
 
 def living_sql(schema: str) -> str:
     """A query for the owners that are alive."""
-    return f"SELECT o.owner FROM {schema}.owners o WHERE {_ALIVE}"
+    return f"SELECT o.owner FROM {schema}.owners o WHERE {_alive(schema)}"
 
 
 class Presence:
@@ -93,18 +103,27 @@ class Presence:
         self._free: dict[str, set[anyio.Event]] = {}
         """Session to those in this process that wait for another owner to release it."""
         self._hear: Callable[[], None] | None = None
-        owners = f"{schema}.owners"
+        owners, servers = f"{schema}.owners", f"{schema}.servers"
+        met = f"WITH met AS (INSERT INTO {servers} VALUES ({_START}, now()) ON CONFLICT (server_start) DO NOTHING)"
+        self._back_sql = (
+            f"INSERT INTO {servers} SELECT {_START}, now() WHERE NOT EXISTS (SELECT 1 FROM {owners} AS o"
+            " WHERE o.owner <> $1::text AND o.beat > clock_timestamp() - make_interval(secs => $2::float8))"
+            " ON CONFLICT (server_start) DO UPDATE SET back = excluded.back"
+        )
         self._join_sql = (
-            f"INSERT INTO {owners} AS o VALUES ($1::text, $2::bigint, clock_timestamp(), $3::float8, clock_timestamp(),"
-            " pg_postmaster_start_time(), inet_client_addr()::text) ON CONFLICT (owner) DO UPDATE SET"
+            f"{met} INSERT INTO {owners} AS o VALUES ($1::text, $2::bigint, clock_timestamp(), $3::float8,"
+            f" clock_timestamp(), {_START}, inet_client_addr()::text) ON CONFLICT (owner) DO UPDATE SET"
             " lock_key = excluded.lock_key, beat = excluded.beat, ttl_s = excluded.ttl_s, joined = excluded.joined,"
             " server_start = excluded.server_start, address = excluded.address"
         )
         self._beat_sql = (
-            f"UPDATE {owners} SET beat = clock_timestamp() WHERE owner = $1::text"
+            f"{met} UPDATE {owners} SET beat = clock_timestamp() WHERE owner = $1::text"
             f" AND lock_key IS NOT DISTINCT FROM $2::bigint RETURNING {_UNSYNCED}"
         )
-        self._forget_sql = f"DELETE FROM {owners} WHERE beat < clock_timestamp() - interval '1 day'"
+        self._forget_sql = (
+            f"WITH gone AS (DELETE FROM {servers} WHERE server_start <> {_START} AND back < now() - interval '1 day')"
+            f" DELETE FROM {owners} WHERE beat < clock_timestamp() - interval '1 day'"
+        )
         self._leave_sql = f"DELETE FROM {owners} WHERE owner = $1::text RETURNING {_UNSYNCED}"
         self._ask_sql = (
             f"SELECT lock_key IS NOT NULL, CASE WHEN lock_key IS NOT NULL THEN pg_notify($2::text, $3::text) END::text,"
@@ -255,9 +274,11 @@ class Presence:
         return connected and self._joined and anyio.current_time() - self._beat_at < self._ttl_s * _DOUBTED
 
     async def _look(self) -> None:
-        """Join, or beat."""
+        """Join, or beat. After a long silence, which may be the database's, ask first if it was."""
         try:
             began = anyio.current_time()
+            if self._joined and began - self._beat_at > self._ttl_s / 2:
+                await self._pool.run(self._back_sql, self._owner, self._ttl_s / 2, within_s=self._ttl_s / 2)
             if self._direct is not None and (self._connection is None or not self._connection.usable):
                 self.drop()
                 await self._join_directly(self._direct)

@@ -69,7 +69,11 @@ _VERSION_3: Final = (
     'CREATE TABLE {s}.taken (session text COLLATE "C" PRIMARY KEY, call bigint NOT NULL,'
     ' owner text COLLATE "C" NOT NULL)',
 )
-MIGRATIONS: Final[Sequence[Sequence[str]]] = (_VERSION_1, _VERSION_2, _VERSION_3)
+_VERSION_4: Final = (
+    # Since when owners could reach each server: see `presence.py`.
+    "CREATE TABLE {s}.servers (server_start timestamptz PRIMARY KEY, back timestamptz NOT NULL)",
+)
+MIGRATIONS: Final[Sequence[Sequence[str]]] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
 """What leads from each version to the next, beginning with none."""
 VERSION: Final = len(MIGRATIONS)
 
