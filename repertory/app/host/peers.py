@@ -804,8 +804,7 @@ def _directory_of(store: SessionStore) -> Directory:
 async def _http(settings: Peers, directory: Directory) -> PeerWire:
     from repertory.backends.peers.http import HttpPeers, PeerLimits  # loaded when used: h11 is an extra
 
-    listen = settings.listen
-    if listen is None:
+    if (listen := settings.listen) is None:
         own = await run_in_thread(directory.socket)
         listen = own if settings.room else None
         if own is None and (settings.room or (settings.secret is None and settings.tls is None)):
