@@ -21,7 +21,7 @@ from repertory.app.toolbox.this_machine import OUTPUT_BYTES_MAX, ExecutionResult
 from repertory.backends.ports import ToolContext
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import tool_results
-from repertory.errors import CommandTimeout, Invalid
+from repertory.errors import CommandTimeout, Invalid, NotFound
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
@@ -295,6 +295,70 @@ async def test_an_editor_of_one_folder_edits_nothing_else(tmp_path: Path) -> Non
     for other in (tmp_path / "a", tmp_path / "in-not" / "a"):
         with pytest.raises(Invalid, match="below the folder"):
             await editor(command="create", path=str(other), file_text="x", tool_context=HERE)
+
+
+@pytest.mark.parametrize("command", ["view", "create", "str_replace", "insert"])
+@pytest.mark.parametrize("name", ["file", "folder/a.txt", "folder/new.txt", "pipe"])
+async def test_an_editor_of_one_folder_follows_no_link_out_of_it_and_waits_for_no_pipe(
+    command: str, name: str, tmp_path: Path
+) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    planted(inside, outside)
+    editor = make_file_editor(root=str(inside))
+    texts = {"file_text": "x", "old_str": "secret", "new_str": "x", "insert_line": 0}
+    with pytest.raises((Invalid, NotFound)) as caught:
+        await editor(command=command, path=str(inside / name), tool_context=HERE, **texts)
+    assert "secret" not in str(caught.value).replace("old_str `secret`", "")
+    assert [(path.name, path.read_text()) for path in sorted(outside.iterdir())] == [("a.txt", "secret")]
+
+
+async def test_a_pipe_is_no_file_to_edit(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Invalid, match="no file"):
+        await edit(tmp_path / "pipe", "view")
+
+
+def planted(inside: Path, outside: Path) -> None:
+    inside.mkdir()
+    outside.mkdir()
+    (outside / "a.txt").write_text("secret")
+    (inside / "file").symlink_to(outside / "a.txt")
+    (inside / "folder").symlink_to(outside)
+    os.mkfifo(inside / "pipe")
+
+
+async def test_an_editor_of_one_folder_does_all_that_an_editor_does_there(tmp_path: Path) -> None:
+    editor, root = make_file_editor(root=str(tmp_path / "in")), tmp_path / "in"
+    root.mkdir()
+    file = root / "sub" / "a.sh"
+    await editor(command="create", path=str(file), file_text="one\ntwo", tool_context=HERE)
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o750)
+    await editor(command="str_replace", path=str(file), old_str="two", new_str="2", tool_context=HERE)
+    assert (file.read_text(), file.stat().st_mode & 0o777) == ("one\n2", 0o750)
+    for folder, shown in ((root, "sub/\nsub/a.sh"), (root / "sub", "a.sh")):
+        seen = await editor(command="view", path=str(folder), tool_context=HERE)
+        assert seen.splitlines()[1:] == shown.splitlines()
+
+
+async def test_nobody_else_can_read_a_file_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[int] = []
+    chmod = os.fchmod
+
+    def watched(descriptor: int, mode: int) -> None:
+        modes.append(os.fstat(descriptor).st_mode & 0o777)
+        chmod(descriptor, mode)
+
+    file = tmp_path / "a.txt"
+    file.write_text("a")
+    file.chmod(0o640)
+    monkeypatch.setattr(os, "fchmod", watched)
+    before = os.umask(0)
+    try:
+        await edit(file, "str_replace", old_str="a", new_str="b")
+    finally:
+        os.umask(before)
+    assert (modes, file.stat().st_mode & 0o777) == ([0o600], 0o640)
 
 
 async def test_files_may_be_elsewhere() -> None:

@@ -233,6 +233,7 @@ class Bm25SearchStrategy(SearchStrategy):
         beside, name = os.path.split(folder)
         path = self._path or Path(beside, f".{name}-search.sqlite")
         path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # It holds the words of the entries.
         connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         connection.execute("CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, digest BLOB) WITHOUT ROWID")
         connection.execute("CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(key, text)")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from repertory.app.toolbox.files import FILE_BYTES_MAX
-from repertory.app.toolbox.this_machine import ToolPlace, sandbox_for
+from repertory.app.toolbox.files import FILE_BYTES_MAX, FilesBelow
+from repertory.app.toolbox.this_machine import FilePlace, ThisMachine, ToolPlace, sandbox_for
 from repertory.backends.ports import ToolContext
 from repertory.backends.tools.decorator import tool
 from repertory.backends.tools.function_tool import FunctionTool
@@ -29,7 +29,8 @@ def make_file_editor(
     root: str | None = None,
 ) -> FunctionTool[..., Any]:
     """The tool `file_editor`. `sandbox`: where the files are; None for this machine, with the rights of this process.
-    `root`: an absolute path, below which all paths must be (by name: links are followed; `file_tools` follows none).
+    `root`: an absolute path, below which all paths must be. On this machine no link below it is followed; elsewhere
+    paths are compared by name.
 
     Errors: `Invalid` for a root that is no absolute path.
     """
@@ -62,7 +63,8 @@ def make_file_editor(
         _check_path(file)
         if root is not None and not PurePosixPath(file).is_relative_to(root):
             raise Invalid("the path is not below the folder that may be edited", path=file, folder=root)
-        files = sandbox_for(sandbox, tool_context.agent)
+        place = sandbox_for(sandbox, tool_context.agent)
+        files: FilePlace = FilesBelow(root) if root is not None and isinstance(place, ThisMachine) else place
         if command == "view":
             return await _view(files, file, view_range)
         if command == "create":
@@ -91,7 +93,7 @@ def _check_path(path: str) -> None:
         raise Invalid("Invalid path: path traversal is not allowed", path=path)
 
 
-async def _kind(files: ToolPlace, path: str) -> Literal["folder", "file"] | None:
+async def _kind(files: FilePlace, path: str) -> Literal["folder", "file"] | None:
     """What has this path; None for nothing."""
     if path == "/":
         return "folder"
@@ -104,7 +106,7 @@ async def _kind(files: ToolPlace, path: str) -> Literal["folder", "file"] | None
     return None if found is None else "folder" if found.is_dir else "file"
 
 
-async def _text(files: ToolPlace, path: str) -> str:
+async def _text(files: FilePlace, path: str) -> str:
     """Errors: `Invalid` when there is no such file."""
     kind = await _kind(files, path)
     if kind is None:
@@ -117,7 +119,7 @@ async def _text(files: ToolPlace, path: str) -> str:
     return text
 
 
-async def _view(files: ToolPlace, path: str, view_range: list[int] | None) -> str:
+async def _view(files: FilePlace, path: str, view_range: list[int] | None) -> str:
     if await _kind(files, path) == "folder":
         if view_range:
             raise Invalid("The `view_range` parameter is not allowed when `path` points to a directory.")
@@ -146,7 +148,7 @@ def _checked_range(view_range: list[int], lines: int) -> tuple[int, int]:
     return first, last
 
 
-async def _below(files: ToolPlace, folder: str, prefix: str, depth: int) -> list[str]:
+async def _below(files: FilePlace, folder: str, prefix: str, depth: int) -> list[str]:
     found: list[str] = []
     try:
         entries = await files.list_files(folder)
@@ -161,7 +163,7 @@ async def _below(files: ToolPlace, folder: str, prefix: str, depth: int) -> list
     return found
 
 
-async def _create(files: ToolPlace, path: str, text: str | None) -> str:
+async def _create(files: FilePlace, path: str, text: str | None) -> str:
     if text is None:
         raise Invalid("Parameter `file_text` is required for command: create")
     if await _kind(files, path) is not None:

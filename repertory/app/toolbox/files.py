@@ -5,14 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from secrets import token_hex
 from typing import Any, NamedTuple
 
+from repertory.app.toolbox.sandbox import FileInfo
 from repertory.backends.tools.decorator import tool
 from repertory.backends.tools.function_tool import FunctionTool
+from repertory.backends.worker_threads import run_in_thread
 from repertory.errors import Invalid, LimitReached, NotFound
 
 
@@ -130,17 +132,25 @@ class Folder:
         data = _encoded(text, path, already_bytes=0)
         *_, name = _components(path)
         with self._parent(path, create=True) as parent:
-            _refuse_special(name, parent, path)
-            temporary = f"{_TEMPORARY}{os.getpid()}-{threading.get_ident()}"
+            mode = _mode_of(name, parent, path)
+            temporary = f"{_TEMPORARY}{token_hex(8)}"
             try:
-                with _opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FILE_FLAGS, parent) as descriptor:
+                with _opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE_FLAGS, parent) as descriptor:
                     _write_all(descriptor, data)
+                    os.fchmod(descriptor, mode)
                 os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=parent)
             os.fsync(parent)
         return len(data)
+
+    def entries(self, path: str) -> list[FileInfo]:
+        """The entries of a folder, by name; `.` is the root. A link is no folder."""
+        inside = path if path == "." else f"{path}/."
+        with self._parent(inside, create=False) as folder, os.scandir(folder) as entries:
+            found = [FileInfo(each.name, each.is_dir(follow_symlinks=False)) for each in entries]
+        return sorted((each for each in found if not each.name.startswith(_TEMPORARY)), key=lambda each: each.name)
 
     def append(self, path: str, text: str) -> int:
         """Add to the end of a file, which is created when missing; returns its new size in bytes."""
@@ -165,8 +175,9 @@ class Folder:
 
     @contextmanager
     def _parent(self, path: str, *, create: bool) -> Generator[int]:
-        """The descriptor of the folder that holds the path's last component."""
-        *folders, _ = _components(path)
+        """The descriptor of the folder that holds the path's last component; with `/.` at its end, of that itself."""
+        folders = [] if path == "." else _components(path.removesuffix("/."))
+        folders = folders if path.endswith("/.") else folders[:-1]
         descriptor = os.open(self._root, _FOLDER_FLAGS)
         try:
             for folder in folders:
@@ -180,6 +191,33 @@ class Folder:
             yield descriptor
         finally:
             os.close(descriptor)
+
+
+class FilesBelow:
+    """The text files below one existing folder, by their absolute paths, for tools that take a sandbox. As `Folder`.
+
+    `root`: looked up at each call, so it may be made later.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = PurePosixPath(root)
+
+    async def read_text(self, path: str) -> str:
+        """A text file."""
+        return await run_in_thread(lambda: Folder(self._root).read(self._below(path)))
+
+    async def write_text(self, path: str, content: str) -> None:
+        """Create or replace a text file."""
+        await run_in_thread(lambda: Folder(self._root).write(self._below(path), content))
+
+    async def list_files(self, path: str) -> list[FileInfo]:
+        """The entries of a folder, by name. Of the folder above the root it has the root alone."""
+        if PurePosixPath(path) == self._root.parent != self._root:
+            return [FileInfo(self._root.name, is_dir=True)]
+        return await run_in_thread(lambda: Folder(self._root).entries(self._below(path)))
+
+    def _below(self, path: str) -> str:
+        return str(PurePosixPath(path).relative_to(self._root))
 
 
 def _components(path: str) -> list[str]:
@@ -229,11 +267,15 @@ def _is_listed(name: str, parent: int) -> bool:
     return stat.S_ISREG(status.st_mode) and not name.startswith(_TEMPORARY)
 
 
-def _refuse_special(name: str, parent: int, path: str) -> None:
-    """A file may be replaced; a folder, link or device may not."""
-    with suppress(FileNotFoundError):
-        if not stat.S_ISREG(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-            raise Invalid("something that is no file has this path", path=path)
+def _mode_of(name: str, parent: int, path: str) -> int:
+    """The rights of a file that is replaced, or those of a new one. A folder, link or device may not be replaced."""
+    try:
+        mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return 0o600
+    if not stat.S_ISREG(mode):
+        raise Invalid("something that is no file has this path", path=path)
+    return mode & 0o777
 
 
 def _encoded(text: str, path: str, *, already_bytes: int) -> bytes:

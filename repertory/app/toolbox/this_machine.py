@@ -11,12 +11,14 @@ import codecs
 import math
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import IO, Any, Protocol
 
 import anyio
@@ -52,16 +54,8 @@ ENVIRONMENT = frozenset(
 _BY_SIGNAL = 128
 
 
-class ToolPlace(Protocol):
-    """What the tools ask of a sandbox. Any object with these methods will do; `Sandbox` has them."""
-
-    def execute(self, command: str, *, timeout: float | None = None) -> Awaitable[Any]:
-        """Run a command of a shell; gives an object with `exit_code`, `stdout` and `stderr`."""
-        ...
-
-    def execute_code(self, code: str, language: str, *, timeout: float | None = None) -> Awaitable[Any]:
-        """Run code with this interpreter; the same."""
-        ...
+class FilePlace(Protocol):
+    """Text files, by their paths."""
 
     async def read_text(self, path: str) -> str:
         """A text file."""
@@ -73,6 +67,18 @@ class ToolPlace(Protocol):
 
     async def list_files(self, path: str) -> Sequence[Any]:
         """Objects with `name` and `is_dir`. Errors: `FileNotFoundError` or `NotFound` for no folder."""
+        ...
+
+
+class ToolPlace(FilePlace, Protocol):
+    """What the tools ask of a sandbox. Any object with these methods will do; `Sandbox` has them."""
+
+    def execute(self, command: str, *, timeout: float | None = None) -> Awaitable[Any]:
+        """Run a command of a shell; gives an object with `exit_code`, `stdout` and `stderr`."""
+        ...
+
+    def execute_code(self, code: str, language: str, *, timeout: float | None = None) -> Awaitable[Any]:
+        """Run code with this interpreter; the same."""
         ...
 
 
@@ -301,7 +307,9 @@ async def _end(process: Process, *, kept: bool) -> None:
 
 
 def _read(path: Path, encoding: str) -> str:
-    with path.open("rb") as file:
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # A pipe would be waited for.
+            raise Invalid("the path is no file", path=str(path))
         data = file.read(FILE_BYTES_MAX + 1)
     if len(data) > FILE_BYTES_MAX:
         raise Invalid(f"File size exceeds maximum allowed size ({FILE_BYTES_MAX} bytes)", path=str(path))
@@ -313,16 +321,17 @@ def _read(path: Path, encoding: str) -> str:
 
 def _write(path: Path, content: bytes) -> None:
     path = path.resolve()  # A link stays one.
-    path.parent.mkdir(parents=True, exist_ok=True)
-    mode = path.stat().st_mode & 0o777 if path.exists() else None
-    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.repertory")
+    for folder in (*reversed(path.parent.parents), path.parent):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+    temporary = path.with_name(f".{path.name[:50]}.{token_hex(8)}.repertory")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with temporary.open("wb") as file:
+        with open(os.open(temporary, flags, 0o600), "wb") as file:  # Nobody else may read it meanwhile.
             file.write(content)
             file.flush()
+            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-        if mode is not None:
-            temporary.chmod(mode)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
