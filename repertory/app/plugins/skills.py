@@ -26,6 +26,7 @@ from repertory.backends.tools.decorator import tool
 from repertory.backends.worker_threads import run_in_thread
 from repertory.errors import HttpRequestError, Invalid
 from repertory.logs import WARNING, note
+from repertory.threads import start_thread
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -147,13 +148,12 @@ class Skill:
         asked = HttpRequest(
             "GET", url, {}, None, FETCH_TIMEOUT_S, follow=True, bytes_max=FETCHED_BYTES_MAX, schemes=("https",)
         )
-        opened = Connections()
-        late = threading.Timer(FETCH_TIMEOUT_S, opened.cut)
-        late.start()
+        opened, over = Connections(), threading.Event()
+        start_thread(lambda: over.wait(FETCH_TIMEOUT_S) or opened.cut(), name="repertory skills")
         try:
             response = ask_by_urllib(asked, opened)
         finally:
-            late.cancel()
+            over.set()
         if response.status >= 300:
             raise HttpRequestError(f"the skill was not given: HTTP {response.status}", url=url)
         return cls.from_content(_decoded(response.body, url), strict=strict)
