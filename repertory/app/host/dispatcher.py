@@ -37,6 +37,8 @@ same moment.
 """
 _GIVE_BACK_S = 1.0
 """How long an ending dispatcher takes at most to give a call back."""
+_WAIT_MAX_S = 86_400.0
+"""The longest wait that a call box is asked for."""
 
 
 class LookForDue(Struct, frozen=True, kw_only=True):
@@ -143,7 +145,7 @@ class Dispatcher(Actor[LookForDue]):
             if wait_s is not None:  # Others look meanwhile: it may be meant for one of them.
                 self._rests_until = self.context.clock() + 2 * LOOK_S
             # Refused by this runtime's own drain, it is for the next one that starts, at once.
-            after_s = 0.0 if self._refusing() else AGAIN_S if wait_s is None else wait_s
+            after_s = 0.0 if self._refusing() else AGAIN_S if wait_s is None else min(wait_s, _WAIT_MAX_S)
             return partial(box.again, call, after_s, str(error))
         except RepertoryError as error:
             note(self.context.logger, WARNING, "a posted call failed", error, **ids)

@@ -101,7 +101,7 @@ def _id(call: BoxedCall) -> str:
 
 
 def _calls(lines: object) -> list[BoxedCall]:
-    return [_call([field.decode() for field in line]) for line in cast("list[list[bytes]]", lines)]
+    return [_call([field.decode(errors="replace") for field in line]) for line in cast("list[list[bytes]]", lines)]
 
 
 def _call(line: Sequence[str]) -> BoxedCall:
@@ -111,8 +111,13 @@ def _call(line: Sequence[str]) -> BoxedCall:
         agent_id=agent_id,
         token=token,
         call=call_of(text),
-        created_at=int(at_ms) / 1000,
-        tries=int(tries),
+        created_at=_number(at_ms) / 1000,
+        tries=_number(tries),
         error=error,
         parked=parked == "1",
     )
+
+
+def _number(text: str) -> int:
+    """0 for what nobody of ours has written."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0
