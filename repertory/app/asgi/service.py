@@ -314,22 +314,26 @@ class Service:
             bytes_max: The largest body in bytes; None for the limit of the service.
 
         Raises:
-            Problem: 413 for one above `bytes_max`, which is that of the limits unless it is given.
+            Problem: 413 for one above `bytes_max`, which is that of the limits unless it is given; 408 for one that
+                does not come within the limit's `body_s`.
         """
         most = self.limits.body_bytes if bytes_max is None else bytes_max
         told = request.headers.get("content-length", "")
         if told.isascii() and told.isdecimal() and int(told[:20]) > most:
             raise _too_large(most)
         pieces, size = list[bytes](), 0
-        try:
-            async with aclosing(request.stream()) as stream:
-                async for piece in stream:
-                    size += len(piece)
-                    if size > most:
-                        raise _too_large(most)
-                    pieces.append(piece)
-        except ClientDisconnect:
-            raise Problem(400, "the body broke off") from None
+        with anyio.move_on_after(self.limits.body_s) as scope:
+            try:
+                async with aclosing(request.stream()) as stream:
+                    async for piece in stream:
+                        size += len(piece)
+                        if size > most:
+                            raise _too_large(most)
+                        pieces.append(piece)
+            except ClientDisconnect:
+                raise Problem(400, "the body broke off") from None
+        if scope.cancelled_caught:
+            raise Problem(408, "the body did not come in time", headers=_CLOSE, limit_s=self.limits.body_s)
         return b"".join(pieces)
 
     async def json(self, request: Request, *, bytes_max: int | None = None) -> object:
@@ -440,6 +444,7 @@ class AnsweredRequest:
 
 
 _SOON = {"retry-after": "1"}
+_CLOSE = {"connection": "close"}
 
 
 def _too_large(bytes_max: int) -> Problem:

@@ -6,6 +6,7 @@ A scrape is rendered in a worker thread, so that thousands of sessions do not ho
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
@@ -18,11 +19,13 @@ from repertory.app.host.metrics import use_provider
 from repertory.app.host.session import meter_provider
 from repertory.backends.worker_threads import run_in_thread
 from repertory.errors import Invalid
+from repertory.logs import WARNING, note
 
 if TYPE_CHECKING:
-    from anyio.abc import SocketStream, TaskStatus
+    from anyio.abc import Listener, SocketListener, SocketStream, TaskStatus
     from prometheus_client import CollectorRegistry
 
+_LOG = logging.getLogger("repertory.app")
 _NEEDS = "metrics for Prometheus need OpenTelemetry's reader ({error}): pip install 'repertory[telemetry]'"
 _READER = "opentelemetry.exporter.prometheus"
 _NO_READER = (
@@ -30,7 +33,9 @@ _NO_READER = (
     "PrometheusMetricReader(), ...]), or set none"
 )
 _HEAD_MAX = 8192
-_HEAD_S = 5.0
+_REQUEST_S = 5.0
+"""How long a scrape may take, from its connection to its answer."""
+_ACCEPT_AGAIN_S = 0.1
 _AT_ONCE = 8
 """Scrapes that are answered at the same time; more wait."""
 
@@ -118,22 +123,36 @@ async def serve(address: str, until: anyio.Event, task_status: TaskStatus[str]) 
     limiter = anyio.CapacityLimiter(_AT_ONCE)
 
     async def handle(stream: SocketStream) -> None:
-        async with limiter, stream:
+        async with stream:
             with (
                 suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream),
-                anyio.move_on_after(_HEAD_S),
+                anyio.move_on_after(_REQUEST_S),
             ):
-                await _serve_one(stream, registry)
+                await _serve_one(stream, registry, limiter)
+
+    async def accept(one: Listener[SocketStream]) -> None:
+        while True:
+            try:
+                stream = await cast("SocketListener", one).accept()
+            except (
+                OSError,
+                anyio.BrokenResourceError,
+            ) as error:  # Out of descriptors: connections that end give some back.
+                note(_LOG, WARNING, "a scrape could not be taken", error)
+                await anyio.sleep(_ACCEPT_AGAIN_S)
+            else:
+                group.start_soon(handle, stream)
 
     async with listener, anyio.create_task_group() as group:
         bound = cast("tuple[Any, ...]", listener.extra(anyio.abc.SocketAttribute.local_address))
         task_status.started(f"{host}:{bound[1]}")
-        group.start_soon(listener.serve, handle)
+        for one in listener.listeners:
+            group.start_soon(accept, one)
         await until.wait()
         group.cancel_scope.cancel()
 
 
-async def _serve_one(stream: SocketStream, registry: CollectorRegistry) -> None:
+async def _serve_one(stream: SocketStream, registry: CollectorRegistry, limiter: anyio.CapacityLimiter) -> None:
     """Answer one request, and let the connection go."""
     head = b""
     while b"\r\n\r\n" not in head:
@@ -147,7 +166,8 @@ async def _serve_one(stream: SocketStream, registry: CollectorRegistry) -> None:
     if path not in ("/", "/metrics"):
         answer = _Response(404, {"content-length": "0"})
     else:
-        answer = await _answer(registry, method, headers.get("accept", ""))
+        async with limiter:
+            answer = await _answer(registry, method, headers.get("accept", ""))
     words = {200: "OK", 404: "Not Found", 405: "Method Not Allowed"}[answer.status]
     told = "".join(f"{name}: {value}\r\n" for name, value in {**answer.headers, "connection": "close"}.items())
     body = b"" if method == "HEAD" else answer.body

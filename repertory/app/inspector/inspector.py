@@ -64,6 +64,8 @@ POSITIONS_AT_ONCE = 1000
 HITS_MAX = 50
 _BODY_BYTES_MAX = 64 * 1024
 """The longest form that is read."""
+_BODY_S = 10.0
+"""How long a form may take to come."""
 _BUSY_TRIES = 4
 _BUSY_WAIT_S = 0.5
 _VERDICTS: Mapping[Verdict, tuple[int, str]] = {
@@ -552,12 +554,15 @@ def _visit(request: Request, form_token: str) -> Visit:
 
 
 async def _form_of(request: Request) -> dict[str, str]:
-    """The fields of a form. Errors: `Invalid` for one that is too long."""
+    """The fields of a form; none of one that is too long, or too slow."""
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _BODY_BYTES_MAX:
-            return {}
+    with anyio.move_on_after(_BODY_S) as scope:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _BODY_BYTES_MAX:
+                return {}
+    if scope.cancelled_caught:
+        return {}
     try:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=20))
     except ValueError:

@@ -12,8 +12,31 @@ from typing import Any
 
 from repertory.errors import Invalid, Unavailable
 
+try:
+    import resource
+except ImportError:  # pragma: no cover - on Windows
+    resource = None
+
 BACKLOG = 1024
 """Connections that wait to be taken while a process is busy, or is being replaced."""
+
+
+DESCRIPTORS_WANTED = 65_536
+"""Connections and files that a process of a service may have open, where the system lets it."""
+
+
+def raise_descriptors() -> int:
+    """Let this process, and those that it starts, open as many files as it may, up to `DESCRIPTORS_WANTED`. Returns how
+    many that are.
+    """
+    if resource is None:
+        return DESCRIPTORS_WANTED
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return DESCRIPTORS_WANTED if soft == resource.RLIM_INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -23,6 +23,7 @@ from repertory.app.asgi.service import Authenticate, Caller, bearer_tokens
 from repertory.app.configuration.building import caller_rules_from, runtime_from, tokens_from
 from repertory.app.configuration.sources import Sources, find_modules_in, load_configuration, raised_at
 from repertory.app.host.edge import shortened_error
+from repertory.app.serving.listening import raise_descriptors
 from repertory.app.serving.logging_setup import log_to_stderr, set_telemetry_up
 from repertory.app.serving.settings import TOKEN, ServedReport, ServeSettings
 from repertory.app.serving.web_server import serve_web
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from repertory.app.memory.memory_manager import MemoryManager
 
 _LOG = logging.getLogger("repertory.app")
+_MANY_DESCRIPTORS = 1024
 LAST_ANSWERS_S = 2.0
 """How long requests may take after the drain, which has ended their turns."""
 
@@ -155,7 +157,9 @@ def run_process(
     async def main() -> DrainReport:
         return await serve_prepared(prepared, listening, started=started, orders=orders)
 
-    options = {"use_uvloop": True} if settings.loop == "asyncio" and _has_uvloop() else {}
+    # Without a free descriptor uvloop resets each new connection; the others leave it waiting.
+    many = raise_descriptors() >= _MANY_DESCRIPTORS
+    options = {"use_uvloop": True} if settings.loop == "asyncio" and many and _has_uvloop() else {}
     try:
         report = anyio.run(main, backend=settings.loop, backend_options=options)
     except ExceptionGroup as error:

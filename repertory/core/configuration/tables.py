@@ -409,6 +409,7 @@ class ServiceLimitsTable(Struct, frozen=True, kw_only=True):
     """Bounds of requests and tenants."""
 
     body_bytes: Annotated[PositiveCount, Meta(description="Bytes of one request.")] = 8 * 1024 * 1024
+    body_s: Annotated[PositiveSeconds, Meta(description="Seconds until the body of a request has come.")] = 30.0
     concurrent: Annotated[PositiveCount, Meta(description="Requests of one tenant at the same time.")] = 64
     concurrent_in_all: Annotated[PositiveCount, Meta(description="Requests of all tenants at the same time.")] = 1024
     rate_per_s: Annotated[PositiveSeconds, Meta(description="Requests of one tenant a second, over time.")] = 50.0

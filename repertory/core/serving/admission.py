@@ -22,6 +22,8 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
 
     body_bytes: int = 8 * 1024 * 1024
     """The body of one request. Its JSON may weigh four times that, counting 256 bytes for each value in it."""
+    body_s: float = 30.0
+    """Seconds until the body of one request has come."""
     concurrent: int = 64
     """Requests of one tenant at the same time, streams included."""
     concurrent_in_all: int = 1024
@@ -38,8 +40,9 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
             value: object = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise Invalid(f"{name} is a positive integer", got=value)
-        if not self.rate_per_s > 0:
-            raise Invalid("rate_per_s is a positive number; float('inf') is no bound", got=self.rate_per_s)
+        for name in ("rate_per_s", "body_s"):
+            if not getattr(self, name) > 0:
+                raise Invalid(f"{name} is a positive number; float('inf') is no bound", got=getattr(self, name))
 
 
 class NotAdmitted(Struct, frozen=True):

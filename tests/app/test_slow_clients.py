@@ -1,0 +1,140 @@
+"""Clients that say nothing, or say it for ever: each connection ends in time, and others are answered."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import anyio
+import pytest
+import uvicorn
+
+from repertory import AgentSpec, OfflineModel, Runtime
+from repertory.app.serving.listening import raise_descriptors
+from repertory.app.serving.uvicorn_http import BoundedHttp
+from repertory.asgi import ServiceLimits, asgi_app
+from repertory.errors import Invalid
+from tests.app.asgi_client import ADA
+from tests.app.embedding_process import PATIENCE_S
+from tests.source_tree import ROOT
+
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.anyio
+async def test_a_body_that_drips_ends_the_request_and_its_connection() -> None:
+    runtime = Runtime()
+    runtime.agent(AgentSpec(name="helper", model=OfflineModel()))
+    app = asgi_app(runtime, limits=ServiceLimits(body_s=10))
+    sent: list[Any] = []
+    pieces = 0
+
+    async def drip() -> dict[str, Any]:
+        nonlocal pieces
+        await anyio.sleep(1)
+        pieces += 1
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    async def note(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    path = f"{ADA}/turns"
+    scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": path, "raw_path": path.encode()}
+    async with runtime:
+        await app({**scope, "query_string": b"", "root_path": "", "scheme": "http", "headers": headers}, drip, note)
+    assert sent[0]["status"] == 408
+    assert (b"connection", b"close") in sent[0]["headers"]
+    assert pieces in (9, 10)
+
+
+@pytest.mark.parametrize("body_s", [0, -1.0])
+def test_the_time_of_a_body_is_a_positive_number(body_s: float) -> None:
+    with pytest.raises(Invalid, match="body_s is a positive number"):
+        ServiceLimits(body_s=body_s)
+
+
+@contextmanager
+def bounded(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    """uvicorn with our bound, in a thread."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+            await send({"type": "http.response.body", "body": b"ok"})
+
+    monkeypatch.setattr(BoundedHttp, "head_s", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        config = uvicorn.Config(app, http=BoundedHttp, lifespan="off", log_level="critical", ws="none", timeout_keep_alive=1)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+        thread.start()
+        try:
+            yield bound.getsockname()
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    "said", [b"", GET[:20], GET + GET[:1]], ids=["nothing", "half a head", "a byte after a request"]
+)
+def test_uvicorn_ends_a_connection_whose_head_does_not_come(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    with bounded(monkeypatch) as address, socket.create_connection(address, timeout=PATIENCE_S) as slow:
+        slow.sendall(said)
+        with socket.create_connection(address, timeout=PATIENCE_S) as honest:
+            honest.sendall(GET)
+            assert honest.recv(1000).startswith(b"HTTP/1.1 200")
+        got = b""
+        while piece := slow.recv(1000):
+            got += piece
+        assert got.count(b"HTTP/1.1 200") == said.count(GET)
+
+
+SCRAPED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+import anyio
+from repertory import Runtime
+async def main():
+    async with Runtime() as runtime, anyio.create_task_group() as group:
+        print(await group.start(runtime.serve_metrics, "127.0.0.1:0"), flush=True)
+        await anyio.to_thread.run_sync(sys.stdin.read)
+        group.cancel_scope.cancel()
+anyio.run(main, backend=sys.argv[1])
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_metrics_are_scraped_though_silent_connections_took_all_descriptors(backend: str) -> None:
+    command = [sys.executable, "-c", SCRAPED, backend]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as child, ExitStack() as stack:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        host, _, port = child.stdout.readline().strip().rpartition(":")
+        for _ in range(80):
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as honest:
+            honest.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            assert honest.recv(100).startswith(b"HTTP/1.1 200")
+        child.stdin.close()
+        assert child.wait(PATIENCE_S) == 0
+
+
+def test_a_service_may_open_as_many_files_as_the_system_lets_it() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1000), hard))
+        assert raise_descriptors() == resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= min(soft, 1000)
+        assert raise_descriptors() == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
