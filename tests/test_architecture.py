@@ -65,6 +65,7 @@ BROAD_EXCEPTS: dict[str, str] = {
     "repertory/actors/tools.py": "a tool may be anybody's code; what it raises is an answer to the model",
     "repertory/actors/writer.py": "a session store may be anybody's code; what it raises fails those sessions alone",
     "repertory/app/asgi/service.py": "whatever a request has met, its client gets an answer",
+    "repertory/app/strands/a2a_server.py": "whatever a request has met, its client gets an answer",
     "repertory/core/json_fields.py": "a value may be anybody's object; where it has no text, what it is stands for it",
     "repertory/core/retry.py": "what one session cannot have written, whatever that raises, fails it alone",
     "repertory/app/serving/process.py": "a program may be anybody's code; what it raises is the cause",

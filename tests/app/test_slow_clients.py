@@ -71,7 +71,9 @@ def bounded(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
 
     monkeypatch.setattr(BoundedHttp, "head_s", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as bound:
-        config = uvicorn.Config(app, http=BoundedHttp, lifespan="off", log_level="critical", ws="none", timeout_keep_alive=1)
+        config = uvicorn.Config(
+            app, http=BoundedHttp, lifespan="off", log_level="critical", ws="none", timeout_keep_alive=1
+        )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()

@@ -21,7 +21,7 @@ class BoundedHttp(H11Protocol):
     """Seconds for the first head, and for each after its first byte; between requests uvicorn's own bound holds."""
     _due: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         self._look()
 

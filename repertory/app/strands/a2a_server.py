@@ -11,35 +11,47 @@ from __future__ import annotations
 
 import base64
 import json
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import logging
+import os
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import anyio
 from msgspec import Struct, field
 
+from repertory.app.asgi.guarded import Guarded
+from repertory.app.asgi.problems import problem_of
+from repertory.app.asgi.service import Authenticate, Caller, Service, bearer_tokens
+from repertory.app.inspector.guard import is_loopback
+from repertory.app.serving.settings import TOKEN
 from repertory.core.media import media_block
+from repertory.core.recent import Recent, weight_of
 from repertory.core.serving.a2a import INTERRUPT_RESPONSE_KEY, INTERRUPTS_KEY
-from repertory.errors import Invalid, RepertoryError
+from repertory.errors import Invalid
+from repertory.logs import ERROR, note
 
 try:
     from a2a.server.agent_execution import AgentExecutor, RequestContext
     from a2a.server.apps import A2AFastAPIApplication, A2AStarletteApplication
     from a2a.server.request_handlers import DefaultRequestHandler
-    from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
+    from a2a.server.tasks import TaskStore, TaskUpdater
     from a2a.types import (
         AgentCapabilities,
         AgentCard,
         AgentSkill,
         DataPart,
         FileWithBytes,
+        HTTPAuthSecurityScheme,
         InternalError,
         InvalidParamsError,
         Part,
+        SecurityScheme,
+        Task,
         TaskNotCancelableError,
+        TaskState,
         TextPart,
         UnsupportedOperationError,
     )
@@ -50,8 +62,9 @@ except ImportError as error:  # pragma: no cover - the tests' environment has it
     raise ImportError(message, name=error.name) from error
 
 if TYPE_CHECKING:
+    from a2a.server.context import ServerCallContext
     from a2a.server.events import EventQueue, QueueManager
-    from a2a.server.tasks import PushNotificationConfigStore, PushNotificationSender, TaskStore
+    from a2a.server.tasks import PushNotificationConfigStore, PushNotificationSender
     from fastapi import FastAPI
     from starlette.applications import Starlette
 
@@ -59,14 +72,25 @@ if TYPE_CHECKING:
     from repertory.core.messages import ContentBlock, Json
     from repertory.core.result import AgentResult
 
+    App = TypeVar("App", bound=Starlette)
     AgentFactory = Callable[[str], Agent]
 else:
     AgentFactory = Callable
 """Makes the agent of a context from its id."""
 
+_log = logging.getLogger("repertory.app")
 _CARD = "__agent_card__"
 """The context id with which a factory is asked for the agent that the card describes."""
 _ANSWER = "agent_response"
+CONTEXTS_BYTES_MAX = 256 * 1024 * 1024
+"""What the contexts that are kept may weigh together."""
+TASKS_MAX, TASKS_BYTES_MAX = 10_000, 64 * 1024 * 1024
+"""Tasks that are kept in memory, and what they may weigh together."""
+_TASK_BYTES = 4096
+_BEARER: Mapping[str, Any] = {
+    "security_schemes": {"bearer": SecurityScheme(root=HTTPAuthSecurityScheme(scheme="bearer"))},
+    "security": [{"bearer": []}],
+}
 
 
 class _Context(Struct):
@@ -77,6 +101,8 @@ class _Context(Struct):
     """Its own agent, from the factory."""
     snapshot: Mapping[str, Any] | None = None
     """Where it stands, when all contexts share an agent."""
+    weight: int = 4096
+    """In bytes, after its last turn."""
 
 
 class StrandsA2AExecutor(AgentExecutor):
@@ -110,14 +136,18 @@ class StrandsA2AExecutor(AgentExecutor):
         self.agent = agent
         self._factory = agent_factory
         self.enable_a2a_compliant_streaming = enable_a2a_compliant_streaming
-        self._contexts_max = max_contexts
-        self._contexts: OrderedDict[str, _Context] = OrderedDict()
+        self._contexts: Recent[_Context] = Recent(max_contexts, CONTEXTS_BYTES_MAX)
         self._turn: anyio.Lock | None = None
         """Of the shared agent; made in the event loop that serves."""
         self._clean: Mapping[str, Any] | None = None
 
+    @property
+    def contexts_weight(self) -> int:
+        """What the contexts that are kept weigh together, in bytes; see `CONTEXTS_BYTES_MAX`."""
+        return self._contexts.weight
+
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Run the turn that a message asks for. A turn that fails ends the task as failed, with the error's text.
+        """Run the turn that a message asks for. One that fails ends the task as failed, and says what a service tells.
 
         Errors: `ServerError` for a message that cannot be a prompt.
         """
@@ -133,8 +163,12 @@ class StrandsA2AExecutor(AgentExecutor):
             async with self._agent_of(context.context_id) as agent:
                 _check_answers(agent, prompt)
                 result = await self._run(agent, prompt, context, updater)
-        except RepertoryError as error:  # The caller is another process: it is told in the protocol.
-            text = f"{type(error).__name__}: {error}"
+        except Exception as error:  # The caller is another process: it is told in the protocol what a service tells.
+            if isinstance(error, ServerError):
+                raise
+            note(_log, ERROR, "a turn that was asked for over A2A failed", error, task=task.id)
+            problem = problem_of(error)
+            text = f"{problem.title}: {problem.detail}" if problem.detail else problem.title
             await updater.failed(updater.new_agent_message([Part(root=TextPart(text=text))]))
             return
         if result is not None and result.stop_reason == "interrupt":
@@ -150,7 +184,7 @@ class StrandsA2AExecutor(AgentExecutor):
         if task is None:
             raise ServerError(error=UnsupportedOperationError())
         updater = TaskUpdater(event_queue, task.id, task.context_id)
-        known = self._contexts.get(task.context_id)
+        known = self._contexts.find(task.context_id)
         agent = self.agent if known is None or known.agent is None else known.agent
         if agent is not None:
             agent.cancel()
@@ -195,15 +229,16 @@ class StrandsA2AExecutor(AgentExecutor):
     @asynccontextmanager
     async def _agent_of(self, context_id: str) -> AsyncGenerator[Agent]:
         """The context's agent, where the conversation stands, for one turn."""
-        context = self._contexts.pop(context_id, None) or _Context()
-        self._contexts[context_id] = context
-        while len(self._contexts) > self._contexts_max:
-            self._contexts.popitem(last=False)
+        known = self._contexts.find(context_id) or _Context()
+        context = self._contexts.keep(context_id, known, known.weight)
         if self._factory is not None:
             async with context.lock:
                 if context.agent is None:
                     context.agent = self._factory(context_id)
-                yield context.agent
+                try:
+                    yield context.agent
+                finally:
+                    self._weigh(context_id, context, context.agent.messages)
             return
         agent = self.agent
         assert agent is not None
@@ -216,8 +251,35 @@ class StrandsA2AExecutor(AgentExecutor):
                 yield agent
             finally:
                 context.snapshot = agent.save_snapshot()
+                self._weigh(context_id, context, context.snapshot)
                 with anyio.CancelScope(shield=True):
                     await agent.load_snapshot_async(self._clean)
+
+    def _weigh(self, context_id: str, context: _Context, held: object) -> None:
+        context.weight = weight_of((context_id, held), CONTEXTS_BYTES_MAX)
+        if self._contexts.has(context_id):
+            self._contexts.keep(context_id, context, context.weight)
+
+
+class RecentTasks(TaskStore):
+    """The tasks of a server in memory, the latest ones: `TASKS_MAX`, of `TASKS_BYTES_MAX` together."""
+
+    def __init__(self) -> None:
+        self._tasks: Recent[Task] = Recent(TASKS_MAX, TASKS_BYTES_MAX)
+
+    async def save(self, task: Task, context: ServerCallContext | None = None) -> None:
+        del context
+        # A task is saved with each of its events, and is heavy at its end.
+        running = task.status.state in (TaskState.submitted, TaskState.working)
+        self._tasks.keep(task.id, task, _TASK_BYTES if running else _TASK_BYTES + 2 * len(task.model_dump_json()))
+
+    async def get(self, task_id: str, context: ServerCallContext | None = None) -> Task | None:
+        del context
+        return self._tasks.find(task_id)
+
+    async def delete(self, task_id: str, context: ServerCallContext | None = None) -> None:
+        del context
+        self._tasks.pop(task_id)
 
 
 def _check_answers(agent: Agent, prompt: list[Any]) -> None:
@@ -287,7 +349,10 @@ class A2AServer:
     `port`: where `serve` listens. `http_url`: the address that callers use, when it is another; its path is where the
     applications are mounted, unless `serve_at_root` says that a proxy takes it off. `version`, `skills`: of the agent's
     card; None for one skill for each tool. `task_store`, `queue_manager`, `push_config_store`, `push_sender`: parts of
-    the `a2a-sdk`; tasks are kept in memory without a store.
+    the `a2a-sdk`; the latest tasks are kept in memory without a store.
+
+    `authenticate`: tells who calls, as for `repertory.asgi.asgi_app`. Without it, only requests that name this machine,
+    the host of `http_url` or one of `hosts` are answered, and none that a web page makes.
 
     Errors: `ValueError` as for `StrandsA2AExecutor`. `public_agent_card` raises it for an agent without a description.
     """
@@ -309,6 +374,8 @@ class A2AServer:
         push_config_store: PushNotificationConfigStore | None = None,
         push_sender: PushNotificationSender | None = None,
         enable_a2a_compliant_streaming: bool = False,
+        authenticate: Authenticate | None = None,
+        hosts: Collection[str] = (),
     ) -> None:
         executor = StrandsA2AExecutor(
             agent,
@@ -322,6 +389,8 @@ class A2AServer:
         self.public_base_url = f"{address.scheme}://{address.netloc}"
         self.mount_path = "" if serve_at_root else address.path.rstrip("/")
         self._address_is_given = http_url is not None
+        self._authenticate = authenticate
+        self._hosts = {*hosts, address.hostname or ""} if self._address_is_given else {*hosts}
         described = agent_factory(_CARD) if agent_factory is not None else agent
         assert described is not None
         self.strands_agent = described
@@ -331,7 +400,7 @@ class A2AServer:
         self._agent_card_url = self.http_url
         self.request_handler = DefaultRequestHandler(
             agent_executor=executor,
-            task_store=task_store or InMemoryTaskStore(),
+            task_store=task_store or RecentTasks(),
             queue_manager=queue_manager,
             push_config_store=push_config_store,
             push_sender=push_sender,
@@ -369,7 +438,14 @@ class A2AServer:
             default_input_modes=["text"],
             default_output_modes=["text"],
             capabilities=self.capabilities,
+            **({} if self._authenticate is None else _BEARER),
         )
+
+    def _guarded(self, app: App) -> App:
+        """The application behind the doors of our own services."""
+        # It only guards: nothing is asked of a runtime.
+        app.add_middleware(Guarded, Service(cast("Any", None), authenticate=self._authenticate, hosts=self._hosts))
+        return app
 
     def to_starlette_app(self, *, app_kwargs: dict[str, Any] | None = None) -> Starlette:
         """The service as a Starlette application; `app_kwargs` are those of `Starlette`."""
@@ -377,10 +453,10 @@ class A2AServer:
 
         app = A2AStarletteApplication(self.public_agent_card, self.request_handler).build(**(app_kwargs or {}))
         if not self.mount_path:
-            return app
+            return self._guarded(app)
         outer = Starlette(**(app_kwargs or {}))
         outer.mount(self.mount_path, app)
-        return outer
+        return self._guarded(outer)
 
     def to_fastapi_app(self, *, app_kwargs: dict[str, Any] | None = None) -> FastAPI:
         """The service as a FastAPI application; `app_kwargs` are those of `FastAPI`."""
@@ -388,10 +464,10 @@ class A2AServer:
 
         app = A2AFastAPIApplication(self.public_agent_card, self.request_handler).build(**(app_kwargs or {}))
         if not self.mount_path:
-            return app
+            return self._guarded(app)
         outer = FastAPI(**(app_kwargs or {}))
         outer.mount(self.mount_path, app)
-        return outer
+        return self._guarded(outer)
 
     def serve(
         self,
@@ -404,13 +480,23 @@ class A2AServer:
     ) -> None:
         """Serve with uvicorn until a signal ends it. `host`, `port`: instead of those of the server, and on its card,
         unless it has an `http_url`. `app_type`: `starlette` or `fastapi`. `kwargs`: those of `uvicorn.run`.
+
+        Where other machines reach the host, callers show the secret of `REPERTORY_SERVE_TOKEN`, unless there is an
+        `authenticate`. Errors: `Invalid` for neither.
         """
         import uvicorn
 
+        from repertory.app.serving.uvicorn_http import BoundedHttp
+
         host, port = host or self.host, self.port if port is None else port
+        if self._authenticate is None and (secret := os.environ.get(TOKEN)):
+            self._authenticate = bearer_tokens({secret: Caller()})
+        if self._authenticate is None and not is_loopback(host):
+            raise Invalid(f"other machines reach this address: give authenticate=, or set {TOKEN}", host=host)
         if not self._address_is_given:
             self._agent_card_url = f"http://{host}:{port}/"
         app = self.to_fastapi_app if app_type == "fastapi" else self.to_starlette_app
+        kwargs.setdefault("http", BoundedHttp)
         uvicorn.run(app(app_kwargs=app_kwargs), host=host, port=port, **kwargs)
 
 

@@ -1,0 +1,52 @@
+"""An application of others behind the doors of a service: who calls, by which name, from which page, and how much."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+
+from repertory.app.asgi.problems import Problem, problem_response
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from repertory.app.asgi.service import Service
+
+_READS = ("GET", "HEAD", "OPTIONS")
+
+
+class Guarded:
+    """Middleware. Requests that the service refuses get its answer, and so do bodies that are no JSON, too large or too
+    slow; WebSockets are refused.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        read: list[Message] = []
+
+        async def reading() -> Message:
+            read.append(await receive())
+            return read[-1]
+
+        async def again() -> Message:
+            return read.pop(0) if read else await receive()
+
+        request = Request(scope, reading)
+        try:
+            await self._service.caller(request)
+            if request.method not in _READS:
+                await self._service.json(request)
+        except Problem as problem:
+            await problem_response(problem, request.url.path)(scope, receive, send)
+            return
+        await self._app(scope, again, send)
