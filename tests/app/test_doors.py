@@ -145,6 +145,18 @@ async def test_a_tool_result_is_no_word_to_a_turn_that_runs(tmp_path: Path) -> N
         assert str(await session.invoke("Pay.")).strip() == "done"
 
 
+async def test_a_fork_runs_no_tool_once_more(till: Till, tmp_path: Path) -> None:
+    till = Till(tmp_path, USE, "done")
+    async with serving(till.runtime) as client:
+        assert (await client.say("Pay.")).status_code == 200
+        statuses = list[int]()
+        for at in (1, 2, 3, 4, 5, None):
+            body = {"session": f"f{at}", "at": at}
+            statuses.append((await client.post(f"{ADA}/forks", json=body)).status_code)
+            await client.post(f"{AGENT}/sessions/f{at}/turns", json={})
+    assert (statuses, till.paid) == ([201, 422, 422, 201, 201, 201], [5000])
+
+
 ONCE = {"turns": 2, "output_tokens": 100_000, "prompt_bytes": 3000, "result_bytes": 2000}
 LIFTED = {"turns": 1000, "output_tokens": 10**12, "prompt_bytes": 10**12, "result_bytes": 10**12}
 

@@ -199,6 +199,17 @@ async def test_only_this_machine_under_its_own_names_is_served_without_a_token(t
     await app.aclose()
 
 
+async def test_a_page_of_others_loads_nothing_and_may_be_left_by_a_link(tmp_path: Path) -> None:
+    place = SQLiteSessions(tmp_path / "a.db")
+    await fill(place, turns=1)
+    visitor = Visitor(Inspector(place))
+    for site in ("cross-site", "same-site"):
+        for mode in ("no-cors", "cors", "websocket"):
+            assert (await visitor.get(ME, sec_fetch_site=site, sec_fetch_mode=mode)).status == 403
+        assert (await visitor.get(ME, sec_fetch_site=site, sec_fetch_mode="navigate")).status == 200
+    assert (await visitor.get(ME, sec_fetch_site="same-origin", sec_fetch_mode="cors")).status == 200
+
+
 async def test_others_give_the_token_once(tmp_path: Path) -> None:
     app = Inspector(SQLiteSessions(tmp_path / "a.db"), token=SECRET, hosts=["inspect.example.org"], allow_changes=True)
     visitor = Visitor(app, host="inspect.example.org", client="10.0.0.5")

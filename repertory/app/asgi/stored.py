@@ -19,8 +19,9 @@ from repertory.app.asgi.problems import Problem
 from repertory.app.operations.sessions import Sessions
 from repertory.core.memory.options import MemorySearchOptions
 from repertory.core.message_tree.json_files import decoded, encoded
+from repertory.core.messages import tool_uses
 from repertory.core.serving.tenants import StoredRange
-from repertory.errors import NotFound, SessionBusy, Unavailable
+from repertory.errors import Invalid, NotFound, SessionBusy, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -231,7 +232,11 @@ class StoredSessions:
         wanted = read_body(await self._service.json(request), bodies.ForkSession)
         stored, agent = self._ids(request, caller)
         new = self._service.stored_id(caller, wanted.session)
-        made = await (await self._stored()).fork(stored, new, at=wanted.at, agent=agent)
+        sessions = await self._stored()
+        found = await sessions.shown_at(stored, agent=agent, at=wanted.at)
+        if found.messages and any(tool_uses(found.messages[-1][1])):  # They would run once more, in every fork.
+            raise Invalid("tools are under way at that position; fork from before they were asked for")
+        made = await sessions.fork(stored, new, at=found.position, agent=agent)
         return _answer(
             bodies.ForkMade(session=wanted.session, position=made.positions[agent], messages=made.messages), 201
         )

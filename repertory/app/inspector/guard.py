@@ -36,7 +36,7 @@ HEADERS = {
 }
 """Sent with every answer."""
 
-Verdict = Literal["welcome", "wrong host", "not local", "secret needed", "forged"]
+Verdict = Literal["welcome", "wrong host", "not local", "secret needed", "other site", "forged"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,8 @@ class Visit:
     origin: str = ""
     fetch_site: str = ""
     """The header `Sec-Fetch-Site`."""
+    fetch_mode: str = ""
+    """The header `Sec-Fetch-Mode`: `navigate` where the user follows a link."""
     form_token: str = ""
 
 
@@ -116,6 +118,8 @@ class Guard:
             return "not local"
         if self.token is not None and not (self.owns(visit.cookie) or self._is_secret(visit.bearer)):
             return "secret needed"
+        if visit.fetch_mode not in ("", "navigate") and is_of_other_site("", visit.fetch_site, visit.host):
+            return "other site"
         if visit.method not in ("GET", "HEAD") and not self._comes_from_us(visit):
             return "forged"
         return "welcome"

@@ -71,6 +71,7 @@ _BUSY_WAIT_S = 0.5
 _VERDICTS: Mapping[Verdict, tuple[int, str]] = {
     "wrong host": (421, "This address is not one of the inspector's."),
     "not local": (403, "This inspector serves its own machine only."),
+    "other site": (403, "Pages of other sites load nothing of this inspector. Follow a link to it instead."),
     "forged": (
         403,
         "The form is too old, or not from this inspector. Go back, load the page again, and send it again.",
@@ -549,6 +550,7 @@ def _visit(request: Request, form_token: str) -> Visit:
         bearer=bearer_of(headers),
         origin=headers.get("origin", ""),
         fetch_site=headers.get("sec-fetch-site", ""),
+        fetch_mode=headers.get("sec-fetch-mode", ""),
         form_token=form_token,
     )
 
