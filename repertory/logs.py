@@ -87,24 +87,24 @@ def note(logger: Log, level: int, what: str, error: BaseException | None = None,
     logger.log(level, line, *told.values(), extra=extra, stacklevel=2)
     if error is not None and level > DEBUG and logger.isEnabledFor(DEBUG):
         text = f"{what}, here"
-        logger.debug(text, exc_info=_without_texts(error), extra=extra, stacklevel=2)
+        logger.debug(text, exc_info=without_texts(error), extra=extra, stacklevel=2)
     elif error is not None and level == DEBUG:
-        logger.debug("the traceback", exc_info=_without_texts(error), extra=extra, stacklevel=2)
+        logger.debug("the traceback", exc_info=without_texts(error), extra=extra, stacklevel=2)
 
 
-def _without_texts(error: BaseException, depth: int = 0) -> BaseException:
+def without_texts(error: BaseException, depth: int = 0) -> BaseException:
     """An error whose traceback is the same but for what errors say: addresses, inputs, words of people."""
     kind = type(error)
     if isinstance(error, BaseExceptionGroup):
         inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
-        made: BaseException = BaseExceptionGroup("", [_without_texts(each, depth + 1) for each in inner])
+        made: BaseException = BaseExceptionGroup("", [without_texts(each, depth + 1) for each in inner])
     else:
         named = type(kind.__name__, (Exception,), {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
         made = named(told_of(error)) if isinstance(error, RepertoryError) else named()
     made.__traceback__ = error.__traceback__
     if depth < _CAUSES_MAX:
-        made.__cause__ = error.__cause__ and _without_texts(error.__cause__, depth + 1)
-        made.__context__ = error.__context__ and _without_texts(error.__context__, depth + 1)
+        made.__cause__ = error.__cause__ and without_texts(error.__cause__, depth + 1)
+        made.__context__ = error.__context__ and without_texts(error.__context__, depth + 1)
     made.__suppress_context__ = error.__suppress_context__
     return made
 

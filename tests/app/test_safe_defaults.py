@@ -23,10 +23,14 @@ from repertory import (
     SQLiteMemoryStore,
     SQLiteSessionManager,
     SQLiteSessions,
+    ToolContext,
 )
 from repertory.app.cli.chat import ChatSettings, Terminal, talk
 from repertory.app.cli.listing import harmless, harmless_json
 from repertory.app.cli.main import main
+from repertory.app.strands.storages import Bm25SearchStrategy, LocalFileStorage
+from repertory.app.toolbox.file_editor import make_file_editor
+from repertory.app.toolbox.this_machine import ThisMachine
 from repertory.backends.tools.mcp.source import HTTPServer, StdioServer
 from repertory.errors import Invalid
 
@@ -67,6 +71,24 @@ def test_whoever_makes_the_home_makes_it_private(home: Path) -> None:
         assert mode(folder) == 0o700, folder
     for file in (path for path in home.rglob("*") if path.is_file()):
         assert mode(file) == 0o600, file
+
+
+@pytest.mark.anyio
+@pytest.mark.real_time
+async def test_what_is_written_beside_sessions_is_private(home: Path) -> None:
+    searched = Bm25SearchStrategy()
+    await searched.index(LocalFileStorage(str(home / "notes")), "a.txt", b"words")
+    await searched.close()
+    await ThisMachine(home).write_file("made/a.txt", b"words")
+    editor = make_file_editor(root=str(home))
+    tool = ToolContext(tool_use={"toolUseId": "t", "name": "t", "input": {}})
+    await editor(command="create", path=str(home / "made/b.txt"), file_text="words", tool_context=tool)
+    await SQLiteMemoryStore(home / "m.db").add("words")
+    assert modes_below(home) == {0o600}
+
+
+def modes_below(folder: Path) -> set[int]:
+    return {mode(path) for path in folder.rglob("*") if path.is_file()}
 
 
 def test_folders_on_the_way_to_a_database_are_private_too(home: Path) -> None:

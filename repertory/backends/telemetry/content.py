@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 from msgspec import Struct
 
 from repertory.core.messages import Message, Prompt, SystemPrompt, ToolResult, ToolSpec
+from repertory.logs import without_texts
 
 CAPTURE_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """The conventions' environment variable. `true`, `span_only` and `span_and_event` show content on spans."""
@@ -73,7 +74,8 @@ class _Guard:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         if not isinstance(error, Exception):
             return False
-        _log.error("%s cause=%s", self._said, type(error).__name__, exc_info=error if self._traced else None)
+        trace = without_texts(error) if self._traced else None
+        _log.error("%s cause=%s", self._said, type(error).__name__, exc_info=trace)
         return True
 
 
