@@ -19,7 +19,7 @@ from repertory.backends.ports import Batch, Lease, OwnedRows, SessionStore, Unti
 from repertory.core.ids import whereabouts
 from repertory.core.journal.rows import Row
 from repertory.core.retry import StorePatience
-from repertory.errors import LeaseLost, RepertoryError, Retryable, SessionBusy
+from repertory.errors import LeaseLost, RepertoryError, Retryable, SessionBusy, StoreUnavailable
 from repertory.logs import ERROR, INFO, note
 from repertory.runtime.ref import ActorRef
 
@@ -53,10 +53,15 @@ class _Session(Struct):
 class SessionLeases:
     """Acquires each session once, for any number of agents."""
 
-    def __init__(self, store: SessionStore, *, busy_s: float, counts: SessionCounts | None = None) -> None:
-        """`busy_s`: how long to wait at most for another process to give a session up; `counts`: of the host."""
+    def __init__(
+        self, store: SessionStore, *, busy_s: float, wait_s: float = math.inf, counts: SessionCounts | None = None
+    ) -> None:
+        """`busy_s`: how long to wait at most for another process to give a session up; `wait_s`: for the store;
+        `counts`: of the host.
+        """
         self._store = store
         self._busy_s = busy_s
+        self._wait_s = wait_s
         self._counts = counts or SessionCounts()
         self._sessions: dict[str, _Session] = {}
         self._gathered: dict[str, Lease] | None = None
@@ -99,18 +104,24 @@ class SessionLeases:
         self, session_id: str, agent_id: str | None, *, takeover: bool, patience: StorePatience | None, by: float
     ) -> OwnedRows:
         async with self._locked(session_id) as session:
-            if session.doubted and session.lease is not None and not await self._is_current(session.lease):
-                session.lease, session.users = None, 0
+            busy_s, wait_s = self._busy_s, self._wait_s
+            if patience is not None:
+                busy_s, wait_s = patience.busy_s, patience.wait_s
+            if session.doubted and session.lease is not None:
+                async with _answering(wait_s):
+                    is_current = await self._is_current(session.lease)
+                if not is_current:
+                    session.lease, session.users = None, 0
             session.doubted = False
             if session.lease is None or not session.users:
-                wait_s = self._busy_s if patience is None else patience.busy_s
-                owned = await self._acquire(session_id, agent_id, wait_s, by, takeover=takeover)
+                owned = await self._acquire(session_id, agent_id, busy_s, wait_s, by, takeover=takeover)
                 session.lease, session.owed = owned.lease, False
                 if owned.lease.taken_from is not None:
                     self._counts.takeovers += 1
                     note(_LOG, INFO, "a session was taken over", session=session_id, owner=owned.lease.taken_from)
             else:
-                owned = OwnedRows(session.lease, await self._load(session_id, agent_id))
+                async with _answering(wait_s):
+                    owned = OwnedRows(session.lease, await self._load(session_id, agent_id))
             session.users += 1
             return owned
 
@@ -227,7 +238,7 @@ class SessionLeases:
         return () if agent_id is None else await self._store.load(session_id, agent_id)
 
     async def _acquire(
-        self, session_id: str, agent_id: str | None, wait_s: float, by: float, *, takeover: bool
+        self, session_id: str, agent_id: str | None, busy_s: float, wait_s: float, by: float, *, takeover: bool
     ) -> OwnedRows:
         store = self._store
         yields_s = store.capabilities.yields_within_s
@@ -238,10 +249,11 @@ class SessionLeases:
                 until_free: UntilFree | None = None
                 while owned is None:
                     try:
-                        owned = await self._own(session_id, agent_id, takeover=takeover)
+                        async with _answering(wait_s):
+                            owned = await self._own(session_id, agent_id, takeover=takeover)
                     except SessionBusy as error:
                         now = anyio.current_time()
-                        left_s = min(began + wait_s, by) - now
+                        left_s = min(began + busy_s, by) - now
                         if left_s <= 0:
                             raise _busy(error, session_id, now - began, yields_s) from error
                         until_free = until_free or await stack.enter_async_context(store.waiting(session_id))
@@ -270,6 +282,15 @@ class SessionLeases:
             session.lock = None
             if session.lease is None:
                 self._sessions.pop(session_id, None)
+
+
+@asynccontextmanager
+async def _answering(within_s: float) -> AsyncGenerator[None]:
+    """The store answers in time, whatever its own tries would take together. Errors: `StoreUnavailable`."""
+    with anyio.move_on_after(within_s) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise StoreUnavailable("the store has not answered in time", waited_s=within_s)
 
 
 def _busy(error: SessionBusy, session_id: str, waited_s: float, yields_s: float) -> SessionBusy:

@@ -11,9 +11,11 @@ import pytest
 from repertory import Agent, AgentSpec, Graph, ModelExtractor, Runtime, ScriptedModel, Status, StorePatience, tool
 from repertory.actors.journal import LATE_S
 from repertory.app.sessions.sessions import PlacedSession
+from repertory.backends.ports import OwnedRows, SessionStore
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import text_of
 from repertory.errors import Unavailable
+from repertory.testing.in_memory_sessions import MemorySessionStore
 from tests.app.test_extraction_budgets import remembering
 from tests.app.test_store_outages import Weather, history, spec
 from tests.app.test_summary_budgets import Slow
@@ -245,3 +247,24 @@ async def test_a_graph_outside_any_block_is_told_too_when_its_sessions_have_trie
     assert watch.took_s <= DEADLINE_S + 3 * LATE_S + (5 if trouble == "stuck" else 0) + SOON_S
     weather.trouble = ""
     assert str((await graph.invoke_async("Go", timeout_s=DEADLINE_S)).results["a"]).strip() in ("last", "again")
+
+
+class BlackHole(Weather):
+    """A store that takes every request to open a session, and answers none."""
+
+    def open_store(self) -> SessionStore:
+        return _Hole(self.shelf, owner="one")
+
+
+class _Hole(MemorySessionStore):
+    async def own_and_load(self, session_id: str, agent_id: str, *, takeover: bool = False) -> OwnedRows:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+
+@pytest.mark.parametrize(("options", "waits_s"), [({}, 7.0), ({"timeout_s": 3.0}, 3.0 + LATE_S)])
+async def test_a_session_that_no_store_opens_takes_no_longer_than_its_caller_has(options: Any, waits_s: float) -> None:
+    async with Runtime(sessions=BlackHole(), patience=StorePatience(wait_s=7)) as runtime:
+        with Watch() as watch, pytest.raises(Unavailable):
+            await runtime.agent(spec("never")).session("s").invoke("go", **options)
+    assert watch.took_s == pytest.approx(waits_s, abs=SOON_S)

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.in_memory_journal import InMemoryJournal
+from repertory.actors.journal import LATE_S
 from repertory.actors.leases import Durable, SessionCounts
 from repertory.actors.session import session_spec
 from repertory.actors.writer import CommitBuffer, CommitBuffers, NotStored
@@ -338,21 +339,24 @@ class Host:
         if place is None:
             place = self.places[key] = _Place(idle_since=anyio.current_time())
         place.users += 1
-        place.by = max(place.by, min(deadline, caller_deadline()))
+        by = min(deadline, caller_deadline())
+        place.by = max(place.by, by)
         active = place.active
         ready = active is not None and active.alive and not place.paused and not place.ending
         if active is not None and ready and not place.locked:
             return active
         try:
-            async with place.lock:
-                if place.ending:
-                    await self._rest(key, place)
-                if place.paused and not await self._resume(key, place, spec):
-                    await self._stop(key, place)
-                if place.active is not None and not place.active.alive:
-                    await self._forget(place)
-                place.within = within
-                return place.active or await self._activate(place, spec)
+            with anyio.CancelScope(deadline=by + LATE_S):
+                async with place.lock:
+                    if place.ending:
+                        await self._rest(key, place)
+                    if place.paused and not await self._resume(key, place, spec):
+                        await self._stop(key, place)
+                    if place.active is not None and not place.active.alive:
+                        await self._forget(place)
+                    place.within = within
+                    return place.active or await self._activate(place, spec)
+            raise Unavailable("the session was not opened in the time of this call", session=spec.agent.session_id)
         except BaseException:
             place.users -= 1
             self._note_cut(place)

@@ -292,7 +292,8 @@ class OpenStores:
         self._started += 1
         spec = ChildSpec(name=f"writer {self._started}", factory=writer, mailbox=_MAILBOX)
         ref = await self._system.start(spec)
-        leases = SessionLeases(store, busy_s=self._buffers.patience.busy_s, counts=self._counts)
+        patience = self._buffers.patience
+        leases = SessionLeases(store, busy_s=patience.busy_s, wait_s=patience.wait_s, counts=self._counts)
         durable = Durable(store=store, leases=leases, writer=ref, buffers=self._buffers)
         return _OpenStore(durable, self._started, ref)
 
