@@ -262,8 +262,11 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         known = self._named.answered_before(invocation)
         if known is not None and not self._journal.behind:
             return self._answer_again(known, invocation, channel)
-        if self._would_wait_for_itself(invocation):
-            return refuse(AgentBusy(_WAITS_FOR_ITSELF, agent=self._settings.agent_id))
+        if invocation.direct is None and (invocation.busy or self._calls.busy) in ("queue", "steer"):
+            if self._comes_from_running(invocation):
+                return refuse(AgentBusy(_WAITS_FOR_ITSELF, agent=self._settings.agent_id))
+            if (circle := self._circle(invocation)) is not None:
+                return refuse(circle)
         if self._join_same(invocation, prompt, channel):
             return carry_on()
         try:
@@ -297,11 +300,6 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         if way == "refuse":
             raise NotFound(NO_SUCH_TURN, agent=self._settings.agent_id, token=token)
         return turn, way == "go on"
-
-    def _would_wait_for_itself(self, invocation: Invocation) -> bool:
-        """True if the call comes from inside the running turn and would wait for that turn to end."""
-        waits = invocation.direct is None and (invocation.busy or self._calls.busy) in ("queue", "steer")
-        return waits and self._comes_from_running(invocation)
 
     def _answer_again(
         self, result: AgentResult, invocation: Invocation, channel: type[ReplyChannel] | type[StreamChannel]

@@ -18,7 +18,6 @@ from typing import (
     ClassVar,
     Generic,
     Literal,
-    NamedTuple,
     Protocol,
     TypeAlias,
     TypeVar,
@@ -45,7 +44,7 @@ from repertory.core.timers import DueTimes, Timer
 from repertory.core.turn import StopReason
 from repertory.core.turn_log import START, Offset
 from repertory.core.turn_start import CallAsks, InterruptResponses, UserMessages, asks_with, read_prompt
-from repertory.errors import LimitReached, RepertoryError, StreamClosed
+from repertory.errors import Deadlock, LimitReached, RepertoryError, StreamClosed
 from repertory.runtime.actor import Actor, Context
 from repertory.runtime.message import ORIGIN, Ask, CallContext, Next, Stream, carry_on, refuse
 
@@ -453,17 +452,51 @@ def _id_of(model: Model) -> str:
 T = TypeVar("T")
 
 
-class OpenTurn(NamedTuple):
+class OpenTurn(Struct, kw_only=True, eq=False):
     """A turn that the running code works for."""
 
     agent: ActorRef[object]
     call: Invocation
     """Compared by identity."""
     budget: Budget | None = None
+    inside: list[tuple[CallQueueActor[Any, Any], Invocation]] = []
+    """The calls that were made in it, with those that serve them."""
+    inside_max: int = 64
+    """So many of them are noted before those that are over are forgotten."""
+    over: bool = False
+
+    @property
+    def name(self) -> str:
+        """The same in every process."""
+        return f"{self.agent.path} {self.call.idempotency_token}"
+
+    def note_call(self, actor: CallQueueActor[Any, Any], call: Invocation) -> None:
+        """A call was made in the turn."""
+        if len(self.inside) >= self.inside_max:
+            self.inside = [(other, made) for other, made in self.inside if other.serves(made)]
+            self.inside_max = max(2 * len(self.inside), self.inside_max)
+        self.inside.append((actor, call))
 
 
 OPEN_TURNS: ContextVar[tuple[OpenTurn, ...]] = ContextVar("repertory_open_turns", default=())
-"""The turns that the running code was called in, the innermost last. None of them ends before the code does."""
+"""The turns that the running code was called in, the innermost last; those that are over count no more."""
+OUTER_TURNS: ContextVar[tuple[str, ...]] = ContextVar("repertory_outer_turns", default=())
+"""The names of such turns in other processes, the innermost last."""
+
+TURN_DEPTH_MAX = 32
+"""So many turns may stand one in another: agents as tools of agents, and calls that tools make. Every event of the
+innermost one is told through all of them, so the work grows with the square of the depth.
+"""
+
+
+def turns_around(context: contextvars.Context) -> list[OpenTurn]:
+    """The turns of this process in which a call was made, the innermost last."""
+    return [turn for turn in context.get(OPEN_TURNS, ()) if not turn.over]
+
+
+def names_of_turns(context: contextvars.Context) -> list[str]:
+    """The names of all turns in which a call was made, for another process."""
+    return [*context.get(OUTER_TURNS, ()), *(turn.name for turn in turns_around(context))]
 
 
 _DEADLINE: ContextVar[tuple[object, float]] = ContextVar("repertory_deadline", default=(None, math.inf))
@@ -505,7 +538,7 @@ def in_context(
 def _speak_for(here: CallContext, turn: OpenTurn) -> None:
     """In the caller's context, set the runtime's `CallContext` to that of the job that runs here."""
     ORIGIN.set(CallContext(here.owner, here.waits, ORIGIN.get().trace or here.trace))
-    OPEN_TURNS.set((*OPEN_TURNS.get(), turn))
+    OPEN_TURNS.set((*(outer for outer in OPEN_TURNS.get() if not outer.over), turn))
     BUDGET_OWNER.set(turn.call.budget_owner)
     if turn.call.deadline < deadline():
         _DEADLINE.set((current_token().native_token, turn.call.deadline))
@@ -533,6 +566,8 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         self._waiting: list[Call] = []
         self._loads: list[tuple[L, ReplySlot[None]]] = []
         self._running: Call | None = None
+        self._turn: OpenTurn | None = None
+        """That of the running call."""
         self._queue = SerialQueue(jobs, self._next)
         self._refusing = False
 
@@ -568,10 +603,15 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         match message:
             case Invoke() | InvokeStreaming() if self._refusing:
                 return refuse(self._closed())
-            case Invoke(invocation=invocation):
-                return self._take(invocation, ReplyChannel)
-            case InvokeStreaming(invocation=invocation):
-                return self._take(invocation, StreamChannel)
+            case Invoke(invocation=invocation) | InvokeStreaming(invocation=invocation):
+                turns = turns_around(invocation.context)
+                depth = len(turns) + len(invocation.context.get(OUTER_TURNS, ()))
+                if depth >= TURN_DEPTH_MAX:
+                    text = "too many turns stand one in another: agents that ask each other in a circle never end"
+                    return refuse(LimitReached(text, turns_max=TURN_DEPTH_MAX))
+                if turns:
+                    turns[-1].note_call(self, invocation)
+                return self._take(invocation, ReplyChannel if isinstance(message, Invoke) else StreamChannel)
             case TimeUp(invocation=invocation):
                 self._time_up(invocation)
             case Abandon(invocation=invocation):
@@ -585,11 +625,14 @@ class CallQueueActor(Actor[M], Generic[M, L]):
 
     async def _outcome(self, call: Call, work: Coroutine[object, object, R]) -> R | RepertoryError:
         """The result of the call's work, which is done in the caller's context, or its error."""
-        turn = OpenTurn(self.context.self_ref, call.invocation, call.invocation.budget)
+        invocation = call.invocation
+        turn = self._turn = OpenTurn(agent=self.context.self_ref, call=invocation, budget=invocation.budget)
         try:
-            return await in_context(call.invocation.context, turn, work)
+            return await in_context(invocation.context, turn, work)
         except RepertoryError as error:
             return error
+        finally:
+            turn.over, turn.inside, self._turn = True, [], None
 
     def _time_up(self, invocation: Invocation) -> None:
         """Refuse a call that is still queued, or that shares another call's turn."""
@@ -631,9 +674,32 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         return call
 
     def _comes_from_running(self, invocation: Invocation) -> bool:
-        """True if the call was made inside the running call."""
-        running, turns = self._running, invocation.context.get(OPEN_TURNS, ())
-        return running is not None and any(turn.call is running.invocation for turn in turns)
+        """True if the call was made inside the running call, here or by way of other processes."""
+        turn, context = self._turn, invocation.context
+        return turn is not None and (turn in turns_around(context) or turn.name in context.get(OUTER_TURNS, ()))
+
+    def serves(self, invocation: Invocation) -> bool:
+        """Whether this call runs, is queued, or shares such a one."""
+        calls = [*self._waiting] if self._running is None else [self._running, *self._waiting]
+        return any(one.invocation is invocation for call in calls for one in (call, *call.shared))
+
+    def _circle(self, invocation: Invocation) -> Deadlock | None:
+        """The error for a call that would wait behind a turn which waits for one that the call was made in: tools of
+        two sessions that ask each other. Whoever called them, the turns that run say for whom they wait.
+        """
+        turns, seen = turns_around(invocation.context), set[object]()
+        ahead: list[CallQueueActor[Any, Any]] = [self] if turns else []
+        while ahead:
+            actor = ahead.pop()
+            turn = actor._turn
+            if turn is None or actor in seen:
+                continue
+            seen.add(actor)
+            if turn in turns:
+                path = [each.agent.path for each in turns]
+                return Deadlock("the call would wait for a turn that waits for it", path=" -> ".join(path))
+            ahead += [other for other, call in turn.inside if other.serves(call)]
+        return None
 
     def _watch_time(self, invocation: Invocation) -> None:
         if invocation.deadline < math.inf:

@@ -195,6 +195,8 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         if self._comes_from_running(invocation):
             text = "the call comes from a node of the running run, so it would wait for itself"
             return refuse(AgentBusy(text, orchestrator=self._settings.orchestrator_id))
+        if (circle := self._circle(invocation)) is not None:
+            return refuse(circle)
         full = len(self._waiting) >= self._settings.waiting_max
         if self._queue.busy and (full or (invocation.busy == "reject" if invocation.busy else self._settings.reject)):
             return refuse(AgentBusy("a run is worked on", orchestrator=self._settings.orchestrator_id))

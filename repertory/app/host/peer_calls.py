@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 from msgspec.structs import replace as replace_fields
 
-from repertory.actors.call import ChangeTimers, CompleteTool, Following, Invocation
+from repertory.actors.call import OUTER_TURNS, ChangeTimers, CompleteTool, Following, Invocation
 from repertory.actors.context import AgentSettings
 from repertory.app.host.edge import context_of, trace_headers
 from repertory.backends.peers.ports import BoxedCall, JsonLine
@@ -69,6 +69,8 @@ class PeerCall(Struct, frozen=True, kw_only=True):
     """How it follows the turn, if it does: the offset `after`, `begins` and `detach`."""
     reader: str = ""
     """Names a caller that follows the turn among those that do."""
+    inside: Sequence[str] = ()
+    """The names of the turns in which the call was made."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -78,7 +80,7 @@ class PeerCall(Struct, frozen=True, kw_only=True):
     def as_json(self) -> dict[str, Json]:
         """The body of the request."""
         body = cast("dict[str, Json]", msgspec.to_builtins(self))
-        for name in ("trace", "follow", "reader"):  # Said only by who has it.
+        for name in ("trace", "follow", "reader", "inside"):  # Said only by who has it.
             if not body[name]:
                 del body[name]
         return body
@@ -144,6 +146,8 @@ def invocation_for(call: PeerCall, default: OutputSchema | None) -> Invocation:
         raise Invalid(f"busy is one of {', '.join(_BUSY)}", got=busy)
     state.setdefault("request_state", {})
     left_s = math.inf if call.deadline_s is None else call.deadline_s
+    context = context_of(call.trace)
+    context.run(OUTER_TURNS.set, tuple(call.inside))
     return Invocation(
         prompt=cast("Prompt", _read(call.prompt)),
         busy=cast("Any", busy),
@@ -157,7 +161,7 @@ def invocation_for(call: PeerCall, default: OutputSchema | None) -> Invocation:
         output_prompt=output_prompt,
         cancel_signal=threading.Event(),
         following=following,
-        context=context_of(call.trace),
+        context=context,
     )
 
 

@@ -23,7 +23,7 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.actors.call import Invocation
+from repertory.actors.call import Invocation, names_of_turns
 from repertory.actors.journal import LATE_S, NamedTurns
 from repertory.app.host.doorman import Doorman, Insistence, NoRoom
 from repertory.app.host.edge import telemetry, trace_headers
@@ -262,7 +262,13 @@ class Cluster:
         prompt, options = portable(invocation, session.schema)
         spec = session.spec.agent
         sent = PeerCall(
-            agent=spec.agent_id, session=spec.session_id, token=token, prompt=prompt, options=options, events=events
+            agent=spec.agent_id,
+            session=spec.session_id,
+            token=token,
+            prompt=prompt,
+            options=options,
+            events=events,
+            inside=names_of_turns(invocation.context),
         )
         way = Way(token, anyio.current_time(), self._settings.patience_s)
         told = Told(invocation.following)
