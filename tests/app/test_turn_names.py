@@ -240,3 +240,47 @@ def test_a_call_without_a_token_goes_on_with_the_last_turn_under_its_name(open_t
         way, turn = way_of_call(token, "unknown", "nothing", open_token=open_token)
         assert (way, turn) == ("go on", open_token or token)
         assert way_of_call(token, "unknown", "prompt", open_token=open_token) == ("begin", token)
+
+
+async def test_a_client_that_vanishes_takes_a_turn_from_nobody_else_who_waits_for_it_also_between_peers() -> None:
+    site, answers = Site(), list[str]()
+    ledger = Ledger()
+    replies = ["here", use("pay", who="t", seconds=50), "paid"]
+    async with site.process("a", replies, tools=[ledger.tool]) as a, site.process("b", room=0) as b:
+        await anyio.sleep(3)
+        await a.agent.session("s").invoke("be here")
+        session = b.agent.session("s")
+
+        async def vanish() -> None:
+            with anyio.move_on_after(10):
+                await session.invoke("go", idempotency_token="t")
+
+        async def stay() -> None:
+            answers.append(str(await session.invoke("go", idempotency_token="t")))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(vanish)
+            await anyio.sleep(1)
+            group.start_soon(stay)
+            group.start_soon(stay)
+    assert answers == ["paid", "paid"]
+    assert len(ledger.ran) == 1
+
+
+async def test_a_token_that_was_cut_short_at_a_peer_goes_on_when_it_is_called_again_at_once() -> None:
+    site, ledger = Site(), Ledger()
+    replies = ["here", use("pay", who="t", seconds=50), "paid"]
+    async with site.process("a", replies, tools=[ledger.tool]) as a, site.process("b", room=0) as b:
+        await anyio.sleep(3)
+        await a.agent.session("s").invoke("be here")
+        session, ended = b.agent.session("s"), list[str]()
+
+        async def call() -> None:
+            ended.append((await session.invoke("go", idempotency_token="t")).stop_reason)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(call)
+            await anyio.sleep(10)
+            await session.cancel()
+        await call()
+    assert ended == ["cancelled", "end_turn"]

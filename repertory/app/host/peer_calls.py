@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 from msgspec.structs import replace as replace_fields
 
-from repertory.actors.call import OUTER_TURNS, ChangeTimers, CompleteTool, Following, Invocation
+from repertory.actors.call import OUTER_TURNS, ChangeTimers, CompleteTool, Following, Invocation, names_of_turns
 from repertory.actors.context import AgentSettings
 from repertory.app.host.edge import context_of, trace_headers
 from repertory.backends.peers.ports import BoxedCall, JsonLine
@@ -68,7 +68,7 @@ class PeerCall(Struct, frozen=True, kw_only=True):
     follow: Mapping[str, Any] = {}
     """How it follows the turn, if it does: the offset `after`, `begins` and `detach`."""
     reader: str = ""
-    """Names a caller that follows the turn among those that do."""
+    """Names the caller among those of the same token."""
     inside: Sequence[str] = ()
     """The names of the turns in which the call was made."""
 
@@ -84,6 +84,22 @@ class PeerCall(Struct, frozen=True, kw_only=True):
             if not body[name]:
                 del body[name]
         return body
+
+
+def new_peer_call(
+    invocation: Invocation, default: OutputSchema | None, agent: AgentSettings, *, events: bool
+) -> PeerCall:
+    """The call, which has a token, for another process. Errors: as `portable`."""
+    prompt, options = portable(invocation, default)
+    return PeerCall(
+        agent=agent.agent_id,
+        session=agent.session_id,
+        token=str(invocation.idempotency_token),
+        prompt=prompt,
+        options=options,
+        events=events,
+        inside=names_of_turns(invocation.context),
+    )
 
 
 def read_peer_call(body: Mapping[str, Json]) -> PeerCall:
@@ -270,8 +286,9 @@ class Told:
         """`following`: of a call whose events have offsets."""
         self._following = following
         self.reader = ""
-        """Names it at the peer, if it follows the turn. One that comes back from another peer is a new one, which reads
-        on by its offset: what it was told before has lines that it would be given again.
+        """Names it at the peer among those that call under the same token, so that leaving ends the turn for nobody
+        else. One that comes back from another peer is a new one: what it was told before has lines that it would be
+        given again.
         """
         self._peer = ""
         self._run: str | None = None
@@ -289,8 +306,7 @@ class Told:
         self._goes_on = False
         if peer == self._peer:
             return {"run": self._run, "after": self._after}
-        if self._following is not None:
-            self.reader = token_hex(8)
+        self.reader = token_hex(8)
         return {"run": None, "after": 0}
 
     def line(self, peer: str, line: JsonLine) -> None:

@@ -23,7 +23,7 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.actors.call import Invocation, names_of_turns
+from repertory.actors.call import Invocation
 from repertory.actors.journal import LATE_S, NamedTurns
 from repertory.app.host.doorman import Doorman, Insistence, NoRoom
 from repertory.app.host.edge import telemetry, trace_headers
@@ -35,7 +35,7 @@ from repertory.app.host.peer_calls import (
     answer_json,
     follow_json,
     invocation_for,
-    portable,
+    new_peer_call,
     question_json,
     read_answer,
     read_peer_call,
@@ -259,17 +259,8 @@ class Cluster:
     async def _call(self, session: PeerSession, invocation: Invocation, *, events: bool) -> AsyncGenerator[TurnEvent]:
         token = invocation.idempotency_token or call_token(token_hex(16))
         invocation = replace(invocation, idempotency_token=token)
-        prompt, options = portable(invocation, session.schema)
         spec = session.spec.agent
-        sent = PeerCall(
-            agent=spec.agent_id,
-            session=spec.session_id,
-            token=token,
-            prompt=prompt,
-            options=options,
-            events=events,
-            inside=names_of_turns(invocation.context),
-        )
+        sent = new_peer_call(invocation, session.schema, spec, events=events)
         way = Way(token, anyio.current_time(), self._settings.patience_s)
         told = Told(invocation.following)
         while True:
