@@ -2,8 +2,10 @@
 # Other extras: `docker build --build-arg EXTRAS="serve s3 peers valkey bedrock" .`
 
 ARG PYTHON=3.13
+# A tag may be moved. A release names the bytes: --build-arg BASE=python:3.13-slim@sha256:...
+ARG BASE=python:${PYTHON}-slim
 
-FROM python:${PYTHON}-slim AS build
+FROM ${BASE} AS build
 WORKDIR /build
 ARG EXTRAS="serve postgres peers uvloop telemetry encryption mcp anthropic openai"
 COPY pyproject.toml requirements.lock ./
@@ -21,7 +23,7 @@ RUN builder/bin/python -m hatchling build -t wheel -d wheel \
     && /opt/repertory/bin/pip install --no-cache-dir --no-deps --no-index wheel/*.whl \
     && /opt/repertory/bin/pip uninstall --yes pip
 
-FROM python:${PYTHON}-slim
+FROM ${BASE}
 RUN useradd --uid 10001 --home-dir /var/lib/repertory --create-home --shell /usr/sbin/nologin repertory
 COPY --from=build /opt/repertory /opt/repertory
 ENV PATH=/opt/repertory/bin:${PATH} \

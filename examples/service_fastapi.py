@@ -23,9 +23,11 @@ import anyio
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from repertory import AgentResult, AgentSpec, OfflineModel, RepertoryError, Runtime, SQLiteSessions
+from repertory.asgi import problem_of
 from repertory.errors import ActorDead, Conflict, Failed, Gone, Invalid, NotFound, Retryable, Throttled, Unavailable
 
 STATUSES: tuple[tuple[type[RepertoryError], int], ...] = (
@@ -93,7 +95,9 @@ def problem(error: RepertoryError) -> JSONResponse:
 
 
 def described(error: RepertoryError) -> dict[str, str]:
-    return {"error": type(error).__name__, "detail": str(error)}
+    """What the client is told: nothing of this machine, its stores and the services behind it."""
+    told = problem_of(error)
+    return {"error": type(error).__name__, "detail": told.detail or told.title}
 
 
 async def server_sent(events: AsyncGenerator[dict[str, object]]) -> AsyncGenerator[str]:
@@ -125,6 +129,8 @@ def service(runtime: Runtime, spec: AgentSpec) -> FastAPI:
 
     app = FastAPI(title="Conversations", lifespan=lifespan)
     app.add_middleware(CutShort)
+    # Nobody is asked who they are, so only this machine is answered: not a name that leads here from elsewhere.
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
 
     @app.exception_handler(RepertoryError)
     async def refuse(request: Request, error: RepertoryError) -> JSONResponse:
@@ -169,7 +175,7 @@ def talk_to_itself(folder: Path) -> None:
     own = service(
         Runtime(sessions=SQLiteSessions(folder / "sessions.db")), AgentSpec(name="helper", model=OfflineModel())
     )
-    with TestClient(own) as client:
+    with TestClient(own, base_url="http://localhost") as client:
         print(client.post("/sessions/marta/messages", json={"text": "My stall is called Warm Crumb."}).json())
         print(client.post("/sessions/marta/stream", json={"text": "Do you remember my stall?"}).text)
         print(client.get("/sessions/nobody/messages").json())

@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Header, Request
+from fastapi import Depends, FastAPI, Header, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel
 
 from repertory import AgentSpec, OfflineModel, Peers, PostgresSessions, RepertoryError, Runtime
-from repertory.errors import Conflict, Invalid, Retryable, Throttled
+from repertory.asgi import Caller, Problem, bearer_tokens, problem_of, problem_response
 
 DRAIN_S = 20.0
 """How long the end of a pod may take after its requests are answered."""
@@ -41,6 +41,8 @@ runtime = Runtime(
     on_fatal="signal",
 )
 helper = runtime.agent(AgentSpec(name="helper", model=OfflineModel()))
+known_callers = bearer_tokens({os.environ["API_TOKEN"]: Caller()})
+"""One secret for all clients. Several tenants: `repertory.asgi.asgi_app`, which keeps their sessions apart."""
 app = FastAPI(title="Helper", lifespan=runtime.lifespan)
 
 
@@ -51,20 +53,23 @@ class Said(BaseModel):
 
 
 @app.exception_handler(RepertoryError)
-async def refuse(request: Request, error: RepertoryError) -> JSONResponse:
-    """Say what the client does next: wait and say it again under the same key, or give up."""
-    statuses: list[tuple[type[RepertoryError], int]] = [
-        (Throttled, 429),
-        (Retryable, 503),
-        (Conflict, 409),
-        (Invalid, 422),
-    ]
-    status = next((status for kind, status in statuses if isinstance(error, kind)), 502)
-    headers = {"Retry-After": "1"} if status in (429, 503) else {}
-    return JSONResponse({"error": type(error).__name__, "detail": str(error)}, status, headers)
+@app.exception_handler(Problem)
+async def refuse(request: Request, error: Exception) -> Response:
+    """Say what the client does next: wait and say it again under the same key, or give up. What an error says of this
+    pod and of what stands behind it is not told.
+    """
+    return problem_response(problem_of(error), request.url.path)
 
 
-@app.post("/sessions/{session_id}/messages")
+def caller(request: Request) -> Caller:
+    """Who shows the secret; 401 for anybody else."""
+    found = known_callers(request)
+    if not isinstance(found, Caller):
+        raise Problem(401, "say who you are", headers={"www-authenticate": "Bearer"})
+    return found
+
+
+@app.post("/sessions/{session_id}/messages", dependencies=[Depends(caller)])
 async def say(session_id: str, said: Said, idempotency_key: Annotated[str | None, Header()] = None) -> dict[str, Any]:
     """One turn. A client that gets no answer says it again with the same `Idempotency-Key`: it does not run twice."""
     result = await helper.session(session_id).invoke(said.text, idempotency_token=idempotency_key)

@@ -125,13 +125,14 @@ class Server:
         """One turn."""
         return self._ask("POST", f"/sessions/{session}/messages", {"text": text})
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Answer:
-        return self._ask("POST", path, body or {})
+    def post(self, path: str, body: Mapping[str, Any] | None = None, *, bearer: str | None = None) -> Answer:
+        return self._ask("POST", path, body or {}, bearer)
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, bearer: str | None = None) -> Answer:
         connection = self.connect()
         try:
             headers = {"Content-Type": "application/json", "Connection": "close"}
+            headers |= {"Authorization": f"Bearer {bearer}"} if bearer else {}
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             response = connection.getresponse()
             text = response.read()

@@ -41,6 +41,7 @@ ENVIRONMENT = {
     "POD_IP": "10.1.2.3",
     "DATABASE_URL": MANIFESTS["Secret"]["stringData"]["DATABASE_URL"],
     "PEER_SECRET": MANIFESTS["Secret"]["stringData"]["PEER_SECRET"],
+    "API_TOKEN": MANIFESTS["Secret"]["stringData"]["API_TOKEN"],
     "VERSION": LABELS["app.kubernetes.io/version"],
 }
 """What a pod finds."""
@@ -191,9 +192,14 @@ def test_two_pods_answer_for_each_other_and_one_takes_over_when_the_other_is_sto
         assert sorted((peer.address, peer.version) for peer in found.peers) == [
             (f"{address}:{PORTS['peers']}", ENVIRONMENT["VERSION"]) for address in ("127.83.1.1", "127.83.1.2")
         ]
-        said = "/sessions/marta/messages"
-        assert one.post(said, {"text": "My cat is called Byron."}).status == 200
-        assert "Byron" in two.post(said, {"text": "Do you remember my cat?"}).body["text"]
+        said, known = "/sessions/marta/messages", ENVIRONMENT["API_TOKEN"]
+        for stranger in (None, "another-secret-of-32-characters!"):
+            refused = one.post(said, {"text": "My cat is called Byron."}, bearer=stranger)
+            assert (refused.status, refused.body["detail"]) == (401, "say who you are")
+        wrong = one.post(f"/sessions/{'x' * 1000}/messages", {"text": "My cat is called Byron."}, bearer=known)
+        assert (wrong.status, wrong.body["group"]) == (422, "Invalid")
+        assert one.post(said, {"text": "My cat is called Byron."}, bearer=known).status == 200
+        assert "Byron" in two.post(said, {"text": "Do you remember my cat?"}, bearer=known).body["text"]
         first.signal(signal.SIGTERM)
-        assert "Byron" in two.post(said, {"text": "Do you remember my cat?"}).body["text"]
+        assert "Byron" in two.post(said, {"text": "Do you remember my cat?"}, bearer=known).body["text"]
         assert first.exit_code() == -signal.SIGTERM

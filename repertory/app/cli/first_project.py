@@ -148,30 +148,40 @@ from __future__ import annotations
 import anyio
 import uvicorn
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from agent import DATA, MODEL, current_time
 from repertory import AgentSpec, RepertoryError, Runtime, SQLiteSessions
+from repertory.asgi import problem_of, problem_response
 
 HELPER = AgentSpec(name="helper", model=MODEL, tools=[current_time], system_prompt="Answer briefly.")
 
 
-async def answer(request: Request) -> PlainTextResponse:
+THIS_MACHINE = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
+"""Nobody is asked who they are. Ask for a secret before other machines reach it, as `repertory serve` does."""
+
+
+async def answer(request: Request) -> Response:
     """One turn of the session in the path. Calls to one session wait for each other; sessions run side by side."""
+    if "origin" in request.headers:  # A web page makes a browser send it.
+        return PlainTextResponse("no web page may call this service\\n", status_code=403)
     text = (await request.body()).decode()
     session = request.state.runtime.agent(HELPER).session(request.path_params["id"])
     try:
         return PlainTextResponse(f"{await session.invoke(text)}\\n")
     except RepertoryError as error:
-        return PlainTextResponse(f"{error}\\n", status_code=503)
+        return problem_response(problem_of(error))  # without what the error says of this machine
 
 
 def make_app(data: anyio.Path | None = None) -> Starlette:
     """The service. When it stops it drains: running turns finish, and everything is stored."""
     runtime = Runtime(sessions=SQLiteSessions((data or anyio.Path(DATA)) / "sessions.db"))
-    return Starlette(routes=[Route("/sessions/{id}", answer, methods=["POST"])], lifespan=runtime.lifespan)
+    routes = [Route("/sessions/{id}", answer, methods=["POST"])]
+    return Starlette(routes=routes, middleware=[THIS_MACHINE], lifespan=runtime.lifespan)
 
 
 if __name__ == "__main__":
@@ -189,7 +199,7 @@ from starlette.testclient import TestClient
 
 
 def test_a_session_remembers_what_was_said(tmp_path: Path) -> None:
-    with TestClient(make_app(anyio.Path(tmp_path))) as client:
+    with TestClient(make_app(anyio.Path(tmp_path)), base_url="http://localhost") as client:
         assert client.post("/sessions/marta", content="My stall is called Warm Crumb.").status_code == 200
         assert "Warm Crumb" in client.post("/sessions/marta", content="What is my stall?").text
         assert "Warm Crumb" not in client.post("/sessions/paul", content="What is my stall?").text
@@ -227,7 +237,7 @@ async def main(data: Path = DATA) -> None:
         async with anyio.create_task_group() as signals:
             signals.start_soon(runtime.serve_signals)
             async with anyio.create_task_group() as jobs:
-                while line := await run_foreign(sys.stdin.readline, grace_s=0):
+                while line := await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
                     session, _, text = line.strip().partition(" ")
                     if text:
                         jobs.start_soon(work, helper, session, text)
