@@ -13,8 +13,10 @@ import pytest
 from starlette.requests import HTTPConnection
 
 from repertory import (
+    Agent,
     AgentSpec,
     CallerRules,
+    Graph,
     HumanInTheLoop,
     Runtime,
     ScriptedModel,
@@ -113,6 +115,24 @@ async def test_jobs_with_what_models_and_tools_say_are_set_aside(till: Till, tmp
         await Worker(till.runtime, queue, on_done=done, at_once=1).run(until_empty=True)
         assert len(await till.runtime.agents["helper"].session("ada").history()) == 2
     assert (sorted(aside), till.paid) == (["t0", "t1", "t2", "t3", "t4"], [])
+
+
+async def test_a_job_of_a_graph_says_what_a_user_says_too(tmp_path: Path) -> None:
+    queue, aside, model = SQLiteQueue(tmp_path / "jobs.db"), list[str](), ScriptedModel(["ok"], loop=True)
+
+    def make(session_id: str) -> Graph:
+        return Graph({"clerk": Agent(model, callback_handler=None)}, id="team")
+
+    def done(job: TurnJob, outcome: object) -> None:
+        if isinstance(outcome, Invalid):
+            aside.append(job.token)
+
+    async with Runtime(sessions=SQLiteSessions(tmp_path / "a.db")) as runtime:
+        runtime.orchestrator("team", make)
+        for number, task in enumerate([ASKS, [RESULT], REMOTE, "Hello!"]):
+            await queue.send(TurnJob("team", "s", task, token=f"t{number}"))  # type: ignore[arg-type]
+        await Worker(runtime, queue, on_done=done, at_once=1).run(until_empty=True)
+    assert (sorted(aside), len(model.calls)) == (["t0", "t1", "t2"], 1)
 
 
 async def test_a_tool_result_is_no_word_to_a_turn_that_runs(tmp_path: Path) -> None:
@@ -327,6 +347,13 @@ async def test_a_card_has_the_address_that_the_program_names(till: Till) -> None
     card, named = "/a2a/helper/.well-known/agent-card.json", {"host": "agents.example"}
     async with serving(till.runtime, hosts=["agents.example"]) as client:
         assert (await client.get(card, headers=named)).json()["url"] == "http://agents.example/a2a/helper/"
+
+
+async def test_nobody_is_led_to_a_name_that_a_request_made_up(till: Till) -> None:
+    async with serving(till.runtime) as client:
+        for path in ("/v1/agents/", "/healthz/", "/ag-ui/helper/", "/v1/models/", "//evil.example/v1/agents/"):
+            answer = await client.get(path, headers={"host": "evil.example"})
+            assert (answer.status_code, "location" in answer.headers) == (404, False)
 
 
 # ------------------------------------------------------------------------------------------------ reading makes nothing

@@ -95,6 +95,7 @@ def asgi_app(
         routes += import_module(PROTOCOLS[name]).routes(service)
     handlers: dict[Any, Any] = {HTTPException: _refused}
     app = Starlette(routes=routes, middleware=_middleware(cors), exception_handlers=handlers, lifespan=_lifespan)
+    app.router.redirect_slashes = False  # A redirect would go to the name that the request has made up.
     app.state.service = service
     return app
 
