@@ -376,9 +376,10 @@ def _shown(message: Mapping[str, Any]) -> JobSetAside:
 
 def _fifo_fields(job: TurnJob | Malformed, key: str) -> dict[str, str]:
     """What a FIFO queue wants besides: the group, which is the session where SQS takes its id, else a digest; and what
-    another message with the same key is known by for five minutes.
+    another message with the same key is known by for five minutes. What is no job is a group of its own: of one group,
+    SQS shows ten messages at once.
     """
-    session = "malformed" if isinstance(job, Malformed) else job.session_id
+    session = key if isinstance(job, Malformed) else job.session_id
     group = session if _GROUP.fullmatch(session) else _digest(session)
     return {"MessageGroupId": group, "MessageDeduplicationId": _digest(key)}
 
