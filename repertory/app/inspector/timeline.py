@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from markupsafe import Markup
 
-from repertory.app.inspector.wording import HIDDEN, first_words, grouped, json_text, rich_text, visible
+from repertory.app.inspector.wording import HIDDEN, cut_text, first_words, grouped, json_text, rich_text, visible
 from repertory.core.journal.history.redact import texts_of
 from repertory.core.journal.records import (
     Branched,
@@ -221,7 +221,7 @@ class _ToolFacts:
 
 def _result_text(result: ToolResult) -> str:
     parts = [
-        visible(str(part["text"])) if "text" in part else json_text(part["json"]) if "json" in part else _of_kind(part)
+        cut_text(str(part["text"])) if "text" in part else json_text(part["json"]) if "json" in part else _of_kind(part)
         for part in result["content"]
     ]
     return "\n".join(parts)
@@ -474,7 +474,10 @@ def pictured_run(document: Mapping[str, object], *, content: bool) -> PicturedRu
     order = cast("Sequence[str]", document.get("execution_order") or document.get("node_history") or list(results))
     following = cast("Sequence[str]", document.get("next_nodes_to_execute", ()))
     names = list(dict.fromkeys((*order, *results, *following)))
-    steps, tries = list(pairwise(order)), Counter(order)
+    tries = Counter(order)
+    steps: dict[tuple[str, str], list[int]] = {}
+    for number, step in enumerate(pairwise(order), 1):
+        steps.setdefault(step, []).append(number)
     swarm = document["type"] == "swarm"
     task = document.get("current_task")
     usage = cast("Mapping[str, int]", document.get("accumulated_usage", {}))
@@ -488,10 +491,10 @@ def pictured_run(document: Mapping[str, object], *, content: bool) -> PicturedRu
             PicturedEdge(
                 source=one,
                 target=two,
-                orders=tuple(number for number, step in enumerate(steps, 1) if step == (one, two)) if swarm else (),
+                orders=tuple(orders) if swarm else (),
                 used=True,
             )
-            for one, two in dict.fromkeys(steps)
+            for (one, two), orders in steps.items()
         ],
         status=cast("NodeProgress", document["status"]) if document["status"] in get_args(NodeProgress) else None,
         time_ms=float(cast("float", document.get("execution_time", 0))),

@@ -104,7 +104,11 @@ def _inline(text: str) -> str:
 
 def json_text(value: object) -> str:
     """A JSON value, laid out for reading."""
-    text = json.dumps(value, ensure_ascii=False, indent=2, default=repr)
+    return cut_text(json.dumps(value, ensure_ascii=False, indent=2, default=repr))
+
+
+def cut_text(text: str) -> str:
+    """The text as far as a page shows it."""
     return visible(text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]}...")
 
 
