@@ -59,14 +59,31 @@ _NUMBER_OR_DATE = re.compile(r"[\d\s.,:/+TZ-]*")
 SECRET_MIN = 12
 """Shorter secrets are not looked for: they would be found in ordinary words."""
 _FRONT = r"(?<![A-Za-z0-9])"
-_SHAPES = [
-    (re.compile(rf"{_FRONT}sk-(?=[A-Za-z_-]*[0-9*])[A-Za-z0-9_*.-]{{12,}}"), REDACTED),
+
+
+def _key_alone(found: re.Match[str]) -> str:
+    return found[0] if found["key"] is None else REDACTED
+
+
+# Where a key may begin within what could be one, the last alternative passes over what none can begin in any more: to
+# look again from each place would take quadratic time.
+_SHAPES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (
+        re.compile(rf"{_FRONT}(?:(?P<key>sk-(?=[A-Za-z_-]*[0-9*])[A-Za-z0-9_*.-]{{12,}})|sk-[A-Za-z_-]*+)"),
+        _key_alone,
+    ),
     (re.compile(rf"{_FRONT}(?:pplx|xai)-[A-Za-z0-9]{{20,}}"), REDACTED),
     (re.compile(rf"{_FRONT}(?:gsk|hf|sk_live|sk_test|rk_live|gh[pousr])_[A-Za-z0-9]{{20,}}"), REDACTED),
     (re.compile(rf"{_FRONT}(?:github_pat_\w{{20,}}|glpat-[\w-]{{18,}}|xox[abeprs]-[A-Za-z0-9-]{{12,}})"), REDACTED),
     (re.compile(rf"{_FRONT}(?:AIza[A-Za-z0-9_-]{{30,}}|ya29\.[A-Za-z0-9_.-]{{20,}})"), REDACTED),
     (re.compile(rf"{_FRONT}(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{{16}}(?![A-Za-z0-9])"), REDACTED),
-    (re.compile(rf"{_FRONT}eyJ[A-Za-z0-9_-]{{8,}}\.eyJ[A-Za-z0-9_-]{{8,}}\.[A-Za-z0-9_-]{{8,}}"), REDACTED),
+    (
+        re.compile(
+            rf"{_FRONT}(?:(?P<key>eyJ[A-Za-z0-9_-]{{8,}}+\.eyJ[A-Za-z0-9_-]{{8,}}+\.[A-Za-z0-9_-]{{8,}})"
+            r"|eyJ[A-Za-z0-9_-]*+)"
+        ),
+        _key_alone,
+    ),
     (re.compile(r"\bBearer +[A-Za-z0-9._~+/-]{16,}=*"), f"Bearer {REDACTED}"),
     (re.compile(r"(\barn(:|%3A)aws[a-z-]*(?:\2[a-z0-9-]*){2}\2)\d{12}(?!\d)", re.IGNORECASE), rf"\g<1>{NO_ACCOUNT}"),
 ]
