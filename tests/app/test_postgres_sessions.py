@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import anyio
 import pytest
@@ -23,7 +24,8 @@ from repertory import (
 )
 from repertory.app.cli.session_commands import place_named
 from repertory.backends.ports import Batch
-from repertory.errors import Invalid, LeaseLost, SessionBusy
+from repertory.errors import Invalid, LeaseLost, SessionBusy, Unavailable
+from repertory.testing.cutting_relay import cutting_relay
 from tests.backends.sessions.postgres_places import schema_of
 from tests.postgres_server import PostgresServer
 from tests.source_tree import ROOT
@@ -170,3 +172,19 @@ async def test_the_command_line_does_everything_with_sessions_there(postgres: Po
         "chat",
         "third",
     }
+
+
+async def test_a_database_that_swallows_what_is_sent_costs_no_more_than_the_patience(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    async with cutting_relay(postgres.port) as relay:
+        place = PostgresSessions(postgres.dsn(host="127.0.0.1", port=str(relay.port)), schema=schema_of(tmp_path))
+        async with Runtime(sessions=place, patience=StorePatience(wait_s=0.5)) as runtime:
+            agent = runtime.agent(AgentSpec(model=ScriptedModel(["hello"], loop=True)))
+            await agent.session("one").invoke("hello")
+            relay.hold()
+            with anyio.fail_after(50), pytest.raises(Unavailable) as failed:
+                await agent.session("another").invoke("hello")
+            relay.let_flow()
+            await agent.session("another").invoke("hello")
+    assert cast("float", failed.value.fields["waited_s"]) <= 0.5

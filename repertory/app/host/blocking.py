@@ -97,12 +97,15 @@ class BlockingHost:
         try:
             future = self.start(call)
             return future.result()
-        except BaseException:
+        except BaseException as error:
             if future is not None:
                 future.cancel()  # Without effect on a future that has ended, whose own error this is.
             else:  # Ctrl-C came while the call was on its way: it may have begun.
                 with suppress(RuntimeError):  # This loop has ended.
                     self._soon(give_up)
+            # Ctrl-C within a condition of the standard library leaves its lock free, which fails on the way out.
+            if isinstance(error, RuntimeError) and isinstance(error.__context__, KeyboardInterrupt):
+                raise error.__context__ from None
             raise
 
     @property

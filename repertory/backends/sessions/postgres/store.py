@@ -465,11 +465,15 @@ class PostgresSessionStore(SessionStore):
         return line
 
     async def _owning(self, statement: str, session_id: str, argument: int | bool) -> OwnedLine | None:
-        """The line that this statement makes ours. Cancellation waits for it."""
-        scope = self._scope_of(session_id)
+        """The line that this statement makes ours. Cancellation waits for it; a deadline bounds the statement."""
+        scope, within_s = self._scope_of(session_id), self._settings.timeout_s
+        left_s = anyio.current_effective_deadline() - anyio.current_time()
+        if left_s > 0:  # Otherwise it is cancelled, which what comes next notices.
+            within_s = min(within_s, left_s)
         self._acquiring[session_id] = self._acquiring.get(session_id, 0) + 1
         try:
-            lines = await _uncut(self._pool.run(statement, session_id, self._owner, argument))
+            asked = self._pool.run(statement, session_id, self._owner, argument, within_s=within_s)
+            lines = await _uncut(asked)
         finally:
             self._acquiring[session_id] -= 1
             if not self._acquiring[session_id]:
