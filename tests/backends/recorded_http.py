@@ -5,6 +5,7 @@ tests about credentials.
 from __future__ import annotations
 
 import threading
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,8 +24,10 @@ class Heard:
     body: bytes
 
     def carries(self, secret: str) -> bool:
-        """True if the secret is anywhere in it."""
-        return secret in f"{self.path} {dict(self.headers)} {self.body!r}"
+        """True if the secret is anywhere in it, also as the password of basic authentication."""
+        kind, _, given = self.headers.get("authorization", "").partition(" ")
+        basic = b64decode(given + "===").decode(errors="replace") if kind == "Basic" else ""
+        return secret in f"{self.path} {dict(self.headers)} {self.body!r} {basic}"
 
 
 Answer = tuple[int, Mapping[str, str], bytes]
@@ -71,8 +74,13 @@ def recorded_server(answer: Callable[[Heard], Answer] | None = None) -> Iterator
         def log_message(self, format: str, *args: Any) -> None:
             """Nothing is printed."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Clients may go when they like."""
+
+    server = Server(("127.0.0.1", 0), Handler)
     made = RecordedServer(f"http://127.0.0.1:{server.server_address[1]}")
     if answer is not None:
         made.answer = answer

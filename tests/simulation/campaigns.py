@@ -42,6 +42,7 @@ CAMPAIGNS = {
     "cluster-deploys": "tests.simulation.campaign_cluster:deploys",
     "cluster-restarts": "tests.simulation.campaign_cluster:restarts",
     "cluster-cuts": "tests.simulation.campaign_cuts:cuts",
+    "hostile-servers": "tests.simulation.campaign_hostile_servers:hostile_servers",
     "served-restarts": "tests.simulation.campaign_served:restarts",
     "workers": "tests.simulation.campaign_workers:workers",
     "hostile-queues": "tests.simulation.campaign_queues:hostile_queues",

@@ -6,6 +6,8 @@ import pytest
 
 from tests.simulation.campaigns import CAMPAIGNS, run_round
 
+# httpx leaves its generators when an answer is not read to its end.
+pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning")
 SECONDS = 3.0
 SEED = 7
 
