@@ -129,6 +129,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         self._buffer = buffer
         self._calls = calls
         self._parts = parts
+        self._gate = parts.gate
         self._wall = wall
         self._owes = owes
         self._timers: TimerAlarm | None = None
@@ -366,6 +367,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         else:
             self._waiting.append(call)
         self._queue.wake(self.context)
+        if call.is_inner:
+            self._look_again()
 
     def _steer(self, call: Call) -> bool:
         """Add the call's messages to the running turn, whose result it then shares. False if that is not possible."""
@@ -466,6 +469,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             self._refuse_waiting()
         if self._timers is not None and self._refusing:
             self._timers.close(at_once=at_once)
+            self._give_back_due()
         if self._refusing:
             self._answer_about_summary(None)
         slot = self.context.defer() if self.context.asked else None
@@ -479,6 +483,23 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
 
         self._queue.when_idle(end)
         return carry_on()
+
+    def _give_back_due(self) -> None:
+        """A turn that is due and waits at the gate is left to the next owner of the session."""
+        for call in [call for call in self._waiting if self._at_gate is not None and call.invocation.due is not None]:
+            self._waiting.remove(call)
+            self._refuse(call, self._closed())
+        if not self._waiting:
+            self._look_again()
+
+    @property
+    def _gated_session(self) -> str:
+        return self._settings.session_id
+
+    def _refuse(self, call: Call, error: RepertoryError) -> None:
+        if call.invocation.due is not None:
+            self._note_call_ended(call.invocation.due, error)
+        super()._refuse(call, error)
 
     # Summaries that are made ahead of need, and recorded between two turns by those who owe them.
 
@@ -497,6 +518,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         """When no call runs, record the summary that was made, or wait until it is."""
         self._summary_due = wanted or self._summary_due or RecordSummary()
         self._queue.wake(self.context)
+        self._look_again()
 
     async def _record_summary(self, wanted: RecordSummary) -> None:
         last = self._journal.fold.last_message

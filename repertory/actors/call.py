@@ -232,6 +232,11 @@ class Call(Struct, kw_only=True, eq=False):
         if asks_with(self.prompt) == "nothing":
             self.prompt = prompt
 
+    @property
+    def is_inner(self) -> bool:
+        """Whether a turn that runs waits for it: it is part of that turn."""
+        return self.invocation.due is None and bool(self.invocation.context.get(OPEN_TURNS, ()))
+
     def set_back(self, undelivered: Sequence[ContentBlock]) -> list[Call]:
         """Remove and return the calls whose steering came too late for any step. They must run on their own."""
         late = [call for call in self.shared if call.said_any_of(undelivered)]
@@ -556,10 +561,29 @@ R = TypeVar("R", AgentResult, MultiAgentResult)
 """The result of a call."""
 
 
+class TurnGate(Protocol):
+    """What lets turns of sessions begin."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether it lets turns wait."""
+        ...
+
+    async def enter(self, session_id: str) -> Callable[[bool], None]:
+        """Return when a turn may begin; to be followed by a call of the result, with True if the turn did nothing.
+        Errors: why none is to begin.
+        """
+        ...
+
+
 class CallQueueActor(Actor[M], Generic[M, L]):
     """Serves one call at a time. Something to load is loaded before the next call."""
 
     rests: ClassVar[bool] = True
+    _gate: TurnGate | None = None
+    """What each call passes before it is served."""
+    _at_gate: anyio.CancelScope | None = None
+    """The wait there, for the first of the calls that wait, whichever that is in the end."""
 
     def __init__(self, jobs: str) -> None:
         """`jobs`: the name of the job that serves calls."""
@@ -654,13 +678,56 @@ class CallQueueActor(Actor[M], Generic[M, L]):
     def _next(self) -> Awaitable[None] | None:
         if self._loads:
             return self._load(*self._loads.pop(0))
+        if self._gate is not None and self._gate.limited and self._waiting:
+            return self._serve_behind(self._gate)
         return self._serve(self._waiting.pop(0)) if self._waiting else None
+
+    async def _serve_behind(self, gate: TurnGate) -> None:
+        """Serve the next call, when the gate lets it begin. A call of which a turn is waiting does not stand there: the
+        turn has passed the gate, and would wait for itself.
+        """
+        for call in self._waiting:
+            if call.is_inner:
+                self._waiting.remove(call)
+                await self._serve(call)
+                return
+        leave: Callable[[bool], None] | None = None
+        with anyio.CancelScope() as self._at_gate:
+            try:
+                leave = await gate.enter(self._gated_session)
+            except RepertoryError as error:
+                if self._waiting:
+                    self._refuse(self._waiting.pop(0), error)
+        self._at_gate = None
+        if leave is None:
+            return
+        unused = not self._waiting
+        try:
+            if not unused:
+                await self._serve(self._waiting.pop(0))
+        finally:
+            leave(unused)
+
+    def _look_again(self) -> None:
+        """Something goes before the call that waits at the gate, or no call does."""
+        if self._at_gate is not None:
+            self._at_gate.cancel()
+
+    def _refuse(self, call: Call, error: RepertoryError) -> None:
+        """The gate does not let a call begin."""
+        call.fail(error)
+
+    @property
+    def _gated_session(self) -> str:
+        """The session whose turns pass the gate."""
+        raise NotImplementedError
 
     def _take_load(self, wanted: L) -> Next:
         if self._refusing:
             return refuse(self._closed())
         self._loads.append((wanted, self.context.defer()))
         self._queue.wake(self.context)
+        self._look_again()
         return carry_on()
 
     def _new_call(
@@ -719,6 +786,8 @@ class CallQueueActor(Actor[M], Generic[M, L]):
                     heirs[0].shared.extend(heirs[1:])
                 else:
                     del self._waiting[place]
+                    if not self._waiting:
+                        self._look_again()
                 return call
         for call in (*([] if self._running is None else [self._running]), *self._waiting):
             for sharer in call.shared:
@@ -730,6 +799,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
     def _refuse_waiting(self) -> None:
         while self._waiting:
             self._waiting.pop(0).fail(self._closed())
+        self._look_again()
 
 
 # One job serves what comes soon after each other: to start a job for each plain turn adds a tenth to its cost. It ends

@@ -641,7 +641,12 @@ class Waking(Named, Protocol):
     """How a session store tells which sessions must be woken, where it `wakes`."""
 
     async def claim_due(
-        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting] = ()
+        self,
+        now: float,
+        limit: int,
+        agents: Collection[str],
+        resting: Collection[Resting] = (),
+        passing: Collection[str] = (),
     ) -> Sequence[OwedWork]:
         """Claim up to `limit` works of these agents that are due at `now` (epoch seconds), in sessions that no live
         owner has (one that this object owns: see `may_claim`), the longest due first. Each is then due again as
@@ -653,11 +658,12 @@ class Waking(Named, Protocol):
             limit: The most works.
             agents: The ids of the agents; others are left out.
             resting: Agents of sessions that this object owns, in which nothing is under way.
+            passing: Tenants whose sessions are passed over, each as `tenant_part` of their ids.
 
         Raises:
             Unavailable: If the store cannot be reached. Call again later.
         """
-        del now, limit, agents, resting
+        del now, limit, agents, resting, passing
         return ()
 
     async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:

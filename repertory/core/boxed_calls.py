@@ -9,6 +9,7 @@ from typing import cast
 from msgspec import Struct
 
 from repertory.core.messages import Json
+from repertory.core.serving.tenants import tenant_part
 from repertory.errors import Invalid
 
 ENDED_TEXT = "each of its last owners has ended with it"
@@ -26,10 +27,15 @@ class WaitingCall(Struct, frozen=True):
 
 
 def next_calls(
-    waiting: Iterable[WaitingCall], taken: Collection[str], agents: Collection[str], limit: int
+    waiting: Iterable[WaitingCall],
+    taken: Collection[str],
+    agents: Collection[str],
+    limit: int,
+    passing: Collection[str] = (),
 ) -> list[WaitingCall]:
     """Those that are taken next, at most `limit`, of calls that come in the order in which they were put: the oldest of
     each session that these agents serve, unless it is not ready. `taken`: the sessions of which somebody has a call.
+    `passing`: tenants whose calls are passed over.
     """
     found: list[WaitingCall] = []
     met = set(taken)
@@ -38,7 +44,7 @@ def next_calls(
             break
         if call.agent_id in agents and call.session_id not in met:
             met.add(call.session_id)
-            if call.ready:
+            if call.ready and tenant_part(call.session_id) not in passing:
                 found.append(call)
     return found
 

@@ -90,10 +90,15 @@ class CrashingSessionStore(SessionStore):
         return outcomes
 
     async def claim_due(
-        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting] = ()
+        self,
+        now: float,
+        limit: int,
+        agents: Collection[str],
+        resting: Collection[Resting] = (),
+        passing: Collection[str] = (),
     ) -> Sequence[OwedWork]:
         self._points.reach("before claim")
-        claimed = await self._store.claim_due(now, limit, agents, resting)
+        claimed = await self._store.claim_due(now, limit, agents, resting, passing)
         self._points.reach("after claim")
         return claimed
 

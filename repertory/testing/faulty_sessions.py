@@ -75,10 +75,15 @@ class FaultySessionStore(SessionStore):
         return await self._call("load", lambda: self._store.load(session_id, agent_id, whole=whole))
 
     async def claim_due(
-        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting] = ()
+        self,
+        now: float,
+        limit: int,
+        agents: Collection[str],
+        resting: Collection[Resting] = (),
+        passing: Collection[str] = (),
     ) -> Sequence[OwedWork]:
         """As the wrapped store, or `Unavailable`; the work may then be claimed."""
-        return await self._call("claim_due", lambda: self._store.claim_due(now, limit, agents, resting))
+        return await self._call("claim_due", lambda: self._store.claim_due(now, limit, agents, resting, passing))
 
     async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
         return await self._call("owed", lambda: self._store.owed(session_id))

@@ -115,7 +115,7 @@ class MemoryCallBox(CallBox):
         self._kept.append(KeptCall(replace(call, call=body, created_at=now, tries=0, error="", parked=False)))
         return True
 
-    async def take(self, limit: int, agents: Collection[str]) -> Sequence[BoxedCall]:
+    async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[BoxedCall]:
         await self._enter()
         self._alive.add(self._owner)
         for each in self._kept:
@@ -128,7 +128,7 @@ class MemoryCallBox(CallBox):
             if each.owner is None and not each.call.parked
         ]
         taken = {each.call.session_id for each in self._kept if each.owner is not None}
-        chosen = [self._kept[each.key] for each in next_calls(waiting, taken, agents, limit)]
+        chosen = [self._kept[each.key] for each in next_calls(waiting, taken, agents, limit, passing)]
         for each in chosen:
             each.owner = self._owner
         return [each.call for each in chosen]

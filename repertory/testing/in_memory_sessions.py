@@ -12,6 +12,7 @@ from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.owed import DueTime, OwedWork, Resting, claims_after, may_claim, next_due
+from repertory.core.serving.tenants import tenant_part
 from repertory.errors import Invalid, LeaseLost, SessionBusy, StoreNotFound
 from repertory.testing.in_memory_peers import MemoryCallBox, MemoryDirectory, PeerShelf
 
@@ -147,7 +148,12 @@ class MemorySessionStore(SessionStore):
             del self._shelf.owed[key]
 
     async def claim_due(
-        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting] = ()
+        self,
+        now: float,
+        limit: int,
+        agents: Collection[str],
+        resting: Collection[Resting] = (),
+        passing: Collection[str] = (),
     ) -> Sequence[OwedWork]:
         await self._enter()
         due = [
@@ -155,6 +161,7 @@ class MemorySessionStore(SessionStore):
             for key, work in self._shelf.owed.items()
             if work.at <= now
             and work.agent_id in agents
+            and tenant_part(work.session_id) not in passing
             and not work.parked
             and self._may_wake(self._shelf.sessions[key[0]], work, rests=key in resting)
         ]

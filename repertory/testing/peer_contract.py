@@ -281,6 +281,17 @@ class SharedStoreContract(ABC):
             assert keys(await box_of(one).take(10, {"mine", "nobody"})) == [("c", "token")]
             assert keys(await box_of(one).take(10, {"mine", "other"})) == [("d", "token")]
 
+    async def test_calls_of_tenants_that_are_passed_over_stay_and_keep_no_others_waiting(self, tmp_path: Path) -> None:
+        names = ["a~1", "a~2", "a", "~a~3", "b~1", "=41~1"]
+        async with self.stores(tmp_path, "one") as (one,):
+            for name in names:
+                await box_of(one).put(boxed(name))
+            box = box_of(one)
+            assert [call.session_id for call in await box.take(1, ALL, ["a", ""])] == ["b~1"]
+            assert [call.session_id for call in await box.take(10, ALL, ["a", "b", ""])] == ["=41~1"]
+            assert [call.session_id for call in await box.take(10, ALL, ["a"])] == ["a", "~a~3"]
+            assert [call.session_id for call in await box.take(10, ALL)] == ["a~1", "a~2"]
+
     async def test_one_agent_of_a_session_is_called_at_a_time(self, tmp_path: Path) -> None:
         async with self.stores(tmp_path, "one", "two") as (one, two):
             await box_of(one).put(boxed("session", "first", "a"))

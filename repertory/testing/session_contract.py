@@ -570,6 +570,7 @@ class SessionStoreContract(SessionPagesContract):
             assert list(await two.owed("never")) == list(await two.owed("nobody")) == []
             assert list(await two.claim_due(9.0, 10, {"default"})) == []
             assert list(await two.claim_due(40.0, 10, {"another"})) == []
+            assert list(await two.claim_due(40.0, 10, {"default"}, passing=["a", ""])) == []
             assert list(await one.claim_due(9.0, 10, {"default"})) == []  # Its owner does it without being woken.
             (first,) = await two.claim_due(40.0, 1, {"default"})
             (second,) = await three.claim_due(40.0, 10, {"default"})

@@ -75,6 +75,37 @@ async def test_a_call_beyond_the_queue_is_refused_at_once_and_told_when_to_come_
     doorman.check()
 
 
+async def test_a_quiet_tenant_waits_for_one_turn_of_a_busy_one_and_is_not_refused_because_of_it() -> None:
+    inside = Inside(Doorman(1, 9))
+    async with anyio.create_task_group() as group:
+        for number in range(10):
+            group.start_soon(inside.call, f"busy~{number}", number, 1.0)
+            await anyio.sleep(0.001)
+        with pytest.raises(NoRoom):
+            inside.doorman.check("busy~10")
+        inside.doorman.check("quiet~1")
+        for session in ("quiet~1", "quiet~2", "other~1"):
+            group.start_soon(inside.call, session, 0, 1.0)
+            await anyio.sleep(0.001)
+    assert inside.order[:6] == ["busy~0 0", "busy~1 1", "quiet~1 0", "other~1 0", "busy~2 2", "quiet~2 0"]
+    assert inside.doorman.busy == 0
+
+
+async def test_calls_inside_that_wait_for_the_limits_of_their_tenant_take_no_place() -> None:
+    held = 0
+    doorman = Doorman(2, 4, lambda: held)
+    inside = Inside(doorman)
+    async with anyio.create_task_group() as group:
+        for number in range(2):
+            group.start_soon(inside.call, f"limited~{number}", number, 60.0)
+        await anyio.sleep(0.01)
+        held = 2
+        with anyio.fail_after(1.0):
+            await inside.call("other~1", 0, 0.5)
+        group.cancel_scope.cancel()
+    assert doorman.busy == 0
+
+
 async def test_closing_sends_those_that_wait_away_and_lets_those_inside_finish() -> None:
     doorman = Doorman(1, 5)
     inside, refused = Inside(doorman), list[str]()

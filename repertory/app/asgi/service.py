@@ -134,6 +134,7 @@ class Service:
         self._authenticate = authenticate
         self._hosts = frozenset(hosts)
         self._admission = Admission(self.limits)
+        runtime.host.gate.limit(self.limits)
 
     @property
     def agents(self) -> Mapping[str, HostedAgent]:

@@ -47,6 +47,7 @@ from repertory.core.configuration.tables import (
 from repertory.core.configuration.toml_positions import KeyPath
 from repertory.core.limits import Limits
 from repertory.core.retry import ModelRetryStrategy, StorePatience
+from repertory.core.serving.admission import ServiceLimits
 from repertory.core.serving.tenants import StoredRange, scope_of_tenant, tenant_part
 from repertory.errors import Invalid
 
@@ -90,6 +91,8 @@ def runtime_from(sources: Sources, *, several: bool = False) -> ConfiguredRuntim
         wakes_max=settings.wakes_max,
         peers=peers,
     )
+    if values.service.tokens:  # For workers too, which serve nobody.
+        runtime.host.gate.limit(ServiceLimits(**asdict(values.service.limits)))
     agents: dict[str, HostedAgent] = {}
     for name, spec in specs.items():
         with sources.telling(("agents", name)):

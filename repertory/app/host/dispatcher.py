@@ -9,6 +9,7 @@ more is due. Supervised by the root.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,8 +19,11 @@ import anyio
 from msgspec import Struct
 
 from repertory.actors.writer import Background
+from repertory.app.host.doorman import NoRoom
 from repertory.core.owed import AGAIN_S, GRACE_S
 from repertory.core.retry import foreign_errors
+from repertory.core.serving.tenants import tenant_part
+from repertory.core.serving.turns import next_claims
 from repertory.errors import RepertoryError, Retryable, Throttled
 from repertory.logs import DEBUG, WARNING, note
 from repertory.runtime.actor import Actor
@@ -60,6 +64,8 @@ class Awakening(Struct, frozen=True, kw_only=True):
     """
     room: int
     """So many sessions are woken at the same time."""
+    waiting: Callable[[str], int] = lambda tenant: 0
+    """How many turns of a tenant wait for its limits."""
 
 
 class Dispatcher(Actor[LookForDue]):
@@ -74,7 +80,8 @@ class Dispatcher(Actor[LookForDue]):
         self._awakening = awakening
         self._wall = wall
         self._refusing = refusing
-        self._awake = 0
+        self._awake = Counter[str]()
+        """By tenant, what is done now."""
         self._rests_until = -math.inf
         """Until when no posted calls are taken."""
         self._more = False
@@ -83,7 +90,7 @@ class Dispatcher(Actor[LookForDue]):
         self._taking: Background
 
     def summary(self) -> object:
-        return {"store": self._store.name, "awake": self._awake, "room": self._awakening.room}
+        return {"store": self._store.name, "awake": self._awake.total(), "room": self._awakening.room}
 
     async def on_start(self) -> None:
         where = {"store": self._store.name}
@@ -95,29 +102,38 @@ class Dispatcher(Actor[LookForDue]):
 
     async def handle(self, message: LookForDue) -> Next:
         del message
-        room, agents = self._awakening.room - self._awake, self._awakening.agents()
-        if room > 0 and agents and not self._refusing():
-            # After a failure it takes nothing: the next look finds what is due.
-            due = await self._owing.attempt(partial(self._due, room, agents), ())
-            calls = await self._taking.attempt(partial(self._calls, room - len(due), agents), ())
-            self._more = len(due) + len(calls) == room
-            self._awake += len(due) + len(calls)
-            for work in due:
-                self.context.job(self._wake, work, name=f"wake {work.session_id}")
-            for call in calls:
-                self.context.job(self._make, call, name=f"posted call {call.session_id}")
+        agents, begun = self._awakening.agents(), 0
+        for claim in next_claims(self._awake, self._awakening.waiting, self._awakening.room) if agents else ():
+            if not self._refusing():
+                begun += await self._begin(claim.limit - begun, claim.passing, agents)
+                self._more = begun == claim.limit
+            if self._more:
+                break
         look_s = LOOK_S * self.context.rng.uniform(0.8, 1.2)
         self.context.after(max(look_s, self._owing.pause_s, self._taking.pause_s), LookForDue(), key="look")
         return carry_on()
 
-    async def _due(self, room: int, agents: Collection[str]) -> Collection[OwedWork]:
-        resting = await self._awakening.resting(GRACE_S)
-        return await self._store.claim_due(self._wall(), room, agents, resting)
+    async def _begin(self, room: int, passing: Collection[str], agents: Collection[str]) -> int:
+        """Begin what is due. Returns how much."""
+        # After a failure it takes nothing: the next look finds what is due.
+        due = await self._owing.attempt(partial(self._due, room, passing, agents), ())
+        calls = await self._taking.attempt(partial(self._calls, room - len(due), passing, agents), ())
+        for work in due:
+            self._awake[tenant_part(work.session_id)] += 1
+            self.context.job(self._wake, work, name=f"wake {work.session_id}")
+        for call in calls:
+            self._awake[tenant_part(call.session_id)] += 1
+            self.context.job(self._make, call, name=f"posted call {call.session_id}")
+        return len(due) + len(calls)
 
-    async def _calls(self, room: int, agents: Collection[str]) -> Sequence[BoxedCall]:
+    async def _due(self, room: int, passing: Collection[str], agents: Collection[str]) -> Collection[OwedWork]:
+        resting = await self._awakening.resting(GRACE_S)
+        return await self._store.claim_due(self._wall(), room, agents, resting, passing)
+
+    async def _calls(self, room: int, passing: Collection[str], agents: Collection[str]) -> Sequence[BoxedCall]:
         if self._box is None or room <= 0 or self.context.clock() < self._rests_until:
             return ()
-        return await self._box.take(room, agents)
+        return await self._box.take(room, agents, passing)
 
     async def _make(self, call: BoxedCall) -> None:
         """Make the call, and say so as soon as the store can be told: until then it stays this owner's, and other calls
@@ -132,7 +148,7 @@ class Dispatcher(Actor[LookForDue]):
                 await self._box.again(call, 0.0, "its process was shut down")
             raise
         finally:
-            self._ended()
+            self._ended(call.session_id)
         await Background(self.context, "the end of a posted call cannot be stored", ids).keep(say)
 
     async def _made(self, box: CallBox, call: BoxedCall, ids: Mapping[str, str]) -> Callable[[], Awaitable[None]]:
@@ -142,7 +158,7 @@ class Dispatcher(Actor[LookForDue]):
                 await self._awakening.call(call)
         except Retryable as error:
             wait_s = error.retry_after_s if isinstance(error, Throttled) else None
-            if wait_s is not None:  # Others look meanwhile: it may be meant for one of them.
+            if isinstance(error, NoRoom):  # Others look meanwhile: it may be meant for one of them.
                 self._rests_until = self.context.clock() + 2 * LOOK_S
             # Refused by this runtime's own drain, it is for the next one that starts, at once.
             after_s = 0.0 if self._refusing() else AGAIN_S if wait_s is None else min(wait_s, _WAIT_MAX_S)
@@ -161,10 +177,13 @@ class Dispatcher(Actor[LookForDue]):
         except RepertoryError as error:
             note(self.context.logger, WARNING, "owed work could not be done", error, why=work.why, **ids)
         finally:
-            self._ended()
+            self._ended(work.session_id)
 
-    def _ended(self) -> None:
-        self._awake -= 1
+    def _ended(self, session_id: str) -> None:
+        tenant = tenant_part(session_id)
+        self._awake[tenant] -= 1
+        if not self._awake[tenant]:
+            del self._awake[tenant]
         if self._more:
             self._more = False
             self.context.self_ref.tell(LookForDue())

@@ -1,20 +1,22 @@
 """The doorman of a runtime with peers: how many turns run at the same time, and who waits.
 
-Calls of one session take one place together, since their turns run one after the other. Whoever finds no place waits
-in one queue, first come, first served; beyond the queue's bound calls are refused, so memory stays flat and those that
-wait are served in time.
+Calls of one session take one place together, since their turns run one after the other. Whoever finds no place waits,
+and tenants take turns; beyond the queue's bound calls are refused, so memory stays flat and those that wait are served
+in time. A tenant with less than its share of the calls is not refused because of others.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
 from msgspec import Struct, field
 
+from repertory.core.serving.tenants import tenant_part
+from repertory.core.serving.turns import Rounds
 from repertory.errors import AgentBusy, Throttled, Unavailable
 
 _FIRST_S = 1.0
@@ -27,6 +29,7 @@ class NoRoom(Throttled):
 
 
 class _Waiting(Struct, eq=False):
+    session_id: str
     admitted: anyio.Event = field(default_factory=anyio.Event)
     refused: bool = False
 
@@ -34,14 +37,18 @@ class _Waiting(Struct, eq=False):
 class Doorman:
     """Admits calls. For one event loop."""
 
-    def __init__(self, room: int, queue: int) -> None:
-        """`room`: so many sessions run turns at the same time; `queue`: so many calls wait."""
+    def __init__(self, room: int, queue: int, held: Callable[[], int] = lambda: 0) -> None:
+        """`room`: so many sessions run turns at the same time; `queue`: so many calls wait. `held`: how many of those
+        inside wait for their tenants' limits, and take no place.
+        """
         self.room = room
         self._queue_max = queue
+        self._held = held
         self._inside: dict[str, int] = {}
         """Session to its calls that have its place together."""
-        self._queue: deque[tuple[str, _Waiting]] = deque()
-        self._calls = 0
+        self._queue: Rounds[_Waiting] = Rounds()
+        self._calls = Counter[str]()
+        """By tenant."""
         self._turn_s = _FIRST_S
         self.closed = False
 
@@ -60,11 +67,12 @@ class Doorman:
         """How many calls wait for a place."""
         return len(self._queue)
 
-    def check(self) -> None:
+    def check(self, session_id: str = "") -> None:
         """Errors: `NoRoom` when the queue is full; `Unavailable` when the runtime shuts down."""
         if self.closed:
             raise Unavailable("the runtime is shutting down")
-        if self._calls >= self.room + self._queue_max:
+        calls_max, own = self.room + self._queue_max, self._calls[tenant_part(session_id)]
+        if self._calls.total() >= calls_max and own >= calls_max // (len(self._calls) + 1):
             least, most = _RETRY_S
             wait_s = min(max(self._turn_s * max(len(self._queue), 1) / max(self.room, 1), least), most)
             raise NoRoom("the runtime has no room for this call", retry_after_s=wait_s, room=self.room)
@@ -74,11 +82,13 @@ class Doorman:
         """A place in the block, after waiting for it until `by`, of the event loop's clock. Errors: those of `check`,
         also while it waits; `AgentBusy` when the time is over.
         """
-        self.check()
-        self._calls += 1
+        self.check(session_id)
+        tenant = tenant_part(session_id)
+        self._calls[tenant] += 1
         try:
-            if session_id not in self._inside and (self._queue or len(self._inside) >= self.room):
-                await self._wait(session_id, by)
+            self._let_in()  # Those inside may have begun to wait since.
+            if session_id not in self._inside and (self._queue or not self._has_place):
+                await self._wait(tenant, session_id, by)
             else:
                 self._inside[session_id] = self._inside.get(session_id, 0) + 1
             began = anyio.current_time()
@@ -88,20 +98,21 @@ class Doorman:
                 self._turn_s += (anyio.current_time() - began - self._turn_s) / 16
                 self._leave(session_id)
         finally:
-            self._calls -= 1
+            self._calls[tenant] -= 1
+            if not self._calls[tenant]:
+                del self._calls[tenant]
 
     def close(self) -> None:
         """Refuse everybody from now on, also those that wait: other peers have room."""
         self.closed = True
-        while self._queue:
-            _, waiting = self._queue.popleft()
+        while (waiting := self._queue.first) is not None:
+            self._queue.pop()
             waiting.refused = True
             waiting.admitted.set()
 
-    async def _wait(self, session_id: str, by: float) -> None:
-        waiting = _Waiting()
-        entry = (session_id, waiting)
-        self._queue.append(entry)
+    async def _wait(self, tenant: str, session_id: str, by: float) -> None:
+        waiting = _Waiting(session_id)
+        self._queue.add(tenant, waiting)
         try:
             with anyio.CancelScope(deadline=by):
                 await waiting.admitted.wait()
@@ -111,7 +122,7 @@ class Doorman:
             if waiting.admitted.is_set() and not waiting.refused:
                 self._leave(session_id)
             elif not waiting.refused:
-                self._queue.remove(entry)
+                self._queue.remove(tenant, waiting)
             raise
         if waiting.refused:
             raise Unavailable("the runtime is shutting down")
@@ -120,9 +131,16 @@ class Doorman:
         self._inside[session_id] -= 1
         if not self._inside[session_id]:
             del self._inside[session_id]
-        while self._queue and (self._queue[0][0] in self._inside or len(self._inside) < self.room):
-            following, waiting = self._queue.popleft()
-            self._inside[following] = self._inside.get(following, 0) + 1
+        self._let_in()
+
+    @property
+    def _has_place(self) -> bool:
+        return len(self._inside) - min(self._held(), self._queue_max) < self.room
+
+    def _let_in(self) -> None:
+        while (waiting := self._queue.first) is not None and (waiting.session_id in self._inside or self._has_place):
+            self._queue.pop()
+            self._inside[waiting.session_id] = self._inside.get(waiting.session_id, 0) + 1
             waiting.admitted.set()
 
 

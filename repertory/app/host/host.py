@@ -35,6 +35,7 @@ from repertory.app.host.shared import (
     reason_of,
     take_name,
 )
+from repertory.app.host.turn_gate import TurnGate
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience
 from repertory.errors import StartFailed, StoreUnavailable, Unavailable
 from repertory.logs import ERROR, note
@@ -191,6 +192,8 @@ class Host:
         """Whether sessions stay owned, and what they use stays open, while nobody uses them."""
         self.counts = SessionCounts()
         """What has happened to its sessions so far."""
+        self.gate = TurnGate()
+        """What every turn of its sessions passes."""
         self._stores = OpenStores(self.system, self.buffers, self.counts, self._requested if self._keeps else None)
         self.servers = ToolServers(self.system)
         """The tool servers of sessions, and of clients that are open by hand."""
@@ -477,6 +480,7 @@ class Host:
         """The session's child specs, with its tool servers and memory stores started."""
         if spec.parts is not None:
             spec.parts.counts = self.counts
+            spec.parts.gate = self.gate
             self._models[id(spec.parts.model)] = spec.parts.model
             links = await self.servers.enter_all(spec.parts.tools.sources, place.servers)
             spec.parts.tools = spec.parts.tools.opened(links)
@@ -642,6 +646,7 @@ class Host:
     async def _refuse(self) -> None:
         """From now on `enter` raises `Unavailable`."""
         self._refusing = True
+        self.gate.close()
 
     async def _finish_turns(self) -> None:
         """Let running turns finish. The phase's deadline cancels this task; remaining turns are cancelled later."""

@@ -108,8 +108,8 @@ class Peers:
         listen: The address where it answers the others: `host:port` (port 0: any), or `unix:` and a path. None: a
             socket of its own on this machine, for sessions in SQLite. A runtime without room then listens nowhere.
         room: So many sessions run turns at the same time. 0 makes it a gateway, which hosts nothing.
-        queue: So many calls more wait for a place, first come, first served. Further calls are refused with
-            `Throttled`. None: as many as `room`.
+        queue: So many calls more wait for a place, and tenants take turns. Further calls are refused with `Throttled`,
+            but for those of a tenant with less than its share. None: as many as `room`.
         address: The address by which the others reach it. It differs from `listen` behind a container's port.
         secret: A random text that all of them know, at least 16 characters. Both sides of every connection prove that
             they know it, and it never crosses. TCP needs it, also on loopback, unless `tls` has certificates.
@@ -163,7 +163,8 @@ class Cluster:
         self._host = host
         self._session_of = session_of
         self._agents = agents
-        self.doorman = Doorman(settings.room, settings.room if settings.queue is None else settings.queue)
+        queue = settings.room if settings.queue is None else settings.queue
+        self.doorman = Doorman(settings.room, queue, host.gate.held)
         """Who admits calls, and knows how full this runtime is."""
         self._running = RunningCalls()
         self._known: OrderedDict[str, str] = OrderedDict()
@@ -575,7 +576,7 @@ class Cluster:
             if self._host.refusing:
                 raise PeerRefused(503, {"draining": True})
             try:
-                self.doorman.check()
+                self.doorman.check(call.session)
                 invocation = invocation_for(call, session.schema)
             except NoRoom as full:
                 raise PeerRefused(429, {"retry_after_s": full.retry_after_s}) from None

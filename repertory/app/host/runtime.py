@@ -149,6 +149,7 @@ class Runtime:
                     agents=self._served.keys,
                     resting=self._resting,
                     room=self._wakes_max,
+                    waiting=self._host.gate.waiting,
                 )
                 await self._host.wake_due(self._sessions, awakening)
         except BaseException as error:

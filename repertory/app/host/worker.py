@@ -58,6 +58,8 @@ WAIT_S = 5.0
 """How long one request to the queue waits for a job."""
 _BATCH = 64
 """So many jobs are asked for at once, by queues that give that many."""
+_HELD_MAX = 7
+"""So many times `at_once` jobs may wait for the limits of their tenants besides."""
 _FULL_S = 0.1
 """How long a full runtime is left alone before its places are counted again."""
 _PAUSE_MAX_S = 15.0
@@ -344,7 +346,10 @@ class JobTaker(Actor[JobTakerMessage]):
     async def _take(self) -> None:
         try:
             while not self._counts.stopping:
-                room = take_at_once(self._settings.at_once, len(self.in_hand), self._places(), _BATCH)
+                at_once = self._settings.at_once
+                # Jobs that wait for the limits of their tenants keep no others waiting, within bounds.
+                busy = len(self.in_hand) - min(self._runtime.host.gate.held(), _HELD_MAX * at_once)
+                room = take_at_once(at_once, max(busy, 0), self._places(), _BATCH)
                 if room == 0:
                     with anyio.move_on_after(_FULL_S):
                         await self.changed.wait()

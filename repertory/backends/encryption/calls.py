@@ -39,10 +39,10 @@ class SealedCallBox(CallBox):
         cipher = await self._cipher_of(call.session_id)
         return await self._box.put(replace(call, call={_SEALED: cipher.seal_text(_name(call), text)}))
 
-    async def take(self, limit: int, agents: Collection[str]) -> Sequence[BoxedCall]:
+    async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[BoxedCall]:
         """As `CallBox.take`. What cannot be opened is parked, with the reason."""
         taken: list[BoxedCall] = []
-        calls = await self._box.take(limit, agents)
+        calls = await self._box.take(limit, agents, passing)
         with anyio.CancelScope(shield=True):  # They are this owner's by now.
             for call in calls:
                 try:

@@ -265,9 +265,14 @@ class SealedSessionStore(SessionStore):
         return self._store.waiting(session_id)
 
     async def claim_due(
-        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting] = ()
+        self,
+        now: float,
+        limit: int,
+        agents: Collection[str],
+        resting: Collection[Resting] = (),
+        passing: Collection[str] = (),
     ) -> Sequence[OwedWork]:
-        return await self._store.claim_due(now, limit, agents, resting)
+        return await self._store.claim_due(now, limit, agents, resting, passing)
 
     async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
         return await self._store.owed(session_id)

@@ -104,7 +104,7 @@ class CallBox(Protocol):
         """
         ...
 
-    async def take(self, limit: int, agents: Collection[str]) -> Sequence[BoxedCall]:
+    async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[BoxedCall]:
         """At most that many calls of these agents, the longest kept first, which are this owner's from now on: nobody
         else is given them while it is alive. Of dead owners too, with `tries` counted; a call that has ended
         `POISON_OWNERS` owners is parked instead.
@@ -115,6 +115,7 @@ class CallBox(Protocol):
         Args:
             limit: The most calls.
             agents: The ids of the agents; others are left out.
+            passing: Tenants whose calls are passed over, each as `tenant_part` of their sessions' ids.
         """
         ...
 

@@ -25,18 +25,20 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
     body_s: float = 30.0
     """Seconds until the body of one request has come."""
     concurrent: int = 64
-    """Requests of one tenant at the same time, streams included."""
+    """Requests of one tenant at the same time, streams included; and turns, whoever began them."""
     concurrent_in_all: int = 1024
-    """Requests of all tenants at the same time."""
+    """Requests of all tenants at the same time; and turns."""
     rate_per_s: float = 50.0
-    """Requests of one tenant a second, over time."""
+    """Requests of one tenant a second, over time; and turns."""
     burst: int = 100
-    """Requests that one tenant may make at once when it made none for a while."""
+    """Requests that one tenant may make at once when it made none for a while; and turns."""
+    waiting: int = 1000
+    """Turns of one tenant that wait until the bounds above let them begin; one more is refused."""
     tenants_remembered: int = 10_000
     """Tenants whose rate is known at the same time; beyond that, the tenant that was idle longest starts afresh."""
 
     def __post_init__(self) -> None:
-        for name in ("body_bytes", "concurrent", "concurrent_in_all", "burst", "tenants_remembered"):
+        for name in ("body_bytes", "concurrent", "concurrent_in_all", "burst", "waiting", "tenants_remembered"):
             value: object = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise Invalid(f"{name} is a positive integer", got=value)
@@ -49,14 +51,34 @@ class NotAdmitted(Struct, frozen=True):
     """Why a request is not taken, and when to come again."""
 
     what: str
-    """`tenant rate`, `tenant concurrency` or `service concurrency`."""
+    """`tenant rate`, `tenant concurrency`, `service concurrency` or `tenant turns`."""
     retry_after_s: float
 
 
-class _Tenant(Struct):
+class Rate(Struct):
+    """A token bucket, as of `at`."""
+
     room: float
-    """Requests that it may make at once, as of `at`."""
     at: float
+
+    @classmethod
+    def full(cls, limits: ServiceLimits, now: float) -> Rate:
+        """The bucket of a tenant that did nothing for a while."""
+        return cls(float(limits.burst), now)
+
+    def wait_s(self, limits: ServiceLimits, now: float) -> float:
+        """Seconds until there is room for one; 0.0 if there is now."""
+        rate, burst, passed_s = limits.rate_per_s, float(limits.burst), max(now - self.at, 0.0)
+        self.room = burst if rate == math.inf else min(self.room + passed_s * rate, burst)
+        self.at += passed_s
+        return max((1 - self.room) / rate, _LEAST_WAIT_S) if self.room < 1 - _ROUNDING else 0.0
+
+
+_ROUNDING, _LEAST_WAIT_S = 1e-9, 1e-6
+
+
+class _Tenant(Struct):
+    rate: Rate
     in_progress: int = 0
 
 
@@ -71,14 +93,15 @@ class Admission:
 
     def enter(self, tenant: str, now: float) -> NotAdmitted | None:
         """Take a request, to be followed by `leave`; or refuse it, and count nothing."""
-        limits, known = self.limits, self._filled(tenant, now)
+        limits, known = self.limits, self._known(tenant, now)
         if self.in_progress >= limits.concurrent_in_all:
             return NotAdmitted("service concurrency", 1.0)
         if known.in_progress >= limits.concurrent:
             return NotAdmitted("tenant concurrency", 1.0)
-        if known.room < 1:
-            return NotAdmitted("tenant rate", (1 - known.room) / limits.rate_per_s)
-        known.room -= 1
+        wait_s = known.rate.wait_s(limits, now)
+        if wait_s:
+            return NotAdmitted("tenant rate", wait_s)
+        known.rate.room -= 1
         known.in_progress += 1
         self.in_progress += 1
         return None
@@ -93,15 +116,12 @@ class Admission:
         """How many are remembered."""
         return len(self._tenants)
 
-    def _filled(self, tenant: str, now: float) -> _Tenant:
+    def _known(self, tenant: str, now: float) -> _Tenant:
         known = self._tenants.get(tenant)
         if known is None:
             self._forget()
-            known = self._tenants[tenant] = _Tenant(room=float(self.limits.burst), at=now)
+            known = self._tenants[tenant] = _Tenant(Rate.full(self.limits, now))
         self._tenants.move_to_end(tenant)
-        rate, burst, passed_s = self.limits.rate_per_s, float(self.limits.burst), max(now - known.at, 0.0)
-        known.room = burst if rate == math.inf else min(known.room + passed_s * rate, burst)
-        known.at += passed_s
         return known
 
     def _forget(self) -> None:

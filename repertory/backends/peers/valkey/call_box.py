@@ -40,7 +40,7 @@ class ValkeyCallBox(CallBox):
         text = call_text(call.call)
         return bool(await self._ask(PUT, _id(call), call.session_id, call.agent_id, call.token, text))
 
-    async def take(self, limit: int, agents: Collection[str]) -> Sequence[BoxedCall]:
+    async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[BoxedCall]:
         """One question."""
         self._check_open()
         if limit < 1 or not agents:
@@ -49,7 +49,8 @@ class ValkeyCallBox(CallBox):
             taken: list[BoxedCall] = []
             mine = [self._owner, self._ttl_ms, limit, POISON_OWNERS, ENDED_TEXT]
             with anyio.CancelScope(shield=True):
-                taken = _calls(await self._ask(TAKE, *mine, len(agents), *sorted(agents), *self._known))
+                of_whom = len(agents), *sorted(agents), len(passing), *passing
+                taken = _calls(await self._ask(TAKE, *mine, *of_whom, *self._known))
             self._known |= {_id(call) for call in taken}
             try:
                 await checkpoint()

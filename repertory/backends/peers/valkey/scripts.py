@@ -183,7 +183,9 @@ _FREE: Final = """
 local owner, ttl, limit, poison, ended_text = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local agents, known = {}, {}
 for i = 8, 7 + tonumber(ARGV[7]) do agents[#agents + 1] = ARGV[i] end
-for i = 8 + #agents, #ARGV do known[ARGV[i]] = true end
+local passing, before = {}, 8 + #agents + tonumber(ARGV[8 + #agents])
+for i = 9 + #agents, before do passing[ARGV[i]] = true end
+for i = before + 1, #ARGV do known[ARGV[i]] = true end
 
 heard(owner, ttl)
 if now >= tonumber(call('GET', P .. 'grace') or '0') then
@@ -235,7 +237,8 @@ repeat
     if #chosen == limit or bound and each[1] > bound then break end
     if not met[each[2]] then
       met[each[2]] = true
-      if is_next(each[2], each[1]) then chosen[#chosen + 1] = each end
+      local tenant = string.match(each[2], '^(.-)~') or ''
+      if not passing[tenant] and is_next(each[2], each[1]) then chosen[#chosen + 1] = each end
     end
   end
   many = many * 4
@@ -257,8 +260,8 @@ end
 return calls
 """
 )
-"""Owner, how long it counts as alive, how many, `POISON_OWNERS`, why calls are parked, how many agents, the agents, the
-ids of the calls that it knows to be its own.
+"""Owner, how long it counts as alive, how many, `POISON_OWNERS`, why calls are parked, how many agents, the agents, how
+many tenants are passed over, these, the ids of the calls that it knows to be its own.
 """
 
 UNTAKE: Final = Script("""

@@ -26,6 +26,7 @@ from repertory.backends.sessions.journal.format import HeadObject, Layout, Sessi
 from repertory.backends.sessions.requests import SIDE_BY_SIDE, delete_all, find, find_all, side_by_side
 from repertory.core.ids import RESERVED
 from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, Resting, claims_after, may_claim, next_due
+from repertory.core.serving.tenants import tenant_part
 from repertory.errors import PreconditionFailed, RepertoryError, Retryable
 
 _GENERATION, _NUMBER, _AT = 16, 8, 12
@@ -215,7 +216,7 @@ class DueMarkers:
             self._rests = {key: until for key, until in self._rests.items() if not key.startswith(folder)}
 
     async def claim(
-        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting]
+        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting], passing: Collection[str]
     ) -> list[OwedWork]:
         """As `Waking.claim_due`."""
         clock = anyio.current_time()
@@ -234,6 +235,7 @@ class DueMarkers:
             and numbers[2] <= now
             and info.key not in self._rests
             and info.key.split("/")[-2] in folders
+            and tenant_part(info.key.removeprefix(self._layout.owed).split("/", 1)[0]) not in passing
         ]
         due.sort(key=lambda each: each[0])
         claimed: list[OwedWork] = []

@@ -298,14 +298,19 @@ class ObjectSessionStore(SessionStore):
                 await self._elsewhere.forget(session_id)
 
     async def claim_due(
-        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting] = ()
+        self,
+        now: float,
+        limit: int,
+        agents: Collection[str],
+        resting: Collection[Resting] = (),
+        passing: Collection[str] = (),
     ) -> Sequence[OwedWork]:
         """As the port says. One list for 1,000 debts, once a second at most; a get for each that is due and new, and
         what it takes to see whether its session has an owner, every 10 s in a bucket while that one lives.
         """
         self._check_open()
         with anyio.CancelScope(shield=True):
-            return await self._due.claim(now, limit, agents, resting)
+            return await self._due.claim(now, limit, agents, resting, passing)
         raise AssertionError
 
     async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:

@@ -20,6 +20,7 @@ from repertory.backends.peers.ports import POISON_OWNERS, BoxedCall, CallBox
 from repertory.backends.postgres.connection import ResultLine
 from repertory.backends.postgres.pool import Pool
 from repertory.backends.postgres.values import Parameter, texts
+from repertory.backends.sessions.postgres.owed import tenant_sql
 from repertory.backends.sessions.postgres.presence import Presence, alive_sql
 from repertory.backends.sessions.postgres.schema import TablesReady
 from repertory.core.boxed_calls import ENDED_TEXT, call_of, call_text, plain_text
@@ -81,7 +82,7 @@ class PostgresCallBox(CallBox):
         self._some_sql = f"SELECT {_COLUMNS} FROM {calls} AS c WHERE c.session = $1::text ORDER BY c.id"
 
     def _take(self, calls: str, taken: str, schema: str) -> None:
-        # Owner, how many, agents, the sessions of which it knows, why calls are parked.
+        # Owner, how many, agents, the sessions of which it knows, why calls are parked, tenants that are passed over.
         waits = "{0}.parked_at IS NULL AND {0}.agent = ANY ($3::text[])"
         parks = f"c.ended + f.dead >= {POISON_OWNERS}"
         self._take_sql = (
@@ -98,6 +99,7 @@ class PostgresCallBox(CallBox):
             f" first AS MATERIALIZED (SELECT c.id, c.session FROM {calls} AS c WHERE {waits.format('c')}"
             # By its index, which then skips what is gone: a scan of another kind would look at it each time.
             f" AND c.id >= (SELECT min(id) FROM {calls} WHERE parked_at IS NULL)"
+            f" AND {tenant_sql('c.session')} <> ALL ($6::text[])"
             f" AND c.not_before <= clock_timestamp() AND c.session NOT IN (SELECT session FROM {taken})"
             f" AND NOT EXISTS (SELECT 1 FROM {calls} AS b WHERE b.session = c.session AND b.id < c.id"
             f" AND {waits.format('b')} OFFSET 0) ORDER BY c.id LIMIT $2::bigint FOR UPDATE OF c SKIP LOCKED),"
@@ -115,13 +117,13 @@ class PostgresCallBox(CallBox):
         await self._begin(create=True)
         return bool(await self._run(self._put_sql, session_id, agent_id, token, text))
 
-    async def take(self, limit: int, agents: Collection[str]) -> Sequence[BoxedCall]:
+    async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[BoxedCall]:
         """One statement; a second one when an owner has died that had calls."""
         if limit < 1 or not agents or not await self._begin(create=False):
             return []
         await self._presence.ensure()
         async with self._taking:
-            taken = await self._take_some(limit, sorted(agents))
+            taken = await self._take_some(limit, sorted(agents), list(passing))
             try:
                 await checkpoint()
             except BaseException:
@@ -152,11 +154,11 @@ class PostgresCallBox(CallBox):
             return [_call(line) for line in await self._pool.run(self._all_sql, once=True)]
         return [_call(line) for line in await self._pool.run(self._some_sql, session_id, once=True)]
 
-    async def _take_some(self, limit: int, agents: Sequence[str]) -> list[BoxedCall]:
+    async def _take_some(self, limit: int, agents: Sequence[str], passing: Sequence[str]) -> list[BoxedCall]:
         taken: list[BoxedCall] = []
         tries = 0
         while len(taken) < limit:
-            given = limit - len(taken), texts(agents), texts([*self._known]), ENDED_TEXT
+            given = limit - len(taken), texts(agents), texts([*self._known]), ENDED_TEXT, texts(passing)
             try:
                 lines = await self._run(self._take_sql, self._owner, *given)
             except StoreUnavailable as error:

@@ -13,6 +13,7 @@ from repertory.backends.postgres.pool import Pool
 from repertory.backends.postgres.values import Encoded, float8s, int8s, texts
 from repertory.backends.sessions.postgres.presence import living_sql
 from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, Resting, Why, claims_after, may_claim, next_due
+from repertory.core.serving.tenants import SIGN
 
 _NOT_HERE: Final = [why for why in get_args(Why) if not may_claim(why, owned_here=True)]
 """What an owner does by itself."""
@@ -34,6 +35,7 @@ class OwedLines:
             f"SELECT w.session, w.agent, w.at, w.why, w.claims, s.name FROM {schema}.owed AS w"
             f" JOIN {schema}.sessions AS s ON s.id = w.session"
             f" WHERE w.at <= $1::float8 AND w.claims < {CLAIMS_MAX} AND w.agent = ANY ($3::text[])"
+            f" AND {tenant_sql('s.name')} <> ALL ($9::text[])"
             " AND (s.owner IS NULL OR CASE WHEN s.owner = $4::text THEN w.why <> ALL ($5::text[])"
             " OR (s.name, w.agent) IN (SELECT * FROM unnest($7::text[], $8::text[]))"
             " ELSE s.owner NOT IN (SELECT owner FROM living) END)"
@@ -51,12 +53,12 @@ class OwedLines:
         self._of_one = f"{listed} WHERE s.name = $1::text ORDER BY w.at, w.agent"
 
     async def claim(
-        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting]
+        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting], passing: Collection[str]
     ) -> list[OwedWork]:
         """See `SessionStore.claim_due`. One statement, not synced: what a crash of the server undoes is due again."""
         again = float8s([next_due(now, claims) for claims in range(1, CLAIMS_MAX + 1)])
         rests = texts([session for session, _ in resting]), texts([agent for _, agent in resting])
-        given = now, limit, texts(list(agents)), self._owner, texts(_NOT_HERE), again, *rests
+        given = now, limit, texts(list(agents)), self._owner, texts(_NOT_HERE), again, *rests, texts(list(passing))
         # Planned anew each time: a plan from when little was due would sort all that is due now.
         return [_work(*line) for line in await self._pool.run(self._claim, *given, once=True)]
 
@@ -64,6 +66,11 @@ class OwedLines:
         """See `SessionStore.owed`."""
         asked = self._pool.run(self._all) if session_id is None else self._pool.run(self._of_one, session_id)
         return [_work(*line) for line in await asked]
+
+
+def tenant_sql(name: str) -> str:
+    """`tenant_part` of a session's id."""
+    return f"CASE WHEN strpos({name}, '{SIGN}') > 0 THEN split_part({name}, '{SIGN}', 1) ELSE '' END"
 
 
 def owing_sql(schema: str, first: int) -> str:

@@ -264,12 +264,17 @@ class PostgresSessionStore(SessionStore):
         return SessionEnds(found[0], {agent_id: await self.load(session_id, agent_id) for agent_id in found[0].agents})
 
     async def claim_due(
-        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting] = ()
+        self,
+        now: float,
+        limit: int,
+        agents: Collection[str],
+        resting: Collection[Resting] = (),
+        passing: Collection[str] = (),
     ) -> Sequence[OwedWork]:
         """One statement, which waits for nobody."""
         if limit < 1 or not agents or not await self._begin(create=False):
             return []
-        return await self._owed.claim(now, limit, agents, resting)
+        return await self._owed.claim(now, limit, agents, resting, passing)
 
     async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
         return await self._owed.all(session_id) if await self._begin(create=False) else []

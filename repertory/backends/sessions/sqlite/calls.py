@@ -61,11 +61,13 @@ class CallTable:
         )
         return stored.rowcount == 1
 
-    def anything(self, owner: str, agents: Collection[str], alive: Alive) -> bool:
+    def anything(self, owner: str, agents: Collection[str], passing: Collection[str], alive: Alive) -> bool:
         """Whether `take` would change anything."""
-        return bool(self._dead(owner, alive) or self._next(1, agents))
+        return bool(self._dead(owner, alive) or self._next(1, agents, passing))
 
-    def take(self, owner: str, limit: int, agents: Collection[str], alive: Alive) -> list[BoxedCall]:
+    def take(
+        self, owner: str, limit: int, agents: Collection[str], passing: Collection[str], alive: Alive
+    ) -> list[BoxedCall]:
         """See the port."""
         for dead in self._dead(owner, alive):
             self._connection.execute(
@@ -74,7 +76,7 @@ class CallTable:
                 f" error = CASE WHEN ended + 1 >= {POISON_OWNERS} THEN ? ELSE error END WHERE owner = ?",
                 (ENDED_TEXT, dead),
             )
-        keys = [each.key for each in self._next(limit, agents)]
+        keys = [each.key for each in self._next(limit, agents, passing)]
         self._connection.executemany("UPDATE calls SET owner = ? WHERE id = ?", [(owner, key) for key in keys])
         return [call for key in keys for call in self._read("WHERE id = ?", (key,))]
 
@@ -123,14 +125,15 @@ class CallTable:
         found = self._connection.execute("SELECT DISTINCT owner FROM calls WHERE owner IS NOT NULL").fetchall()
         return [str(name) for (name,) in found if name != owner and not alive(str(name))]
 
-    def _next(self, limit: int, agents: Collection[str]) -> list[WaitingCall]:
+    def _next(self, limit: int, agents: Collection[str], passing: Collection[str]) -> list[WaitingCall]:
         taken = {session for (session,) in self._execute("SELECT session FROM calls WHERE owner IS NOT NULL")}
         waiting = self._execute(
             f"SELECT id, session, agent, not_before <= {_NOW} FROM calls WHERE owner IS NULL AND parked_at IS NULL"
             " ORDER BY id"
         )
         # A line that names no session is no call of anybody.
-        return next_calls((WaitingCall(*line) for line in waiting if is_id(line[1])), taken, agents, limit)
+        calls = (WaitingCall(*line) for line in waiting if is_id(line[1]))
+        return next_calls(calls, taken, agents, limit, passing)
 
     def _read(self, where: str, values: tuple[object, ...] = ()) -> Iterator[BoxedCall]:
         for session, agent, token, text, at, tries, error, parked in self._execute(

@@ -199,14 +199,14 @@ class Journals:
         return outcomes
 
     def claim_due(
-        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting]
+        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting], passing: Collection[str]
     ) -> list[OwedWork]:
         with self._transaction("read"):  # Without waiting for writers: most looks find nothing.
             owed = self._owing()
-            if owed is None or not owed.claimable(now, 1, agents, self._leases.owned, resting):
+            if owed is None or not owed.claimable(now, 1, agents, self._leases.owned, resting, passing):
                 return []
         with self._transaction("unsynced"):
-            return owed.claim(now, limit, agents, self._leases.owned, resting)
+            return owed.claim(now, limit, agents, self._leases.owned, resting, passing)
 
     def owed(self, session_id: str | None) -> list[OwedWork]:
         with self._transaction("read"):
@@ -226,18 +226,18 @@ class Journals:
         with self._transaction("read"):
             return [] if (calls := self._calling()) is None else calls.all(session_id)
 
-    def may_take(self, agents: Collection[str]) -> bool:
+    def may_take(self, agents: Collection[str], passing: Collection[str]) -> bool:
         """False if `take` would take and change nothing. Waits for no writer."""
         with self._transaction("read"):
             calls = self._calling()
-            return calls is not None and calls.anything(self._owner, agents, self._lock.alive)
+            return calls is not None and calls.anything(self._owner, agents, passing, self._lock.alive)
 
-    def take(self, limit: int, agents: Collection[str]) -> list[BoxedCall]:
+    def take(self, limit: int, agents: Collection[str], passing: Collection[str]) -> list[BoxedCall]:
         """This owner is alive from now on. Not synced: a power cut ends every owner that has taken something."""
         with self._transaction("unsynced"):
             self._lock.acquire()
             calls = self._calling()
-            taken = [] if calls is None else calls.take(self._owner, limit, agents, self._lock.alive)
+            taken = [] if calls is None else calls.take(self._owner, limit, agents, passing, self._lock.alive)
         self._unchecked_bytes += _PAGES_OF_CALLS * _PAGE_BYTES
         return taken
 

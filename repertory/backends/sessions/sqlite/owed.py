@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from typing import TypeAlias
 
 from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, Resting, claims_after, may_claim, next_due
+from repertory.core.serving.tenants import tenant_part
 
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS owed (session TEXT NOT NULL, agent TEXT NOT NULL, at REAL NOT NULL, why TEXT NOT NULL,"
@@ -64,12 +65,18 @@ class OwedTable:
         self._connection.execute("DELETE FROM owed WHERE session = ?", (session_id,))
 
     def claimable(
-        self, now: float, limit: int, agents: Collection[str], owned: Owned, resting: Collection[Resting]
+        self,
+        now: float,
+        limit: int,
+        agents: Collection[str],
+        owned: Owned,
+        resting: Collection[Resting],
+        passing: Collection[str],
     ) -> list[OwedWork]:
         """What `claim` would claim."""
         found: list[OwedWork] = []
         for session_id, agent_id, at, why, claims, owner in self._connection.execute(_DUE, (now,)):
-            if agent_id not in agents:
+            if agent_id not in agents or tenant_part(session_id) in passing:
                 continue
             here = owned(owner)
             rests = (session_id, agent_id) in resting
@@ -80,10 +87,16 @@ class OwedTable:
         return found
 
     def claim(
-        self, now: float, limit: int, agents: Collection[str], owned: Owned, resting: Collection[Resting]
+        self,
+        now: float,
+        limit: int,
+        agents: Collection[str],
+        owned: Owned,
+        resting: Collection[Resting],
+        passing: Collection[str],
     ) -> list[OwedWork]:
         """See the port, and `claimable`."""
-        claimed = self.claimable(now, limit, agents, owned, resting)
+        claimed = self.claimable(now, limit, agents, owned, resting, passing)
         self._connection.executemany(
             "UPDATE owed SET at = ?, claims = ? WHERE session = ? AND agent = ?",
             [(next_due(now, each.claims), each.claims, each.session_id, each.agent_id) for each in claimed],

@@ -85,10 +85,10 @@ class SQLiteCallBox(CallBox):
             )
         )
 
-    async def take(self, limit: int, agents: Collection[str]) -> Sequence[BoxedCall]:
-        if limit < 1 or not agents or not await self._found(lambda journals: journals.may_take(agents), False):
+    async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[BoxedCall]:
+        if limit < 1 or not agents or not await self._found(lambda journals: journals.may_take(agents, passing), False):
             return []
-        return await self._found(lambda journals: journals.take(limit, agents), [], undo=self._untake)
+        return await self._found(lambda journals: journals.take(limit, agents, passing), [], undo=self._untake)
 
     async def done(self, calls: Sequence[BoxedCall]) -> None:
         if calls:

@@ -194,10 +194,15 @@ class SQLiteSessionStore(SessionStore):
         return await self._read(lambda journals: journals.label_rows(session_id, agent_id), [])
 
     async def claim_due(
-        self, now: float, limit: int, agents: Collection[str], resting: Collection[Resting] = ()
+        self,
+        now: float,
+        limit: int,
+        agents: Collection[str],
+        resting: Collection[Resting] = (),
+        passing: Collection[str] = (),
     ) -> Sequence[OwedWork]:
         """Errors: see the class."""
-        return await self._read(lambda journals: journals.claim_due(now, limit, agents, resting), [])
+        return await self._read(lambda journals: journals.claim_due(now, limit, agents, resting, passing), [])
 
     async def owed(self, session_id: str | None = None) -> Sequence[OwedWork]:
         """Errors: see the class."""
