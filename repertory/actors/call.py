@@ -561,13 +561,11 @@ R = TypeVar("R", AgentResult, MultiAgentResult)
 """The result of a call."""
 
 
-class TurnGate(Protocol):
+class Gate(Protocol):
     """What lets turns of sessions begin."""
 
-    @property
-    def limited(self) -> bool:
-        """Whether it lets turns wait."""
-        ...
+    limited: bool
+    """Whether it lets turns wait."""
 
     async def enter(self, session_id: str) -> Callable[[bool], None]:
         """Return when a turn may begin; to be followed by a call of the result, with True if the turn did nothing.
@@ -580,7 +578,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
     """Serves one call at a time. Something to load is loaded before the next call."""
 
     rests: ClassVar[bool] = True
-    _gate: TurnGate | None = None
+    _gate: Gate | None = None
     """What each call passes before it is served."""
     _at_gate: anyio.CancelScope | None = None
     """The wait there, for the first of the calls that wait, whichever that is in the end."""
@@ -682,7 +680,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
             return self._serve_behind(self._gate)
         return self._serve(self._waiting.pop(0)) if self._waiting else None
 
-    async def _serve_behind(self, gate: TurnGate) -> None:
+    async def _serve_behind(self, gate: Gate) -> None:
         """Serve the next call, when the gate lets it begin. A call of which a turn is waiting does not stand there: the
         turn has passed the gate, and would wait for itself.
         """

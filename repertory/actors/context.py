@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import anyio
 from msgspec import Struct, field
 
-from repertory.actors.call import TurnGate, limits_of, trace_here
+from repertory.actors.call import Gate, limits_of, trace_here
 from repertory.actors.conversation import EditShown, LeaveOut, NameManager, ReplaceShown, Settle
 from repertory.actors.hooks.calls import TurnHooks
 from repertory.actors.journal import TurnProgress
@@ -187,7 +187,7 @@ class AgentParts(Struct, kw_only=True):
     """Asked at the start of each call; None traces nothing."""
     counts: SessionCounts = field(default_factory=SessionCounts)
     """Of the host in which it is active."""
-    gate: TurnGate | None = None
+    gate: Gate | None = None
     """What the turns pass before they begin, in a host; None: nothing."""
     lived_in: object = None
     """The session of the orchestrator that the agent ran in last and that its state comes from; None for none."""

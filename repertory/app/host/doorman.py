@@ -37,12 +37,12 @@ class _Waiting(Struct, eq=False):
 class Doorman:
     """Admits calls. For one event loop."""
 
-    def __init__(self, room: int, queue: int, held: Callable[[], int] = lambda: 0) -> None:
-        """`room`: so many sessions run turns at the same time; `queue`: so many calls wait. `held`: how many of those
-        inside wait for their tenants' limits, and take no place.
+    def __init__(self, room: int, queue: int | None, held: Callable[[], int] = lambda: 0) -> None:
+        """`room`: so many sessions run turns at the same time; `queue`: so many calls wait; None: as many.
+        `held`: how many of those inside wait for their tenants' limits, and take no place.
         """
         self.room = room
-        self._queue_max = queue
+        self._queue_max = room if queue is None else queue
         self._held = held
         self._inside: dict[str, int] = {}
         """Session to its calls that have its place together."""

@@ -174,9 +174,8 @@ class Host:
 
     def __init__(self, settings: HostSettings) -> None:
         self._settings = settings
-        timeout_s, on_fatal = settings.drain_timeout_s, settings.on_fatal
-        phases = (_ALONE,) if settings.alone else drain_phases(timeout_s)
-        supervision = _TOGETHER if settings.alone else _LASTING
+        timeout_s, on_fatal, alone = settings.drain_timeout_s, settings.on_fatal, settings.alone
+        phases, supervision = ((_ALONE,), _TOGETHER) if alone else (drain_phases(timeout_s), _LASTING)
         self.system = ActorSystem(
             SystemSettings(
                 phases=phases,
@@ -479,8 +478,7 @@ class Host:
     ) -> Sequence[ChildSpec]:
         """The session's child specs, with its tool servers and memory stores started."""
         if spec.parts is not None:
-            spec.parts.counts = self.counts
-            spec.parts.gate = self.gate
+            spec.parts.counts, spec.parts.gate = self.counts, self.gate
             self._models[id(spec.parts.model)] = spec.parts.model
             links = await self.servers.enter_all(spec.parts.tools.sources, place.servers)
             spec.parts.tools = spec.parts.tools.opened(links)
@@ -646,7 +644,8 @@ class Host:
     async def _refuse(self) -> None:
         """From now on `enter` raises `Unavailable`."""
         self._refusing = True
-        self.gate.close()
+        if self.gate.limited:
+            self.gate.close()
 
     async def _finish_turns(self) -> None:
         """Let running turns finish. The phase's deadline cancels this task; remaining turns are cancelled later."""

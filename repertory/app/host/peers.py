@@ -163,8 +163,7 @@ class Cluster:
         self._host = host
         self._session_of = session_of
         self._agents = agents
-        queue = settings.room if settings.queue is None else settings.queue
-        self.doorman = Doorman(settings.room, queue, host.gate.held)
+        self.doorman = Doorman(settings.room, settings.queue, host.gate.held)
         """Who admits calls, and knows how full this runtime is."""
         self._running = RunningCalls()
         self._known: OrderedDict[str, str] = OrderedDict()

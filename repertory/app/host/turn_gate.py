@@ -30,22 +30,20 @@ class _Waiting(Struct, eq=False):
 class TurnGate:
     """Open until it has limits."""
 
-    def __init__(self) -> None:
-        self._turns: FairTurns[_Waiting] | None = None
-        self._asleep: dict[_Waiting, None] = {}
-        self._watcher: _Waiting | None = None
-        """The one among them that wakes when the next turn may begin by its tenant's rate."""
-        self._watched_s = math.inf
-        """When that is, on the event loop's clock."""
-        self._closed = False
-
-    @property
-    def limited(self) -> bool:
-        """Whether turns are counted."""
-        return self._turns is not None
+    limited = False
+    """Whether turns are counted."""
+    _turns: FairTurns[_Waiting] | None = None
+    _asleep: dict[_Waiting, None]
+    _watcher: _Waiting | None = None
+    """The one among them that wakes when the next turn may begin by its tenant's rate."""
+    _watched_s = math.inf
+    """When that is, on the event loop's clock."""
+    _closed = False
 
     def limit(self, limits: ServiceLimits) -> None:
         """Count the turns that begin from now on, in the place of earlier limits."""
+        if not self.limited:
+            self._asleep, self.limited = {}, True
         self._turns = FairTurns(limits)
 
     def waiting(self, tenant: str) -> int:
@@ -54,7 +52,7 @@ class TurnGate:
 
     def held(self) -> int:
         """How many turns wait."""
-        return len(self._asleep)
+        return len(self._asleep) if self.limited else 0
 
     def close(self) -> None:
         """Refuse those that wait, and those that would have to: the runtime shuts down."""
