@@ -11,7 +11,13 @@ from repertory.backends.ports import SessionInfo, SessionStore
 
 
 class SessionPagesContract(ABC):
-    """Pages of sessions, by what their ids begin with."""
+    """Pages of sessions, by what their ids begin with.
+
+    Examples:
+        >>> from repertory.testing.session_contract import SessionStoreContract
+        >>> issubclass(SessionStoreContract, SessionPagesContract)
+        True
+    """
 
     @abstractmethod
     def stores(self, place: Path, *owners: str) -> AbstractAsyncContextManager[list[SessionStore]]:

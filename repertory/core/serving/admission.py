@@ -25,7 +25,7 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
     body_s: float = 30.0
     """Seconds until the body of one request has come."""
     concurrent: int = 64
-    """Requests of one tenant at the same time, streams included; and turns, whoever began them."""
+    """Requests of one tenant at the same time, streams included; and turns, also those of timers and posted calls."""
     concurrent_in_all: int = 1024
     """Requests of all tenants at the same time; and turns."""
     rate_per_s: float = 50.0
