@@ -129,7 +129,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         self._buffer = buffer
         self._calls = calls
         self._parts = parts
-        self._gate = parts.gate
+        self._gate, self._gated_session = parts.gate, settings.session_id
         self._wall = wall
         self._owes = owes
         self._timers: TimerAlarm | None = None
@@ -491,10 +491,6 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             self._refuse(call, self._closed())
         if not self._waiting:
             self._look_again()
-
-    @property
-    def _gated_session(self) -> str:
-        return self._settings.session_id
 
     def _refuse(self, call: Call, error: RepertoryError) -> None:
         if call.invocation.due is not None:

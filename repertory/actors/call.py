@@ -30,6 +30,7 @@ from anyio.lowlevel import current_token
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from repertory.actors.leases import Gate
 from repertory.backends.ports import OutputSchema, settings_of
 from repertory.core.budget import Budget
 from repertory.core.callers import CallerRules
@@ -561,25 +562,14 @@ R = TypeVar("R", AgentResult, MultiAgentResult)
 """The result of a call."""
 
 
-class Gate(Protocol):
-    """What lets turns of sessions begin."""
-
-    limited: bool
-    """Whether it lets turns wait."""
-
-    async def enter(self, session_id: str) -> Callable[[bool], None]:
-        """Return when a turn may begin; to be followed by a call of the result, with True if the turn did nothing.
-        Errors: why none is to begin.
-        """
-        ...
-
-
 class CallQueueActor(Actor[M], Generic[M, L]):
     """Serves one call at a time. Something to load is loaded before the next call."""
 
     rests: ClassVar[bool] = True
     _gate: Gate | None = None
     """What each call passes before it is served."""
+    _gated_session = ""
+    """The session whose turns pass there."""
     _at_gate: anyio.CancelScope | None = None
     """The wait there, for the first of the calls that wait, whichever that is in the end."""
 
@@ -684,11 +674,10 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         """Serve the next call, when the gate lets it begin. A call of which a turn is waiting does not stand there: the
         turn has passed the gate, and would wait for itself.
         """
-        for call in self._waiting:
-            if call.is_inner:
-                self._waiting.remove(call)
-                await self._serve(call)
-                return
+        inner = next((call for call in self._waiting if call.is_inner), None)
+        if inner is not None:
+            self._waiting.remove(inner)
+            return await self._serve(inner)
         leave: Callable[[bool], None] | None = None
         with anyio.CancelScope() as self._at_gate:
             try:
@@ -698,7 +687,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
                     self._refuse(self._waiting.pop(0), error)
         self._at_gate = None
         if leave is None:
-            return
+            return None
         unused = not self._waiting
         try:
             if not unused:
@@ -714,11 +703,6 @@ class CallQueueActor(Actor[M], Generic[M, L]):
     def _refuse(self, call: Call, error: RepertoryError) -> None:
         """The gate does not let a call begin."""
         call.fail(error)
-
-    @property
-    def _gated_session(self) -> str:
-        """The session whose turns pass the gate."""
-        raise NotImplementedError
 
     def _take_load(self, wanted: L) -> Next:
         if self._refusing:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import anyio
 from msgspec import Struct, field
 
-from repertory.actors.call import Gate, limits_of, trace_here
+from repertory.actors.call import limits_of, trace_here
 from repertory.actors.conversation import EditShown, LeaveOut, NameManager, ReplaceShown, Settle
 from repertory.actors.hooks.calls import TurnHooks
 from repertory.actors.journal import TurnProgress
-from repertory.actors.leases import SessionCounts
+from repertory.actors.leases import Gate, SessionCounts
 from repertory.core.journal.history.redact import without_text
 from repertory.core.journal.records import MessageAdded
 from repertory.core.limits import NO_LIMITS, TurnLimits

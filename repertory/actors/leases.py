@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Protocol
 
 import anyio
 from msgspec import Struct, field
@@ -26,6 +27,19 @@ from repertory.runtime.ref import ActorRef
 _LOG = logging.getLogger("repertory.actors")
 _TRIES = 5
 """How often to try again within the time that an idle owner needs to give a session up."""
+
+
+class Gate(Protocol):
+    """What lets turns of sessions begin."""
+
+    limited: bool
+    """Whether it lets turns wait."""
+
+    async def enter(self, session_id: str) -> Callable[[bool], None]:
+        """Return when a turn may begin; to be followed by a call of the result, with True if the turn did nothing.
+        Errors: why none is to begin.
+        """
+        ...
 
 
 class SessionCounts(Struct):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 from anyio.lowlevel import RunVar, checkpoint
 from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.in_memory_journal import InMemoryJournal
@@ -176,15 +177,9 @@ class Host:
         self._settings = settings
         timeout_s, on_fatal, alone = settings.drain_timeout_s, settings.on_fatal, settings.alone
         phases, supervision = ((_ALONE,), _TOGETHER) if alone else (drain_phases(timeout_s), _LASTING)
-        self.system = ActorSystem(
-            SystemSettings(
-                phases=phases,
-                grace_s=timeout_s,
-                supervision=supervision,
-                on_fatal=on_fatal,
-                dead_letters_kept=0,  # They are counted. A letter may have a whole prompt.
-            )
-        )
+        given = SystemSettings(phases=phases, grace_s=timeout_s, supervision=supervision, on_fatal=on_fatal)
+        # Dead letters are counted. A letter may have a whole prompt.
+        self.system = ActorSystem(replace(given, dead_letters_kept=0))
         self.buffers = CommitBuffers(settings.patience)
         """Per session and agent: the accepted records that are not stored yet."""
         self._keeps = settings.idle_timeout_s > 0 and not settings.pauses
