@@ -372,3 +372,16 @@ async def test_a_request_that_begins_nothing_leaves_nothing(tmp_path: Path) -> N
         assert (await client.get("/v1/conversations/ada")).status_code == 404
         assert not till.runtime.agents["helper"].session("ada").active
     assert till.stored() == []
+
+
+async def test_a_request_that_begins_nothing_leaves_nothing_in_memory() -> None:
+    runtime = Runtime()
+    runtime.agent(AgentSpec(name="helper", model=ScriptedModel(["ok"], loop=True)))
+    async with serving(runtime) as client:
+        for path in ("turns/t", "turns/t/events", "messages", "pending", "interrupts", "timers"):
+            assert (await client.get(f"{ADA}/{path}")).status_code == 404
+        assert (await client.post(f"{ADA}/cancel")).status_code == 204
+        assert (await client.post(f"{ADA}/turns", json={})).status_code == 404
+        assert not runtime.host.places
+        assert (await client.say("Hello!")).status_code == 200
+        assert (await client.get(f"{ADA}/messages")).status_code == 200

@@ -102,6 +102,7 @@ class StoredSessions:
 
     async def _said(self, request: Request, caller: Caller) -> list[bodies.MessageLine]:
         if self._service.runtime.sessions is None:
+            await self._check_there(request, caller)
             history = await self._session(request, caller).history()
             if not history:
                 raise NotFound("nothing was said in this session yet")

@@ -99,12 +99,12 @@ class Turns:
         if token is None and (prompt is None or isinstance(call, AnswerInterrupts)):
             token = await session.open_token()
         token = token or call_token(token_hex(16))
-        if prompt is None or isinstance(call, AnswerInterrupts):
-            await self._service.check_begun(session, token)
         options = _options(call)
         wants_events = call.stream or _accepts(request, MEDIA_TYPE)
         if not wants_events and not _accepts(request, JSON):
             raise Problem(406, f"this is answered as {JSON} or as {MEDIA_TYPE}")
+        if prompt is None or isinstance(call, AnswerInterrupts):
+            await self._service.check_begun(session, token)
         if "respond-async" in request.headers.get("prefer", "").replace(" ", "").lower().split(","):
             await _leave(session, prompt, token, options)
             headers = {**self._at(request, token), "preference-applied": "respond-async"}

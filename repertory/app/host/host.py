@@ -275,6 +275,10 @@ class Host:
         place = self.places.get(_key(spec, None))
         return place is not None and not place.ending and place.active is not None and place.active.alive
 
+    def knows(self, spec: SessionSpec) -> bool:
+        """Whether the session was brought to life here; one in memory is known from then on."""
+        return _key(spec, None) in self.places
+
     async def give_up_idle(self) -> None:
         """Stop all idle sessions now, in a drain before the others."""
         await self._rest_all(only_idle=True)

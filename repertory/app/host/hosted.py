@@ -408,12 +408,12 @@ class HostedSession:
             await self._host.let_go(spec)
 
     async def begun(self) -> bool:
-        """Whether the conversation has begun, here or elsewhere; asking this does not begin it. Always true of sessions
-        in memory. Errors: those of its store.
+        """Whether the conversation has begun, here or elsewhere; asking this does not begin it. Errors: those of its
+        store.
         """
         place, ids = self.spec.sessions, self.spec.agent
         if place is None or self.active:
-            return True
+            return self._host.knows(self.spec)
         with _while_open(self._host):
             found = await (await self._host.store_of(place)).sessions(ids.session_id)
         if found and ids.agent_id in found[0].agents:
@@ -527,6 +527,8 @@ class HostedSession:
             stored: Return when what is told is durable.
         """
         asked = later.AskTurn(token, cancel, stored)
+        if self.spec.sessions is None and not self._host.knows(self.spec):
+            return None
         if self.spec.sessions is None or self._host.holds(self.spec):
             return cast("ToldTurn | None", await self.read_here(asked))
         if cancel and self._cluster is not None:
