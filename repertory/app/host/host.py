@@ -289,7 +289,11 @@ class Host:
             await self._yield(*spec.key[:2])
 
     def abandon(self) -> list[Thread]:
-        """Close the stores without the event loop, which was closed. Returns the threads that still do so."""
+        """Close the stores without the event loop, which was closed, and let agents start elsewhere. Returns the
+        threads that still close.
+        """
+        for place in list(self.places.values()):
+            self._release(place)
         return self._stores.abandon_all()
 
     def _be_ambient_no_more(self) -> None:

@@ -69,6 +69,8 @@ async def hosted(
     Errors: those of opening it (`SessionBusy`, `AgentBusy`, `Corrupt`, `Unavailable`, `Invalid`); at its end
     `Unavailable` when answered turns of an agent could not be stored.
     """
+    if _started:
+        _abandon(lambda loop: loop.is_closed())
     host = ambient_host()
     if host is not None:
         async with host.session(spec, deadline) as session:
@@ -161,7 +163,7 @@ class _LoopHost(Struct):
 
 
 _loop_hosts: RunVar[_LoopHost] = RunVar("repertory_loop_host")
-_started: list[tuple[_AsyncioLoop, Host]] = []
+_started: dict[Host, _AsyncioLoop] = {}
 """The hosts of asyncio loops, which a program may close, or never run again, without ending their tasks."""
 _CLOSING_S = 2.0
 """How long the end of the process waits for the stores of such loops."""
@@ -176,7 +178,6 @@ async def _loop_host() -> Host:
     if here.host is None or not here.host.system.healthy:
         async with here.lock:
             if here.host is None or not here.host.system.healthy:
-                _abandon(lambda loop: loop.is_closed())
                 settings = HostSettings(
                     ambient=False,
                     pauses=True,
@@ -191,20 +192,23 @@ async def _loop_host() -> Host:
                     watch_host(here.host)
                 loop = current_token().native_token
                 if hasattr(loop, "is_closed"):
-                    _started.append((cast("_AsyncioLoop", loop), here.host))
+                    _started[here.host] = cast("_AsyncioLoop", loop)
     return here.host
 
 
 def _abandon(ended: Callable[[_AsyncioLoop], bool]) -> list[Thread]:
-    """Close the stores of loops that have ended without ending their tasks; returns the threads that still do so."""
+    """Free the sessions of loops that have ended without ending their tasks, such as one that was closed in the middle
+    of a turn: their stores are closed, and their agents may be called elsewhere. From any thread. Returns the threads
+    that still close.
+    """
     threads: list[Thread] = []
-    for each in list(_started):
-        loop, host = each
-        if host.system.drained.is_set() or ended(loop):
-            _started.remove(each)
-            if not host.system.drained.is_set():
-                never_collect(host)  # Collecting its tasks would run their ends, half of them.
-                threads += host.abandon()
+    for host, loop in list(_started.items()):
+        drained = host.system.drained.is_set()
+        if not drained and not ended(loop):
+            continue
+        if _started.pop(host, None) is not None and not drained:  # Another thread may be quicker.
+            never_collect(host)  # Collecting its tasks would run their ends, half of them.
+            threads += host.abandon()
     return threads
 
 
@@ -219,7 +223,7 @@ def _stop_threads() -> None:
     a loop with the task that stands above all others, which is a host's own there; before a process ends, it waits for
     its threads.
     """
-    left = [loop for loop, _ in _started if not loop.is_running()]
+    left = [loop for loop in _started.values() if not loop.is_running()]
     for thread in threading.enumerate():
         stop = getattr(thread, "stop", None)
         if thread.name == "AnyIO worker thread" and stop is not None and getattr(thread, "loop", None) in left:

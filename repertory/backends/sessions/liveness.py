@@ -55,6 +55,9 @@ class BetweenOwners(Protocol):
         del session_id
         return by_the_clock()
 
+    def abandon(self) -> None:
+        """Stop counting as alive, where that needs no event loop. Elsewhere leases expire."""
+
 
 class Liveness(BetweenOwners, Protocol):
     """What a store needs to know about owners. `owner` is the name in a lease; times are epoch seconds."""
@@ -162,6 +165,9 @@ class LockedFile(BetweenOwners):
     async def end(self) -> None:
         if self._lock.held:
             await run_in_thread(self._lock.release)
+
+    def abandon(self) -> None:
+        self._lock.release()
 
     def _begin(self) -> None:
         try:

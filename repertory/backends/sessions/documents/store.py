@@ -355,6 +355,10 @@ class MessageTreeStore(SessionStore):
                     if await self._leases.prove(self._names(session_id), session.held) is not None:
                         session.held = None
 
+    def abandon(self) -> None:
+        """Leases end where the system keeps them, and expire elsewhere."""
+        self._life.abandon()
+
     async def aclose(self) -> None:
         """Close, and release every lease; a lease that cannot be released expires. Calling it twice is allowed."""
 

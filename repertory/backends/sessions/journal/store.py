@@ -386,6 +386,10 @@ class ObjectSessionStore(SessionStore):
         if self._elsewhere is not None:
             self._elsewhere.changed(session_id)
 
+    def abandon(self) -> None:
+        """Leases end where the system keeps them, and expire elsewhere."""
+        self._life.abandon()
+
     async def aclose(self) -> None:
         """Close the object store as well. Leases held by this object are released; a lease that cannot be released
         expires. Calling it twice is allowed.

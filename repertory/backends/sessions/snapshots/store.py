@@ -229,6 +229,10 @@ class SnapshotSessionStore(SessionStore):
             tasks.start_soon(self._journal.maintain)
             tasks.start_soon(self.snapshots.run)
 
+    def abandon(self) -> None:
+        """What is due is put when the session is opened again."""
+        self._journal.abandon()
+
     async def aclose(self) -> None:
         """Put what is due, then close. Calling it twice is allowed."""
         with anyio.CancelScope(shield=True):
