@@ -6,6 +6,7 @@ A cancellation by asyncio itself passes through anyio's shield and would leave t
 
 from __future__ import annotations
 
+import contextvars
 import math
 import threading
 from collections.abc import Callable
@@ -74,6 +75,16 @@ async def run_foreign(
         raise
 
 
+_running = threading.local()
+
+
+def context_of_work() -> contextvars.Context | None:
+    """The context variables that the running worker thread was given its work with, also for code that runs in a
+    context of its own. None in other threads.
+    """
+    return getattr(_running, "context", None)
+
+
 async def call_in_thread(work: Callable[[], T], limiter: anyio.CapacityLimiter, *, abandon: bool) -> T:
     """The result or the exception of `work`. `abandon`: cancellation returns at once and abandons the thread, instead
     of waiting for its end.
@@ -85,7 +96,11 @@ async def call_in_thread(work: Callable[[], T], limiter: anyio.CapacityLimiter, 
     def do() -> tuple[T]:
         nonlocal has_begun
         has_begun = True
-        return (work(),)  # in a tuple, since trio takes no coroutine as a thread's result
+        _running.context = contextvars.copy_context()
+        try:
+            return (work(),)  # in a tuple, since trio takes no coroutine as a thread's result
+        finally:
+            _running.context = None
 
     try:
         (result,) = await anyio.to_thread.run_sync(do, abandon_on_cancel=abandon, limiter=limiter)

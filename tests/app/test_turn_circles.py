@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from typing import Any
 
 import anyio
@@ -115,3 +116,14 @@ async def test_the_time_of_a_call_holds_though_a_peer_is_silent() -> None:
         with anyio.fail_after(6), pytest.raises(Unavailable):
             await b.agent.session("s").invoke("three", timeout_s=1)
         site.network.hear("a")
+
+
+def test_a_tool_that_calls_its_own_agent_from_a_context_of_its_own_is_told_that_it_is_busy() -> None:
+    @tool
+    def ask() -> str:
+        """Ask the agent itself."""
+        return str(contextvars.Context().run(agent, "and you?"))
+
+    agent = Agent(ScriptedModel([use("ask"), "done"]), tools=[ask], callback_handler=None)
+    assert str(agent("go", timeout_s=50)) == "done"
+    assert "AgentBusy" in str(agent.messages)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 import anyio
 from msgspec import Struct
 
+from repertory.actors.call import calling_context
 from repertory.app.host.host import PAUSED_S, Host, HostSettings
 from repertory.backends.worker_threads import run_in_thread
 from repertory.errors import Invalid, RepertoryError, StoreUnavailable, Unavailable
@@ -126,7 +127,7 @@ class BlockingHost:
         async def call() -> T:
             return await function(*args, **options)
 
-        return self._portal.start_task_soon(call)
+        return calling_context().run(self._portal.start_task_soon, call)
 
     async def run_across(self, function: Callable[[], Awaitable[T]]) -> T:
         """Run an async function in this loop, for a caller in another one, whose loop goes on meanwhile. Cancelling the
