@@ -25,6 +25,7 @@ from msgspec import Struct, field
 from repertory.app.asgi.guarded import Guarded
 from repertory.app.asgi.problems import problem_of
 from repertory.app.asgi.service import Authenticate, Caller, Service, bearer_tokens
+from repertory.app.host.runtime import Runtime
 from repertory.app.inspector.guard import is_loopback
 from repertory.app.serving.settings import TOKEN
 from repertory.core.media import media_block
@@ -443,8 +444,8 @@ class A2AServer:
 
     def _guarded(self, app: App) -> App:
         """The application behind the doors of our own services."""
-        # It only guards: nothing is asked of a runtime.
-        app.add_middleware(Guarded, Service(cast("Any", None), authenticate=self._authenticate, hosts=self._hosts))
+        # It only guards: the runtime is never started.
+        app.add_middleware(Guarded, Service(Runtime(), authenticate=self._authenticate, hosts=self._hosts))
         return app
 
     def to_starlette_app(self, *, app_kwargs: dict[str, Any] | None = None) -> Starlette:
