@@ -21,7 +21,8 @@ _MEMBERS = ("name", "spec", "effects", "idempotent", "timeout_s", "run")
 
 
 class ToolRegistry:
-    """Tools in the order they were given. Lookup costs one dictionary access; hyphens and underscores are the same.
+    """Tools in the order they were given. Lookup costs one dictionary access. No two names differ only in hyphens and
+    underscores.
 
     A source of tools has no tools until its server runs (`opened`), and from then on those that the server offers.
     """
@@ -75,6 +76,14 @@ class ToolRegistry:
         return (*self.names, *unknown)
 
     def get(self, name: str) -> Tool | None:
+        """The tool of this very name. Rules about tools (approvals, policies, hooks) go by the name that the model has
+        written, so another spelling would pass them by.
+        """
+        tool = self.find(name)
+        return tool if tool is not None and tool.name == name else None
+
+    def find(self, name: str) -> Tool | None:
+        """The tool of this name for a program, which writes `agent.tool.my_tool` for `my-tool`."""
         return self._now().get(_key(name))
 
     @property

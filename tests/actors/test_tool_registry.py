@@ -24,11 +24,12 @@ def named(name: str) -> Any:
     return nothing
 
 
-def test_lookup_takes_hyphens_for_underscores():
+def test_a_program_writes_underscores_for_hyphens_and_a_model_does_not():
     """Strands behaviour: `agent.tool.my_tool` finds `my-tool`."""
     made = named("my-tool")
     registry = ToolRegistry([made])
-    assert registry.get("my_tool") is registry.get("my-tool") is made
+    assert registry.find("my_tool") is registry.find("my-tool") is registry.get("my-tool") is made
+    assert registry.get("my_tool") is None
     assert "my_tool" in registry
     assert registry.get("other") is None
     assert 7 not in registry

@@ -25,6 +25,7 @@ from repertory import (
     ScriptedModel,
     SQLiteSessionManager,
     Transform,
+    tool,
 )
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import text_of, tool_results
@@ -293,6 +294,22 @@ async def test_hosted_agents_have_interventions_among_their_hooks() -> None:
 async def test_the_tools_that_need_nobody_are_named(allowed: list[str], asked: bool) -> None:
     agent = agent_with(use("add", a=1, b=2), "ok", interventions=[HumanInTheLoop(allowed_tools=allowed)])
     assert ((await agent.invoke_async("?")).stop_reason == "interrupt") is asked
+
+
+@pytest.mark.parametrize("written", ["delete-all", "delete_all"])
+async def test_no_spelling_of_a_name_passes_by_the_rules_for_that_tool(written: str) -> None:
+    ran: list[str] = []
+
+    @tool
+    def delete_all() -> str:
+        """Delete."""
+        ran.append("deleted")
+        return "gone"
+
+    rules = [HumanInTheLoop(allowed_tools=["*", "!delete_all"])]
+    model = ScriptedModel([use(written), "ok"])
+    await Agent(model, tools=[delete_all], interventions=rules, callback_handler=None).invoke_async("?")
+    assert not ran
 
 
 @pytest.mark.real_time

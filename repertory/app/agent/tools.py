@@ -354,7 +354,7 @@ class DirectTool:
 
 def direct_use(tools: ToolRegistry, name: str, arguments: dict[str, Any]) -> ToolUse:
     """The tool use of a direct call. Errors: `AttributeError` for an unknown tool; `Invalid` for too deep arguments."""
-    tool = tools.get(name)
+    tool = tools.find(name)
     if tool is None:
         msg = f"Tool '{name}' not found"
         raise AttributeError(msg)
