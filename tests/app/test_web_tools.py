@@ -77,6 +77,11 @@ class Handler(BaseHTTPRequestHandler):
                 return 200, [("Content-Type", "text/plain; charset=idna")], b"a" * 100
             case "/heavy-redirect":
                 return 302, [("Location", "/page")], HEAVY
+            case "/other-origin":
+                port = self.headers["host"].rpartition(":")[2]
+                return 302, [("Location", f"http://localhost:{port}/credentials")], b""
+            case "/credentials":
+                return 200, [], f"got {self.headers.get('authorization')}".encode()
             case "/slow":
                 threading.Event().wait(2)
                 return 200, [], b"late"
@@ -195,6 +200,13 @@ async def test_the_body_of_a_redirect_is_not_read(base: str, client: Any) -> Non
         assert tracemalloc.get_traced_memory()[1] < len(HEAVY) / 2
     finally:
         tracemalloc.stop()
+
+
+async def test_a_redirect_to_another_origin_gets_no_credentials_of_the_client(base: str) -> None:
+    async with httpx.AsyncClient(auth=("user", "secret"), follow_redirects=True) as client:
+        pages = make_web_fetch(mode="markdown", client=client)
+        assert (await pages(url=f"{base}/credentials")).startswith("got Basic ")
+        assert await pages(url=f"{base}/other-origin") == "got None"
 
 
 async def test_a_charset_that_no_page_has_is_not_tried(base: str) -> None:

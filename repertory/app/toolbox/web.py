@@ -233,7 +233,8 @@ async def _by_client(request: HttpRequest, client: Any, timeout_s: float | None)
             if redirects == 0:
                 raise HttpRequestError("Too many redirects", url=request.url)
             redirects -= 1
-            response = await client.send(response.next_request, stream=True, follow_redirects=False)
+            following = response.next_request  # has the credentials that may go there; the client would add its own
+            response = await client.send(following, auth=None, stream=True, follow_redirects=False)
         try:
             body = bytearray()
             packed = "content-encoding" in response.headers
