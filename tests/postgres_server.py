@@ -11,13 +11,17 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+import anyio
 import pytest
+from anyio.abc import SocketAttribute, SocketStream
+
+from repertory.testing.cutting_relay import CuttingRelay
 
 NAME = "postgres"
 """The superuser of such a server, and the user of the system that runs it when the tests run as root."""
@@ -200,3 +204,25 @@ def standby_of(primary: PostgresServer) -> Iterator[PostgresServer]:
 def promote(standby: PostgresServer) -> None:
     """Have the replica take over. Returns when it takes writes."""
     assert standby.sql("SELECT pg_promote(true, 60)") == [(True,)]
+
+
+class Road(CuttingRelay):
+    """The way of one process to its database, which leads to another server when `port_there` is changed."""
+
+    port_there: int = 0
+
+
+@asynccontextmanager
+async def road(server: PostgresServer) -> AsyncGenerator[Road]:
+    way = Road()
+    way.port_there = server.port
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+
+    async def carry(client: SocketStream) -> None:
+        await way.carry(client, way.port_there)
+
+    async with listener, anyio.create_task_group() as tasks:
+        way.port = listener.extra(SocketAttribute.local_port)
+        tasks.start_soon(listener.serve, carry)
+        yield way
+        tasks.cancel_scope.cancel()

@@ -43,6 +43,7 @@ CAMPAIGNS = {
     "cluster-restarts": "tests.simulation.campaign_cluster:restarts",
     "cluster-cuts": "tests.simulation.campaign_cuts:cuts",
     "hostile-servers": "tests.simulation.campaign_hostile_servers:hostile_servers",
+    "database-weather": "tests.simulation.campaign_weather:weather",
     "served-restarts": "tests.simulation.campaign_served:restarts",
     "workers": "tests.simulation.campaign_workers:workers",
     "hostile-queues": "tests.simulation.campaign_queues:hostile_queues",

@@ -36,16 +36,17 @@ def write_line(path: Path, line: str) -> None:
 
 
 class Clerk(Model):
-    """Notes each prompt by a tool, then answers; says in a ledger whenever it is asked."""
+    """Notes each prompt by a tool, then answers; says in a ledger, if it has one, whenever it is asked."""
 
-    def __init__(self, ledger: Path, name: str) -> None:
+    def __init__(self, ledger: Path | None, name: str) -> None:
         self._ledger = ledger
         self._name = name
 
     async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[Any]:
         prompt = [block["text"] for message in messages for block in message["content"] if "text" in block][-1]
         done = any("toolResult" in block for block in messages[-1]["content"])
-        write_line(self._ledger / "asked", f"{self._name} {'answer' if done else 'tool'} {prompt}")
+        if self._ledger is not None:
+            write_line(self._ledger / "asked", f"{self._name} {'answer' if done else 'tool'} {prompt}")
         yield {"messageStart": {"role": "assistant"}}
         await anyio.sleep(STEP_S)
         if done:

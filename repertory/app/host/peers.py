@@ -63,16 +63,7 @@ from repertory.core.peers import Peer, Setback, Way, chosen_peer
 from repertory.core.retry import foreign_errors
 from repertory.core.turn_start import call_token
 from repertory.core.wire import error_to_json, event_from_json, event_to_json
-from repertory.errors import (
-    Failed,
-    Invalid,
-    LeaseLost,
-    RepertoryError,
-    Retryable,
-    SessionBusy,
-    Throttled,
-    Unavailable,
-)
+from repertory.errors import Failed, Invalid, LeaseLost, RepertoryError, Retryable, SessionBusy, Throttled, Unavailable
 from repertory.logs import INFO, WARNING, note
 from repertory.runtime.spec import ChildSpec
 

@@ -4,52 +4,27 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
 import anyio
 import anyio.to_thread
 import pytest
-from anyio.abc import SocketAttribute, SocketStream
 from test_postgres_owners import maintained
 
 from repertory.backends.ports import Batch, Lease, Position
 from repertory.backends.postgres.address import postgres_address
 from repertory.backends.sessions.postgres.store import PostgresSessionStore, PostgresSettings
 from repertory.errors import Retryable, SessionBusy, StoreFailed
-from repertory.testing.cutting_relay import CuttingRelay
 from repertory.testing.session_contract import grow
 from tests.backends.sessions.postgres_places import schema_of
-from tests.postgres_server import NAME, PostgresServer, postgres_server, promote, standby_of
+from tests.postgres_server import NAME, PostgresServer, Road, postgres_server, promote, road, standby_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
 T = TypeVar("T")
 TTL_S = 2.0
-
-
-class Road(CuttingRelay):
-    """The way of one process to its database, which leads to another server when `port_there` is changed."""
-
-    port_there: int = 0
-
-
-@asynccontextmanager
-async def road(server: PostgresServer) -> AsyncGenerator[Road]:
-    way = Road()
-    way.port_there = server.port
-    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-
-    async def carry(client: SocketStream) -> None:
-        await way.carry(client, way.port_there)
-
-    async with listener, anyio.create_task_group() as tasks:
-        way.port = listener.extra(SocketAttribute.local_port)
-        tasks.start_soon(listener.serve, carry)
-        yield way
-        tasks.cancel_scope.cancel()
 
 
 def store_by(way: Road, place: Path, owner: str, *, pooled: bool) -> PostgresSessionStore:
