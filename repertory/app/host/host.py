@@ -178,8 +178,7 @@ class Host:
         timeout_s, on_fatal, alone = settings.drain_timeout_s, settings.on_fatal, settings.alone
         phases, supervision = ((_ALONE,), _TOGETHER) if alone else (drain_phases(timeout_s), _LASTING)
         given = SystemSettings(phases=phases, grace_s=timeout_s, supervision=supervision, on_fatal=on_fatal)
-        # Dead letters are counted. A letter may have a whole prompt.
-        self.system = ActorSystem(replace(given, dead_letters_kept=0))
+        self.system = ActorSystem(replace(given, dead_letters_kept=0))  # Counted; a letter may have a whole prompt.
         self.buffers = CommitBuffers(settings.patience)
         """Per session and agent: the accepted records that are not stored yet."""
         self._keeps = settings.idle_timeout_s > 0 and not settings.pauses
@@ -231,9 +230,8 @@ class Host:
             _ambient.set(self)
         if self._settings.idle_timeout_s > 0:
             try:
-                self._watch = await self.system.start(
-                    idle_watch_spec(self._settings.idle_timeout_s / 4, self._passivate_idle)
-                )
+                watch = idle_watch_spec(self._settings.idle_timeout_s / 4, self._passivate_idle)
+                self._watch = await self.system.start(watch)
                 self._giver = await self.system.start(giver_spec(self._yield))
             except BaseException:
                 await self.__aexit__(*sys.exc_info())
@@ -453,9 +451,8 @@ class Host:
             if place.store_key is not None:
                 await self._stores.maintain(place.store_key)
             place.active_since = anyio.current_time()
-            active = place.active = active_session(
-                spec.parts, supervisor or refs["agent"], refs, self.wall, stored=spec.sessions is not None
-            )
+            given = spec.parts, supervisor or refs["agent"], refs, self.wall
+            active = place.active = active_session(*given, stored=spec.sessions is not None)
         except StartFailed as error:
             raise (failure := reason_of(error)) from failure.__cause__
         finally:
@@ -808,8 +805,7 @@ _ALONE = DrainPhase(name=COMMIT, timeout_s=20.0, reserve_s=5.0, stops_actors=Tru
 """The only phase of a host for one agent, whose turns have ended before."""
 
 
-_LASTING = SupervisorSettings(intensity=sys.maxsize, failures_max=sys.maxsize)
-"""What serves all sessions is started again however often it fails: the program alone ends a runtime."""
+_LASTING = SupervisorSettings(intensity=sys.maxsize, failures_max=sys.maxsize)  # The program alone ends a runtime.
 _TOGETHER = SupervisorSettings(strategy=Strategy.REST_FOR_ONE)
 """For such a host: the session's actors are children of the root, each behind those that it needs."""
 
