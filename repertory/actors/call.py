@@ -32,7 +32,6 @@ from msgspec.structs import replace
 
 from repertory.actors.leases import Gate
 from repertory.backends.ports import OutputSchema, settings_of
-from repertory.backends.worker_threads import context_of_work
 from repertory.core.budget import Budget
 from repertory.core.callers import CallerRules
 from repertory.core.deferral import Telling
@@ -504,17 +503,6 @@ def turns_around(context: contextvars.Context) -> list[OpenTurn]:
 def names_of_turns(context: contextvars.Context) -> list[str]:
     """The names of all turns in which a call was made, for another process."""
     return [*context.get(OUTER_TURNS, ()), *(turn.name for turn in turns_around(context))]
-
-
-def calling_context() -> contextvars.Context:
-    """A copy of the running context variables, with the turns of the tool whose thread this is: a tool that calls from
-    a context of its own waits for that call all the same.
-    """
-    context, work = contextvars.copy_context(), context_of_work()
-    if work is not None and not context.get(OPEN_TURNS, ()):
-        context.run(OPEN_TURNS.set, work.get(OPEN_TURNS, ()))
-        context.run(OUTER_TURNS.set, work.get(OUTER_TURNS, ()))
-    return context
 
 
 _DEADLINE: ContextVar[tuple[object, float]] = ContextVar("repertory_deadline", default=(None, math.inf))

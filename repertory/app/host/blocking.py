@@ -16,15 +16,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 import anyio
 from msgspec import Struct
 
-from repertory.actors.call import calling_context
+from repertory.actors.call import OPEN_TURNS, OUTER_TURNS
 from repertory.app.host.host import PAUSED_S, Host, HostSettings
-from repertory.backends.worker_threads import run_in_thread
+from repertory.backends.worker_threads import context_of_work, run_in_thread
 from repertory.errors import Invalid, RepertoryError, StoreUnavailable, Unavailable
 from repertory.forking import call_in_children, never_collect
 from repertory.logs import ERROR, WARNING, note
@@ -127,7 +128,7 @@ class BlockingHost:
         async def call() -> T:
             return await function(*args, **options)
 
-        return calling_context().run(self._portal.start_task_soon, call)
+        return _calling_context().run(self._portal.start_task_soon, call)
 
     async def run_across(self, function: Callable[[], Awaitable[T]]) -> T:
         """Run an async function in this loop, for a caller in another one, whose loop goes on meanwhile. Cancelling the
@@ -246,6 +247,17 @@ class BlockingHost:
         reserve_s = self._settings.drain_timeout_s * _RESERVE_SHARE
         await anyio.sleep(max(0.0, self._end_by - reserve_s - time.monotonic()))
         host.system.cut_short()
+
+
+def _calling_context() -> Context:
+    """A copy of the running context variables, with the turns of the tool whose thread this is: a tool that calls from
+    a context of its own waits for that call all the same.
+    """
+    context, work = copy_context(), context_of_work()
+    if work is not None and not context.get(OPEN_TURNS, ()):
+        context.run(OPEN_TURNS.set, work.get(OPEN_TURNS, ()))
+        context.run(OUTER_TURNS.set, work.get(OUTER_TURNS, ()))
+    return context
 
 
 async def in_sync_loop(function: Callable[[], Awaitable[T]]) -> T:
