@@ -50,9 +50,8 @@ PUBLIC_ROOMS = {"errors", "runtime", "testing"}
 # ------------------------------------------------------------------------------------------------- permitted exceptions
 
 THREAD_STARTERS: dict[str, str] = {
-    "repertory/backends/worker_threads.py": "worker threads of the event loop",
-    "repertory/threads.py": "threads of their own",
-    "repertory/runtime/signals.py": "a thread that is made before it is needed",
+    "repertory/backends/worker_threads.py": "worker threads of the event loop, and threads of their own",
+    "repertory/runtime/signals.py": "the runtime knows no backends",
 }
 BROAD_EXCEPTS: dict[str, str] = {
     "repertory/actors/call.py": "whatever is thrown into a turn is handed on to it",
@@ -281,7 +280,7 @@ def threads_are_started_in_one_place(file: SourceFile) -> Findings:
         return
     for node in file.nodes:
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("threading.Thread", "anyio.to_thread.run_sync"):
-            yield f"{file.at(node)}: use repertory.threads or repertory.backends.worker_threads"
+            yield f"{file.at(node)}: use repertory.backends.worker_threads"
 
 
 def raised_errors_are_named(file: SourceFile) -> Findings:

@@ -18,9 +18,9 @@ from typing import Generic, Protocol, TypeVar, cast
 import anyio
 from anyio.lowlevel import checkpoint, current_token
 
+from repertory.backends.worker_threads import start_thread
 from repertory.errors import Invalid
 from repertory.forking import forget_in_children, unforked
-from repertory.threads import start_thread
 
 T = TypeVar("T")
 

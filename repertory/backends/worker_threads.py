@@ -1,5 +1,7 @@
-"""Blocking work in worker threads. Our own code is always waited for: no write happens after its caller has gone on.
-Users' code may never return, and is waited for within a time limit.
+"""Blocking work in worker threads, and the start of threads of their own.
+
+Our own code is always waited for: no write happens after its caller has gone on. Users' code may never return, and is
+waited for within a time limit.
 
 A cancellation by asyncio itself passes through anyio's shield and would leave the thread running unobserved.
 """
@@ -18,8 +20,7 @@ import anyio.to_thread
 from anyio.lowlevel import RunVar
 from msgspec import Struct, field
 
-from repertory.errors import Unavailable
-from repertory.threads import no_thread_left
+from repertory.errors import StoreUnavailable, Unavailable
 
 THREADS_MAX = 32
 """File operations that run at once in one event loop, independent of other threads; more wait for one."""
@@ -73,6 +74,28 @@ async def run_foreign(
         if item.running:
             foreign.left.append(item)
         raise
+
+
+def start_thread(target: Callable[..., object], *args: object, name: str) -> threading.Thread:
+    """A daemon thread that has started. Remember it only once it is returned: one that could not start never ends.
+
+    Errors: `StoreUnavailable` when the system starts no more threads; try again later.
+    """
+    thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise no_thread_left(error) from error
+    return thread
+
+
+def no_thread_left(error: RuntimeError) -> StoreUnavailable:
+    """The error for what Python raises when the system starts no more threads.
+
+    It is a store's error as well, since stores need threads, and whoever catches a store's errors must not miss it.
+    """
+    text = "no thread could be started; raise the limit of processes (`ulimit -u`, `pids.max`), or try again"
+    return StoreUnavailable(text, cause=str(error))
 
 
 _running = threading.local()

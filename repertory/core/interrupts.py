@@ -16,6 +16,8 @@ from hashlib import sha1
 from typing import cast
 from urllib.parse import quote
 
+from msgspec import Struct
+
 from repertory.core.deferral import EXPIRES_S_MAX
 from repertory.core.messages import Json, ToolUse
 from repertory.core.state import json_copy
@@ -166,14 +168,15 @@ def held_up(interrupt: Interrupt, uses: Sequence[ToolUse]) -> tuple[str, ...]:
     return tuple(use["toolUseId"] for use in uses)
 
 
-class Questions:
+class Questions(Struct, eq=False):
     """The questions that the tools and hooks of one step may ask, and the responses so far. Safe from any thread."""
 
-    def __init__(self, wall: Callable[[], float], responses: Mapping[str, Json] | None = None) -> None:
-        """`wall` returns epoch seconds. `responses`: by interrupt id."""
-        self._wall = wall
-        self._responses = dict(responses or {})
-        self._asked: dict[str, Interrupt] = {}
+    wall: Callable[[], float]
+    """Returns epoch seconds."""
+    responses: Mapping[str, Json] = {}
+    """By interrupt id."""
+    asked: dict[str, Interrupt] = {}
+    """By interrupt id."""
 
     def ask(self, scope: str, name: str, reason: object, response: object, expires_s: float | None) -> Json:
         """The response if there is one, else `response` unless that is None.
@@ -183,10 +186,10 @@ class Questions:
         """
         interrupt_id = question_id(scope, name)
         reason_json, given = json_copy(reason), json_copy(response)
-        wall = self._wall()
+        wall = self.wall()
         expires_at = None if expires_s is None else wall + _checked(expires_s)
-        if interrupt_id in self._responses:
-            return copy.deepcopy(self._responses[interrupt_id])
+        if interrupt_id in self.responses:
+            return copy.deepcopy(self.responses[interrupt_id])
         if given is not None:
             return given
         raise InterruptException(
@@ -199,15 +202,15 @@ class Questions:
 
     def answers_below(self, prefix: str) -> dict[str, Json]:
         """The responses to questions whose id begins with `prefix`, by the rest of the id."""
-        below = {key: value for key, value in self._responses.items() if key.startswith(prefix)}
+        below = {key: value for key, value in self.responses.items() if key.startswith(prefix)}
         return {key.removeprefix(prefix): copy.deepcopy(value) for key, value in below.items()}
 
     def were_asked(self, interrupts: Iterable[Interrupt]) -> bool:
         """True if all of these were asked here, and were not made up by the caller."""
-        return all(self._asked.get(interrupt.id) is interrupt for interrupt in interrupts)
+        return all(self.asked.get(interrupt.id) is interrupt for interrupt in interrupts)
 
     def _noted(self, interrupt: Interrupt) -> Interrupt:
-        known = self._asked.setdefault(interrupt.id, interrupt)
+        known = self.asked.setdefault(interrupt.id, interrupt)
         if known.reason != interrupt.reason:
             raise Invalid("two questions have the same name; give them different ones", name=interrupt.name)
         return known

@@ -35,7 +35,6 @@ from anyio.lowlevel import checkpoint
 from repertory.errors import Invalid, Unavailable
 from repertory.runtime.drain import ActorsReport
 from repertory.runtime.waker import Waker, parking_here
-from repertory.threads import start_thread
 
 EndProcess: TypeAlias = Callable[[int], object]
 SignalHandler: TypeAlias = Callable[[int, FrameType | None], object]
@@ -150,11 +149,11 @@ class _Watchdog:
         self._writer.setblocking(False)
         self.has_ears = True
         try:
-            start_thread(self._watch, name="repertory watchdog")
-        except Unavailable:
+            threading.Thread(target=self._watch, name="repertory watchdog", daemon=True).start()
+        except RuntimeError as error:
             self._reader.close()
             self._writer.close()
-            raise
+            raise Unavailable("signals cannot be served: no thread could be started", cause=str(error)) from error
         if _current is not None:
             _current.lift()
         _current = self

@@ -235,7 +235,7 @@ class Agent(SdkAgentMembers):
             state=self._state,
             read_model=self._read_model,
             hooks=self.hooks,
-            retry=later.check_retry(retry_strategy),
+            retry=retry_strategy if retry_strategy is DEFAULT_RETRY else later.check_retry(retry_strategy),
             new_metrics=self._new_metrics,
             remembers=self._memory_manager is not None,
             owner=self,

@@ -38,8 +38,8 @@ from repertory.app.cli.chat_commands import completions
 from repertory.app.cli.listing import harmless, question_lines, tool_result_line, tool_use_line
 from repertory.app.cli.terminal import Terminal, TurnDisplay, usage_line
 from repertory.backends.folders import make_folders
+from repertory.backends.worker_threads import start_thread
 from repertory.errors import StoreUnavailable
-from repertory.threads import start_thread
 
 if TYPE_CHECKING:
     from prompt_toolkit.completion import CompleteEvent

@@ -25,13 +25,12 @@ from msgspec import Struct
 
 from repertory.actors.call import OPEN_TURNS, OUTER_TURNS
 from repertory.app.host.host import PAUSED_S, Host, HostSettings
-from repertory.backends.worker_threads import context_of_work, run_in_thread
+from repertory.backends.worker_threads import context_of_work, run_in_thread, start_thread
 from repertory.errors import Invalid, RepertoryError, StoreUnavailable, Unavailable
 from repertory.forking import call_in_children, never_collect
 from repertory.logs import ERROR, WARNING, note
 from repertory.runtime.cell import attempt
 from repertory.runtime.waker import parking_here
-from repertory.threads import start_thread
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal

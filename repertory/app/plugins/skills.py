@@ -23,10 +23,9 @@ from repertory.app.agent.plugins import Plugin, hook
 from repertory.app.host.edge import inside_event_loop
 from repertory.app.toolbox.web_requests import Connections, HttpRequest, ask_by_urllib
 from repertory.backends.tools.decorator import tool
-from repertory.backends.worker_threads import run_in_thread
+from repertory.backends.worker_threads import run_in_thread, start_thread
 from repertory.errors import HttpRequestError, Invalid
 from repertory.logs import WARNING, note
-from repertory.threads import start_thread
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -15,9 +15,9 @@ from collections.abc import Callable
 import msgspec
 
 from repertory.app.serving.settings import ServeSettings
+from repertory.backends.worker_threads import start_thread
 from repertory.core.serving.fleet import WRONG_USAGE
 from repertory.errors import Invalid, NotFound, RepertoryError
-from repertory.threads import start_thread
 
 RETIRE = b"r"
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 from anyio.lowlevel import checkpoint
 
+from repertory.backends.worker_threads import start_thread
 from repertory.core.retry import foreign_errors
 from repertory.errors import Failed, RepertoryError, StoreUnavailable
 from repertory.forking import forget_in_children
 from repertory.logs import WARNING, note
-from repertory.threads import start_thread
 
 if TYPE_CHECKING:
     from repertory.backends.memory_ports import Embedder
