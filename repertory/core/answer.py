@@ -40,6 +40,8 @@ LIMITED = frozenset(("max_tokens", "model_context_window_exceeded"))
 
 EVENT_BYTES = 32
 """The weight of each event, so that a stream of empty events is bounded too."""
+TOOL_USES_MAX = 1024
+"""The most tool uses of one answer: what is stored of a step that runs is looked through at each start and end."""
 
 _CountKey = Literal["inputTokens", "outputTokens", "totalTokens", "cacheReadInputTokens", "cacheWriteInputTokens"]
 _COUNTS: tuple[_CountKey, ...] = get_args(_CountKey)
@@ -216,6 +218,8 @@ class Assembler:
             if start and (block := _started(start)) is not None:
                 self._begin(index, block)
             return  # Other blocks are known by their first delta.
+        if len(self._use_ids) >= TOOL_USES_MAX:
+            raise TooLarge(f"the model's answer is too large: it has more than {TOOL_USES_MAX:,} tool uses")
         use = mapping_field(start["toolUse"], name, "toolUse")
         use_id = self._unused(filled(use.get("toolUseId"), name, "toolUseId"))
         self._weigh(len(use_id))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from repertory.core.answer import Answer, Assembler, text_delta
+from repertory.core.answer import TOOL_USES_MAX, Answer, Assembler, text_delta
 from repertory.core.messages import tool_uses
-from repertory.errors import ModelFailed, ModelStreamBroken
+from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
 
 START = {"messageStart": {"role": "assistant"}}
 TOOL_START = {"contentBlockStart": {"start": {"toolUse": {"toolUseId": "t1", "name": "add"}}}}
@@ -294,3 +294,10 @@ def test_tokens_of_other_calls_are_told_beside_the_usage() -> None:
     answer = assembled(text("Hi"), stop(), {"metadata": {"usage": usage, "otherCallsTokens": 90}})
     assert answer.usage["totalTokens"] == 120
     assert answer.other_calls_tokens == 90
+
+
+def test_the_tool_uses_of_an_answer_are_bounded() -> None:
+    uses = [TOOL_START, END_BLOCK] * TOOL_USES_MAX
+    assert len(list(tool_uses(assembled(*uses, stop("tool_use")).message))) == TOOL_USES_MAX
+    with pytest.raises(TooLarge, match="tool uses"):
+        assembled(*uses, TOOL_START)
