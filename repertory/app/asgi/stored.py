@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
+import msgspec
+from anyio.lowlevel import checkpoint
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,6 +19,7 @@ from repertory.app.asgi import bodies
 from repertory.app.asgi.bodies import as_json, number_in, read_body
 from repertory.app.asgi.problems import Problem
 from repertory.app.operations.sessions import Sessions
+from repertory.app.operations.showing import StoredMessage
 from repertory.core.memory.options import MemorySearchOptions
 from repertory.core.message_tree.json_files import decoded, encoded
 from repertory.core.messages import tool_uses
@@ -24,7 +27,7 @@ from repertory.core.serving.tenants import StoredRange
 from repertory.errors import Invalid, NotFound, SessionBusy, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from repertory.app.asgi.service import Caller, Service
     from repertory.app.host.hosted import HostedSession
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from repertory.app.operations.showing import StoredAgent
     from repertory.backends.ports import SessionInfo
     from repertory.core.interrupts import Interrupt
+    from repertory.core.messages import Message
 
 T = TypeVar("T")
 PAGE, PAGE_MAX = 100, 1000
@@ -96,29 +100,19 @@ class StoredSessions:
             raise Problem(422, "after is the cursor of an earlier page")
         begin = int(after)
         found = await self._said(request, caller)
-        page = found[begin : begin + limit]
         more = begin + limit < len(found)
-        return _answer(bodies.MessagePage(messages=page, next=str(begin + limit) if more else None))
+        page = bodies.MessagePage(messages=[], next=str(begin + limit) if more else None)
+        lines = (_line(one) for one in found[begin : begin + limit])
+        return Response(await _with_messages(page, lines), media_type="application/json")
 
-    async def _said(self, request: Request, caller: Caller) -> list[bodies.MessageLine]:
+    async def _said(self, request: Request, caller: Caller) -> Sequence[StoredMessage | Message]:
         if self._service.runtime.sessions is None:
             await self._check_there(request, caller)
             history = await self._session(request, caller).history()
             if not history:
                 raise NotFound("nothing was said in this session yet")
-            return [bodies.MessageLine(message=_json(message)) for message in history]
-        agent = await self._agent(request, caller)
-        return [
-            bodies.MessageLine(
-                message=_json(one.message),
-                seq=one.seq,
-                at=one.at,
-                turn=one.turn,
-                shown=one.shown,
-                left_behind=one.left_behind,
-            )
-            for one in agent.messages
-        ]
+            return history
+        return (await self._agent(request, caller)).messages
 
     async def _agent(self, request: Request, caller: Caller) -> StoredAgent:
         stored, agent = self._ids(request, caller)
@@ -175,8 +169,9 @@ class StoredSessions:
         stored, agent = self._ids(request, caller)
         label = request.path_params["label"]
         found = await (await self._stored()).shown_at(stored, agent=agent, at=label)
-        messages = [_json(message) for _, message in found.messages]
-        return _answer(bodies.SnapshotShown(position=found.position, messages=messages, state=_json(found.state)))
+        shown = bodies.SnapshotShown(position=found.position, messages=[], state=_json(found.state))
+        lines = (_json(message) for _, message in found.messages)
+        return Response(await _with_messages(shown, lines), media_type="application/json")
 
     async def search(self, request: Request, caller: Caller) -> Response:
         """What is remembered across sessions."""
@@ -314,6 +309,24 @@ def _questions(asked: Sequence[Interrupt]) -> list[dict[str, Any]]:
 def _json(value: Mapping[str, object]) -> dict[str, Any]:
     """With bytes as base64."""
     return encoded(dict(value))
+
+
+def _line(said: StoredMessage | Message) -> bodies.MessageLine:
+    if isinstance(said, StoredMessage):
+        message, fields = _json(said.message), ("seq", "at", "turn", "shown", "left_behind")
+        return bodies.MessageLine(message=message, **{name: getattr(said, name) for name in fields})
+    return bodies.MessageLine(message=_json(said))
+
+
+async def _with_messages(value: bodies.MessagePage | bodies.SnapshotShown, messages: Iterable[object]) -> bytes:
+    """The body of an answer with these messages. Each may have megabytes, so others run between two."""
+    pieces: list[bytes] = []
+    for message in messages:
+        pieces.append(as_json(message))
+        await checkpoint()
+    fields: dict[str, Any] = msgspec.structs.asdict(value)
+    del fields["messages"]
+    return b"".join((as_json(fields)[:-1], b',"messages":[', b",".join(pieces), b"]}"))
 
 
 def _answer(value: object, status: int = 200) -> Response:

@@ -57,7 +57,7 @@ async def told_stored(host: Host, spec: SessionSpec, asked: AskTurn) -> ToldTurn
     assert spec.sessions is not None
     ids, store = spec.agent, await host.store_of(spec.sessions)
     rows = await store.load(ids.session_id, ids.agent_id)
-    image, said = await in_thread_when_many(lambda: _read(rows, ids.session_id), len(rows))
+    image, said = await in_thread_when_many(lambda: _read(rows, ids.session_id), rows)
     carried = first_message(image, asked.token)
     if carried is None:
         return None

@@ -94,7 +94,8 @@ async def fork_session(
     forks: dict[str, Fork] = {}
     for each, position in positions.items():
         then = await moment_to_fork(store, session_id, each, position, ends[each])
-        forks[each] = fork_journal(then, at=made.at, entropy=made.entropy)
+        work = partial(fork_journal, then, at=made.at, entropy=made.entropy)
+        forks[each] = await in_thread_when_many(work, ends[each])
     await store.begin(new_id, [row for fork in forks.values() for row in fork.rows])
     count = sum(fork.messages for fork in forks.values())
     return ForkReport(session_id=new_id, source=session_id, positions=positions, messages=count)
@@ -123,10 +124,9 @@ async def drop_summary(
     agent_id = await agent_there(store, session_id, agent_id)
     async with owned(store, session_id, takeover=takeover) as lease:
         journal = await load_journal(store, session_id, agent_id)
-        size = len(journal.rows)
         seal = await store.seal(session_id)
         work = partial(without_summary, journal, at=made.at, entropy=made.entropy, seal=seal)
-        rows = await in_thread_when_many(work, size)
+        rows = await in_thread_when_many(work, journal.rows)
         await commit_rows(store, lease, rows)
     return RewindReport(session_id=session_id, agent_id=agent_id, position=journal.last_seq, was=journal.last_seq)
 
@@ -142,7 +142,7 @@ async def diff(
     def compared() -> Difference:
         return compare(_compared(ours, our_position), _compared(theirs, their_position))
 
-    return await in_thread_when_many(compared, sum(len(journal.rows) for journal in (*ours, *theirs)))
+    return await in_thread_when_many(compared, *(journal.rows for journal in (*ours, *theirs)))
 
 
 async def _lineage(store: SessionStore, session_id: str, at: PositionLike, agent_id: str | None) -> tuple[Lineage, int]:
@@ -260,7 +260,7 @@ async def read_export(path: Path, progress: OnProgress = None) -> Exported:
                     progress(OperationProgress(number, None, "lines"))
     if progress is not None:
         progress(OperationProgress(number, number, "lines"))
-    return await in_thread_when_many(reader.finish, number)
+    return await in_thread_when_many(reader.finish, *reader.rows)
 
 
 async def store_session(
@@ -288,7 +288,7 @@ async def read_session(
     journals: dict[str, Sequence[Row]] = {}
     for agent_id in sorted(info.agents):
         rows = await _plain_rows_of(store, session_id, agent_id)
-        await in_thread_when_many(partial(restore, rows, session_id=session_id), len(rows))
+        await in_thread_when_many(partial(restore, rows, session_id=session_id), rows)
         journals[agent_id] = rows
         if progress is not None:
             done = sum(map(len, journals.values()))
@@ -299,7 +299,7 @@ async def read_session(
 async def _plain_rows_of(store: SessionStore, session_id: str, agent_id: str) -> Sequence[Row]:
     """Every row of an agent, verified; of an encrypted session opened, with the links that follow from that."""
     rows = await rows_of(store, session_id, agent_id)
-    return await in_thread_when_many(partial(plain_journal, rows), len(rows))
+    return await in_thread_when_many(partial(plain_journal, rows), rows)
 
 
 async def _there(store: SessionStore, session_id: str) -> Mapping[str, Sequence[Row]]:

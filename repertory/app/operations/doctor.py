@@ -140,9 +140,7 @@ async def _problems(store: SessionStore, info: SessionInfo) -> list[str]:
             continue
         forgotten = store.capabilities.forgets_the_oldest and bool(rows) and rows[0].seq > 1
         problem_of = _problem_of_the_rest if forgotten else _problem
-        problem = await in_thread_when_many(
-            partial(problem_of, agent_id, rows, opened, info.agents[agent_id]), len(rows)
-        )
+        problem = await in_thread_when_many(partial(problem_of, agent_id, rows, opened, info.agents[agent_id]), rows)
         problems += [] if problem is None else [problem]
     found = [f"{damage.where}: {damage.what}" for damage in await store.examine(info.session_id)]
     problems += [each for each in found if not any(each.partition(": ")[0] in problem for problem in problems)]
@@ -219,7 +217,7 @@ async def _set_aside(store: SessionStore, health: SessionHealth, made: RecordSta
     salvage = await store.salvage(health.session_id)
     if health.locked is None:
         made = await made.for_session(store, health.session_id)
-    examined, keep = await in_thread_when_many(partial(_examined, salvage, health.problems[0], made), len(salvage.rows))
+    examined, keep = await in_thread_when_many(partial(_examined, salvage, health.problems[0], made), salvage.rows)
     moved_to = await store.set_aside(health.session_id, keep)
     kept = {each.agent_id: each.usable[-1].seq for each in examined if each.usable}
     found = [f"{damage.where}: {damage.what}" for damage in salvage.damages]

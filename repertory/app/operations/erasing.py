@@ -193,7 +193,7 @@ async def redact_message(
             elsewhere = await _elsewhere(store, session_id, agent_id, Texts(only_in(original, instead)))
             quarantined = await store.quarantined(session_id)
         made = await made.for_session(store, session_id)
-        done = await in_thread_when_many(partial(_redaction, journal, seq, instead, made), len(journal.rows))
+        done = await in_thread_when_many(partial(_redaction, journal, seq, instead, made), journal.rows)
         # Memory first: a caller who is interrupted between the two calls again and finds the message still there.
         forgotten = await _forget(session_id, {agent_id: (seq,)}, _readers(journal, (seq,)), memories)
         await commit_rows(store, lease, done.rows, [(agent_id, each) for each in done.erase])
@@ -233,7 +233,7 @@ async def redact_session_text(
         for name in names:
             journal = await load_journal(store, session_id, await agent_there(store, session_id, name))
             work = partial(_text_redaction, journal, words, made)
-            done, messages = await in_thread_when_many(work, len(journal.rows))
+            done, messages = await in_thread_when_many(work, journal.rows)
             left += done.left
             if done.rows or done.erase:
                 agents[name] = RedactedAgent(messages=messages, erased=done.erase)

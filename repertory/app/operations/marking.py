@@ -149,7 +149,7 @@ async def prune_session(
             found = await _found(journal, policy, made)
             if found.erase:
                 made = await made.for_session(store, session_id)
-                rows = await in_thread_when_many(partial(_rows, journal, found, made), len(journal.rows))
+                rows = await in_thread_when_many(partial(_rows, journal, found, made), journal.rows)
                 await commit_rows(store, lease, rows, [(agent_id, seq) for seq in found.erase])
     return PruneReport(
         session_id=session_id,
@@ -163,7 +163,7 @@ async def prune_session(
 
 
 async def _found(journal: WholeJournal, policy: PrunePolicy, made: RecordStamp) -> Pruning:
-    return await in_thread_when_many(partial(prune_journal, journal, policy, made.at), len(journal.rows))
+    return await in_thread_when_many(partial(prune_journal, journal, policy, made.at), journal.rows)
 
 
 def _rows(journal: WholeJournal, found: Pruning, made: RecordStamp) -> Sequence[Row]:

@@ -68,7 +68,7 @@ async def page_of(
     first, last = page_span(end, records_max, at=middle, before=before)
     # One row more, whose link proves the first one.
     rows = await store.load_range(session_id, agent_id, max(first - 1, 1), last)
-    records = await in_thread_when_many(partial(_records, rows, first, session_id), len(rows))
+    records = await in_thread_when_many(partial(_records, rows, first, session_id), rows)
     return StoredPage(
         session=info,
         agent_id=agent_id,
@@ -100,7 +100,7 @@ async def _shown_now(store: SessionStore, session_id: str, agent_id: str, end: i
     if not last or end - last[0].low > _WINDOW_ROWS_MAX:
         return None
     rows = await store.load_range(session_id, agent_id, last[0].low, end)
-    fold = (await in_thread_when_many(partial(restore, rows, session_id=session_id), len(rows))).fold
+    fold = (await in_thread_when_many(partial(restore, rows, session_id=session_id), rows)).fold
     return frozenset(seq for seq, _ in fold.shown if seq != SUMMARY_SEQ)
 
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 
 from repertory.backends.ports import Batch, Lease, SessionEnds, SessionStore
-from repertory.backends.worker_threads import run_in_thread
+from repertory.backends.worker_threads import OFF_LOOP_BYTES, run_in_thread
 from repertory.core.journal.codec import decode
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.history.fork import Lineage, before_fork, is_source, origin_of, tells_enough
 from repertory.core.journal.records import MessageAdded, SnapshotTaken
 from repertory.core.journal.restore import Restored, restore
-from repertory.core.journal.rows import RecordKind, verify, verify_whole
+from repertory.core.journal.rows import RecordKind, size_of, verify, verify_whole
 from repertory.core.journal.sealing import LOCKED
 from repertory.core.journal.whole_journal import (
     PointInTime,
@@ -59,9 +59,10 @@ class RecordStamp:
         return replace(self, seal=await store.seal(session_id))
 
 
-async def in_thread_when_many(work: Callable[[], T], rows: int) -> T:
-    """The result of `work`, which processes that many rows."""
-    return work() if rows <= ROWS_AT_ONCE_MAX else await run_in_thread(work)
+async def in_thread_when_many(work: Callable[[], T], *rows: Sequence[Row]) -> T:
+    """The result of `work`, which processes these rows."""
+    few = sum(map(len, rows)) <= ROWS_AT_ONCE_MAX and sum(map(size_of, rows)) <= OFF_LOOP_BYTES
+    return work() if few else await run_in_thread(work)
 
 
 async def info_of(store: SessionStore, session_id: str) -> SessionInfo:
@@ -111,7 +112,7 @@ async def chosen_agent(store: SessionStore, session_id: str, agent_id: str | Non
 async def rows_of(store: SessionStore, session_id: str, agent_id: str) -> Sequence[Row]:
     """Every row of an agent, verified. Errors: `CorruptJournal`."""
     rows = await store.load(session_id, agent_id, whole=True)
-    await in_thread_when_many(partial(verify_whole, rows, session_id=session_id), len(rows))
+    await in_thread_when_many(partial(verify_whole, rows, session_id=session_id), rows)
     return rows
 
 
@@ -120,13 +121,13 @@ async def load_journal(store: SessionStore, session_id: str, agent_id: str) -> W
     rows = await store.load(session_id, agent_id, whole=True)
     if not rows:
         raise await _no_such_agent(store, session_id, agent_id)
-    return await in_thread_when_many(partial(read_whole, rows, session_id=session_id, agent_id=agent_id), len(rows))
+    return await in_thread_when_many(partial(read_whole, rows, session_id=session_id, agent_id=agent_id), rows)
 
 
 async def opening_of(store: SessionStore, session_id: str, agent_id: str) -> Restored:
     """The current state of an agent, from the rows that opening reads. Errors: `CorruptJournal`."""
     rows = await store.load(session_id, agent_id)
-    return await in_thread_when_many(partial(restore, rows, session_id=session_id), len(rows))
+    return await in_thread_when_many(partial(restore, rows, session_id=session_id), rows)
 
 
 async def agent_there(store: SessionStore, session_id: str, agent_id: str | None) -> str:
@@ -276,7 +277,7 @@ async def position_of(store: SessionStore, session_id: str, agent_id: str, at: P
         marks: list[tuple[int, SnapshotTaken]] = []
         if not store.capabilities.finds_labels:
             rows = await store.load(session_id, agent_id)
-            await in_thread_when_many(partial(verify, rows, session_id=session_id), len(rows))
+            await in_thread_when_many(partial(verify, rows, session_id=session_id), rows)
             marks = _marks_in(rows)
         if all(mark.label != at for _, mark in marks):
             marks = await load_marks(store, session_id, agent_id)
@@ -306,13 +307,11 @@ async def moment_at(
         at_end = bool(end) and end[-1].seq == position
         rows = end if at_end else await store.load_at(session_id, agent_id, position)
         if rows:
-            found = await in_thread_when_many(
-                partial(moment_of, rows, session_id=session_id, agent_id=agent_id), len(rows)
-            )
+            found = await in_thread_when_many(partial(moment_of, rows, session_id=session_id, agent_id=agent_id), rows)
             if found is not None:
                 return found
     journal = await load_journal(store, session_id, agent_id)
-    return await in_thread_when_many(partial(journal.moment, position), len(journal.rows))
+    return await in_thread_when_many(partial(journal.moment, position), journal.rows)
 
 
 async def moment_and_end_of(
@@ -328,10 +327,10 @@ async def moment_and_end_of(
     if rows and store.capabilities.reads_positions and not tells(rows, position):
         rows = _joined(await store.load_at(session_id, agent_id, position), rows)
     both = partial(moment_and_end, rows, position, session_id=session_id, agent_id=agent_id)
-    found = await in_thread_when_many(both, len(rows))
+    found = await in_thread_when_many(both, rows)
     if found is not None:
         return found
-    now = await in_thread_when_many(partial(restore, rows, session_id=session_id), len(rows))
+    now = await in_thread_when_many(partial(restore, rows, session_id=session_id), rows)
     return await moment_at(store, session_id, agent_id, position), now
 
 
@@ -355,7 +354,7 @@ async def moment_to_fork(
     if tells_enough(moment):
         return moment
     journal = await load_journal(store, session_id, agent_id)
-    return await in_thread_when_many(partial(journal.moment, position), len(journal.rows))
+    return await in_thread_when_many(partial(journal.moment, position), journal.rows)
 
 
 def _marks_in(rows: Sequence[Row]) -> list[tuple[int, SnapshotTaken]]:
@@ -393,7 +392,7 @@ async def _before(place: SessionPlace, session_id: str, agent_id: str) -> tuple[
         origin, lineage = origin_of(journal), (await ancestry_of(store, journal)).lineage
         if origin is None or len(lineage) == 1:
             return [], 0
-        messages = await in_thread_when_many(partial(before_fork, lineage), sum(len(each.rows) for each in lineage))
+        messages = await in_thread_when_many(partial(before_fork, lineage), *(each.rows for each in lineage))
         return [copy_message(each.record.message) for each in messages], len(origin.copied)
     finally:
         with anyio.CancelScope(shield=True):

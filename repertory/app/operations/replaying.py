@@ -269,7 +269,7 @@ async def replay(
     async with opened(place) as source, opened(scratch) as scratch_store:
         agent_id = await chosen_agent(source, session_id, agent)
         journal = await load_journal(source, session_id, agent_id)
-        turns = await in_thread_when_many(partial(chosen_turns, journal, at, last), len(journal.rows))
+        turns = await in_thread_when_many(partial(chosen_turns, journal, at, last), journal.rows)
         work = _Work(
             session_id=session_id,
             agent_id=agent_id,

@@ -134,12 +134,12 @@ async def history(store: SessionStore, session_id: str, agent_id: str | None) ->
     """The positions of an agent, with their events."""
     journal = await load_journal(store, session_id, await chosen_agent(store, session_id, agent_id))
     ancestry = await ancestry_of(store, journal)
-    rows = sum(len(each.rows) for each in ancestry.lineage)
+    rows = [each.rows for each in ancestry.lineage]
     return StoredHistory(
         session_id=session_id,
         agent_id=journal.agent_id,
         last_seq=journal.last_seq,
-        happenings=await in_thread_when_many(partial(timeline, ancestry.lineage), rows),
+        happenings=await in_thread_when_many(partial(timeline, ancestry.lineage), *rows),
         lost_source=ancestry.lost,
     )
 
@@ -150,8 +150,8 @@ async def graph(store: SessionStore, session_id: str, agent_id: str | None) -> P
 
     journal = await load_journal(store, session_id, await chosen_agent(store, session_id, agent_id))
     lineage = (await ancestry_of(store, journal)).lineage
-    rows = sum(len(each.rows) for each in lineage)
-    return await in_thread_when_many(lambda: branches_picture(branches_of(lineage)), rows)
+    rows = [each.rows for each in lineage]
+    return await in_thread_when_many(lambda: branches_picture(branches_of(lineage)), *rows)
 
 
 async def show(store: SessionStore, session_id: str, agent_id: str | None) -> StoredSession:
@@ -160,8 +160,8 @@ async def show(store: SessionStore, session_id: str, agent_id: str | None) -> St
     found: dict[str, StoredAgent] = {}
     for each in agents:
         ancestry = await ancestry_of(store, await load_journal(store, session_id, each))
-        rows = sum(len(journal.rows) for journal in ancestry.lineage)
-        found[each] = await in_thread_when_many(partial(_agent, ancestry), rows)
+        rows = [journal.rows for journal in ancestry.lineage]
+        found[each] = await in_thread_when_many(partial(_agent, ancestry), *rows)
     return StoredSession(
         session_id=info.session_id,
         agents=found,
@@ -274,7 +274,7 @@ async def search(
                 continue
             # A search in all sessions finds messages from before a fork in their source.
             lineage = [journal] if session_id is None else (await ancestry_of(store, journal)).lineage
-            hits += await in_thread_when_many(partial(_hits, lineage, words), sum(len(each.rows) for each in lineage))
+            hits += await in_thread_when_many(partial(_hits, lineage, words), *(each.rows for each in lineage))
             if len(hits) > hits_max:
                 return SearchResult(hits=hits[:hits_max], more=True, unreadable=unreadable)
     if progress is not None:

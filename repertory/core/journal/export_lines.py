@@ -81,6 +81,11 @@ class ExportReader:
         self._lines: dict[str, list[int]] = {}
         self._ended = False
 
+    @property
+    def rows(self) -> Sequence[Sequence[Row]]:
+        """The rows that were read, by agent."""
+        return [*self._journals.values()]
+
     def take(self, line: bytes) -> None:
         """Read the next line, without its line end. Empty lines after the last one are ignored."""
         self._line += 1
