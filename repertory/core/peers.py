@@ -87,6 +87,8 @@ class Way:
         self._since: float | None = None
         """When the setbacks in a row began."""
         self._pauses = 0
+        self._taken_at: float | None = None
+        """When the peer of this try said that it has the call."""
         self._suspect: str | None = None
         """The peer with which the call was lost."""
         self._ended: set[str] = set()
@@ -96,6 +98,13 @@ class Way:
         self._fails = 0
         self._avoided: dict[str, float] = {}
         """By peer: until when it gets nothing that another one may have."""
+
+    def taken(self, now: float) -> None:
+        """A peer has the call, which uses no patience up. It begins the patience anew only with an answer: peers that
+        take the call and give it back do not keep it for ever.
+        """
+        self._taken_at = now if self._taken_at is None else self._taken_at
+        self._suspect, self._fails = None, 0
 
     def heard(self) -> None:
         """A peer is at work: setbacks from now on are counted anew."""
@@ -136,7 +145,8 @@ class Way:
 
         Errors: when the patience would be over by then, `Throttled` if there was no room, else `Unavailable`.
         """
-        self._since = now if self._since is None else self._since
+        taken_s, self._taken_at = 0.0 if self._taken_at is None else now - self._taken_at, None
+        self._since = now if self._since is None else self._since + taken_s
         if setback == "lost":
             self._suspect = peer
         if setback in ("lost", "unreachable"):

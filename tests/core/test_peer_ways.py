@@ -110,6 +110,24 @@ def test_progress_begins_the_patience_anew() -> None:
         way.after("lost", "b", 71.0, 0.5)
 
 
+@given(st.lists(st.tuples(st.sampled_from(SETBACKS), DRAWS, st.floats(0, 1000)), min_size=1, max_size=400))
+def test_peers_that_take_a_call_and_give_it_back_use_the_patience_up_but_not_while_they_have_it(
+    steps: list[tuple[Setback, float, float]],
+) -> None:
+    now, way, waited = 0.0, Way("t", 0.0, 30.0), 0.0
+    for setback, draw, taken_s in steps:
+        way.taken(now)
+        now += taken_s
+        try:
+            pause = way.after(setback, "b", now, draw)
+        except (Throttled, Unavailable):
+            assert waited + 0.75 >= 30.0
+            return
+        waited += pause
+        now += pause
+        assert waited < 30.001
+
+
 def test_a_call_that_ends_five_owners_is_given_to_nobody_else() -> None:
     way = Way("t", 0.0, 1000.0)
     for number in range(POISON_OWNERS):

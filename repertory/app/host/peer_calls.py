@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from secrets import token_hex
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -23,7 +24,7 @@ from msgspec.structs import replace as replace_fields
 from repertory.actors.call import OUTER_TURNS, ChangeTimers, CompleteTool, Following, Invocation, names_of_turns
 from repertory.actors.context import AgentSettings
 from repertory.app.host.edge import context_of, trace_headers
-from repertory.backends.peers.ports import BoxedCall, JsonLine
+from repertory.backends.peers.ports import BoxedCall, JsonLine, PeerLost
 from repertory.backends.ports import OutputSchema
 from repertory.core.callers import CallerRules
 from repertory.core.deferral import DeferredTool
@@ -31,18 +32,19 @@ from repertory.core.ids import check_id
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.image import Image
 from repertory.core.journal.rows import Row
-from repertory.core.json_fields import json_object
+from repertory.core.json_fields import json_list, json_object, shown
 from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.memory.progress import messages_in_rows
 from repertory.core.message_tree.json_files import decoded, encoded
 from repertory.core.messages import Json, Prompt, ToolSpec, check_result
-from repertory.core.result import AgentResult, TurnEvent, interrupts_in
+from repertory.core.result import MALFORMED, AgentResult, TurnEvent, interrupts_in
 from repertory.core.timers import DueTimes, Timer
 from repertory.core.told_turn import AskTurn, ToldTurn, read_told, told_json
 from repertory.core.turn_log import START, Offset, begun_at, read_offset
 from repertory.core.turn_start import call_token
 from repertory.core.unfinished import PendingTurn
-from repertory.errors import Invalid, RepertoryError, StructuredOutputException
+from repertory.core.wire import event_from_json
+from repertory.errors import Failed, Invalid, RepertoryError, StructuredOutputException
 
 _BUSY = ("queue", "reject", "interrupt", "steer")
 
@@ -182,8 +184,8 @@ def invocation_for(call: PeerCall, default: OutputSchema | None) -> Invocation:
 
 
 def _following(call: PeerCall) -> Following | None:
-    """Errors: `Invalid` for what is no offset."""
-    if not call.follow:
+    """None for a call without events, which has no offsets. Errors: `Invalid` for what is no offset."""
+    if not call.follow or not call.events:
         return None
     after = call.follow.get("after")
     begins, detach = call.follow.get("begins") is not False, call.follow.get("detach") is True
@@ -217,7 +219,7 @@ def unboxed_call(posted: BoxedCall, default: OutputSchema | None) -> Invocation:
     if not posted.call:
         raise Invalid("the posted call is malformed: post it again", token=posted.token)
     named: dict[str, Json] = {"agent": posted.agent_id, "session": posted.session_id, "token": posted.token}
-    return invocation_for(read_peer_call({**posted.call, **named}), default)
+    return invocation_for(read_peer_call({**posted.call, **named, "events": False}), default)
 
 
 def received(result: AgentResult, invocation: Invocation) -> AgentResult:
@@ -236,6 +238,36 @@ def received(result: AgentResult, invocation: Invocation) -> AgentResult:
         state.update(result.state)
         result = replace(result, state=state)
     return result
+
+
+@contextmanager
+def reading_answer() -> Generator[None]:
+    """Around what takes the answer of a peer apart. Errors: `Failed` for what is none: no argument of the caller is to
+    blame.
+    """
+    try:
+        yield
+    except (Invalid, msgspec.ValidationError, *MALFORMED) as error:
+        text = "a peer answers what this runtime does not understand: all have one release"
+        raise Failed(text, cause=shown(error)) from error
+
+
+def event_of_line(line: JsonLine) -> TurnEvent | None:
+    """The event in a line of an answer; the last one has the result of the turn. None for another line.
+
+    Errors: as within `reading_answer`.
+    """
+    if "event" in line:
+        event = event_from_json(json_object(line["event"]))
+        if "result" in event:
+            raise TypeError(event)
+        return event
+    if "result" not in line:
+        return None
+    event = event_from_json({"result": line["result"]})
+    if not isinstance(event["result"], AgentResult):
+        raise TypeError(event)
+    return {**event, "offset": line["offset"]} if "offset" in line else event
 
 
 class SchemaOnly:
@@ -269,14 +301,18 @@ def _plain(value: object, what: str) -> Json:
     try:
         found = encoded({"value": value})["value"]
         json.dumps(found, allow_nan=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         text = f"{what} goes to other processes in a runtime with peers, and has what JSON cannot hold"
         raise Invalid(text, cause=str(error)) from None
     return cast("Json", found)
 
 
 def _read(value: Json) -> object:
-    return decoded({"value": value})["value"]
+    """Errors: `Invalid` for what is nested too deeply."""
+    try:
+        return decoded({"value": value})["value"]
+    except ValueError as error:
+        raise Invalid("a value of the call cannot be read", cause=str(error)) from None
 
 
 class Told:
@@ -397,7 +433,13 @@ def question_json(question: SessionQuestion, now: float) -> Json:
 
 def read_question(body: Json) -> SessionQuestion:
     """The question from JSON. Errors: `Invalid` for what is none."""
-    fields = json_object(body)
+    try:
+        return _question_in(json_object(body))
+    except TypeError as error:
+        raise Invalid("this is no question", cause=shown(error)) from None
+
+
+def _question_in(fields: Mapping[str, Json]) -> SessionQuestion:
     what = fields.get("what")
     if what in get_args(_Name):
         return cast("_Name", what)
@@ -438,9 +480,11 @@ def _answer_fields(one: object) -> object:
 
 
 def read_answer(question: SessionQuestion, answer: Json) -> object:
-    """The answer that `answer_json` gave to this question."""
+    """The answer that `answer_json` gave to this question. Errors: as within `reading_answer`."""
     found = decoded(json_object(answer)).get("all")
     match question:
+        case "messages" | "history":
+            return [json_object(one) for one in json_list(found)]
         case "timers":
             return msgspec.convert(found, list[Timer])
         case "deferred":
@@ -456,3 +500,25 @@ def read_answer(question: SessionQuestion, answer: Json) -> object:
             return read_told(cast("Json", found))
         case _:
             return found
+
+
+@asynccontextmanager
+async def answering(
+    call: AbstractAsyncContextManager[AsyncIterator[JsonLine]], within_s: float
+) -> AsyncGenerator[AsyncIterator[JsonLine]]:
+    """The call, of which the first line comes in time. Errors: `PeerLost`."""
+    async with AsyncExitStack() as stack:
+        found: tuple[JsonLine | None, AsyncIterator[JsonLine]] | None = None
+        with anyio.move_on_after(within_s):
+            lines = await stack.enter_async_context(call)
+            found = await anext(lines, None), lines
+        if found is None:
+            raise PeerLost("the peer is still silent", within_s=within_s)
+        yield await stack.enter_async_context(aclosing(_behind(*found)))
+
+
+async def _behind(first: JsonLine | None, lines: AsyncIterator[JsonLine]) -> AsyncGenerator[JsonLine]:
+    if first is not None:
+        yield first
+        async for line in lines:
+            yield line

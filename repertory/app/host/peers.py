@@ -13,8 +13,8 @@ import math
 import os
 import random
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from secrets import token_hex
 from typing import TYPE_CHECKING, cast
@@ -33,6 +33,8 @@ from repertory.app.host.peer_calls import (
     SessionQuestion,
     Told,
     answer_json,
+    answering,
+    event_of_line,
     follow_json,
     invocation_for,
     new_peer_call,
@@ -40,6 +42,7 @@ from repertory.app.host.peer_calls import (
     read_answer,
     read_peer_call,
     read_question,
+    reading_answer,
     received,
     told_by_rows,
 )
@@ -58,11 +61,12 @@ from repertory.backends.peers.ports import (
 )
 from repertory.backends.peers.proof import check_secret
 from repertory.backends.worker_threads import run_in_thread
+from repertory.core.ids import check_id
 from repertory.core.journal.restore import restore
 from repertory.core.peers import Peer, Setback, Way, chosen_peer
 from repertory.core.retry import foreign_errors
 from repertory.core.turn_start import call_token
-from repertory.core.wire import error_to_json, event_from_json, event_to_json
+from repertory.core.wire import error_to_json, event_to_json
 from repertory.errors import Failed, Invalid, LeaseLost, RepertoryError, Retryable, SessionBusy, Throttled, Unavailable
 from repertory.logs import INFO, WARNING, note
 from repertory.runtime.spec import ChildSpec
@@ -238,9 +242,10 @@ class Cluster:
                     return await session.read_here(what)
                 async with self._wire.call(target.peer.address, "ask", body) as lines:
                     async for line in lines:
-                        raise_from(line)
-                        if "value" in line:
-                            return read_answer(what, line["value"])
+                        with reading_answer():
+                            raise_from(line)
+                            if "value" in line:
+                                return read_answer(what, line["value"])
                 raise PeerLost("the peer's answer ended early", peer=target.peer.name)
             except TurnRaised as answered:
                 raise answered.error from None
@@ -321,20 +326,20 @@ class Cluster:
         try:
             soon = min(_FIRST_S if way.suspects(peer.name) else math.inf, left_s + LATE_S)
             asked = self._wire.call(peer.address, "call", call.as_json())
-            async with asked if soon == math.inf else _answering(asked, soon) as lines:
+            async with asked if soon == math.inf else answering(asked, soon) as lines:
                 async for line in lines:
-                    way.heard()
+                    way.taken(anyio.current_time())
                     told.line(peer.name, line)
-                    if "event" in line:
-                        yield event_from_json(cast("Mapping[str, object]", line["event"]))
-                    elif "result" in line:
-                        ended = True
-                        event = event_from_json({"result": line["result"]})
-                        offset = {"offset": line["offset"]} if "offset" in line else {}
-                        yield {"result": received(cast("AgentResult", event["result"]), invocation), **offset}
-                        return
-                    else:
+                    with reading_answer():
                         raise_from(line)
+                        event = event_of_line(line)
+                    if event is not None:
+                        way.heard()
+                        if "result" in event:
+                            ended = True
+                            yield {**event, "result": received(cast("AgentResult", event["result"]), invocation)}
+                            return
+                        yield event
             raise PeerLost("the peer's answer ended early", peer=peer.name)
         except RepertoryError as error:
             ended = True  # The peer's answer, or its loss: there is nothing to cancel.
@@ -589,12 +594,18 @@ class Cluster:
 
     @asynccontextmanager
     async def _answer_ask(self, body: JsonLine) -> AsyncGenerator[AsyncIterator[Lines]]:
-        session = self._session_of(str(body.get("agent")), str(body.get("session")))
+        agent, session_id = str(body.get("agent")), str(body.get("session"))
+        try:
+            check_id(session_id, "session")
+            question = read_question(body.get("question"))
+        except Invalid as error:
+            raise PeerRefused(400, {"error": error_to_json(error)}) from None
+        session = self._session_of(agent, session_id)
         if session is None:
-            raise PeerRefused(404, {"agent": body.get("agent")})
+            raise PeerRefused(404, {"agent": agent})
         if self._host.refusing and not self._host.holds(session.spec):
             raise PeerRefused(503, {"draining": True})
-        async with aclosing(_asked(session, body)) as lines:
+        async with aclosing(_asked(session, question)) as lines:
             yield lines
 
     async def run_call(self, start: RunTurn) -> None:
@@ -746,36 +757,14 @@ async def _turn(active: ActiveSession, invocation: Invocation, *, events: bool) 
             yield event
 
 
-@asynccontextmanager
-async def _answering(
-    call: AbstractAsyncContextManager[AsyncIterator[JsonLine]], within_s: float
-) -> AsyncGenerator[AsyncIterator[JsonLine]]:
-    """The call, of which the first line comes in time. Errors: `PeerLost`."""
-    async with AsyncExitStack() as stack:
-        found: tuple[JsonLine | None, AsyncIterator[JsonLine]] | None = None
-        with anyio.move_on_after(within_s):
-            lines = await stack.enter_async_context(call)
-            found = await anext(lines, None), lines
-        if found is None:
-            raise PeerLost("the peer is still silent", within_s=within_s)
-        yield await stack.enter_async_context(aclosing(_behind(*found)))
-
-
-async def _behind(first: JsonLine | None, lines: AsyncIterator[JsonLine]) -> AsyncGenerator[JsonLine]:
-    if first is not None:
-        yield first
-        async for line in lines:
-            yield line
-
-
 async def _one_line(line: JsonLine) -> AsyncGenerator[Lines]:
     yield Lines(lines=[line], end=True)
 
 
-async def _asked(session: PeerSession, body: JsonLine) -> AsyncGenerator[Lines]:
+async def _asked(session: PeerSession, question: SessionQuestion) -> AsyncGenerator[Lines]:
     """The answer to a question. It may take a while: the session is opened for it."""
     try:
-        line = {"value": answer_json(await session.read_here(read_question(body.get("question"))))}
+        line = {"value": answer_json(await session.read_here(question))}
     except RepertoryError as error:
         line = setback_line(error)
     yield Lines(lines=[line], end=True)

@@ -109,7 +109,7 @@ def _refusal(error: PeerRefused) -> tuple[Setback, str | None, float] | None:
         case 404:
             return "not served", None, 0.0
         case 429:
-            return "full", None, float(min(wait_s, _WAIT_MAX_S)) if isinstance(wait_s, int | float) else 0.0
+            return "full", None, float(min(max(wait_s, 0.0), _WAIT_MAX_S)) if isinstance(wait_s, int | float) else 0.0
         case 503:
             return "draining", None, 0.0
         case _:

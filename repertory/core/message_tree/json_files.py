@@ -84,8 +84,11 @@ def parsed(body: bytes) -> dict[str, object]:
 
 
 def encoded(document: Mapping[str, object]) -> dict[str, object]:
-    """The document in JSON values, bytes marked."""
-    return cast("dict[str, object]", _encoded(document))
+    """The document in JSON values, bytes marked. Errors: `ValueError` for too deep nesting."""
+    try:
+        return cast("dict[str, object]", _encoded(document))
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
 
 
 def decoded(document: Mapping[str, object]) -> dict[str, object]:

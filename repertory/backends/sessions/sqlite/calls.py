@@ -105,7 +105,7 @@ class CallTable:
     def restore(self, lines: Iterable[tuple[object, ...]]) -> None:
         """Keep these of a damaged database, which nobody has; what is no call any more is left out."""
         for session, agent, token, text, at, tries, ended, error, parked_at in lines:
-            if is_id(session) and is_id(agent) and is_id(token) and call_of(text):
+            if _names(session, agent, token) and call_of(text):
                 numbers = [number if isinstance(number, int) else 0 for number in (tries, ended)]
                 times = [time if isinstance(time, float) else 0.0 for time in (at, parked_at)]
                 self._connection.execute(
@@ -128,27 +128,33 @@ class CallTable:
     def _next(self, limit: int, agents: Collection[str], passing: Collection[str]) -> list[WaitingCall]:
         taken = {session for (session,) in self._execute("SELECT session FROM calls WHERE owner IS NOT NULL")}
         waiting = self._execute(
-            f"SELECT id, session, agent, not_before <= {_NOW} FROM calls WHERE owner IS NULL AND parked_at IS NULL"
-            " ORDER BY id"
+            f"SELECT id, session, agent, not_before <= {_NOW}, token FROM calls WHERE owner IS NULL"
+            " AND parked_at IS NULL ORDER BY id"
         )
-        # A line that names no session is no call of anybody.
-        calls = (WaitingCall(*line) for line in waiting if is_id(line[1]))
+        calls = (WaitingCall(*line) for *line, token in waiting if _names(*line[1:3], token))
         return next_calls(calls, taken, agents, limit, passing)
 
     def _read(self, where: str, values: tuple[object, ...] = ()) -> Iterator[BoxedCall]:
         for session, agent, token, text, at, tries, error, parked in self._execute(
             f"SELECT {_COLUMNS} FROM calls {where}", values
         ):
+            if not _names(session, agent, token):
+                continue
             yield BoxedCall(
                 session_id=session,
                 agent_id=agent,
                 token=token,
                 call=call_of(text),
-                created_at=at,
-                tries=tries,
-                error=error,
+                created_at=at if isinstance(at, float) else 0.0,
+                tries=tries if isinstance(tries, int) else 0,
+                error=error if isinstance(error, str) else "",
                 parked=bool(parked),
             )
 
     def _execute(self, statement: str, values: tuple[object, ...] = ()) -> Iterable[tuple[Any, ...]]:
         return self._connection.execute(statement, values)
+
+
+def _names(*ids: object) -> bool:
+    """Whether a line names its session, agent and token. A line that does not is no call of anybody."""
+    return all(map(is_id, ids))
