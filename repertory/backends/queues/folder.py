@@ -15,6 +15,7 @@ touched for `lease_s`, goes back. The times are those of the file system.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import threading
@@ -45,6 +46,7 @@ from repertory.core.queue_jobs import (
 )
 from repertory.errors import Failed, Invalid, Unavailable
 from repertory.forking import forget_in_children, unforked
+from repertory.logs import WARNING, note
 
 NEW, TAKEN, SET_ASIDE = "new", "taken", "set-aside"
 LOOKED_MAX = 2_000
@@ -55,17 +57,20 @@ _BUSY_S = 5.0
 """How long to wait for others who take jobs at the same moment; each needs milliseconds."""
 _NAME = re.compile(
     r"(?P<name>.*?)(?:~n(?P<number>[1-9]\d{0,18})(?:~t(?P<tries>[1-9]\d{0,8}))?(?:~c(?P<claim>[1-9]\d{0,18}))?)?\.json",
-    re.DOTALL,
+    re.DOTALL | re.ASCII,
 )
 _NUMBER_MAX = 9 * 10**18
 """The largest last number that is believed: names have room for 19 digits."""
 _NAME_BYTES = 180
 """The longest name to which numbers are added; of a longer one, the beginning and a digest stand for it."""
 _NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
+_IN_THE_WAY = (errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ENOTEMPTY, errno.ENXIO)
+"""What a single file, or the one that is at its new name, can be to blame for."""
 _OPENED = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _CLOSED = "this queue was closed before"
 
 T = TypeVar("T")
+_LOG = logging.getLogger("repertory.queues")
 
 
 class _File(Struct, frozen=True, order=True):
@@ -92,7 +97,7 @@ class _File(Struct, frozen=True, order=True):
     def claimed(self, number: int) -> _File:
         """With one try more, and a number if it had none."""
         name = self.name
-        if not self.number and len(name.encode(errors="surrogateescape")) > _NAME_BYTES:
+        if len(name.encode(errors="surrogateescape")) > _NAME_BYTES:
             name = f"{name[: _NAME_BYTES // 5]}-{given_token(name)}"
         return _File(name, self.number or number, self.tries + 1, number)
 
@@ -323,7 +328,8 @@ class FolderQueue:
             return
         for name in names:
             if (file := _file(name)) is not None:
-                yield file
+                # A name in NEW that says more than there, such as one moved back by hand, is a name as a whole.
+                yield file if part != NEW or file.waiting == name else _File(name.removesuffix(".json"))
 
     def _put(self, text: bytes, not_before: float | None, now_ns: int) -> None:
         """A new file, durable."""
@@ -354,7 +360,7 @@ class FolderQueue:
             session = self._session_of(NEW, file.waiting)
             if session in busy:
                 continue
-            with suppress(FileNotFoundError):
+            with _alone_to_blame(file):
                 due = os.lstat(self._folder / NEW / file.waiting).st_mtime_ns <= now_ns
                 claimed = self._claimed(file, now_ns) if due else None
                 if claimed is not None:
@@ -402,7 +408,7 @@ class FolderQueue:
         """Give back what nobody works on any more."""
         for file in self._files(TAKEN):
             path, back = self._folder / TAKEN / file.taken, self._folder / NEW / file.waiting
-            with suppress(FileNotFoundError):
+            with _alone_to_blame(file):
                 silent = os.lstat(path).st_mtime_ns + int(self._lease_s * 1e9) <= now_ns
                 free = file.taken not in self._held and _is_free(path)
                 if silent and not free:
@@ -415,11 +421,8 @@ class FolderQueue:
         """Give back a file that a silent process may hold for ever: as a copy, which it has no lock on. If this process
         ends before the file is gone, the job is there twice, under one token.
         """
-        try:
-            body = path.read_bytes() if path.is_file() and not path.is_symlink() else None
-        except PermissionError:
-            body = None
-        if body is None:
+        body = _bytes_of(path)
+        if body is None or len(body) > JOB_BYTES_MAX:  # No job, which nobody will make.
             os.rename(path, back)
             return
         copy = back.with_name(f".{back.name}")
@@ -452,16 +455,21 @@ class FolderQueue:
                     os.rename(path, self._folder / NEW / back.waiting)
                 case Aside():
                     os.lstat(path)
-                    why = self._folder / SET_ASIDE / f"{file.id}.why"
-                    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-                    with open(os.open(why, flags, 0o600), "w", encoding="utf-8", errors="backslashreplace") as reason:
-                        reason.write(f"{verdict.why}\n")
+                    with _alone_to_blame(file):  # What is there under this name is somebody else's.
+                        self._say_why(file, verdict.why)
                     os.rename(path, self._folder / SET_ASIDE / f"{file.id}.json")
         except FileNotFoundError:
             return False
         finally:
             self._let_go(delivery.claim)
         return True
+
+    def _say_why(self, file: _File, why: str) -> None:
+        path = self._folder / SET_ASIDE / f"{file.id}.why"
+        half = path.with_name(f".{path.name}")
+        half.unlink(missing_ok=True)
+        _write_new(half, f"{why}\n".encode(errors="backslashreplace"))
+        os.rename(half, path)
 
     def _put_back(self, job_id: str, now_ns: int) -> bool:
         path = self._folder / SET_ASIDE / f"{job_id}.json"
@@ -473,24 +481,16 @@ class FolderQueue:
             os.rename(path, self._folder / NEW / f"{job_id}.json")
         except FileNotFoundError:
             return False
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, IsADirectoryError):
             os.unlink(path.with_name(f"{job_id}.why"))
         return True
 
     def _shown(self, file: _File) -> JobSetAside | None:
         path = self._folder / SET_ASIDE / file.waiting
-        try:
-            descriptor = os.open(path, _OPENED)
-        except FileNotFoundError:
+        if not os.path.lexists(path):
             return None
-        except OSError:  # A link, or a file of another user: `why` says so.
-            body = b""
-        else:
-            body = _content(descriptor) or b""
-            os.close(descriptor)
-        why = path.with_name(f"{file.id}.why")
-        reason = why.read_text(encoding="utf-8", errors="replace").strip() if why.exists() else ""
-        return job_set_aside(file.id, body, reason)
+        why = _bytes_of(path.with_name(f"{file.id}.why")) or b""
+        return job_set_aside(file.id, _bytes_of(path) or b"", why.decode(errors="replace").strip())
 
     def _session_of(self, part: str, name: str) -> str | None:
         """The session of a job; None for what is no job. A file is read once as long as it keeps its name."""
@@ -556,6 +556,31 @@ def _content(descriptor: int) -> bytes | None:
     except OSError:
         return None
     return body
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    """Likewise. None also for what is not there, a link, and a file of another user."""
+    try:
+        descriptor = os.open(path, _OPENED)
+    except OSError:
+        return None
+    try:
+        return _content(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _alone_to_blame(file: _File) -> Generator[None]:
+    """Around what is done to one file: one that is gone, or that cannot have its new name, keeps no other waiting."""
+    try:
+        yield
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno not in _IN_THE_WAY:
+            raise
+        note(_LOG, WARNING, "a file of a queue is passed over", error, job=file.id)
 
 
 def _is_free(path: Path) -> bool:

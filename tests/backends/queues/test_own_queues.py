@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import subprocess
@@ -119,6 +120,42 @@ async def test_a_second_file_of_the_same_name_is_another_job(tmp_path: Path) -> 
         (third,) = await queue.receive(1, 0)
         assert await queue.settle(third, Aside("twice"))
         assert [each.why for each in await queue.set_aside(10)] == ["once", "twice"]
+
+
+async def test_no_file_of_a_hostile_program_keeps_other_jobs_waiting_or_is_read_beyond_a_jobs_size(
+    tmp_path: Path,
+) -> None:
+    body = '{"agent": "a", "session_id": "NAME", "token": "NAME"}'
+    async with FolderQueue(tmp_path, lease_s=0.01) as queue:
+        await queue.receive(1, 0)
+        names = {"long": f"{'x' * 215}~n9999999999999999999", "back": "back~n5~t1~c7", "digits": "x~n1\u0662"}
+        for token, name in names.items():
+            (tmp_path / "new" / f"{name}.json").write_text(body.replace("NAME", token))
+        (tmp_path / "taken/way~n1~t1~c1.json").write_text(body.replace("NAME", "way"))
+        (tmp_path / "new/way~n1~t1.json").mkdir()  # Where the one of a dead process goes back to.
+        (tmp_path / "new/mad~n2.json").write_text("[")
+        os.mkfifo(tmp_path / "set-aside/mad~n2.why")  # A thread that opens it to write would wait for ever.
+        large = tmp_path / "taken/large~n3~t1~c1.json"
+        large.touch()
+        os.truncate(large, 1 << 40)
+        os.utime(large, (1, 1))
+        (tmp_path / "set-aside/old~n4.json").write_text(body)
+        (tmp_path / "set-aside/old~n4.why").touch()
+        os.truncate(tmp_path / "set-aside/old~n4.why", 1 << 40)
+        tokens: list[str] = []
+        held = os.open(large, os.O_RDONLY)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            for _ in range(8):
+                for taken in await queue.receive(10, 0.02):
+                    tokens += [taken.job.token] if isinstance(taken.job, TurnJob) else []
+                    assert await queue.settle(taken, Aside("mad") if isinstance(taken.job, Malformed) else Done())
+        finally:
+            os.close(held)
+        assert sorted(tokens) == ["back", "digits", "long", "way"]
+        assert {each.id for each in await queue.set_aside(10)} == {"mad~n2", "old~n4", "way~n1"}
+        assert await queue.retry("mad~n2")
+        assert (await queue.counts()).taken == 0
 
 
 async def test_the_job_of_a_killed_process_is_back_at_once_and_that_of_a_silent_one_after_its_lease(
