@@ -89,6 +89,25 @@ async def test_two_agents_share_a_server_which_ends_with_the_last_connection(tmp
         await wait_for_end(one)
 
 
+async def test_a_server_that_does_not_answer_holds_up_nobody_at_another_one(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    silent = {"command": "sh", "args": ["-c", f"touch {begun}; exec sleep 1000"]}
+    toys = {"command": sys.executable, "args": [TOYS, str(tmp_path)]}
+    shared = make_mcp_router(servers={"silent": silent, "toys": toys})
+    waits, goes_on = (
+        Agent(ScriptedModel([asked("connect", server_name=name), "ok"]), tools=[shared], callback_handler=None)
+        for name in ("silent", "toys")
+    )
+    async with waits, goes_on, anyio.create_task_group() as group:
+        group.start_soon(waits.invoke_async, "go")
+        while not await anyio.Path(begun).exists():  # noqa: ASYNC110 - another process makes it
+            await anyio.sleep(0.01)
+        await goes_on.invoke_async("go")
+        assert results_of(goes_on)[0][0] == "success"
+        assert not results_of(waits)
+        group.cancel_scope.cancel()
+
+
 async def test_in_a_runtime_a_server_ends_with_it(tmp_path: Path) -> None:
     steps = [asked("connect", server_name="toys"), asked("call_tool", tool_name="pid"), "ok"]
     async with Runtime() as runtime:

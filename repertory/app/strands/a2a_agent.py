@@ -316,11 +316,10 @@ def _content(parts: Sequence[Part]) -> list[ContentBlock]:
 
 def _questions(parts: Sequence[Part]) -> list[Interrupt]:
     asked = [part.root.data.get("interrupts") for part in parts if isinstance(part.root, DataPart)]
+    given = [one for some in asked if isinstance(some, list) for one in cast("list[object]", some)]
+    named = [cast("dict[str, Any]", one) for one in given if isinstance(one, dict) and "interruptId" in one]
     return [
-        Interrupt(id=str(one["interruptId"]), name=str(one.get("name", "")), reason=one.get("reason"))
-        for some in asked
-        if isinstance(some, list)
-        for one in cast("list[dict[str, Any]]", some)
+        Interrupt(id=str(one["interruptId"]), name=str(one.get("name", "")), reason=one.get("reason")) for one in named
     ]
 
 

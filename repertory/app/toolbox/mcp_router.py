@@ -95,7 +95,8 @@ class _Router:
         self.clients = clients
         self._connections_max = connections_max
         self._open: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
-        self._lock = anyio.Lock()
+        self._locks = {server: anyio.Lock() for server in clients}
+        """One a server: an agent that waits for one that does not answer holds up nobody at the others."""
 
     def connections(self, agent: Any) -> dict[str, str]:
         return self._open.setdefault(agent, {})
@@ -105,21 +106,26 @@ class _Router:
             raise Invalid("server_name is required for connect")
         if server not in self.clients:
             raise Invalid(f"{server!r} is not on the MCP server allowlist", there_are=sorted(self.clients))
-        async with self._lock:
+        async with self._locks[server]:
             if key in open_now:
                 raise Invalid(f"A connection {key!r} already exists: disconnect it, or choose another name")
             if len(open_now) >= self._connections_max:
                 raise Invalid(
                     f"Connection limit of {self._connections_max} reached: disconnect one", there_are=sorted(open_now)
                 )
-            if not self._is_used(server):
-                await self.clients[server].__aenter__()
+            begins = not self._is_used(server)
             open_now[key] = server
+            try:
+                if begins:
+                    await self.clients[server].__aenter__()
+            except BaseException:
+                open_now.pop(key, None)
+                raise
         return f"Connected to {server!r} as {key!r}"
 
     async def disconnect(self, open_now: dict[str, str], key: str) -> None:
-        async with self._lock:
-            server = open_now.pop(key)
+        server = open_now.pop(key)
+        async with self._locks[server]:
             if not self._is_used(server):
                 await self.clients[server].__aexit__()
 
