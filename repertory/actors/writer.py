@@ -7,26 +7,26 @@ runtime's root, permanent; started before and stopped after every session.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, assert_never
 
 import anyio
 from msgspec import Struct
 
+from repertory.actors.background import Background
 from repertory.backends.ports import Batch, Lease, Position, SessionStore
 from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.history.redact import Redaction
 from repertory.core.journal.records import MessageAdded
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.owed import DueTime
-from repertory.core.retry import DEFAULT_PATIENCE, Outage, StorePatience, foreign_errors, unwritable
+from repertory.core.retry import DEFAULT_PATIENCE, StorePatience, unwritable
 from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable
-from repertory.logs import DEBUG, INFO, WARNING, note
-from repertory.runtime.actor import Actor, Context
+from repertory.logs import DEBUG, note
+from repertory.runtime.actor import Actor
 from repertory.runtime.message import Ask, Next, carry_on, refuse, reply
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
@@ -222,61 +222,6 @@ class StoreWriter(Actor[WriterMessage]):
             raise failed from error
         self._commits.ended(batches, began)
         return outcomes
-
-
-# Work that actors do by themselves, such as a look at a store each second, and that no error of it ends.
-#
-# An error there says that a store, a queue or the code of a program fails for now: nobody waits who could be told, and
-# an actor that ended by it would end others with it. So it is logged, and the work is done again after a pause.
-# `core/retry.py` decides how long the pause is, and which errors are worth a line.
-
-_NOWHERE: Mapping[str, object] = MappingProxyType({})
-_HEALTHY_S = 60.0
-"""After running this long, work that goes on and on has no failures behind it."""
-
-
-class Background:
-    """One kind of such work of an actor."""
-
-    def __init__(
-        self, context: Context, failing: str, where: Mapping[str, object] = _NOWHERE, *, limit_s: float = 2.0
-    ) -> None:
-        """`failing` and `where` are for the log. `limit_s`: the longest pause."""
-        self._context = context
-        self._failing = failing
-        self._where = where
-        self._outage = Outage(limit_s)
-        self.pause_s = 0.0
-        """How long the work rests before it is done again; 0 while it succeeds."""
-
-    async def attempt(self, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
-        """The result of the work, or `otherwise` if it fails. Errors: none."""
-        try:
-            with foreign_errors():
-                result = await work()
-        except RepertoryError as error:
-            self._failed(error)
-            return otherwise
-        if failures := self._outage.over():
-            self.pause_s = 0.0
-            note(self._context.logger, INFO, f"it works again: {self._failing}", failures=failures, **self._where)
-        return result
-
-    async def keep(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Do the work, and again whenever it fails, until it succeeds or is cancelled. Errors: none."""
-        failed = object()
-        began = self._context.clock()
-        while await self.attempt(work, failed) is failed:
-            if self._context.clock() - began >= _HEALTHY_S + self.pause_s:
-                self._outage.over()
-            await anyio.sleep(self.pause_s)
-            began = self._context.clock()
-
-    def _failed(self, error: RepertoryError) -> None:
-        context = self._context
-        self.pause_s, told = self._outage.failed(error, context.clock(), context.rng.uniform(0.0, 1.0))
-        if told:
-            note(context.logger, WARNING, self._failing, error, failures=self._outage.failures, **self._where)
 
 
 # The keeper of one session store: renews leases and tidies up, if the store needs maintenance, and looks for sessions

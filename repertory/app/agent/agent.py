@@ -228,7 +228,7 @@ class Agent(SdkAgentMembers):
         self._tools = self._open_tools = self._all_tools(tools)
         self._enabled: tuple[str, ...] | None = None
         self._parts = later.AgentParts(
-            model=later.default_model(model),
+            model=cast("Model", model) if hasattr(model, "stream") else later.default_model(model),
             aux_model=None if aux_model is None else later.default_model(aux_model),
             tools=self._tools,
             system_prompt=later.check_system_prompt(system_prompt),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import anyio
 from msgspec import Struct
 
-from repertory.actors.writer import Background
+from repertory.actors.background import Background
 from repertory.app.host.doorman import NoRoom
 from repertory.core.owed import AGAIN_S, GRACE_S
 from repertory.core.retry import foreign_errors

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol, assert_never
 import anyio
 from msgspec import Struct
 
+from repertory.actors.background import Background
 from repertory.actors.call import Invocation
-from repertory.actors.writer import Background
 from repertory.app.host.peer_calls import PeerCall, SessionQuestion
 from repertory.app.host.running_calls import RunningCall
 from repertory.core.peers import Peer

@@ -14,10 +14,11 @@ from anyio.lowlevel import RunVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from repertory.actors.background import Background
 from repertory.actors.leases import Durable, SessionCounts, SessionLeases
 from repertory.actors.memory.store import memory_store_spec
 from repertory.actors.tool_server import ServerLink, tool_server_spec
-from repertory.actors.writer import Background, StoreWriter, WriterSettings, keeper_spec
+from repertory.actors.writer import StoreWriter, WriterSettings, keeper_spec
 from repertory.backends.memory_ports import ClosingStore
 from repertory.errors import RepertoryError, StartFailed
 from repertory.logs import DEBUG, WARNING, note

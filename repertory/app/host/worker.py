@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, assert_never, cast
 import anyio
 from msgspec import Struct
 
-from repertory.actors.writer import Background
+from repertory.actors.background import Background
 from repertory.core.callers import CallerRules
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import journal_name, orchestrator_in
