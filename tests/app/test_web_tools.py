@@ -209,6 +209,13 @@ async def test_a_redirect_to_another_origin_gets_no_credentials_of_the_client(ba
         assert await pages(url=f"{base}/other-origin") == "got None"
 
 
+async def test_an_address_that_is_slow_to_read_is_not_read() -> None:
+    for tool in (http_request, make_web_fetch(mode="markdown")):
+        options = {"method": "GET"} if tool is http_request else {}
+        with pytest.raises(HttpRequestError, match="too long"):
+            await tool(url="http://a" + "\u0301\u0316" * 5000, **options)
+
+
 async def test_a_charset_that_no_page_has_is_not_tried(base: str) -> None:
     assert (await ask(f"{base}/charset"))["body"] == "a" * 100
 

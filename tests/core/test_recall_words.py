@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from typing import Literal
+from unicodedata import normalize as unicodedata_normalize
 
 import pytest
 
@@ -45,6 +47,18 @@ def in_sqlite(texts: list[str]) -> list[list[str]]:
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_a_text_has_the_words_that_sqlite_finds_in_it(text: str) -> None:
     assert [indexed_words(text)] == in_sqlite([text])
+
+
+def test_marks_without_end_cost_no_more_than_a_piece_of_them_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    normalized = list[int]()
+
+    def normalize(form: Literal["NFC", "NFD"], text: str) -> str:
+        normalized.append(len(text))
+        return unicodedata_normalize(form, text)
+
+    monkeypatch.setattr("unicodedata.normalize", normalize)
+    assert indexed_words("a" + "\u0301\u0316" * 20_000 + " caf\u00e9s") == ["a", "cafe"]
+    assert max(normalized) <= 64
 
 
 def test_any_word_is_reduced_as_sqlite_reduces_it(rng: random.Random) -> None:

@@ -18,11 +18,14 @@ from typing import Any
 
 from repertory.app.inspector import wording
 from repertory.app.plugins.skills import Skill
+from repertory.app.strands.a2a_agent import _origin
 from repertory.app.strands.memory_stores import _words as memory_words
 from repertory.app.toolbox.calculator import calculator
 from repertory.app.toolbox.web import markdown_of
+from repertory.app.toolbox.web_requests import HttpRequest, check_address
 from repertory.backends.models.gemini_answer import _steps as gemini_steps
 from repertory.backends.tools.mcp import transports, wire
+from repertory.backends.tools.mcp.connection import _document_name
 from repertory.backends.tools.structured_output import _unfenced
 from repertory.core import notebook, refusals
 from repertory.core.cassette.scrubbing import Scrubber, url_secrets
@@ -35,6 +38,7 @@ from repertory.core.recall.entries import heading_words, terms_of
 from repertory.core.recall.words import indexed_words
 from repertory.core.window.offloading import named_contents, read_reference
 from repertory.core.window.transcript import line_of
+from repertory.errors import HttpRequestError
 from tests.simulation.campaigns import Report
 
 ATOMS = (
@@ -43,8 +47,8 @@ ATOMS = (
     "[1,", "\"", "'", "\\", "\\\"", "'''", "\"\"\"", " ", "  ", "\t", "\n", "\r", "\r\n", " \n", "a", "a ", "a\n",
     "A", "0", "1.", "1-1", "-", "--", "---", "---\n", "=", "a=", "a: ", "a:", ":", "://", "://a", "@", ".", "..",
     "/", "//", ",", ", ", ";", "%", "|", "$", "[0]", "['a", ".a", "x--", "\u00e9", "e\u0301", "\u4e00",
-    "\U0001f600", "\u202e", "\u001b[", "\u0000", "tool", "image ", "Bearer ", "sk-", "eyJa.",
-    "-eyJaaaaaaaa", "arn:aws:", "javascript:",
+    "\U0001f600", "\u0301\u0316", "\u05b1\u05b0", "\u202e", "\u001b[", "\u0000", "tool", "image ", "Bearer ",
+    "sk-", "eyJa.", "-eyJaaaaaaaa", "arn:aws:", "javascript:",
     "data:", "my ", "my a is ", "- - ", "> ", "    ", "```\n", "\n\n", "&amp;", "a_0123456789ab",
     "  a_0123456789ab_1 (", "Credential=", "what is my ", "\"id\":1,",
 )  # fmt: skip
@@ -64,6 +68,12 @@ def _head(text: str) -> object:
     return Skill.from_content(f"---\nname: a\ndescription: b\n{text}\n---\nc")
 
 
+def _asked(text: str) -> None:
+    url = f"http://{text}"
+    with suppress(HttpRequestError):
+        check_address(url, HttpRequest("GET", url, {}))
+
+
 FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "a page": markdown_of,
     "the inspector's Markdown": lambda text: [
@@ -79,6 +89,9 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "words of a memory": memory_words,
     "terms of a question": terms_of,
     "indexed words": indexed_words,
+    "an address": lambda text: _origin(f"http://{text}"),
+    "the name of a document": lambda text: _document_name(f"http://{text}/a.pdf"),
+    "a request": _asked,
     "words of a heading": heading_words,
     "facts of an answer": facts_in,
     "a normalized text": normalized_text,

@@ -58,6 +58,7 @@ AllowedEndpoint: TypeAlias = str | tuple[str, ClientConfig]
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 """The largest answer to one request, a stream of events as a whole."""
+_URL_CHARS_MAX = 8192
 
 _WORKING = (TaskState.submitted, TaskState.working, TaskState.unknown)
 _STOP_REASONS = {TaskState.input_required: "interrupt", TaskState.canceled: "cancelled"}
@@ -188,7 +189,11 @@ class A2AAgent:
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:
-    """Scheme, host and port; the names of this machine are one host. A URL that is none is an origin of its own."""
+    """Scheme, host and port; the names of this machine are one host. A URL that is none is an origin of its own, and so
+    is a very long one: Python takes the square of some characters in its host.
+    """
+    if len(url) > _URL_CHARS_MAX:
+        return "", url, None
     try:
         parts = urlsplit(url)
         host = (parts.hostname or "").rstrip(".")

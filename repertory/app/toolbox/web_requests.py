@@ -20,6 +20,8 @@ from repertory.errors import HttpRequestError
 TIMEOUT_S = 30.0
 """For a request without a time of its own."""
 BODY_BYTES_MAX = 5 * 1024 * 1024
+ADDRESS_CHARS_MAX = 8192
+"""Python reads an address in the square of some characters in it."""
 _NO_CHARSETS = frozenset(("idna", "punycode", "unicode_escape", "raw-unicode-escape", "undefined"))
 """Codecs of Python that no page is written in: some are quadratic, some raise what others do not."""
 
@@ -70,6 +72,8 @@ class HttpResponse:
 
 def check_address(url: str, request: HttpRequest) -> None:
     """Errors: `HttpRequestError` for an address that this request may not be sent to."""
+    if len(url) > ADDRESS_CHARS_MAX:
+        raise HttpRequestError("Request failed: the address is too long", characters_max=ADDRESS_CHARS_MAX)
     try:
         parts = urlsplit(url)
     except ValueError as error:

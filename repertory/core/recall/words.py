@@ -18,6 +18,8 @@ from repertory.core.recall.entries import spaced
 
 _WORD: Final = re.compile(r"[^\W_]+")
 _ACCENTS: Final = re.compile("[\u0300-\u036f]")
+_FOREIGN: Final = re.compile(r"[^\x00-\x7f]{1,64}")
+"""Normalizing takes the square of the marks in a row, and stops every thread: so it gets a bounded piece at a time."""
 _STEMMED_MOST: Final = 64
 """Longer words are left as they are."""
 
@@ -32,7 +34,11 @@ def plain(text: str) -> str:
     lowered = text.casefold()
     if lowered.isascii():
         return lowered
-    return unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", lowered)))
+    return _FOREIGN.sub(_without_accents, lowered)
+
+
+def _without_accents(found: re.Match[str]) -> str:
+    return unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", found[0])))
 
 
 def stem(word: str) -> str:

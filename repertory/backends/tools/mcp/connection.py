@@ -547,6 +547,8 @@ class _WatchedStream:
 
 _NOT_IN_A_DOCUMENT_NAME = re.compile(r"[^a-zA-Z0-9()\[\]-]+")
 _DOCUMENT_NAME_MAX = 200
+_URI_CHARS_MAX = 2048
+"""The end of a URI that is looked at for a name: Python takes the square of some characters in its host."""
 
 
 def _as_sent(result: ToolResult, answer: CallToolResult) -> ToolResult:
@@ -660,6 +662,6 @@ def _left_out(data: bytes, mime_type: str, place: str) -> dict[str, object]:
 
 def _document_name(uri: str) -> str:
     """A name that Converse accepts, from the last part of a URI."""
-    last = unquote(urlsplit(uri).path).rstrip("/").rpartition("/")[2]
+    last = unquote(urlsplit(uri[-_URI_CHARS_MAX:]).path).rstrip("/").rpartition("/")[2]
     stem = last.rpartition(".")[0] or last
     return _NOT_IN_A_DOCUMENT_NAME.sub("-", stem).strip("-")[:_DOCUMENT_NAME_MAX] or "document"
