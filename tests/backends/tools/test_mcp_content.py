@@ -59,6 +59,10 @@ def blob(data: bytes, mime_type: str | None, uri: str) -> EmbeddedResource:
             {"document": {"format": "pdf", "name": "document", "source": {"bytes": b"x"}}},
         ),
         (
+            blob(b"x", "application/pdf", "a://a" + "\u0301\u0316" * 20_000 + "/report.pdf"),
+            {"document": {"format": "pdf", "name": "report", "source": {"bytes": b"x"}}},
+        ),
+        (
             blob(b"xyz", None, "a://b/c"),
             {"text": "[a://b/c: 3 bytes of application/octet-stream, which cannot be shown here]"},
         ),
