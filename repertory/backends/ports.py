@@ -1083,6 +1083,10 @@ class ObjectInfo(Struct, frozen=True, kw_only=True):
     """Epoch seconds, by the store's clock."""
 
 
+class NoObject(Invalid):
+    """What has the key is no object, but a link or something else that is no file."""
+
+
 class ObjectStore(Protocol):
     """Durable objects under keys, written under conditions. `name` tells two stores apart in one process.
 

@@ -142,7 +142,10 @@ async def _problems(store: SessionStore, info: SessionInfo) -> list[str]:
         problem_of = _problem_of_the_rest if forgotten else _problem
         problem = await in_thread_when_many(partial(problem_of, agent_id, rows, opened, info.agents[agent_id]), rows)
         problems += [] if problem is None else [problem]
-    found = [f"{damage.where}: {damage.what}" for damage in await store.examine(info.session_id)]
+    try:
+        found = [f"{damage.where}: {damage.what}" for damage in await store.examine(info.session_id)]
+    except Corrupt as error:
+        found = [str(error)]
     problems += [each for each in found if not any(each.partition(": ")[0] in problem for problem in problems)]
     if info.damaged and not problems and store.capabilities.quarantines:
         try:

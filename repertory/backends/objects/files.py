@@ -23,6 +23,7 @@ from repertory.backends.ports import (
     Condition,
     Create,
     Expect,
+    NoObject,
     ObjectInfo,
     ObjectStep,
     Overwrite,
@@ -156,7 +157,7 @@ def _unforked(work: Callable[[], T]) -> T:
 # come again: a new file is often given the inode number of the one just replaced, within one tick of the file system's
 # clock.
 
-_NO_SUCH_NAME = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EILSEQ}
+_NO_SUCH_NAME = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.ENXIO, errno.EILSEQ}
 _NO_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 
@@ -306,6 +307,8 @@ class FileTree:
         where = {"key": key, "root": str(self._root.path), "cause": error.strerror or str(error)}
         if isinstance(error, FileNotFoundError):
             return NotFound("no such object", key=key)
+        if error.errno == errno.ELOOP:
+            return NoObject("a link has the object's key", **where)
         if error.errno in _NO_SUCH_NAME:
             return Invalid("the file system cannot keep an object under this key", **where)
         if error.errno in _NO_RIGHTS:
@@ -526,7 +529,7 @@ def opened_file(name: str, folder: int, flags: int) -> Generator[int]:
         if stat.S_ISDIR(status.st_mode):
             raise FileNotFoundError(name)
         if not stat.S_ISREG(status.st_mode):
-            raise Invalid("something that is no file has an object's key", part=name)
+            raise NoObject("something that is no file has an object's key", part=name)
         check_spelling(name, folder, status)
         yield descriptor
     finally:

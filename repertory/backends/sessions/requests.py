@@ -12,6 +12,7 @@ import anyio
 from repertory.backends.ports import (
     Create,
     Expect,
+    NoObject,
     ObjectStep,
     ObjectStore,
     Put,
@@ -19,7 +20,7 @@ from repertory.backends.ports import (
     StepwiseObjects,
     StoredObject,
 )
-from repertory.errors import NotFound, RepertoryError
+from repertory.errors import CorruptJournal, NotFound, RepertoryError
 
 SIDE_BY_SIDE = 32
 """The most concurrent requests for one kind of work: commits, reading, or maintenance."""
@@ -54,10 +55,13 @@ async def side_by_side(calls: Sequence[Callable[[], Awaitable[T]]], at_once: int
 
 
 async def find(objects: ObjectStore, key: str) -> StoredObject | None:
+    """An object of a session, if there is one. Errors: also `CorruptJournal` where a link or the like stands for it."""
     try:
         return await objects.get(key)
     except NotFound:
         return None
+    except NoObject as error:
+        raise CorruptJournal("a link, or what is no file, stands for an object: put that back", object=key) from error
 
 
 async def find_all(objects: ObjectStore, keys: Sequence[str], at_once: int = SIDE_BY_SIDE) -> list[StoredObject | None]:

@@ -797,11 +797,9 @@ def _missing(keys: SessionKeys, head: HeadObject | None, found: Sequence[ObjectI
 
 
 async def _head(objects: ObjectStore, keys: SessionKeys) -> HeadObject | None:
-    stored = await find(objects, keys.head)
-    if stored is None:
-        return None
     try:
-        return head_in(read_object(stored.body, "head", None, keys.head))
+        stored = await find(objects, keys.head)
+        return None if stored is None else head_in(read_object(stored.body, "head", None, keys.head))
     except (CorruptJournal, ValueError):
         return None
 

@@ -1,0 +1,62 @@
+"""Links and pipes that somebody has put in the place of a session's files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from repertory import (
+    AgentSpec,
+    FileSessions,
+    FileStorage,
+    JournalSessions,
+    Runtime,
+    ScriptedModel,
+    Sessions,
+    SnapshotSessions,
+)
+from repertory.errors import RepertoryError
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
+
+
+def _link(path: Path) -> None:
+    path.symlink_to("/etc/passwd")
+
+
+@pytest.mark.parametrize("plant", [_link, os.mkfifo], ids=["link", "pipe"])
+@pytest.mark.parametrize(
+    ("place_in", "file"),
+    [
+        (lambda folder: JournalSessions(FileStorage(folder)), "journals/bad/head"),
+        (FileSessions, "session_bad/repertory.json"),
+        (
+            lambda folder: SnapshotSessions(FileStorage(folder)),
+            "bad/scopes/agent/support/snapshots/snapshot_latest.json",
+        ),
+    ],
+    ids=["journal", "documents", "snapshots"],
+)
+async def test_one_planted_file_keeps_no_other_session_from_its_list_and_its_doctor(
+    place_in: Callable[[Path], FileSessions], file: str, plant: Callable[[Path], None], tmp_path: Path
+) -> None:
+    place = place_in(tmp_path)
+    async with Runtime(sessions=place) as runtime:
+        agent = runtime.agent(AgentSpec(name="support", model=ScriptedModel(["hi"], loop=True)))
+        for name in ("bad", "good"):
+            await agent.session(name).invoke("hello")
+    (tmp_path / file).unlink()
+    plant(tmp_path / file)
+    with anyio.fail_after(60):
+        assert {info.session_id for info in await Sessions(place).list()} == {"bad", "good"}
+        report = await Sessions(place).doctor()
+        assert {health.session_id for health in report.sessions if health.problems} == {"bad"}
+        async with Runtime(sessions=place) as runtime:
+            agent = runtime.agent(AgentSpec(name="support", model=ScriptedModel(["hi"], loop=True)))
+            assert str(await agent.session("good").invoke("again")) == "hi"
+            with pytest.raises(RepertoryError):
+                await agent.session("bad").invoke("again")
