@@ -163,7 +163,7 @@ class StoredKeys(KeyProvider):
                 found = await self._at(info.key)
                 if found is not None and await anew(found.document) is not found.document:
                     changed += await self._change(info.key, anew) is not None
-            except (Corrupt, KeyMissing) as error:
+            except (Corrupt, Invalid, KeyMissing) as error:
                 refused = refused or error
         if refused is not None:
             raise refused

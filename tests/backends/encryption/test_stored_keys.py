@@ -212,6 +212,22 @@ async def test_nothing_in_a_document_can_be_changed_without_the_master_key() -> 
     assert await keys_in(shelf, _OLD).keys_of("s") != ring  # An older document as a whole: this is as far as it goes.
 
 
+@pytest.mark.anyio
+async def test_a_document_of_a_later_release_keeps_no_other_from_being_wrapped_anew() -> None:
+    shelf = ObjectShelf()
+    keys = keys_in(shelf, _OLD)
+    for session_id in "stu":
+        await keys.create(session_id, {})
+    place = min(documents_of(shelf).values())
+    later = {**json.loads(shelf.objects[place].body), "repertory_keys": 2}
+    await MemoryObjectStore(shelf).put(place, json.dumps(later).encode(), Overwrite())
+    with pytest.raises(Invalid, match="later release"):
+        await keys_in(shelf, _NEW, _OLD).rewrap()
+    wraps = [json.loads(shelf.objects[each].body)["wrap"] for each in documents_of(shelf).values() if each != place]
+    assert len(wraps) == 2
+    assert later["wrap"] not in wraps
+
+
 @pytest.mark.parametrize(
     "body",
     [
