@@ -26,7 +26,7 @@ from repertory.actors.hooks.events import AfterModelCallEvent, BeforeInvocationE
 from repertory.actors.hooks.injections import InjectionContext, injected
 from repertory.actors.tools import run_tools
 from repertory.backends.ports import AgentMetadata, settings_of
-from repertory.core.answer import LIMITED, Answer, Assembler
+from repertory.core.answer import LIMITED, Answer, Assembler, used_ids
 from repertory.core.deferral import Telling
 from repertory.core.injection import added_blocks
 from repertory.core.journal import deferrals
@@ -586,7 +586,8 @@ class ModelCalls:
             if self._parts.middleware is not None:
                 return await self._ask_through(self._parts.middleware, request)
             publish = self._publish_raw if self._turn.publish else None
-            answer = self._turn.progress.answer = Assembler(self._turn.sizes.answer_bytes)
+            used = used_ids(request.messages)
+            answer = self._turn.progress.answer = Assembler(self._turn.sizes.answer_bytes, used)
             return await call_model(self._parts.model, request, publish, answer)
         except RepertoryError as error:
             return error

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn, Protocol, TypeGuard, cast, 
 from msgspec import Struct
 
 from repertory.core.limits import ANSWER_BYTES, VALUE_BYTES, Scale, is_too_deep
-from repertory.core.messages import ContentBlock, Json, Message, ToolUse, Usage, message_fault
+from repertory.core.messages import ContentBlock, Json, Message, ToolUse, Usage, message_fault, tool_uses
 from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
 
 if TYPE_CHECKING:
@@ -79,6 +79,11 @@ class Answer(Struct, frozen=True, kw_only=True):
     """Tokens of the usage that belong to other calls that the provider made for this answer, such as a compaction."""
 
 
+def used_ids(messages: Iterable[Message]) -> Iterator[str]:
+    """The ids of the tool uses in these messages."""
+    return (use["toolUseId"] for message in messages for use in tool_uses(message))
+
+
 class Assembler:
     """Builds a message from the events of one answer, in order.
 
@@ -98,15 +103,19 @@ class Assembler:
         "_stop_reason",
         "_usage",
         "_use_ids",
+        "_used_ids",
         "_weight",
     )
 
-    def __init__(self, bytes_max: int = ANSWER_BYTES) -> None:
-        """`bytes_max`: the largest weight of the answer."""
+    def __init__(self, bytes_max: int = ANSWER_BYTES, used_ids: Iterable[str] = ()) -> None:
+        """`bytes_max`: the largest weight of the answer. `used_ids`: of the tool uses before it, which it gets none of:
+        some services give the same id again, and a person's answer about one use, sent again, must allow no other.
+        """
         self._bytes_max = bytes_max
         self._weight = 0
         self._blocks: list[BlockBuilder] = []
         self._open: dict[int, BlockBuilder] = {}
+        self._used_ids = frozenset(used_ids)
         self._use_ids: set[str] = set()
         self._index = 0
         self._started = False
@@ -236,7 +245,7 @@ class Assembler:
 
     def _unused(self, use_id: str) -> str:
         number, unused = 2, use_id
-        while unused in self._use_ids:
+        while unused in self._use_ids or unused in self._used_ids:
             unused, number = f"{use_id}-{number}", number + 1
         return unused
 

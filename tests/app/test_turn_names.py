@@ -9,11 +9,11 @@ import anyio
 import pytest
 from recorder import On, use
 
-from repertory import AgentSpec, BeforeInvocationEvent, Runtime, ScriptedModel, tool
+from repertory import AgentSpec, BeforeInvocationEvent, HumanInTheLoop, Runtime, ScriptedModel, tool
 from repertory.app.host.peers import Peers
 from repertory.backends.ports import ToolContext
 from repertory.core.turn_start import CallAsks, KnownTurn, way_of_call
-from repertory.errors import Failed, NotFound, Unavailable
+from repertory.errors import Failed, InterruptNotFound, NotFound, Unavailable
 from tests.app.test_peers import Site
 from tests.app.test_store_outages import Weather
 
@@ -139,6 +139,27 @@ async def test_answers_of_a_person_go_on_with_the_turn_that_asks_and_take_nothin
         again = await session.invoke("Do it.", idempotency_token="t")
         assert (str(again), again.replayed) == ("As you wish.", True)
         assert len(await session.history()) == 4
+
+
+async def test_an_answer_that_is_sent_again_allows_no_other_use_of_the_same_id() -> None:
+    paid: list[int] = []
+
+    @tool
+    def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    uses = [[{"toolUse": {"toolUseId": "call_0", "name": "pay", "input": {"amount": each}}}] for each in (1, 1000)]
+    spec = AgentSpec(model=ScriptedModel([*uses, "done"]), tools=[pay], interventions=[HumanInTheLoop()])
+    async with Runtime(sessions=Weather()) as runtime:
+        session = runtime.agent(spec).session("s")
+        asked = await session.invoke("Pay.", idempotency_token="t")
+        yes: Any = [{"interruptResponse": {"interruptId": asked.interrupts[0].id, "response": "y"}}]
+        assert (await session.invoke(yes, idempotency_token="t")).stop_reason == "interrupt"
+        with pytest.raises(InterruptNotFound):
+            await session.invoke(yes, idempotency_token="t")
+    assert paid == [1]
 
 
 async def test_a_call_without_token_and_prompt_goes_on_under_the_token_of_the_turn_also_between_peers() -> None:

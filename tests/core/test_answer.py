@@ -296,6 +296,13 @@ def test_tokens_of_other_calls_are_told_beside_the_usage() -> None:
     assert answer.other_calls_tokens == 90
 
 
+def test_no_tool_use_has_the_id_of_an_earlier_one() -> None:
+    assembler = Assembler(used_ids=["t1", "t1-2"])
+    for event in (TOOL_START, END_BLOCK, TOOL_START, END_BLOCK, stop("tool_use")):
+        assembler.feed(event)
+    assert [use["toolUseId"] for use in tool_uses(assembler.finish().message)] == ["t1-3", "t1-4"]
+
+
 def test_the_tool_uses_of_an_answer_are_bounded() -> None:
     uses = [TOOL_START, END_BLOCK] * TOOL_USES_MAX
     assert len(list(tool_uses(assembled(*uses, stop("tool_use")).message))) == TOOL_USES_MAX

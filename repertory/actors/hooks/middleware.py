@@ -19,7 +19,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
-from repertory.core.answer import Answer, Assembler
+from repertory.core.answer import Answer, Assembler, used_ids
 from repertory.core.call_events import ModelStopReason, ToolResultEvent, TypedEvent
 from repertory.core.interrupts import InterruptException, middleware_scope, question_in
 from repertory.core.messages import Message, Usage, check_message, copy_message, system_blocks, system_text
@@ -333,7 +333,7 @@ class WrappedModelCall:
         return _answer_of(event, self._last)
 
     async def _stream(self, context: InvokeModelContext) -> AsyncGenerator[TypedEvent, None]:
-        model, assembler = context.model, Assembler(self._size)
+        model, assembler = context.model, Assembler(self._size, used_ids(context.messages))
         prompt = system_text(context.system_prompt)
         options = self._options_for(context)
         try:
