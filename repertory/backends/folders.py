@@ -58,7 +58,7 @@ class RootFolder:
         except FileNotFoundError:
             if self._seen is None and not create and self.path not in _known:
                 raise
-        make_folders(self.path)
+        make_root(self.path)
         return os.open(self.path, OPEN_FOLDER)
 
 
@@ -68,15 +68,27 @@ def refuse_link(folder: Path) -> None:
         raise Invalid(NO_LINK, path=str(folder))
 
 
-def make_folders(root: Path) -> None:
-    """Create a folder and its missing parents, each with mode 0700 and durable. Existing folders keep their
-    permissions.
+def make_root(root: Path) -> None:
+    """`make_folders` for the root of a store.
 
     Errors: `StoreUnavailable` when this process has seen the folder before, and it is gone.
     """
-    missing = [folder for folder in (root, *root.parents) if not folder.exists()]
-    if missing and root in _known:
+    if root in _known and not root.exists():
         raise _gone(root)
+    make_folders(root)
+    with suppress(NotADirectoryError, PermissionError):  # Whoever writes there says what is wrong with it.
+        descriptor = os.open(root, _AS_FOLDER)
+        try:
+            _recognize(root, descriptor, None)
+        finally:
+            os.close(descriptor)
+
+
+def make_folders(path: Path) -> None:
+    """Create a folder and its missing parents, each with mode 0700 and durable. Existing folders keep their
+    permissions.
+    """
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
@@ -86,12 +98,6 @@ def make_folders(root: Path) -> None:
                 os.fsync(parent)
             finally:
                 os.close(parent)
-    with suppress(NotADirectoryError, PermissionError):  # Whoever writes there says what is wrong with it.
-        descriptor = os.open(root, _AS_FOLDER)
-        try:
-            _recognize(root, descriptor, None)
-        finally:
-            os.close(descriptor)
 
 
 def _recognize(root: Path, descriptor: int, seen: _Identity | None) -> _Identity:

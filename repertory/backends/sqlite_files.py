@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from repertory.backends.folders import make_folders
+from repertory.backends.folders import make_root
 from repertory.errors import Corrupt, Failed, Invalid, RepertoryError, Unavailable
 from repertory.forking import forget_in_children
 
@@ -187,7 +187,7 @@ class DatabaseKind(Struct, frozen=True, kw_only=True):
 
         Closing a file that a connection of this process has open would release its locks: a flaw of POSIX locks.
         """
-        make_folders(path.parent)
+        make_root(path.parent)
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:

@@ -1,7 +1,6 @@
 """The example service with a model that does what it is told, for the servers that tests start and stop.
 
-The database is `$DATABASE`. One more request, `POST /lose`, is the failure after which the actors are not restarted
-any more.
+The database is `$DATABASE`. One more request, `POST /lose`, kills the root of all actors, as nobody should.
 """
 
 from __future__ import annotations
@@ -13,10 +12,6 @@ from fastapi import FastAPI
 from examples.service_fastapi import service
 from repertory import AgentSpec, Runtime, SQLiteSessions
 from tests.app.obedient_model import ObedientModel
-from tests.runtime.toys import Crash, counter
-
-CRASHES = 6
-"""One more than the root restarts."""
 
 
 def build() -> FastAPI:
@@ -28,9 +23,7 @@ def build() -> FastAPI:
 
     @app.post("/lose")
     async def lose() -> None:
-        ref = await runtime._host.system.start(counter())
-        for _ in range(CRASHES):
-            ref.tell(Crash())
+        runtime._host.system._root._child.cell.kill()
 
     return app
 

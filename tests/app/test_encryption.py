@@ -51,6 +51,7 @@ from repertory.errors import (
     KeyMissing,
     NotFound,
     SessionBusy,
+    StoreUnavailable,
 )
 from tests.app.encrypted_places import (
     NATIVE,
@@ -668,7 +669,7 @@ async def test_a_place_of_keys_that_is_away_for_a_while_loses_nothing(tmp_path: 
         await agent.invoke_async("one")
         keys.rename(tmp_path / "away")
         await agent.invoke_async("two")  # The session is open, and has its key.
-        with pytest.raises(KeyMissing):
+        with pytest.raises(StoreUnavailable, match="is gone"):
             await Sessions(place).show("s")
         (tmp_path / "away").rename(keys)
     assert len(await ask(place)) == 6

@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from repertory.backends.folders import RootFolder, make_folders
+from repertory.backends.folders import RootFolder, make_root
 from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.ports import Create
 from repertory.errors import Invalid, NotFound, StoreUnavailable
@@ -44,7 +44,7 @@ def test_a_root_that_is_gone_is_neither_made_again_nor_empty(tmp_path: Path, cre
         with pytest.raises(StoreUnavailable, match="is gone"):
             opened(each, create=create)
     with pytest.raises(StoreUnavailable, match="is gone"):
-        make_folders(root.path)
+        make_root(root.path)
     assert not volume.exists()
     (tmp_path / "away").rename(volume)
     assert opened(root, create=create) == was

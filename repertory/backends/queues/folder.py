@@ -28,7 +28,7 @@ from typing import Self, TypeVar
 import anyio
 from msgspec import Struct
 
-from repertory.backends.folders import make_folders
+from repertory.backends.folders import make_root
 from repertory.backends.queues.ports import Delivery, JobSetAside, QueueCounts, job_set_aside
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.queue_jobs import (
@@ -305,7 +305,7 @@ class FolderQueue:
     def _open_lock(self) -> int:
         if not self._made:
             for part in (NEW, TAKEN, SET_ASIDE):
-                make_folders(self._folder / part)
+                make_root(self._folder / part)
             self._made = True
         return os.open(self._folder / ".queue", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 import anyio
 
-from repertory.backends.folders import make_folders, refuse_link
+from repertory.backends.folders import make_root, refuse_link
 from repertory.backends.ports import UntilFree, by_the_clock
 from repertory.backends.sessions.asking import Bells, Requests, clear_bells, leave_request
 from repertory.backends.worker_threads import run_in_thread
@@ -172,7 +172,7 @@ class LockedFile(BetweenOwners):
     def _begin(self) -> None:
         try:
             refuse_link(self._folder.parent)
-            make_folders(self._folder.parent)
+            make_root(self._folder.parent)
             refuse_link(self._folder)
             self._lock.acquire()
         except OSError as error:

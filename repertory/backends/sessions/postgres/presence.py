@@ -274,10 +274,12 @@ class Presence:
         return connected and self._joined and anyio.current_time() - self._beat_at < self._ttl_s * _DOUBTED
 
     async def _look(self) -> None:
-        """Join, or beat. After a long silence, which may be the database's, ask first if it was."""
+        """Join, or beat. After tries that failed for a while, ask first if the database was away. An owner that did not
+        try says nothing of the database.
+        """
         try:
             began = anyio.current_time()
-            if self._joined and began - self._beat_at > self._ttl_s / 2:
+            if self._failed is not None and self._joined and began - self._beat_at > self._ttl_s / 2:
                 await self._pool.run(self._back_sql, self._owner, self._ttl_s / 2, within_s=self._ttl_s / 2)
             if self._direct is not None and (self._connection is None or not self._connection.usable):
                 self.drop()
