@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from repertory.errors import Invalid
+from repertory.errors import Invalid, TooLarge
 
 if TYPE_CHECKING:
     from repertory.core.messages import Message
@@ -21,6 +21,10 @@ _FILES = frozenset(("image", "document", "video", "audio"))
 _SAID = _FILES | {"text"}
 """The content blocks of a caller. `guardContent` is none: a guardrail looks at nothing else where one is given."""
 _INLINE = frozenset(("bytes", "text", "content"))
+PARTS_MAX = 2048
+"""Messages, content blocks and answers to interrupts in a prompt of a caller, counted together. Each costs the event
+loop, which all sessions share, far more than its bytes do.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,25 @@ class CallerRules:
         wrong = [one for one in self.sources if not one.partition("://")[2].strip("/") or not one.endswith("/")]
         if wrong:
             raise Invalid("a source of callers is a place that ends with a slash, such as s3://uploads/", got=wrong)
+
+
+def check_parts(items: Sequence[object]) -> None:
+    """Errors: `TooLarge` for a prompt of more than `PARTS_MAX` messages, content blocks and answers, those in tool
+    results included.
+    """
+    parts, level = 0, items
+    while level and parts <= PARTS_MAX:
+        parts += len(level)
+        level = [part for item in level[:PARTS_MAX] for part in _inner(item)]
+    if parts > PARTS_MAX:
+        raise TooLarge(f"a prompt of a caller has at most {PARTS_MAX:,} messages and content blocks; send fewer")
+
+
+def _inner(item: object) -> Sequence[object]:
+    """The content blocks of a message, or of a tool result in a block."""
+    fields = _fields(item)
+    content = fields.get("content") if "role" in fields else _fields(fields.get("toolResult")).get("content")
+    return cast("Sequence[object]", content) if isinstance(content, list | tuple) else ()
 
 
 def check_allowed(messages: Sequence[Message], rules: CallerRules) -> None:

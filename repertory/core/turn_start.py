@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from repertory.core.answer import Answer
-from repertory.core.callers import CallerRules, check_allowed
+from repertory.core.callers import CallerRules, check_allowed, check_parts
 from repertory.core.interrupts import Interrupt, held_up, is_about_outcome, outcome_id
 from repertory.core.journal.image import UnansweredTurn
 from repertory.core.journal.pending_tools import PendingTools
@@ -301,7 +301,7 @@ def read_prompt(
 
     A string or a list of content blocks is one user message; a list of messages is taken as it is; None is no message;
     a list of `{"interruptResponse": {"interruptId", "response"}}` is responses. Errors: `Invalid` with what was given;
-    `TooLarge` above `bytes_max` (`core/limits.py`).
+    `TooLarge` above `bytes_max` (`core/limits.py`), and for a caller's prompt of too many parts.
     """
     if prompt is None:
         return UserMessages(messages=())
@@ -315,6 +315,8 @@ def read_prompt(
             "a prompt is text, content blocks, messages, interrupt responses or None", got=type(prompt).__name__
         )
     items = list(cast("Sequence[object]", prompt))
+    if rules is not None:
+        check_parts(items)
     if not items:
         raise Invalid("a prompt needs at least one content block; pass None to go on without a new message")
     if any(not isinstance(item, dict) for item in items):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from repertory.core.callers import CallerRules, check_sources
+from repertory.core.callers import PARTS_MAX, CallerRules, check_sources
 from repertory.core.journal.pending_tools import PendingTools
 from repertory.core.limits import ANSWER_BYTES, PROMPT_BYTES, RESULT_BYTES, TurnLimits
 from repertory.core.turn_start import UserMessages, read_prompt, start_turn
@@ -138,3 +138,29 @@ def test_limits_of_a_caller_lift_none_and_tighten_any(rng: Random) -> None:
 def test_the_bound_of_a_prompt_is_the_tighter_one() -> None:
     with pytest.raises(TooLarge):
         read_prompt("x" * 2000, TurnLimits(prompt_bytes=10**9).within(TurnLimits(prompt_bytes=1000)).sizes.prompt_bytes)
+
+
+TEXTS = [{"text": "a"}] * PARTS_MAX
+ANSWER = {"interruptResponse": {"interruptId": "i", "response": 1}}
+
+
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [*TEXTS, {"text": "a"}],
+        [{"role": "user", "content": TEXTS}],
+        [{"role": "user", "content": [{"text": "a"}]}] * (PARTS_MAX // 2 + 1),
+        [{"toolResult": {"toolUseId": "u", "status": "success", "content": TEXTS}}],
+        [{"role": "user", "content": [{"toolResult": {"toolUseId": "u", "content": TEXTS}}]}],
+        [ANSWER] * (PARTS_MAX + 1),
+    ],
+)
+def test_a_caller_sends_no_more_parts_than_a_process_reads_at_once(prompt: Any, history: bool) -> None:
+    with pytest.raises(TooLarge, match="2,048 messages"):
+        read_prompt(prompt, rules=CallerRules(history=history))
+
+
+def test_a_caller_sends_many_parts_and_the_program_as_many_as_it_likes() -> None:
+    assert read_prompt(TEXTS, rules=RULES) == read_prompt(TEXTS)
+    assert isinstance(read_prompt([*TEXTS, *TEXTS]), UserMessages)
