@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from repertory.core.ids import ID_BYTES_MAX, check_id
-from repertory.core.serving.tenants import StoredRange, public_id, stored_id
+from repertory.core.serving.tenants import StoredRange, one_to_drop, public_id, stored_id
 from repertory.errors import Invalid
 
 TRICKY = st.text(st.sampled_from("~%=aA.2e7é-_ "), max_size=8)
@@ -96,3 +96,10 @@ def test_an_id_that_is_too_long_with_its_tenant_is_refused_with_what_fits() -> N
         stored_id("acme", "s" * 251)
     with pytest.raises(Invalid, match="at most 0 bytes"):
         stored_id("t" * 400, "s")
+
+
+def test_what_one_tenant_waits_for_is_not_dropped_for_another_ones_sake() -> None:
+    many = [f"acme~s{number}/default/1/u" for number in range(5)]
+    assert one_to_drop(["globex~a/default/1/u", *many]) == many[0]
+    assert one_to_drop(["a/default/1/u", "b/default/1/u", "b/default/2/u"]) == "b/default/1/u"
+    assert one_to_drop(["a/default/1/u", "b/default/1/u"]) == "a/default/1/u"

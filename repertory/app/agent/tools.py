@@ -18,6 +18,7 @@ from repertory.backends.sdk_members import SdkMembers
 from repertory.core.interrupts import agent_prefix
 from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result, tool_results
+from repertory.core.serving.tenants import one_to_drop
 from repertory.core.tools import normal_spec
 from repertory.core.turn_start import direct_prompt, recorded
 from repertory.errors import Invalid, RepertoryError
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from repertory.core.result import AgentResult, TurnEvent
 
 _WAITING_MAX = 256
-"""Copies of agents that wait for a person; beyond this the oldest is dropped."""
+"""Copies of agents that wait for a person; beyond this the oldest of whoever has most of them is dropped."""
 _LOST = (
     "The agent did not go on: its turn, which waited for a person, is not there any more, and the answer was not used. "
     "Do not report this as done."
@@ -170,7 +171,7 @@ class AgentTool(SdkMembers):
         if not self._preserve_context:
             self._waiting[context.idempotency_key] = agent
             if len(self._waiting) > _WAITING_MAX:
-                del self._waiting[next(iter(self._waiting))]
+                del self._waiting[one_to_drop(self._waiting)]
         prefix = agent_prefix(use_id)
         raise context.questions.pass_on(replace(one, id=f"{prefix}{one.id}") for one in result.interrupts)
 

@@ -20,6 +20,7 @@ from repertory.core.interrupts import agent_prefix
 from repertory.core.messages import copy_message, text_of, tool_results
 from repertory.core.orchestration.results import Status
 from repertory.core.provider_content import text_for_others
+from repertory.core.serving.tenants import one_to_drop
 from repertory.errors import Failed, Invalid
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_SUBAGENT_MAX_DEPTH = 2
 SWARM_AGENTS_MAX = 20
 WAITING_MAX = 256
-"""Agents that wait for a person; beyond this the oldest are dropped."""
+"""Agents that wait for a person; beyond this the oldest of whoever has most of them is dropped."""
 DEFAULT_SUBAGENT_DESCRIPTION = (
     "Have another agent do a task that stands by itself, in a conversation of its own, and get its report. For work "
     "whose steps would fill this conversation, and of which you need the outcome alone."
@@ -289,7 +290,7 @@ class _Delegation(ABC):
             raise Failed("a person is asked, and nobody can be asked here")
         self._waiting[key] = worker, [one.id for one in asked]
         if len(self._waiting) > WAITING_MAX:
-            del self._waiting[next(iter(self._waiting))]
+            del self._waiting[one_to_drop(self._waiting)]
         raise context.questions.pass_on(replace(one, id=f"{prefix}{one.id}") for one in asked)
 
     @abstractmethod

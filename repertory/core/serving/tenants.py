@@ -9,6 +9,8 @@ apart on file systems that take them for the same name.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from repertory.core.ids import ID_BYTES_MAX, check_id
@@ -55,6 +57,18 @@ def tenant_part(stored: str) -> str:
 def scope_of_tenant(scope: str | None, part: str) -> str:
     """The scope of a memory in which one tenant remembers. `scope`: that of the memory; `part`: see `tenant_part`."""
     return f"{scope or ''}{SIGN}{part}"
+
+
+def one_to_drop(keys: Iterable[str]) -> str:
+    """The key of what is dropped when there is no room for all: the oldest of the tenant that has most, so that no
+    tenant ends what another waits for. Without a tenant each session counts for itself.
+
+    Args:
+        keys: Idempotency keys of tool calls, the oldest first; they begin with the stored id of the session.
+    """
+    owners = {key: tenant_part(session) or f"/{session}" for key in keys for session in (key.partition("/")[0],)}
+    [(most, _)] = Counter(owners.values()).most_common(1)
+    return next(key for key, owner in owners.items() if owner == most)
 
 
 class StoredRange(NamedTuple):
