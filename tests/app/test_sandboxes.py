@@ -15,6 +15,7 @@ import pytest
 from recorder import use
 
 from repertory import Agent, DockerSandbox, PosixShellSandbox, Sandbox, ScriptedModel, SshSandbox, tool
+from repertory.app.toolbox import shell_sandboxes
 from repertory.app.toolbox.commands import shell
 from repertory.app.toolbox.sandbox import Env, ExecutionResult, FileInfo, Output, StreamChunk
 from repertory.app.toolbox.shell_sandboxes import build_shell_env_prefix
@@ -105,6 +106,18 @@ async def test_files_come_back_as_they_were_written(place: Sandbox, name: str) -
     for ask in (place.read_file, place.remove_file):
         with pytest.raises(FileNotFoundError):
             await ask(name)
+
+
+async def test_a_file_that_is_larger_than_any_memory_is_not_read_by_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(FileFailed, match=r"maximum allowed size \(1048576 bytes\)"):
+        await InFolder(tmp_path).read_text("sparse")
+    monkeypatch.setattr(shell_sandboxes, "READ_BYTES_MAX", 100_000)
+    with pytest.raises(FileFailed, match=r"maximum allowed size \(100000 bytes\)"):
+        await InFolder(tmp_path).read_file("sparse")
 
 
 async def test_a_folder_is_listed_by_name(place: Sandbox, tmp_path: Path) -> None:

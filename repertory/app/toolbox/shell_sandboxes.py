@@ -13,6 +13,7 @@ from posixpath import dirname
 
 from repertory.app.toolbox.commands import SANDBOX_SHELL_DESCRIPTION, make_shell
 from repertory.app.toolbox.file_editor import DEFAULT_FILE_EDITOR_DESCRIPTION, make_file_editor
+from repertory.app.toolbox.files import FILE_BYTES_MAX
 from repertory.app.toolbox.sandbox import (
     Env,
     ExecutionResult,
@@ -29,6 +30,8 @@ from repertory.errors import CommandFailed, FileFailed, Invalid, PathNotFound
 
 _PIECE = 65_536
 """Bytes of a file that travel in one command; a shell takes 128 KiB as one argument."""
+READ_BYTES_MAX = 64 * 1024 * 1024
+"""The largest file that is read: one can be larger than this process's memory, and take no room where it is."""
 _NO_SUCH = 66
 """The exit code by which our own commands say that a path is not there."""
 
@@ -97,8 +100,15 @@ class PosixShellSandbox(Sandbox):
 
         Raises:
             PathNotFound: If there is no such path. Check the path.
-            FileFailed: If the command failed. Read its cause.
+            FileFailed: If the command failed, or the file has more than 64 MiB. Read its cause.
         """
+        return await self._read(path, READ_BYTES_MAX)
+
+    async def read_text(self, path: str, encoding: str = "utf-8") -> str:
+        """A text file. Errors: those of `read_file`, also for more than 1 MiB; `UnicodeDecodeError`."""
+        return (await self._read(path, FILE_BYTES_MAX)).decode(encoding)
+
+    async def _read(self, path: str, bytes_max: int) -> bytes:
         quoted, content, piece = _quoted(path), bytearray(), b""
         while not content or len(piece) == _PIECE:
             seen = f"[ -e {quoted} ] || exit {_NO_SUCH}; [ -f {quoted} ] && [ -r {quoted} ] || exit 1"
@@ -110,6 +120,8 @@ class PosixShellSandbox(Sandbox):
             except (binascii.Error, ValueError) as error:
                 raise FileFailed(f"Failed to decode base64 contents of file: {path}") from error
             content += piece
+            if len(content) > bytes_max:
+                raise FileFailed(f"File size exceeds maximum allowed size ({bytes_max} bytes)", path=path)
             if not piece:
                 break
         return bytes(content)
