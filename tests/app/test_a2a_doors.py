@@ -170,3 +170,33 @@ async def test_a_task_that_runs_is_kept_and_old_ones_are_forgotten(monkeypatch: 
     assert [await store.get(f"{number}") is not None for number in range(10)] == [False] * 8 + [True] * 2
     await store.delete("9")
     assert await store.get("9") is None
+
+
+OTHER = "another-secret-of-sixteen"
+TENANTS = bearer_tokens({SECRET: Caller("acme"), OTHER: Caller("globex")})
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_a_tenant_sees_nothing_of_another_ones_contexts_and_tasks(shared: bool) -> None:
+    model, made = ScriptedModel(["four"] * 20), list[str]()
+
+    def factory(context_id: str) -> Agent:
+        made.append(context_id)
+        return agent(model)
+
+    chosen: dict[str, Any] = {"agent": agent(model)} if shared else {"agent_factory": factory}
+    server = A2AServer(authenticate=TENANTS, **chosen)
+    same = asked("our secret")
+    same["params"]["message"]["contextId"] = "support"
+    async with client(server) as http:
+        task = (await http.post("/", json=same, headers=BEARER)).json()["result"]
+        other = {"authorization": f"Bearer {OTHER}"}
+        for method in ("tasks/get", "tasks/cancel", "tasks/resubscribe"):
+            request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"id": task["id"]}}
+            assert '"code":-32001' in (await http.post("/", json=request, headers=other)).text.replace(" ", "")
+        same["params"]["message"]["parts"][0]["text"] = "what was said?"
+        assert "result" in (await http.post("/", json=same, headers=other)).json()
+        request = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": task["id"]}}
+        assert (await http.post("/", json=request, headers=BEARER)).json()["result"]["id"] == task["id"]
+    assert "our secret" not in str(model.calls[-1].messages)
+    assert shared or made[1:] == ["acme~support", "globex~support"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -11,8 +12,10 @@ from repertory.app.asgi.problems import Problem, problem_response
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from repertory.app.asgi.service import Service
+    from repertory.app.asgi.service import Caller, Service
 
+CALLER: ContextVar[Caller | None] = ContextVar("repertory_caller", default=None)
+"""The caller of the request that is being answered; None where nobody is asked who they are."""
 _READS = ("GET", "HEAD", "OPTIONS")
 
 
@@ -43,7 +46,8 @@ class Guarded:
 
         request = Request(scope, reading)
         try:
-            await self._service.caller(request)
+            caller = await self._service.caller(request)
+            CALLER.set(caller if self._service.knows_callers else None)
             if request.method not in _READS:
                 await self._service.json(request)
         except Problem as problem:

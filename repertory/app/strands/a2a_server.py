@@ -22,7 +22,7 @@ from uuid import uuid4
 import anyio
 from msgspec import Struct, field
 
-from repertory.app.asgi.guarded import Guarded
+from repertory.app.asgi.guarded import CALLER, Guarded
 from repertory.app.asgi.problems import problem_of
 from repertory.app.asgi.service import Authenticate, Caller, Service, bearer_tokens
 from repertory.app.host.runtime import Runtime
@@ -31,6 +31,7 @@ from repertory.app.serving.settings import TOKEN
 from repertory.core.media import media_block
 from repertory.core.recent import Recent, weight_of
 from repertory.core.serving.a2a import INTERRUPT_RESPONSE_KEY, INTERRUPTS_KEY
+from repertory.core.serving.tenants import stored_id
 from repertory.errors import Invalid
 from repertory.logs import ERROR, note
 
@@ -109,9 +110,11 @@ class _Context(Struct):
 class StrandsA2AExecutor(AgentExecutor):
     """Runs the turns of A2A tasks; `A2AServer` makes one.
 
-    `agent_factory`: makes the agent of a context. `agent`: one for all, without a session manager. `max_contexts`: how
-    many contexts are kept; the one that was used longest ago goes first. `enable_a2a_compliant_streaming`: pieces of an
-    answer are pieces of one artifact; without it they are status updates, and the artifact has the whole answer.
+    `agent_factory`: makes the agent of a context, from its id; where `authenticate` tells tenants apart, from the id
+    under which a session of that tenant is stored, as in `repertory.asgi`. `agent`: one for all, without a session
+    manager. `max_contexts`: how many contexts are kept; the one that was used longest ago goes first.
+    `enable_a2a_compliant_streaming`: pieces of an answer are pieces of one artifact; without it they are status
+    updates, and the artifact has the whole answer.
 
     Errors: `ValueError` for both or neither of `agent` and `agent_factory`, for an agent with a session manager, and
     for `max_contexts` below 1.
@@ -140,6 +143,8 @@ class StrandsA2AExecutor(AgentExecutor):
         self._contexts: Recent[_Context] = Recent(max_contexts, CONTEXTS_BYTES_MAX)
         self._turn: anyio.Lock | None = None
         """Of the shared agent; made in the event loop that serves."""
+        self._in_turn: str | None = None
+        """The context whose turn the shared agent runs."""
         self._clean: Mapping[str, Any] | None = None
 
     @property
@@ -161,7 +166,7 @@ class StrandsA2AExecutor(AgentExecutor):
             await event_queue.enqueue_event(task)
         updater = TaskUpdater(event_queue, task.id, task.context_id)
         try:
-            async with self._agent_of(context.context_id) as agent:
+            async with self._agent_of(_own(context.context_id)) as agent:
                 _check_answers(agent, prompt)
                 result = await self._run(agent, prompt, context, updater)
         except Exception as error:  # The caller is another process: it is told in the protocol what a service tells.
@@ -185,10 +190,12 @@ class StrandsA2AExecutor(AgentExecutor):
         if task is None:
             raise ServerError(error=UnsupportedOperationError())
         updater = TaskUpdater(event_queue, task.id, task.context_id)
-        known = self._contexts.find(task.context_id)
-        agent = self.agent if known is None or known.agent is None else known.agent
-        if agent is not None:
-            agent.cancel()
+        key = _own(task.context_id)
+        known = self._contexts.find(key)
+        if known is not None and known.agent is not None:
+            known.agent.cancel()
+        elif self.agent is not None and self._in_turn == key:  # Else it is another context's turn that runs.
+            self.agent.cancel()
         try:
             await updater.cancel()
         except RuntimeError as error:  # It ended in the meantime.
@@ -248,9 +255,11 @@ class StrandsA2AExecutor(AgentExecutor):
             if self._clean is None:
                 self._clean = agent.save_snapshot()
             await agent.load_snapshot_async(self._clean if context.snapshot is None else context.snapshot)
+            self._in_turn = context_id
             try:
                 yield agent
             finally:
+                self._in_turn = None
                 context.snapshot = agent.save_snapshot()
                 self._weigh(context_id, context, context.snapshot)
                 with anyio.CancelScope(shield=True):
@@ -272,15 +281,31 @@ class RecentTasks(TaskStore):
         del context
         # A task is saved with each of its events, and is heavy at its end.
         running = task.status.state in (TaskState.submitted, TaskState.working)
-        self._tasks.keep(task.id, task, _TASK_BYTES if running else _TASK_BYTES + 2 * len(task.model_dump_json()))
+        self._tasks.keep(
+            _tasks_key(task.id), task, _TASK_BYTES if running else _TASK_BYTES + 2 * len(task.model_dump_json())
+        )
 
     async def get(self, task_id: str, context: ServerCallContext | None = None) -> Task | None:
         del context
-        return self._tasks.find(task_id)
+        return self._tasks.find(_tasks_key(task_id))
 
     async def delete(self, task_id: str, context: ServerCallContext | None = None) -> None:
         del context
-        self._tasks.pop(task_id)
+        self._tasks.pop(_tasks_key(task_id))
+
+
+def _own(context_id: str) -> str:
+    """The id under which this caller's context is kept: clients choose ids, and tenants may choose the same.
+
+    Errors: `Invalid` for what is no session id, where callers are known.
+    """
+    caller = CALLER.get()
+    return context_id if caller is None else stored_id(caller.tenant, context_id)
+
+
+def _tasks_key(task_id: str) -> tuple[str, str]:
+    caller = CALLER.get()
+    return ("" if caller is None else caller.tenant), task_id
 
 
 def _check_answers(agent: Agent, prompt: list[Any]) -> None:
