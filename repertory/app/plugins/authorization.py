@@ -48,10 +48,12 @@ class CedarAuthorization(InterventionHandler):
         when { context.session.call_count <= 3 && context.input.to like "*@example.com" };
 
     The action is the name of the tool. `context.input` is the input of the tool; `context.session` has `hour_utc`,
-    `call_count` (the allowed uses of this tool, and this one) and what `context_enricher` gives. Counts are in the
-    agent's state, so they outlive restarts, and agents that share this object share them, so that no model gets more
-    uses by delegating: of a runtime, all sessions of an `AgentSpec` count together, those of all tenants. Where each
-    has its own number, count in `context_enricher`. The resource is `Resource::"agent"`.
+    `call_count` (the allowed uses of this tool, and this one) and what `context_enricher` gives. The resource is
+    `Resource::"agent"`.
+
+    Counts are in the agent's state, so they outlive restarts. Agents that share this object share them, so that no
+    model gets more uses by delegating. In a runtime, all sessions of an `AgentSpec` count together, those of all
+    tenants too; where each is to have its own number, count in `context_enricher`.
 
     Files are read when this is made and by `reload`, which block until then.
 
