@@ -69,12 +69,7 @@ def refuse_link(folder: Path) -> None:
 
 
 def make_root(root: Path) -> None:
-    """`make_folders` for the root of a store.
-
-    Errors: `StoreUnavailable` when this process has seen the folder before, and it is gone.
-    """
-    if root in _known and not root.exists():
-        raise _gone(root)
+    """`make_folders` for the root of a store, which is remembered. Errors: as `make_folders`."""
     make_folders(root)
     with suppress(NotADirectoryError, PermissionError):  # Whoever writes there says what is wrong with it.
         descriptor = os.open(root, _AS_FOLDER)
@@ -87,8 +82,15 @@ def make_root(root: Path) -> None:
 def make_folders(path: Path) -> None:
     """Create a folder and its missing parents, each with mode 0700 and durable. Existing folders keep their
     permissions.
+
+    Errors: `StoreUnavailable` when one of them is a root that this process has seen, and it is gone; or when the volume
+    that they would be made on is not mounted, as other roots show.
     """
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    if missing:
+        above = missing[-1].parent
+        if not _known.keys().isdisjoint(missing) or _is_unmounted(above, above.stat().st_dev):
+            raise _gone(path)
     for folder in reversed(missing):
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
@@ -98,6 +100,18 @@ def make_folders(path: Path) -> None:
                 os.fsync(parent)
             finally:
                 os.close(parent)
+
+
+def _is_unmounted(folder: Path, device: int) -> bool:
+    """Whether this folder is where a volume with other roots was mounted: they are gone, and were on another device.
+    A root that was removed from a volume that is still mounted is no sign.
+    """
+    return any(
+        known.device != device
+        and folder in root.parents
+        and next(each for each in (root, *root.parents) if each.exists()) == folder
+        for root, known in tuple(_known.items())  # Other threads may add to it.
+    )
 
 
 def _recognize(root: Path, descriptor: int, seen: _Identity | None) -> _Identity:
@@ -112,7 +126,8 @@ def _recognize(root: Path, descriptor: int, seen: _Identity | None) -> _Identity
     known = _known.get(root)
     if identity == seen == known:
         return identity
-    is_other = seen not in (None, identity) or (known is not None and known.device != identity.device)
+    is_other = seen not in (None, identity)
+    is_other = is_other or (_is_unmounted(root, status.st_dev) if known is None else known.device != status.st_dev)
     if is_other and not os.listdir(descriptor):
         raise _gone(root)
     _known[root] = identity

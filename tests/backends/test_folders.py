@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from repertory.backends.folders import RootFolder, make_root
+from repertory.backends.folders import RootFolder, make_folders, make_root
 from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.ports import Create
 from repertory.errors import Invalid, NotFound, StoreUnavailable
@@ -131,3 +131,25 @@ async def test_a_volume_that_is_not_mounted_takes_nothing(volume: Path, below: s
     mount(volume)
     await store.put("b", b"2", Create())
     assert [each.key for each in await FileObjectStore(volume / below).list("")] == ["a", "b"]
+
+
+@pytest.mark.parametrize("other", ["", "other", "root/below"])
+def test_nor_does_it_take_a_root_that_nobody_has_seen(volume: Path, other: str) -> None:
+    opened(RootFolder(volume / "root"))
+    subprocess.run(["umount", volume], check=True)
+    for make in (make_root, lambda path: opened(RootFolder(path))):
+        with pytest.raises(StoreUnavailable, match="is gone"):
+            make(volume / other)
+    assert [*volume.iterdir()] == []
+    opened(RootFolder(volume.with_name("beside") / "root"))
+    mount(volume)
+    (volume / "root").rmdir()  # as a program does with what it needs no more
+    assert opened(RootFolder(volume / "another")) == (volume / "another").stat().st_ino
+
+
+def test_a_folder_below_a_root_that_is_gone_is_not_made(tmp_path: Path) -> None:
+    opened(RootFolder(tmp_path / "root"))
+    (tmp_path / "root").rename(tmp_path / "away")
+    with pytest.raises(StoreUnavailable, match="is gone"):
+        make_folders(tmp_path / "root" / "sockets")
+    assert not (tmp_path / "root").exists()
