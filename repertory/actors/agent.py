@@ -333,7 +333,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         """Let the call share a running or queued turn of the same idempotency token. True if there is one."""
         token = invocation.idempotency_token
         others = [*self._waiting] if self._running is None else [self._running, *self._waiting]
-        same = [call for call in others if token in (call.invocation.idempotency_token, call.token)]
+        calls = [one for call in others for one in call.sharing()]  # Also those that were steered into one.
+        same = [call for call in calls if token in (call.invocation.idempotency_token, call.token)]
         if token is None or not same:
             return False
         if same[0] is not self._running:
@@ -628,7 +629,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         if driver is not None:
             self._waiting[:0] = call.set_back(driver.undelivered)
             if driver.record.wrote and isinstance(outcome, AgentResult):
-                self._named.remember(call.invocation.idempotency_token, outcome, self._journal.fold.last_message)
+                for one in call.sharing():
+                    self._named.remember(one.invocation.idempotency_token, outcome, self._journal.fold.last_message)
         self._note_call_ended(due, outcome)
         await call.end(outcome)
         if driver is not None:

@@ -9,7 +9,7 @@ import math
 import threading
 import types
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import (
@@ -211,7 +211,7 @@ class StreamChannel:
 
 
 class Call(Struct, kw_only=True, eq=False):
-    """A queued or running call. `shared` are calls that were steered into this one and get the same result."""
+    """A queued or running call. `shared` are calls of the same token, or steered into this one: they get its result."""
 
     invocation: Invocation
     prompt: UserMessages | InterruptResponses
@@ -238,6 +238,12 @@ class Call(Struct, kw_only=True, eq=False):
         """Whether a turn that runs waits for it: it is part of that turn."""
         return self.invocation.due is None and bool(self.invocation.context.get(OPEN_TURNS, ()))
 
+    def sharing(self) -> Iterator[Call]:
+        """The call itself, and every one that gets its result."""
+        yield self
+        for call in self.shared:
+            yield from call.sharing()
+
     def set_back(self, undelivered: Sequence[ContentBlock]) -> list[Call]:
         """Remove and return the calls whose steering came too late for any step. They must run on their own."""
         late = [call for call in self.shared if call.said_any_of(undelivered)]
@@ -253,7 +259,7 @@ class Call(Struct, kw_only=True, eq=False):
 
     def fail(self, error: RepertoryError) -> None:
         """Give the error to the caller and to every caller that shares the turn."""
-        for call in (self, *self.shared):
+        for call in self.sharing():
             call.channel.fail(error)
 
     async def end(self, outcome: CallResult | RepertoryError) -> None:
@@ -261,7 +267,7 @@ class Call(Struct, kw_only=True, eq=False):
         if isinstance(outcome, RepertoryError):
             self.fail(outcome)
             return
-        for call in (self, *self.shared):
+        for call in self.sharing():
             await call.channel.succeed(outcome)
 
 
@@ -730,7 +736,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
     def serves(self, invocation: Invocation) -> bool:
         """Whether this call runs, is queued, or shares such a one."""
         calls = [*self._waiting] if self._running is None else [self._running, *self._waiting]
-        return any(one.invocation is invocation for call in calls for one in (call, *call.shared))
+        return any(one.invocation is invocation for call in calls for one in call.sharing())
 
     def _circle(self, invocation: Invocation) -> Deadlock | None:
         """The error for a call that would wait behind a turn which waits for one that the call was made in: tools of
@@ -756,26 +762,21 @@ class CallQueueActor(Actor[M], Generic[M, L]):
             self.context.after(left_s, TimeUp(invocation=invocation), key=invocation)
 
     def _withdraw(self, invocation: Invocation) -> Call | None:
-        """Remove a call that is queued or shares another call's turn. If other calls share a queued call, the first of
-        them takes its place.
+        """Remove a call that is queued or shares another call's turn. If other calls share it, the first of them takes
+        its place, and says what it said.
         """
-        for place, call in enumerate(self._waiting):
-            if call.invocation is invocation:
-                heirs = call.shared
-                if heirs:
-                    heirs[0].take_prompt(call.prompt)
-                    self._waiting[place] = heirs[0]
-                    heirs[0].shared.extend(heirs[1:])
-                else:
-                    del self._waiting[place]
-                    if not self._waiting:
+        tops = (*([] if self._running is None else [self._running]), *self._waiting)
+        for calls in (self._waiting, *(one.shared for call in tops for one in call.sharing())):
+            for place, call in enumerate(calls):
+                if call.invocation is invocation:
+                    heirs = call.shared
+                    if heirs:
+                        heirs[0].prompt = call.prompt
+                        heirs[0].shared.extend(heirs[1:])
+                    calls[place : place + 1] = heirs[:1]
+                    if calls is self._waiting and not calls:
                         self._look_again()
-                return call
-        for call in (*([] if self._running is None else [self._running]), *self._waiting):
-            for sharer in call.shared:
-                if sharer.invocation is invocation:
-                    call.shared.remove(sharer)
-                    return sharer
+                    return call
         return None
 
     def _refuse_waiting(self) -> None:

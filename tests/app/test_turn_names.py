@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from functools import partial
 from typing import Any, get_args
 
 import anyio
@@ -305,3 +306,42 @@ async def test_a_token_that_was_cut_short_at_a_peer_goes_on_when_it_is_called_ag
             await session.cancel()
         await call()
     assert ended == ["cancelled", "end_turn"]
+
+
+async def _steered(session: Any, entered: anyio.Event, *tokens: str) -> list[tuple[str, bool]]:
+    """The answers of a call A, and of calls of these tokens that are steered into its turn while its tool runs."""
+    answers: list[tuple[str, bool]] = []
+
+    async def call(token: str, **options: Any) -> None:
+        answer = await session.invoke(token, idempotency_token=token, **options)
+        answers.append((str(answer), answer.replayed))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(call, "A")
+        await entered.wait()
+        for token in tokens:
+            group.start_soon(partial(call, token, busy="steer"))
+            await anyio.wait_all_tasks_blocked()
+    return answers
+
+
+async def test_a_call_that_was_steered_in_is_made_once_however_often_it_is_repeated() -> None:
+    entered = anyio.Event()
+
+    @tool
+    async def work() -> str:
+        """Work for a moment."""
+        entered.set()
+        await anyio.sleep(0.2)
+        return "done"
+
+    async with Runtime(sessions=Weather()) as runtime:
+        model = ScriptedModel([use("work"), "the answer", "never"])
+        session: Any = runtime.agent(AgentSpec(model=model, tools=[work])).session("s")
+        answers = await _steered(session, entered, "B", "B")
+        assert answers == [("the answer", False)] * 3
+        for options in ({"busy": "steer"}, {}):
+            again = await session.invoke("B", idempotency_token="B", **options)
+            assert (str(again), again.replayed) == ("the answer", True)
+        said = [block["text"] for message in await session.history() for block in message["content"] if "text" in block]
+    assert said == ["A", "B", "the answer"]
