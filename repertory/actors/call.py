@@ -224,7 +224,7 @@ class Call(Struct, kw_only=True, eq=False):
 
     @property
     def asks(self) -> CallAsks:
-        """What it asks with; results that the session itself tells are a prompt."""
+        """The content of the call; results that the session itself tells are a prompt."""
         due = self.invocation.due
         return "prompt" if due is not None and due.token is not None else asks_with(self.prompt)
 
@@ -235,7 +235,7 @@ class Call(Struct, kw_only=True, eq=False):
 
     @property
     def is_inner(self) -> bool:
-        """Whether a turn that runs waits for it: it is part of that turn."""
+        """True if a turn that runs waits for it: it is part of that turn."""
         return self.invocation.due is None and bool(self.invocation.context.get(OPEN_TURNS, ()))
 
     def sharing(self) -> Iterator[Call]:
@@ -474,7 +474,7 @@ class OpenTurn(Struct, kw_only=True, eq=False):
     inside: list[tuple[CallQueueActor[Any, Any], Invocation]] = []
     """The calls that were made in it, with those that serve them."""
     inside_max: int = 64
-    """So many of them are noted before those that are over are forgotten."""
+    """The number of calls that are noted before those that are over are forgotten."""
     over: bool = False
 
     @property
@@ -496,8 +496,8 @@ OUTER_TURNS: ContextVar[tuple[str, ...]] = ContextVar("repertory_outer_turns", d
 """The names of such turns in other processes, the innermost last."""
 
 TURN_DEPTH_MAX = 32
-"""So many turns may stand one in another: agents as tools of agents, and calls that tools make. Every event of the
-innermost one is told through all of them, so the work grows with the square of the depth.
+"""The number of turns that may stand one in another: agents as tools of agents, and calls that tools make. Every event
+of the innermost one passes through all of them, so the work grows with the square of the depth.
 """
 
 
@@ -573,7 +573,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
 
     rests: ClassVar[bool] = True
     _gate: Gate | None = None
-    """What each call passes before it is served."""
+    """The gate that each call passes before it is served."""
     _gated_session = ""
     """The session whose turns pass there."""
     _at_gate: anyio.CancelScope | None = None
@@ -734,7 +734,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         return turn is not None and (turn in turns_around(context) or turn.name in context.get(OUTER_TURNS, ()))
 
     def serves(self, invocation: Invocation) -> bool:
-        """Whether this call runs, is queued, or shares such a one."""
+        """True if this call runs, is queued, or shares such a one."""
         calls = [*self._waiting] if self._running is None else [self._running, *self._waiting]
         return any(one.invocation is invocation for call in calls for one in call.sharing())
 

@@ -188,7 +188,7 @@ class AgentParts(Struct, kw_only=True):
     counts: SessionCounts = field(default_factory=SessionCounts)
     """Of the host in which it is active."""
     gate: Gate | None = None
-    """What the turns pass before they begin, in a host; None: nothing."""
+    """The gate that turns pass before they begin, in a host; None: there is none."""
     lived_in: object = None
     """The session of the orchestrator that the agent ran in last and that its state comes from; None for none."""
 

@@ -683,7 +683,7 @@ class NamedTurns:
         return bool(self._results)
 
     def has(self, token: str) -> bool:
-        """Whether the turn with this token has its answer."""
+        """True if the turn with this token has its answer."""
         return token in self._results
 
     def answered_before(self, invocation: Invocation) -> AgentResult | None:

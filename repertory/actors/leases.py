@@ -30,10 +30,10 @@ _TRIES = 5
 
 
 class Gate(Protocol):
-    """What lets turns of sessions begin."""
+    """The gate that lets turns of sessions begin."""
 
     limited: bool
-    """Whether it lets turns wait."""
+    """True if it lets turns wait."""
 
     async def enter(self, session_id: str) -> Callable[[bool], None]:
         """Return when a turn may begin; to be followed by a call of the result, with True if the turn did nothing.

@@ -103,7 +103,7 @@ def make_folders(path: Path) -> None:
 
 
 def _is_unmounted(folder: Path, device: int) -> bool:
-    """Whether this folder is where a volume with other roots was mounted: they are gone, and were on another device.
+    """True if a volume with other roots was mounted at this folder: they are gone, and were on another device.
     A root that was removed from a volume that is still mounted is no sign.
     """
     return any(

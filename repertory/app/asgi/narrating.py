@@ -31,7 +31,7 @@ T = TypeVar("T")
 RECENT_MAX = 1024
 """Requests, and turns without an answer, that a process remembers, each."""
 RECENT_BYTES_MAX = 32 * 1024 * 1024
-"""What each of the two may weigh together."""
+"""The weight of each of the two together, at most."""
 FAILURES = (RepertoryError, Problem)
 """What ends a turn without a result."""
 

@@ -229,7 +229,7 @@ class _Memories:
         self.divided = bool(tenants)
         parts = ["", *(tenant_part(StoredRange(tenant).prefix) for tenant in tenants)] if tenants else [None]
         self.sound = True
-        """Whether all can be made."""
+        """True if all can be made."""
         for part in parts if sources.file.values.memory else ():
             made = [_memory_store(sources, name, part) for name in sources.file.values.memory]
             if None in made:

@@ -65,7 +65,7 @@ class Awakening(Struct, frozen=True, kw_only=True):
     room: int
     """So many sessions are woken at the same time."""
     waiting: Callable[[str], int] = lambda tenant: 0
-    """How many turns of a tenant wait for its limits."""
+    """The number of turns of a tenant that wait for its limits."""
 
 
 class Dispatcher(Actor[LookForDue]):

@@ -186,7 +186,7 @@ class Host:
         self.counts = SessionCounts()
         """What has happened to its sessions so far."""
         self.gate = TurnGate()
-        """What every turn of its sessions passes."""
+        """The gate that every turn of its sessions passes."""
         self._stores = OpenStores(self.system, self.buffers, self.counts, self._requested if self._keeps else None)
         self.servers = ToolServers(self.system)
         """The tool servers of sessions, and of clients that are open by hand."""
@@ -274,7 +274,7 @@ class Host:
         return place is not None and not place.ending and place.active is not None and place.active.alive
 
     def knows(self, spec: SessionSpec) -> bool:
-        """Whether the session was brought to life here; one in memory is known from then on."""
+        """True if the session was brought to life here; one in memory is known from then on."""
         return _key(spec, None) in self.places
 
     async def give_up_idle(self) -> None:

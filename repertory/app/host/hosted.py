@@ -408,7 +408,7 @@ class HostedSession:
             await self._host.let_go(spec)
 
     async def begun(self) -> bool:
-        """Whether the conversation has begun, here or elsewhere; asking this does not begin it. Errors: those of its
+        """True if the conversation has begun, here or elsewhere; asking this does not begin it. Errors: those of its
         store.
         """
         place, ids = self.spec.sessions, self.spec.agent

@@ -497,7 +497,7 @@ class Cluster:
         return [*(peer for peer in self._peers.values() if peer.name != self._name), *([mine] if mine.room else [])]
 
     async def has_owner(self, session_id: str) -> bool:
-        """Whether a process has the session open. Errors: `Unavailable`."""
+        """True if a process has the session open. Errors: `Unavailable`."""
         return await self._directory.owner_of(session_id) is not None
 
     def _know(self, session_id: str, owner: str) -> None:

@@ -27,7 +27,7 @@ _UNREAD_MAX = 256
 _KEPT_MAX = 4096
 """Lines that have been read and are kept."""
 _KEPT_BYTES_MAX = 32 * 1024 * 1024
-"""What the lines of one turn may weigh together; those that a reader has not read yet, half of it."""
+"""The weight of the lines of one turn together, at most; of those that a reader has not read yet, half of it."""
 _KEPT_S = 10.0
 """How long a turn that is over can still be read."""
 
@@ -35,7 +35,7 @@ _NAMED_S = 0.01
 """How long a log waits for a line before it is named alone: quick turns have a line less."""
 
 _TOGETHER_MAX, _TOGETHER_BYTES_MAX = 64, 1024 * 1024
-"""So many lines are sent together, of such a weight, or one."""
+"""The lines that are sent together: so many, of such a weight, or one."""
 
 CallKey: TypeAlias = tuple[str, str, str]
 """Agent, session and token."""

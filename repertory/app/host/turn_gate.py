@@ -31,7 +31,7 @@ class TurnGate:
     """Open until it has limits."""
 
     limited = False
-    """Whether turns are counted."""
+    """True if turns are counted."""
     _turns: FairTurns[_Waiting] | None = None
     _asleep: dict[_Waiting, None]
     _watcher: _Waiting | None = None
@@ -47,11 +47,11 @@ class TurnGate:
         self._turns = FairTurns(limits)
 
     def waiting(self, tenant: str) -> int:
-        """How many turns of a tenant wait. `tenant`: see `tenant_part`."""
+        """The number of turns of a tenant that wait. `tenant`: see `tenant_part`."""
         return 0 if self._turns is None else self._turns.waiting(tenant)
 
     def held(self) -> int:
-        """How many turns wait."""
+        """The number of turns that wait."""
         return len(self._asleep) if self.limited else 0
 
     def close(self) -> None:

@@ -59,7 +59,7 @@ WAIT_S = 5.0
 _BATCH = 64
 """So many jobs are asked for at once, by queues that give that many."""
 _HELD_MAX = 7
-"""So many times `at_once` jobs may wait for the limits of their tenants besides."""
+"""The number of jobs that may wait for the limits of their tenants besides, as a multiple of `at_once`."""
 _FULL_S = 0.1
 """How long a full runtime is left alone before its places are counted again."""
 _PAUSE_MAX_S = 15.0

@@ -65,7 +65,7 @@ HITS_MAX = 50
 _BODY_BYTES_MAX = 64 * 1024
 """The longest form that is read."""
 _BODY_S = 10.0
-"""How long a form may take to come."""
+"""The time in which a form has to come."""
 _BUSY_TRIES = 4
 _BUSY_WAIT_S = 0.5
 _VERDICTS: Mapping[Verdict, tuple[int, str]] = {

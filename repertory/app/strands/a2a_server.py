@@ -85,7 +85,7 @@ _CARD = "__agent_card__"
 """The context id with which a factory is asked for the agent that the card describes."""
 _ANSWER = "agent_response"
 CONTEXTS_BYTES_MAX = 256 * 1024 * 1024
-"""What the contexts that are kept may weigh together."""
+"""The weight of all contexts that are kept, at most."""
 TASKS_MAX, TASKS_BYTES_MAX = 10_000, 64 * 1024 * 1024
 """Tasks that are kept in memory, and what they may weigh together."""
 _TASK_BYTES = 4096
@@ -149,7 +149,7 @@ class StrandsA2AExecutor(AgentExecutor):
 
     @property
     def contexts_weight(self) -> int:
-        """What the contexts that are kept weigh together, in bytes; see `CONTEXTS_BYTES_MAX`."""
+        """The weight of all contexts that are kept, in bytes; see `CONTEXTS_BYTES_MAX`."""
         return self._contexts.weight
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:

@@ -331,7 +331,7 @@ class _Enough(Exception):
 
 
 class _Page:
-    """What lxml tells of a page: every tag that starts also ends, and in order."""
+    """The events of lxml for a page: every tag that starts also ends, and in order."""
 
     def __init__(self, chars_max: int) -> None:
         self.parts: list[str] = []

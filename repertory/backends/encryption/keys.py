@@ -49,7 +49,7 @@ class StoredKey(Struct, kw_only=True):
 
 
 class SealedKeys(Struct, kw_only=True, omit_defaults=True):
-    """What is sealed in the document of a session."""
+    """The sealed part of the document of a session."""
 
     keys: list[StoredKey]
     """The last one is the current one."""
@@ -63,7 +63,7 @@ class KeyDocument(Struct, kw_only=True, omit_defaults=True):
     session: str
     wrap: str = ""
     key: bytes = b""
-    """What opens `sealed`, wrapped."""
+    """The key that opens `sealed`, wrapped."""
     sealed: bytes = b""
     erased_at: float | None = None
 

@@ -35,11 +35,11 @@ _BROKEN: Final = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError,
 
 
 class PeerServerSettings(Struct, frozen=True, kw_only=True):
-    """What every connection needs to know."""
+    """The settings of every connection."""
 
     handle: Handler
     address: str
-    """What callers call, as they have been told."""
+    """The address that callers were given, which the proof names."""
     secret: PeerSecret | None
     """Both sides prove that they know it; None: nothing is to be proved."""
     tls: ssl.SSLContext | None
@@ -117,7 +117,7 @@ class PeerServer:
                 await stream.aclose()
 
     async def _proves(self, connection: _Connection, stream: SocketStream) -> bool:
-        """Whether the caller is a peer."""
+        """True if the caller is a peer."""
         error: BaseException | None = None
         if is_of_this_user(stream):
             if len(self._unproved) >= self._settings.limits.unproved_max:

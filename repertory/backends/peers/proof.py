@@ -32,7 +32,7 @@ _TAG_BYTES: Final = 32
 _HEAD_BYTES: Final = _LENGTH_BYTES + _TAG_BYTES
 _CALLER, _CALLED = b"caller", b"called"
 _SECRET_CHARACTERS_MIN: Final = 16
-"""Whoever is called by a peer can try guesses on its proof: a shorter secret could be found."""
+"""The shortest secret: the callee of a peer can try guesses on its proof, and would find a shorter one."""
 _STRETCHES: Final = 4096
 """Rounds of PBKDF2, as in RFC 5802: a guess costs as much more."""
 
