@@ -89,7 +89,8 @@ def make_folders(path: Path) -> None:
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     if missing:
         above = missing[-1].parent
-        if not _known.keys().isdisjoint(missing) or _is_unmounted(above, above.stat().st_dev):
+        gone = any(folder in _known and not folder.exists() for folder in missing)  # Others may just have made it.
+        if gone or _is_unmounted(above, above.stat().st_dev):
             raise _gone(path)
     for folder in reversed(missing):
         with suppress(FileExistsError):

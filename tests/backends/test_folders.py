@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anyio
@@ -33,6 +34,14 @@ def test_a_root_is_made_at_the_first_write_only(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         opened(root, create=False)
     assert opened(root) == (tmp_path / "a" / "b").stat().st_ino
+
+
+def test_many_threads_make_one_root_at_the_same_moment(tmp_path: Path) -> None:
+    for number in range(60):
+        path = tmp_path / str(number) / "a" / "root"
+        with ThreadPoolExecutor(8) as pool:
+            inodes = set(pool.map(lambda _, path=path: opened(RootFolder(path)), range(8)))
+        assert inodes == {path.stat().st_ino}
 
 
 @pytest.mark.parametrize("create", [True, False])
