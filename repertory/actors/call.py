@@ -585,7 +585,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         self._loads: list[tuple[L, ReplySlot[None]]] = []
         self._running: Call | None = None
         self._turn: OpenTurn | None = None
-        """That of the running call."""
+        """The turn of the running call."""
         self._queue = SerialQueue(jobs, self._next)
         self._refusing = False
 

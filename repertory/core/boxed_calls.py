@@ -58,7 +58,7 @@ def call_text(call: Mapping[str, Json]) -> str:
 
 
 NO_CALL: Mapping[str, Json] = {}
-"""What stands in the place of a call that cannot be read."""
+"""The stand-in for a call that cannot be read."""
 
 
 def call_of(text: object) -> Mapping[str, Json]:

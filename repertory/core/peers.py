@@ -88,7 +88,7 @@ class Way:
         """When the setbacks in a row began."""
         self._pauses = 0
         self._taken_at: float | None = None
-        """When the peer of this try said that it has the call."""
+        """The time at which the peer of this try said that it has the call."""
         self._suspect: str | None = None
         """The peer with which the call was lost."""
         self._ended: set[str] = set()

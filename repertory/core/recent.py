@@ -15,7 +15,7 @@ from repertory.core.limits import Scale
 
 T = TypeVar("T")
 _OPENED_MAX = 4
-"""How many levels of records within records are looked into."""
+"""The levels of records within records that are looked into."""
 
 
 class Recent(Generic[T]):
@@ -29,7 +29,7 @@ class Recent(Generic[T]):
         self._count_max, self._bytes_max = count_max, bytes_max
         self._values: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
         self.weight = 0
-        """Of all values together."""
+        """The weight of all values together."""
 
     def keep(self, name: Hashable, value: T, weight: int | None = None) -> T:
         """Remember a value, as the latest one. `weight`: in bytes, that of its name included; None weighs both."""

@@ -73,7 +73,7 @@ class Entry(NamedTuple):
     offset: Offset
     event: TurnEvent
     units: int = 1
-    """What it counts; see `PIECE_BYTES`."""
+    """The units that it counts for; see `PIECE_BYTES`."""
 
 
 def is_piece(entry: Entry) -> bool:
@@ -108,11 +108,11 @@ class TurnLog:
         self._message_at = 0
         """The number of the last message that was told."""
         self._pieces_before = 0
-        """What the pieces count that are kept and stand before it."""
+        """The units of the stored pieces before it."""
         self._pieces = 0
-        """What those after it count."""
+        """The units of the pieces after it."""
         self._streamed = 0
-        """What those of them count that tools have streamed."""
+        """The units of those that tools have streamed."""
 
     def add(self, event: TurnEvent, seq: int) -> None:
         """Add an event; `seq`: the last message in the journal now, which is the event's own if it is a message."""

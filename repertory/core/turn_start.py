@@ -442,11 +442,11 @@ def _json_or_name(value: object) -> Json:
 # that of the call that goes on with it so.
 
 KnownTurn = Literal["unknown", "posted", "given up", "under way", "open", "left behind", "answered"]
-"""What is known of a token; the rows of the table."""
+"""The state of a token's turn; the rows of the table."""
 CallAsks = Literal["prompt", "responses", "nothing"]
-"""What a call asks with: messages, answers to interrupts, or no message."""
+"""The content of a call: messages, answers to interrupts, or no message."""
 TurnWay = Literal["begin", "share", "go on", "go on behind", "replay", "wait", "fail", "refuse"]
-"""What a call with a token does."""
+"""The action of a call with a token."""
 
 _WAYS: Mapping[KnownTurn, tuple[TurnWay, TurnWay]] = {
     "unknown": ("begin", "refuse"),
@@ -473,7 +473,7 @@ def call_token(random: str) -> str:
 def way_of_call(
     token: str | None, known: KnownTurn, asks: CallAsks, *, open_token: str | None = None
 ) -> tuple[TurnWay, str | None]:
-    """What a call with this token does, and the token of the turn that it does it with.
+    """The way of a call with this token, and the token of the turn that it concerns.
 
     `known`: what is known of the token; `unknown` without one. `open_token`: that of the last turn while it has no
     answer; None for a turn without a token.
@@ -485,7 +485,7 @@ def way_of_call(
 
 
 def asks_with(prompt: UserMessages | InterruptResponses) -> CallAsks:
-    """What a call with this prompt asks with."""
+    """The kind of this prompt."""
     if isinstance(prompt, InterruptResponses):
         return "responses"
     return "prompt" if prompt.messages else "nothing"

@@ -83,7 +83,7 @@ TRY_AGAIN_S = 30.0
 
 
 class MCPClientCredentials(TypedDict):
-    """What OAuth's client credentials grant exchanges for a token.
+    """The credentials of a client, which OAuth's client credentials grant exchanges for a token.
 
     `issuer`: the authorization server that gave the credentials, by its issuer's URL, `https://...`. No other one gets
     them, whatever the tool server says. Without it, it is the origin of the tool server's own `https://` address.

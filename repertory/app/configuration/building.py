@@ -237,7 +237,7 @@ class _Memories:
                 break  # The faults are the same for every tenant.
 
     def of(self, names: tuple[str, ...], session_id: str) -> MemoryManager:
-        """Those of a session."""
+        """The memory manager of a session, over the memories of these names."""
         part = tenant_part(session_id) if self.divided else None
         found = self._made.get((names, part))
         if found is None:

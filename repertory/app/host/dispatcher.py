@@ -81,7 +81,7 @@ class Dispatcher(Actor[LookForDue]):
         self._wall = wall
         self._refusing = refusing
         self._awake = Counter[str]()
-        """By tenant, what is done now."""
+        """The number of calls that are made now, by tenant."""
         self._rests_until = -math.inf
         """Until when no posted calls are taken."""
         self._more = False

@@ -48,7 +48,7 @@ class Doorman:
         """Session to its calls that have its place together."""
         self._queue: Rounds[_Waiting] = Rounds()
         self._calls = Counter[str]()
-        """By tenant."""
+        """The number of calls inside or in the queue, by tenant."""
         self._turn_s = _FIRST_S
         self.closed = False
 

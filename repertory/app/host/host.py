@@ -81,7 +81,7 @@ class HostSettings(Struct, frozen=True, kw_only=True):
     """How long a session without users stays active; 0 stops it at once."""
     drain_timeout_s: float = 25.0
     on_fatal: OnFatal = "raise"
-    """What to do when all actors are lost; see `SystemSettings`."""
+    """The reaction to the loss of all actors; see `SystemSettings`."""
     patience: StorePatience = DEFAULT_PATIENCE
     """How long sessions wait for a store that cannot be written."""
     ambient: bool = True

@@ -58,9 +58,11 @@ class RunningCall:
         self._last = 0
         """The number of the last line."""
         self._weight = 0
-        """Of all lines until now; of those that were read, `_read_weight`; of those that are forgotten, `_gone`."""
+        """The bytes of all lines until now."""
         self._gone = 0
+        """The bytes of the lines that are forgotten."""
         self._read_weight = 0
+        """The bytes of the lines that were read."""
         self._read = 0
         self._readers = 0
         self._sent_away = 0

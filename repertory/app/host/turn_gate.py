@@ -37,7 +37,7 @@ class TurnGate:
     _watcher: _Waiting | None = None
     """The one among them that wakes when the next turn may begin by its tenant's rate."""
     _watched_s = math.inf
-    """When that is, on the event loop's clock."""
+    """The time of that, on the event loop's clock."""
     _closed = False
 
     def limit(self, limits: ServiceLimits) -> None:

@@ -144,7 +144,7 @@ class A2AAgent:
         yield {"result": answered(last)}
 
     async def get_agent_card(self) -> AgentCard:
-        """What the agent says of itself; asked for once. Errors: `Unavailable` if it does not come in time."""
+        """The agent's card, which is asked for once. Errors: `Unavailable` if it does not come in time."""
         if self._card is None:
             async with self._http() as http:
                 resolver = A2ACardResolver(httpx_client=http, base_url=self.endpoint)

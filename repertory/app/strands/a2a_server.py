@@ -104,7 +104,7 @@ class _Context(Struct):
     snapshot: Mapping[str, Any] | None = None
     """Where it stands, when all contexts share an agent."""
     weight: int = 4096
-    """In bytes, after its last turn."""
+    """Its size in bytes after its last turn."""
 
 
 class StrandsA2AExecutor(AgentExecutor):

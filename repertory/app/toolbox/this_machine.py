@@ -71,7 +71,7 @@ class FilePlace(Protocol):
 
 
 class ToolPlace(FilePlace, Protocol):
-    """What the tools ask of a sandbox. Any object with these methods will do; `Sandbox` has them."""
+    """The methods that the tools need of a sandbox. Any object that has them will do, and `Sandbox` has."""
 
     def execute(self, command: str, *, timeout: float | None = None) -> Awaitable[Any]:
         """Run a command of a shell; gives an object with `exit_code`, `stdout` and `stderr`."""

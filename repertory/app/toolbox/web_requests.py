@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from repertory.errors import HttpRequestError
 
 TIMEOUT_S = 30.0
-"""For a request without a time of its own."""
+"""The time of a request that has none of its own."""
 BODY_BYTES_MAX = 5 * 1024 * 1024
 ADDRESS_CHARS_MAX = 8192
 """Python reads an address in the square of some characters in it."""

@@ -1,4 +1,4 @@
-"""What both sides of the HTTP wire between runtimes agree on: its words, its limits, and its certificates."""
+"""The settings of the HTTP wire between runtimes, for both sides: its words, its limits, and its certificates."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class PeerLimits:
     connect_s: float = 2.0
     """Until a connection is made. A handshake of TLS behind that may be silent for as long as any answer."""
     proof_s: float = 5.0
-    """Until a new connection has proved that it is one of a peer, TLS included."""
+    """The time in which a new connection proves that it is one of a peer, TLS included."""
     unproved_max: int = 128
     """Connections that have not. At the bound, the oldest of them is closed for a new one."""
     request_s: float = 10.0

@@ -44,7 +44,7 @@ def check_secret(secret: str) -> None:
 
 
 class PeerSecret:
-    """What all peers of a cluster know, and a source of random bytes. Nothing prints it. Errors: `Invalid`."""
+    """The secret of all peers of a cluster, with a source of random bytes. Nothing prints it. Errors: `Invalid`."""
 
     def __init__(self, secret: str, entropy: Callable[[int], bytes]) -> None:
         check_secret(secret)
@@ -136,7 +136,7 @@ class ProvedStream(ByteStream):
         return len(piece).to_bytes(_LENGTH_BYTES, "big") + self._sends.of_next(piece) + piece
 
     def _whole(self) -> int | None:
-        """How many bytes the next frame brings, if all of it is there. Errors: `anyio.BrokenResourceError`."""
+        """The size of the next frame in bytes; None until all of it is there. Errors: `anyio.BrokenResourceError`."""
         if len(self._buffer) < _HEAD_BYTES:
             return None
         size = int.from_bytes(self._buffer[:_LENGTH_BYTES], "big")

@@ -65,7 +65,7 @@ _NAME_BYTES = 180
 """The longest name to which numbers are added; of a longer one, the beginning and a digest stand for it."""
 _NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
 _IN_THE_WAY = (errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ENOTEMPTY, errno.ENXIO)
-"""What a single file, or the one that is at its new name, can be to blame for."""
+"""The errors that a single file causes, or the one that has its new name: other files are worked on."""
 _OPENED = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _CLOSED = "this queue was closed before"
 

@@ -72,13 +72,13 @@ def one_to_drop(keys: Iterable[str]) -> str:
 
 
 class StoredRange(NamedTuple):
-    """Where the sessions of one tenant lie among all stored ids, in the order of their code points."""
+    """The range of one tenant's sessions among all stored ids, in the order of their code points."""
 
     tenant: str
 
     @property
     def prefix(self) -> str:
-        """What the stored ids begin with. Those of no tenant lie among all others."""
+        """The beginning of the stored ids. Those of no tenant lie among all others."""
         return f"{_escaped(self.tenant)}{SIGN}" if self.tenant else ""
 
     def behind(self, public: str) -> str:

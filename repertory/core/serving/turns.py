@@ -1,4 +1,4 @@
-"""Which turns of tenants begin now: in rounds, so that each tenant waits for one turn of every other one at most.
+"""The turns of tenants that begin now: in rounds, so that each tenant waits for one turn of every other one at most.
 
 Every turn counts, whoever began it: a request, a timer, a posted call, a late result, a stream whose reader has left.
 Pure: `now` comes in, in seconds of any clock that does not go back.
@@ -18,16 +18,16 @@ from repertory.core.serving.admission import NotAdmitted, Rate, ServiceLimits
 
 T = TypeVar("T", bound=Hashable)
 AWAKE_MAX = 64
-"""So many times the room of a dispatcher are its tasks at most, those that wait for limits included."""
+"""The tasks of a dispatcher, those that wait for limits included, as a multiple of its room at most."""
 
 
 class _Tenant(Struct, Generic[T]):
     rate: Rate
     running: int = 0
     waiting: dict[T, None] = field(default_factory=dict[T, None])
-    """In order."""
+    """The turns that wait, in order."""
     in_line: bool = False
-    """Whether it stands in the round, or has a time at which it comes back there."""
+    """True if it stands in the round, or has a time at which it comes back there."""
 
 
 class FairTurns(Generic[T]):
@@ -82,7 +82,7 @@ class FairTurns(Generic[T]):
 
     @property
     def next_at(self) -> float:
-        """When `admit` may give a turn though none ends; infinity for never."""
+        """The time at which `admit` may give a turn though none ends; infinity for never."""
         return self._later[0][0] if self._later else math.inf
 
     def withdraw(self, tenant: str, turn: T) -> None:
@@ -99,7 +99,7 @@ class FairTurns(Generic[T]):
         self._line_up(tenant, known)
 
     def waiting(self, tenant: str) -> int:
-        """How many turns of the tenant wait."""
+        """The number of turns of the tenant that wait."""
         known = self._tenants.get(tenant)
         return 0 if known is None else len(known.waiting)
 
@@ -140,7 +140,7 @@ class Rounds(Generic[T]):
         self._tenants.setdefault(tenant, {})[value] = None
 
     def remove(self, tenant: str, value: T) -> None:
-        """It waits no more."""
+        """Take a value out that waits no more."""
         del self._tenants[tenant][value]
         if not self._tenants[tenant]:
             del self._tenants[tenant]
@@ -159,7 +159,7 @@ class Rounds(Generic[T]):
 
 
 class Claim(Struct, frozen=True):
-    """What a dispatcher takes of the work that nobody waits for."""
+    """A piece of the work that nobody waits for, which a dispatcher takes."""
 
     limit: int
     passing: Sequence[str]
@@ -167,10 +167,10 @@ class Claim(Struct, frozen=True):
 
 
 def next_claims(awake: Mapping[str, int], waiting: Callable[[str], int], room: int) -> list[Claim]:
-    """What to take, until there is as much as the first one's limit. Tenants for whom nothing is done go first, and
-    those whose turns wait for their limits are given nothing more: what waits there takes none of the room.
+    """The claims to make, until there is as much as the first one's limit. Tenants for whom nothing is done go first.
+    Those whose turns wait for their limits are given nothing more: what waits there takes none of the room.
 
-    `awake`: by tenant, what is done now; `waiting`: how many turns of a tenant wait.
+    `awake`: the calls that are made now, by tenant; `waiting`: the number of turns of a tenant that wait.
     """
     works = {tenant: count - min(waiting(tenant), count) for tenant, count in awake.items()}
     limit = min(room - sum(works.values()), AWAKE_MAX * room - sum(awake.values()))

@@ -56,7 +56,9 @@ def alive_sql(owner: str, schema: str) -> str:
 
 
 _START: Final = "greatest(pg_postmaster_start_time(), (SELECT stats_reset FROM pg_stat_bgwriter))"
-"""When this server was started, or has begun anew after a crash of one of its processes, which ends all connections."""
+"""The time at which this server started, or began anew after a crash of one of its processes, which ends all
+connections.
+"""
 
 
 def _alive(schema: str) -> str:

@@ -78,7 +78,7 @@ class SnapshotJournal(ObjectSessionStore):
         super().__init__(objects, owner=owner, life=life, layout=BESIDE_SNAPSHOTS)
 
     async def sessions(self, session_id: str | None = None) -> Sequence[SessionInfo]:
-        """As `ObjectSessionStore`, at both places."""
+        """The sessions of both layouts: journals beside snapshots, and snapshots alone."""
         self._check_open()
         objects = self._objects
         if session_id is None:
@@ -91,7 +91,7 @@ class SnapshotJournal(ObjectSessionStore):
         return newest_first(await self._described(found))
 
     async def session_page(self, prefix: str, *, after: str = "", limit: int = 1000) -> Sequence[SessionInfo]:
-        """As `ObjectSessionStore`, at both places."""
+        """A page of the sessions of both layouts. See `ObjectSessionStore.session_page`."""
         self._check_open()
         if not is_id_of_folder(prefix) or (prefix and ROOT.startswith(prefix)):
             return await SessionStore.session_page(self, prefix, after=after, limit=limit)
@@ -122,13 +122,13 @@ class SnapshotJournal(ObjectSessionStore):
         return infos.values()
 
     async def inspect(self) -> Inspection:
-        """As `ObjectSessionStore`, at both places."""
+        """The damage found in both layouts. See `ObjectSessionStore.inspect`."""
         newer = await super().inspect()
         older = await inspect_sessions(self._objects, JOURNALS)
         return replace(newer, strays=[*older.strays, *newer.strays])
 
     async def quarantined(self, session_id: str) -> Sequence[str]:
-        """As `ObjectSessionStore`, at both places."""
+        """The damaged rows that were set aside in both layouts. See `ObjectSessionStore.quarantined`."""
         newer = await super().quarantined(session_id)
         with suppress(StoreFailed):
             return [*await names_aside(self._objects, JOURNALS.keys_of(session_id).aside), *newer]

@@ -230,7 +230,7 @@ class SnapshotSessionStore(SessionStore):
             tasks.start_soon(self.snapshots.run)
 
     def abandon(self) -> None:
-        """What is due is put when the session is opened again."""
+        """Give up without waiting. The snapshot that is due is put when the session is opened again."""
         self._journal.abandon()
 
     async def aclose(self) -> None:

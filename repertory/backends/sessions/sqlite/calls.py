@@ -156,5 +156,5 @@ class CallTable:
 
 
 def _names(*ids: object) -> bool:
-    """Whether a line names its session, agent and token. A line that does not is no call of anybody."""
+    """True if a line names its session, agent and token. A line that does not is no call of anybody."""
     return all(map(is_id, ids))
