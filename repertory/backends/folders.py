@@ -111,7 +111,7 @@ def _is_unmounted(folder: Path, device: int) -> bool:
         known.device != device
         and folder in root.parents
         and next(each for each in (root, *root.parents) if each.exists()) == folder
-        for root, known in tuple(_known.items())  # Other threads may add to it.
+        for root, known in _known.copy().items()  # To which other threads may add; to copy it is one step.
     )
 
 
@@ -133,7 +133,7 @@ def _recognize(root: Path, descriptor: int, seen: _Identity | None) -> _Identity
         raise _gone(root)
     _known[root] = identity
     if len(_known) > _KNOWN_MAX:
-        del _known[next(iter(_known))]
+        _known.pop(next(iter(_known.copy())), None)  # Another thread may have dropped it.
     return identity
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from repertory.backends import folders
 from repertory.backends.folders import RootFolder, make_folders, make_root
 from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.ports import Create
@@ -36,12 +39,24 @@ def test_a_root_is_made_at_the_first_write_only(tmp_path: Path) -> None:
     assert opened(root) == (tmp_path / "a" / "b").stat().st_ino
 
 
-def test_many_threads_make_one_root_at_the_same_moment(tmp_path: Path) -> None:
-    for number in range(60):
-        path = tmp_path / str(number) / "a" / "root"
+def test_many_threads_make_one_root_at_the_same_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while roots are forgotten because there are many, and threads take turns as often as they can."""
+    monkeypatch.setattr(folders, "_KNOWN_MAX", 20)
+    interval, threshold = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(1e-6)
+    gc.set_threshold(1)
+    try:
+        for number in range(60):
+            path = tmp_path / str(number) / "a" / "root"
+            with ThreadPoolExecutor(8) as pool:
+                inodes = set(pool.map(lambda _, path=path: opened(RootFolder(path)), range(8)))
+            assert inodes == {path.stat().st_ino}
         with ThreadPoolExecutor(8) as pool:
-            inodes = set(pool.map(lambda _, path=path: opened(RootFolder(path)), range(8)))
-        assert inodes == {path.stat().st_ino}
+            others = [tmp_path / "others" / str(number % 40) / str(number) for number in range(1500)]
+            assert len(set(pool.map(lambda path: opened(RootFolder(path)), others))) == len(others)
+    finally:
+        sys.setswitchinterval(interval)
+        gc.set_threshold(*threshold)
 
 
 @pytest.mark.parametrize("create", [True, False])
