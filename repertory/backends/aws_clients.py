@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
+from repertory.backends.http_answers import BODY_BYTES_MAX, bound_answers
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.worker_threads import run_foreign, run_in_thread
 
@@ -36,6 +37,8 @@ class AwsService(Struct, frozen=True, kw_only=True):
     """The extra that installs the libraries."""
     options: Mapping[str, Any] = {}
     """Options of botocore's `Config` that this service needs. A `boto_client_config` overrides them."""
+    answer_bytes_max: int | None = BODY_BYTES_MAX
+    """The largest answer that is read; None for one of any size."""
 
 
 class AwsSettings(Struct, frozen=True, kw_only=True):
@@ -96,7 +99,7 @@ def _open_session(service: AwsService, settings: AwsSettings) -> tuple[Any, str 
     )
     if settings.boto_client_config is not None:
         config = config.merge(settings.boto_client_config)
-    over_httpx = new_config(http_session_cls=import_module("aiobotocore.httpxsession").HttpxSession)
+    over_httpx = new_config(http_session_cls=_http_session(service.answer_bytes_max))
     session = import_module("aiobotocore.session").AioSession()
     session.set_default_client_config(config.merge(over_httpx))
     session.register_component("data_loader", _service_models(session.get_config_variable("data_path")))
@@ -105,6 +108,21 @@ def _open_session(service: AwsService, settings: AwsSettings) -> tuple[Any, str 
     session.register_component("credential_provider", _Credentials(lender))
     inherited = None if settings.boto_session else os.environ.get("AWS_REGION")  # which botocore does not read
     return session, settings.region_name or inherited or _region_of(lender)
+
+
+@functools.cache
+def _http_session(bytes_max: int | None) -> Any:
+    """aiobotocore's session over httpx, with bounded answers."""
+
+    session: Any = import_module("aiobotocore.httpxsession").HttpxSession
+
+    class BoundedSession(session):
+        def _make_async_client(self) -> Any:
+            client = session._make_async_client(self)
+            bound_answers(client, bytes_max)
+            return client
+
+    return BoundedSession
 
 
 @functools.cache

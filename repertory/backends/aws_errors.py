@@ -137,6 +137,8 @@ class AwsErrors(Struct, frozen=True, kw_only=True):
                 return Invalid(NO_REGION, **where)
             case boto.ProfileNotFound() | boto.ParamValidationError() | boto.InvalidRegionError():
                 return Invalid(f"{self.service} cannot be asked so: {error}", **where)
+            case boto.HTTPClientError() | httpx2.DecodingError() if reason := unread_answer(error):
+                return self.kinds.failed(f"the answer of {self.service} is not read: {reason}", **where)
             case boto.HTTPClientError() | boto.ConnectionError() | httpx2.HTTPError() | httpx2.StreamError():
                 text = f"{type(error).__name__}: {error}"
                 return self.kinds.unavailable(f"{self.service} cannot be reached: {text}", **where)
@@ -161,6 +163,14 @@ class AwsErrors(Struct, frozen=True, kw_only=True):
         if refusal.name in UNAVAILABLE or (refusal.status >= 500 and refusal.name not in self.hints):
             return self.kinds.unavailable(f"{self.service} is not available: {refusal.message}", **refusal.fields)
         return self.particular(refusal) or refusal.failed(self.hints.get(refusal.name))
+
+
+def unread_answer(error: Exception) -> str | None:
+    """The reason why an answer was refused (`bound_answers`); None for another error."""
+    import httpx2
+
+    reason = getattr(error, "kwargs", {}).get("error", error)
+    return str(reason) if isinstance(reason, httpx2.DecodingError) else None
 
 
 def aws_client_errors() -> tuple[type[Exception], ...]:

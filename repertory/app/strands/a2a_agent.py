@@ -18,6 +18,7 @@ from uuid import uuid4
 import anyio
 
 from repertory.app.inspector.guard import is_loopback
+from repertory.backends.http_answers import bound_answers
 from repertory.backends.tools.decorator import tool
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.call_events import TypedEvent
@@ -129,7 +130,7 @@ class A2AAgent:
         """Ask, and yield what the agent sends, then `{"result": AgentResult}`.
 
         Errors: `Invalid` without a prompt; `Failed` when the agent sends nothing, and for a card that leads elsewhere;
-        `TooLarge` beyond `ANSWER_BYTES_MAX`; those of the `a2a-sdk` and `httpx`.
+        `TooLarge` beyond `ANSWER_BYTES_MAX`, and for an answer that is packed; those of the `a2a-sdk` and `httpx`.
         """
         if prompt is None:
             raise Invalid("a prompt is required: an agent elsewhere has no conversation to go on with")
@@ -208,37 +209,10 @@ def _origin(url: str) -> tuple[str, str, int | None]:
 def _bounded(client: httpx.AsyncClient) -> httpx.AsyncClient:
     """A copy of the client that follows no redirects and reads bounded answers. Shares its connections."""
 
-    async def ask(request: httpx.Request) -> None:
-        request.headers["accept-encoding"] = "identity"  # What is unpacked could be of any size.
-
-    async def bound(response: httpx.Response) -> None:
-        if response.headers.get("content-encoding", "identity") != "identity":
-            raise Failed("the agent compresses its answers, though it is asked not to")
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        response.stream = _BoundedBody(response.stream)
-
-    mine, hooks = copy(client), client.event_hooks
+    mine = copy(client)
     mine.follow_redirects = False
-    mine.event_hooks = {"request": [*hooks["request"], ask], "response": [bound, *hooks["response"]]}
+    bound_answers(mine, ANSWER_BYTES_MAX, TooLarge, whole=True)
     return mine
-
-
-class _BoundedBody(httpx.AsyncByteStream):
-    """The body of an answer. Errors: `TooLarge`."""
-
-    def __init__(self, stream: httpx.AsyncByteStream) -> None:
-        self._stream = stream
-
-    async def __aiter__(self) -> AsyncGenerator[bytes]:
-        size = 0
-        async for piece in self._stream:
-            size += len(piece)
-            if size > ANSWER_BYTES_MAX:
-                raise TooLarge("the agent's answer is too large", bytes_max=ANSWER_BYTES_MAX)
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
 
 def _parts(prompt: Any) -> list[Part]:

@@ -17,6 +17,7 @@ from repertory.backends.aws_errors import (
     UNAVAILABLE,
     WRONG_SIGNATURE,
     aws_client_errors,
+    unread_answer,
 )
 from repertory.backends.models.bedrock_answers import ConverseReader, events_of_whole
 from repertory.backends.models.bedrock_families import reasoning_provider
@@ -406,6 +407,8 @@ def from_bedrock_error(error: Exception, service: str = "Bedrock") -> RepertoryE
             return ModelFailed(NO_CREDENTIALS)
         case boto.NoRegionError():
             return ModelFailed(NO_REGION)
+        case boto.HTTPClientError() | httpx2.DecodingError() if reason := unread_answer(error):
+            return ModelFailed(f"{service}'s answer is not read: {reason}")
         case boto.HTTPClientError() | boto.ConnectionError():
             return Unavailable(f"{service} cannot be reached: {error}")
         case httpx2.HTTPError() | httpx2.StreamError():

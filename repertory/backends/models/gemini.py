@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
+from repertory.backends.http_answers import bound_answers
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.gemini_answer import ContentReader
@@ -214,6 +215,7 @@ def _open(arguments: Mapping[str, Any], limits: tuple[float, float]) -> tuple[An
     connections = httpx.AsyncClient(
         timeout=timeout, verify=certificates(httpx.__name__), follow_redirects=False, **_client_args(options)
     )
+    bound_answers(connections)
     return genai.Client(**{**arguments, "http_options": {**options, "httpx_async_client": connections}}), connections
 
 

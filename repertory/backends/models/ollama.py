@@ -16,6 +16,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
+from repertory.backends.http_answers import bound_answers
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.caching import CacheConfig
 from repertory.backends.models.content import (
@@ -39,6 +40,7 @@ from repertory.backends.models.provider import (
     retry_after_s,
 )
 from repertory.backends.models.sdk import (
+    LineCutter,
     ModelService,
     certificates,
     connection_errors,
@@ -172,18 +174,17 @@ async def _pieces(client: Any, request: Mapping[str, Any]) -> AsyncGenerator[Map
     http = client._client  # the httpx client, with the server's address and the headers
     response = await http.send(http.build_request("POST", "/api/chat", json=request), stream=True)
     chunks: AsyncGenerator[bytes, None] = response.aiter_bytes()
-    rest = b""
+    lines = LineCutter()
     try:
         if response.status_code >= 300:
             refusal = await _refusal(response, chunks)
             raise refusal from _status_error(response)
         async for chunk in chunks:
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
+            for line in lines.feed(chunk):
                 if line.strip():
                     yield _checked(json.loads(line))
-        if rest.strip():
-            yield _checked(json.loads(rest))
+        if lines.rest.strip():
+            yield _checked(json.loads(lines.rest))
     finally:
         await release(chunks, response.aclose, ollama_errors())
 
@@ -228,7 +229,9 @@ def _open(host: str | None, arguments: Mapping[str, Any], limits: tuple[float, f
     httpx = import_module("httpx")
     timeout = httpx.Timeout(limits[1], connect=limits[0], pool=None)
     given = {"timeout": timeout, "verify": certificates("httpx"), "follow_redirects": False, **arguments}
-    return import_module("ollama").AsyncClient(host, **given)
+    client = import_module("ollama").AsyncClient(host, **given)
+    bound_answers(client._client)
+    return client
 
 
 def ollama_errors() -> tuple[type[Exception], ...]:

@@ -10,7 +10,7 @@ import logging
 import math
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from copy import copy
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, cast
 import anyio
 from msgspec import Struct, structs
 
+from repertory.backends.http_answers import unwind
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.content import text_in
 from repertory.backends.models.fitting import fit, fitting_tool_name, renamed_tools, sent_order
@@ -423,13 +424,6 @@ def _date(text: str | None) -> datetime | None:
     return parsed if parsed.tzinfo else None
 
 
-# Giving up an answer that has not been read to its end.
-#
-# httpx, and every client above it, nests generators that do not close each other, and trio complains about those that
-# are dropped half way. So an unfinished read is not closed where it stands: it goes on, is cancelled, and thereby
-# unwinds all of them. Then the connection is closed.
-
-
 _CLOSE_TIMEOUT_S = 2.0
 
 
@@ -437,9 +431,6 @@ async def release(
     reader: AsyncIterator[object], close: Callable[[], Awaitable[object]], errors: tuple[type[Exception], ...]
 ) -> None:
     """Unwind the reader, then close, within 2 s and shielded. `errors` that the unread rest raises are ignored."""
-    with anyio.CancelScope(shield=True) as scope, suppress(*errors):
-        scope.cancel()
-        async for _ in reader:
-            pass
+    await unwind(reader, *errors)
     with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
         await close()

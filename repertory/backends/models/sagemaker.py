@@ -17,7 +17,7 @@ from repertory.backends.models.completions import CompletionReader
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.openai import chat_rules, completion_arguments
 from repertory.backends.models.provider import NONSENSE, ModelCall, ProviderModel, changed_settings
-from repertory.backends.models.sdk import DONE, EventDecoder, ModelService, is_error, stream_error
+from repertory.backends.models.sdk import DONE, EventDecoder, LineCutter, ModelService, is_error, stream_error
 from repertory.core.answer import mapping_field
 from repertory.errors import Invalid, ModelFailed, RepertoryError, Unavailable
 
@@ -169,15 +169,14 @@ def _error(error: Any) -> RepertoryError:
 
 async def _pieces(body: Any) -> AsyncGenerator[Mapping[str, object]]:
     """The chunks of an answer: server-sent events, or JSON on lines, cut anywhere."""
-    decoder, lines = EventDecoder(), b""
+    decoder, lines = EventDecoder(), LineCutter()
     async with aclosing(framed_events(body)) as frames:
         async for frame in frames:
             data: bytes = frame.get("PayloadPart", {}).get("Bytes", b"")
-            *whole, lines = (lines + data).split(b"\n")
-            for line in whole:
+            for line in lines.feed(data):
                 for piece in _read(decoder, line):
                     yield piece
-    for piece in _read(decoder, lines):
+    for piece in _read(decoder, bytes(lines.rest)):
         yield piece
     for text in decoder.feed(b"\n\n"):  # the last event of a container that ends without a blank line
         yield _piece(text)

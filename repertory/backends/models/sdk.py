@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, runtime_checkab
 import anyio
 from msgspec import Struct
 
+from repertory.backends.http_answers import BODY_BYTES_MAX, bound_answers
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.provider import NONSENSE, ProviderModel, is_overflow, release, retry_after_s
 from repertory.backends.worker_threads import run_in_thread
@@ -334,6 +335,8 @@ def from_connection(service: ModelService, error: Exception, *, answering: bool)
     text = f"{type(reason).__name__}: {reason}"
     if type(reason).__name__ in _UNSENDABLE:
         return ModelFailed(f"the request cannot be sent: check base_url and api_key ({text})")
+    if type(reason).__name__ == "DecodingError":
+        return ModelFailed(f"{service.name}'s answer is not read: {reason}")
     if answering:
         return ModelStreamBroken(f"the connection ended within an answer: {text}")
     url = _url_of(error)
@@ -405,22 +408,43 @@ async def server_sent(response: Any, errors: tuple[type[Exception], ...]) -> Asy
 class EventDecoder:
     """Cuts bytes into the data of events. Lines end in LF or CRLF; fields other than `data` are skipped."""
 
-    __slots__ = ("_data", "_rest")
+    __slots__ = ("_data", "_lines")
 
     def __init__(self) -> None:
-        self._rest = b""
-        self._data: list[str] = []
+        self._lines = LineCutter()
+        self._data: list[bytes] = []
 
     def feed(self, chunk: bytes) -> Iterator[str]:
-        """The data of the events that this chunk completes. `ValueError` when it is not UTF-8."""
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        for line in lines:
+        """The data of the events that this chunk completes. `ValueError` when it is not UTF-8, and for a long line."""
+        for line in self._lines.feed(chunk):
             text = line.removesuffix(b"\r")
             if text.startswith(b"data:"):
-                self._data.append(text[5:].removeprefix(b" ").decode())
+                self._data.append(text[5:].removeprefix(b" "))
             elif not text and self._data:
-                yield "\n".join(self._data)
-                self._data = []
+                data, self._data = b"\n".join(self._data), []
+                yield data.decode()
+
+
+class LineCutter:
+    """Cuts bytes that come in pieces into lines, in time that is linear in their size."""
+
+    __slots__ = ("rest",)
+
+    def __init__(self) -> None:
+        self.rest = bytearray()
+        """The line that has not ended yet."""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that this chunk completes, without their ends. `ValueError` for one beyond `BODY_BYTES_MAX`."""
+        ended, end, rest = chunk.rpartition(b"\n")
+        self.rest += ended if end else rest
+        if len(self.rest) > BODY_BYTES_MAX:
+            msg = f"a line is longer than {BODY_BYTES_MAX:,} bytes"
+            raise ValueError(msg)
+        if not end:
+            return []
+        lines, self.rest = bytes(self.rest).split(b"\n"), bytearray(rest)
+        return lines
 
 
 _SDK_ARGUMENTS = frozenset(("extra_headers", "extra_query", "extra_body", "timeout"))
@@ -533,6 +557,7 @@ def _open(service: ModelService, settings: ClientSettings) -> Any:
         arguments["http_client"] = sdk.DefaultAsyncHttpxClient(
             timeout=arguments["timeout"], verify=certificates(httpx.__name__), follow_redirects=False
         )
+        bound_answers(arguments["http_client"])
     if service.base_url is not None:
         arguments = _elsewhere(service, service.base_url, arguments)
     elif service.keyless and _needs_no_key(service, arguments):

@@ -44,6 +44,7 @@ _SERVICE = AwsService(
     name="s3",
     wanted_by="S3 storage",
     extra="s3",
+    answer_bytes_max=None,  # What was put can be read.
     # Bodies are then signed, which protects them too, even where a service does not know the newer checksums.
     options={"request_checksum_calculation": "when_required", "response_checksum_validation": "when_required"},
 )
