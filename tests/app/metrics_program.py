@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,10 @@ async def asgi_get(app: Any, method: str = "GET", accept: str = "text/plain") ->
     return sent[0]["status"], headers.get(b"content-type", b"").decode(), sent[1]["body"].decode()
 
 
-async def http_get(address: str, request: str = "GET /metrics HTTP/1.1") -> str:
+async def http_get(address: str, request: str = "GET /metrics HTTP/1.1", name: str = "127.0.0.1:1") -> str:
     host, _, port = address.rpartition(":")
     async with await anyio.connect_tcp(host, int(port)) as stream:
-        await stream.send(f"{request}\r\nhost: x\r\n\r\n".encode())
+        await stream.send(f"{request}\r\nhost: {name}\r\n\r\n".encode())
         got = b""
         try:
             while True:
@@ -78,7 +79,7 @@ async def main(folder: str) -> None:
             for text in ("one", "and one behind it"):
                 group.start_soon(agent.session("s1").invoke, text)
         async with anyio.create_task_group() as group:
-            address = await group.start(runtime.serve_metrics, "127.0.0.1:0")
+            address = await group.start(partial(runtime.serve_metrics, "127.0.0.1:0", hosts=["Scraped.example"]))
             group.start_soon(agent.session("s0").invoke, "dig")
             await entered.wait()
             group.start_soon(agent.session("s0").invoke, "more")
@@ -87,6 +88,8 @@ async def main(folder: str) -> None:
             found["app"] = await asgi_get(app)
             found["openmetrics"] = (await asgi_get(app, accept="application/openmetrics-text; version=1.0.0"))[1]
             found["posted"] = (await asgi_get(app, "POST"))[0]
+            names = ("scraped.example:9464", "localhost", "[::1]:80", "10.1.2.3", "rebound.example", "", "localhost@x")
+            found["names"] = {name: (await http_get(address, name=name)).split()[1] for name in names}
             found["elsewhere"] = await http_get(address, "GET /secrets HTTP/1.1")
             go.set()
 

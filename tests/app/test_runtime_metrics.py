@@ -79,6 +79,11 @@ def test_the_small_server_answers_as_the_app_does_and_nothing_else(scraped: dict
     assert scraped["openmetrics"].startswith("application/openmetrics-text")
 
 
+def test_a_name_that_a_web_page_lets_lead_here_gets_no_metrics(scraped: dict[str, Any]) -> None:
+    known = {"scraped.example:9464": "200", "localhost": "200", "[::1]:80": "200", "10.1.2.3": "200"}
+    assert scraped["names"] == known | dict.fromkeys(("rebound.example", "", "localhost@x"), "421")
+
+
 def test_a_drain_says_its_phase_and_what_was_counted_stays(scraped: dict[str, Any]) -> None:
     phases = values(scraped["draining"])["repertory_drain_phase"]
     assert [labels[0][1] for labels, value in phases.items() if value] == ["refuse"]

@@ -126,7 +126,7 @@ def test_metrics_are_scraped_though_silent_connections_took_all_descriptors(back
         for _ in range(80):
             stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
         with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as honest:
-            honest.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            honest.sendall(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert honest.recv(100).startswith(b"HTTP/1.1 200")
         child.stdin.close()
         assert child.wait(PATIENCE_S) == 0

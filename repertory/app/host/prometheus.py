@@ -7,7 +7,7 @@ A scrape is rendered in a worker thread, so that thousands of sessions do not ho
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from repertory.app.host.metrics import use_provider
 from repertory.app.host.session import meter_provider
+from repertory.app.inspector.guard import LOOPBACK_NAMES, host_name, is_address
 from repertory.backends.worker_threads import run_in_thread
 from repertory.errors import Invalid
 from repertory.logs import WARNING, note
@@ -110,7 +111,7 @@ async def _answer(registry: CollectorRegistry, method: str, accepts: str) -> _Re
     return _Response(200, {"content-type": content_type, "content-length": str(len(body))}, body)
 
 
-async def serve(address: str, until: anyio.Event, task_status: TaskStatus[str]) -> None:
+async def serve(address: str, hosts: Collection[str], until: anyio.Event, task_status: TaskStatus[str]) -> None:
     """See `Runtime.serve_metrics`."""
     registry = _registry()
     host, _, port = address.rpartition(":")
@@ -120,7 +121,7 @@ async def serve(address: str, until: anyio.Event, task_status: TaskStatus[str]) 
         listener = await anyio.create_tcp_listener(local_host=host.strip("[]"), local_port=int(port))
     except (OSError, OverflowError) as error:
         raise Invalid("metrics cannot be served there", address=address, error=str(error)) from error
-    limiter = anyio.CapacityLimiter(_AT_ONCE)
+    limiter, names = anyio.CapacityLimiter(_AT_ONCE), frozenset(name.lower().rstrip(".") for name in hosts)
 
     async def handle(stream: SocketStream) -> None:
         async with stream:
@@ -128,7 +129,7 @@ async def serve(address: str, until: anyio.Event, task_status: TaskStatus[str]) 
                 suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream),
                 anyio.move_on_after(_REQUEST_S),
             ):
-                await _serve_one(stream, registry, limiter)
+                await _serve_one(stream, registry, names, limiter)
 
     async def accept(one: Listener[SocketStream]) -> None:
         while True:
@@ -152,7 +153,15 @@ async def serve(address: str, until: anyio.Event, task_status: TaskStatus[str]) 
         group.cancel_scope.cancel()
 
 
-async def _serve_one(stream: SocketStream, registry: CollectorRegistry, limiter: anyio.CapacityLimiter) -> None:
+def _knows_host(host: str, names: frozenset[str]) -> bool:
+    """True if requests may name this host. Another name can be one that a web page lets lead here (DNS rebinding)."""
+    name = host_name(host)
+    return "*" in names or name in LOOPBACK_NAMES or name in names or is_address(name)
+
+
+async def _serve_one(
+    stream: SocketStream, registry: CollectorRegistry, names: frozenset[str], limiter: anyio.CapacityLimiter
+) -> None:
     """Answer one request, and let the connection go."""
     head = b""
     while b"\r\n\r\n" not in head:
@@ -163,12 +172,14 @@ async def _serve_one(stream: SocketStream, registry: CollectorRegistry, limiter:
     method, _, rest = first.partition(" ")
     path = rest.partition(" ")[0].partition("?")[0]
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    if path not in ("/", "/metrics"):
+    if not _knows_host(headers.get("host", ""), names):
+        answer = _Response(421, {"content-length": "0"})
+    elif path not in ("/", "/metrics"):
         answer = _Response(404, {"content-length": "0"})
     else:
         async with limiter:
             answer = await _answer(registry, method, headers.get("accept", ""))
-    words = {200: "OK", 404: "Not Found", 405: "Method Not Allowed"}[answer.status]
+    words = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 421: "Misdirected Request"}[answer.status]
     told = "".join(f"{name}: {value}\r\n" for name, value in {**answer.headers, "connection": "close"}.items())
     body = b"" if method == "HEAD" else answer.body
     await stream.send(f"HTTP/1.1 {answer.status} {words}\r\n{told}\r\n".encode("latin-1") + body)

@@ -11,7 +11,7 @@ flight finish, journals are committed, leases are released, and `drain()` report
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
@@ -530,7 +530,11 @@ class Runtime:
         return later.answers_of(self._host, session_id)
 
     async def serve_metrics(
-        self, address: str = "127.0.0.1:9464", *, task_status: TaskStatus[str] | None = None
+        self,
+        address: str = "127.0.0.1:9464",
+        *,
+        hosts: Collection[str] = (),
+        task_status: TaskStatus[str] | None = None,
     ) -> None:
         """Answer `GET /metrics` in Prometheus' text format, for a worker without a web server, until it is cancelled or
         the drain is over. See `metrics_app`, which sets the meter provider in the same way.
@@ -540,6 +544,8 @@ class Runtime:
         Args:
             address: `host:port`, port 0 for any; anybody who reaches it may read, so it is this machine alone unless
                 you say more.
+            hosts: The names that requests may use, besides addresses and those of this machine; `*` for all. A web page
+                can make any other name lead here.
             task_status: What `TaskGroup.start` gives; call it by `group.start(...)`.
 
         Raises:
@@ -550,7 +556,7 @@ class Runtime:
 
         later.watch_host(self._host, lambda: self._cluster)
         told = anyio.TASK_STATUS_IGNORED if task_status is None else task_status
-        await serve(address, self._host.system.drained, told)
+        await serve(address, hosts, self._host.system.drained, told)
 
     def picture(self) -> Picture:
         """`tree` as a picture: `.svg`, `.text`; a notebook shows it. Of many sessions, those that failed or have the

@@ -127,7 +127,7 @@ class Guard:
     def knows_host(self, host: str) -> bool:
         """True if requests may name this host. An address cannot be made to lead elsewhere, as a name can."""
         name = host_name(host)
-        return name in LOOPBACK_NAMES or name in self.hosts or (self.token is not None and _is_address(name))
+        return name in LOOPBACK_NAMES or name in self.hosts or (self.token is not None and is_address(name))
 
     def lets_in(self, visit: Visit, given: str) -> bool:
         """True if the log-in form gave the secret, and is ours."""
@@ -161,7 +161,8 @@ class Guard:
         return hmac.new(self.key, f"{what}\0{value}".encode(), sha256).hexdigest()
 
 
-def _is_address(name: str) -> bool:
+def is_address(name: str) -> bool:
+    """True for an address, which cannot be made to lead elsewhere as a name can."""
     try:
         ip_address(name)
     except ValueError:
