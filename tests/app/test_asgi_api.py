@@ -159,6 +159,21 @@ async def test_where_no_store_keeps_calls_a_turn_that_nobody_waits_for_goes_on_i
         assert (await client.get(f"{ADA}/turns/t?wait_s=30")).json()["text"] == "done: slow one"
 
 
+@pytest.mark.real_time
+async def test_a_call_without_a_prompt_is_kept_only_for_a_turn_that_it_can_go_on_with(place: SQLiteSessions) -> None:
+    later = {"prefer": "respond-async"}
+    async with serving(runtime_of(ObedientModel(), place)) as client:
+        await client.say("hello", token="first")
+        for token, status in (("unknown", 404), ("first", 200)):
+            body = {"prompt": None, "token": token}
+            waiting = await client.post(f"{ADA}/turns", json=body)
+            kept = await client.post(f"{ADA}/turns", json=body, headers=later)
+            assert (waiting.status_code, kept.status_code) == (status, 202 if status == 200 else status)
+            assert status == 200 or kept.json() == waiting.json()
+        assert (await client.get(f"{ADA}/turns/unknown")).status_code == 404
+        assert (await client.get(f"{ADA}/turns/first?wait_s=30")).json()["text"] == "done: hello"
+
+
 async def test_a_second_turn_is_refused_where_the_caller_does_not_want_to_wait() -> None:
     async with serving(runtime_of(ObedientModel())) as client, client.streaming(*ENDLESS) as streamed:
         await streamed.next("data")

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from repertory.core.retry import RetryStrategy
     from repertory.core.timers import Timer
     from repertory.core.told_turn import ToldTurn
-    from repertory.core.turn_start import KnownTurn, UnknownOutcome
+    from repertory.core.turn_start import CallAsks, KnownTurn, TurnWay, UnknownOutcome
     from repertory.core.unfinished import PendingTurn
 
 _log = logging.getLogger("repertory.app")
@@ -340,10 +340,15 @@ class HostedSession:
         Raises:
             Invalid: For sessions that are not in SQLite or PostgreSQL and have no Valkey, and for what JSON cannot
                 hold. Correct the argument.
+            NotFound: For a token that no turn has, without a prompt. Say the prompt again with the token.
+            Failed: For a posted call that was given up, without a prompt. Begin it again by its token.
         """
         if token is not None:
             options["idempotency_token"] = token
         invocation = self._read_call(prompt, options)
+        asks = later.asks_with(later.read_prompt(invocation.prompt, self.spec.agent.limits.sizes.prompt_bytes))
+        if token is not None and asks != "prompt":
+            await self._check_known(token, asks)
         boxed = later.boxed_call(invocation, self.schema, self.spec.agent)
         box = await self._box()
         if box is None:
@@ -352,6 +357,20 @@ class HostedSession:
         if self._host.dispatcher is not None:
             self._host.dispatcher.tell(later.LookForDue())
         return boxed.token
+
+    async def _check_known(self, token: str, asks: CallAsks) -> None:
+        """Return if a call that says nothing new has a turn to go on with. Errors: those that it would meet."""
+        told = await self.told(token)
+        if told is None:
+            way, posted = _way_of_posted(token, await self.posted(token), asks)
+            if way == "fail" and posted is not None:
+                raise _given_up(posted)
+        else:
+            known: KnownTurn = "open" if told.newest else "left behind"
+            known = "answered" if told.state == "answered" else "under way" if told.state == "runs" else known
+            way, _ = later.way_of_call(token, known, asks)
+        if way == "refuse":
+            raise NotFound(later.NO_SUCH_TURN, agent=self._agent.agent_id, token=token)
 
     async def posted(self, token: str) -> PostedCall | None:
         """The posted call of this token, while it is not done; None if there is none, or not any more. Errors: those of
@@ -594,11 +613,9 @@ class _PostedTurn:
         token, now = self._call.idempotency_token, anyio.current_time()
         if token is None or error.fields.get("token") != token:
             raise error
-        posted = await self._session.posted(token)
-        known: KnownTurn = "unknown" if posted is None else "given up" if posted.parked else "posted"
-        way, _ = later.way_of_call(token, known, "nothing")
+        way, posted = _way_of_posted(token, await self._session.posted(token), "nothing")
         if way == "fail" and posted is not None:
-            raise Failed("this turn was tried and given up: begin it again by its token", cause=posted.error) from error
+            raise _given_up(posted) from error
         if way == "refuse" and self._unknown:
             raise error
         if now >= self._call.deadline:
@@ -608,6 +625,15 @@ class _PostedTurn:
             self._tries += 1
             await anyio.sleep(min(0.05 * 2 ** min(self._tries - 1, 4), self._call.deadline - now))
         return self._tries == 1
+
+
+def _way_of_posted(token: str, posted: PostedCall | None, asks: CallAsks) -> tuple[TurnWay, PostedCall | None]:
+    known: KnownTurn = "unknown" if posted is None else "given up" if posted.parked else "posted"
+    return later.way_of_call(token, known, asks)[0], posted
+
+
+def _given_up(posted: PostedCall) -> Failed:
+    return Failed("this turn was tried and given up: begin it again by its token", cause=posted.error)
 
 
 @contextmanager
