@@ -6,8 +6,10 @@ import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import anyio
 import httpx
 import pytest
+from a2a.server.context import ServerCallContext
 from a2a.types import Artifact, Part, Task, TaskState, TaskStatus, TextPart
 
 from repertory import Agent, Model, ScriptedModel
@@ -16,6 +18,7 @@ from repertory.app.strands import a2a_server
 from repertory.app.strands.a2a_server import A2AServer, RecentTasks
 from repertory.asgi import Caller, bearer_tokens
 from repertory.errors import Invalid
+from tests.app.obedient_model import ObedientModel
 
 pytestmark = [
     pytest.mark.anyio,
@@ -200,3 +203,41 @@ async def test_a_tenant_sees_nothing_of_another_ones_contexts_and_tasks(shared: 
         assert (await http.post("/", json=request, headers=BEARER)).json()["result"]["id"] == task["id"]
     assert "our secret" not in str(model.calls[-1].messages)
     assert shared or made[1:] == ["acme~support", "globex~support"]
+
+
+class NotedTasks(RecentTasks):
+    """Knows the tasks by their contexts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of = dict[str, Task]()
+
+    async def save(self, task: Task, context: ServerCallContext | None = None) -> None:
+        self.of[task.context_id] = task
+        await super().save(task, context)
+
+
+async def test_a_task_that_is_cancelled_ends_no_turn_of_another_context_of_a_shared_agent() -> None:
+    tasks = NotedTasks()
+    server = A2AServer(agent(ObedientModel()), task_store=tasks)
+
+    async def ask(http: httpx.AsyncClient, context: str, text: str) -> None:
+        request = asked(text)
+        request["params"]["message"] |= {"contextId": context, "messageId": context}
+        await http.post("/", json=request)
+
+    async def cancel(http: httpx.AsyncClient, context: str) -> None:
+        request = {"jsonrpc": "2.0", "id": 1, "method": "tasks/cancel", "params": {"id": tasks.of[context].id}}
+        cancelled = (await http.post("/", json=request)).json()["result"]
+        assert cancelled["status"]["state"] == "canceled"
+        await anyio.wait_all_tasks_blocked()
+
+    async with client(server) as http, anyio.create_task_group() as group:
+        for context, text in (("first", "endless"), ("second", "hello")):
+            group.start_soon(ask, http, context, text)
+            await anyio.wait_all_tasks_blocked()
+        await cancel(http, "second")  # It waits for the agent, which runs the other one's turn.
+        assert tasks.of["first"].status.state in (TaskState.submitted, TaskState.working)
+        await cancel(http, "first")
+        assert tasks.of["first"].status.state is TaskState.canceled
+        group.cancel_scope.cancel()  # The SDK leaves those waiting who asked for a task that was cancelled.
