@@ -293,7 +293,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         known: KnownTurn = "unknown"
         if token is not None and self._named.has(token):
             known = "answered"
-        elif token is not None and token == fold.open_token:
+        elif token is not None and token in fold.open_tokens:
             known = "open"
         elif token is not None and fold.unanswered_turn(token) is not None:
             known = "left behind"
@@ -378,8 +378,11 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         messages = call.prompt.messages
         if any(message["role"] != "user" or any(tool_results(message)) for message in messages):
             return False
-        if not messages or not self._driver.steer(tuple(block for message in messages for block in message["content"])):
+        content = tuple(block for message in messages for block in message["content"])
+        if not content or not self._driver.steer(content):
             return False
+        if call.invocation.idempotency_token is not None:
+            self._driver.record.joins(call.invocation.idempotency_token, content)
         self._running.shared.append(call)
         return True
 
@@ -711,6 +714,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         before: TurnDriver | None = None
         while True:
             driver = self._driver = self._new_driver(invocation, call.channel.publish, before)
+            driver.record.called_by = call.invocation.idempotency_token
             try:
                 result = await self._drive_one(driver, call, invocation, prompt)
             except RepertoryError:
@@ -718,7 +722,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
                 raise
             finally:
                 if driver.record.wrote:
-                    self._named.note_end(token, self._journal.fold.last_message)
+                    fold = self._journal.fold
+                    self._named.note_end({*fold.last_tokens, *([] if token is None else [token])}, fold.last_message)
             if driver.resume is None or not driver.may_resume:
                 return result
             if driver.record.wrote:

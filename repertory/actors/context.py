@@ -386,8 +386,12 @@ class TurnRecord:
         self._trace: CallTrace | None = trace_here() if turn.settings.durable else None
         self.tells: Sequence[str] = ()
         """The ids of the late results that the turn's first message of the user tells."""
+        self.called_by: str | None = None
+        """The token of the call, which may go on with a turn of another token."""
         self._steered: list[tuple[str, ContentBlock]] = []
         """The ids of late results that were added to the turn, each with a block of it."""
+        self._joining: list[tuple[str, ContentBlock]] = []
+        """The tokens of calls that were added to the turn, each with a block of its prompt."""
         self._told: dict[int, tuple[Message, Message]] = {}
         """The turn's first messages, by identity, with the hooks' edits, so that hooks are told once even if the turn
         begins again.
@@ -404,10 +408,10 @@ class TurnRecord:
                 if any(tool_results(message)):  # Tool uses must be answered, even if a guard refuses the results.
                     self._record(_withheld(message))
                 raise
-        self._record(edited)
+        content = message["content"]
+        self._record(edited, _in(content, self._joining))
         if self._steered:
-            content = message["content"]
-            self.journal.tell_results([each for each, block in self._steered if any(one is block for one in content)])
+            self.journal.tell_results(_in(content, self._steered))
         if self._beginning:
             self._told[id(message)] = message, edited
         elif self._settings.durability == "strict":
@@ -440,23 +444,35 @@ class TurnRecord:
         """This late result was added to the turn: the message that holds its first block tells it."""
         self._steered.append((deferred, content[0]))
 
+    def joins(self, token: str, content: Sequence[ContentBlock]) -> None:
+        """The call of this token was added to the turn: the message that holds its first block carries the token."""
+        self._joining.append((token, content[0]))
+
     @property
     def number(self) -> int:
         return self.journal.fold.turns + 1 if self._number is None else self._number
 
-    def _record(self, message: Message) -> None:
+    def _record(self, message: Message, joined: Sequence[str] = ()) -> None:
+        """`joined`: the tokens of the calls of which it says something."""
         fold = self.journal.fold
         closes = not self.wrote and fold.turns > 0 and is_filler(message)  # It ends the turn before.
         if self._trace is not None and not closes:
             message = with_traceparent(message, self._trace.traceparent)
+        token = None if closes else self._token
+        if token is not None:  # It begins, or goes on: then all its tokens stand here, where the next opening reads.
+            others = fold.named_with(token) if self.called_by is None else (*fold.named_with(token), self.called_by)
+            joined = [other for other in dict.fromkeys((*others, *joined)) if other != token]
         record = MessageAdded(
             at=self.journal.wall(),
             message=message,
             turn=self.number - closes,
             index=fold.message_count,
-            idempotency_token=None if closes else self._token,
+            idempotency_token=token,
+            joined=tuple(joined),
         )
         self.journal.add(record)
+        if joined and self._turn.progress.token is None:
+            self._turn.progress.token = joined[0]
         if record.idempotency_token is not None and isinstance(self._turn.invocation.due, Timer):
             self.journal.fire(self._turn.invocation.due)  # In the commit that has its prompt.
         if self.tells and not closes and message["role"] == "user":
@@ -569,6 +585,11 @@ class TurnRecord:
         record = await parts.mark(turn)
         if record is not None:
             self.journal.add(record)
+
+
+def _in(content: Sequence[ContentBlock], named: Sequence[tuple[str, ContentBlock]]) -> list[str]:
+    """The names of the blocks that stand in the content, by identity."""
+    return [name for name, block in named if any(one is block for one in content)]
 
 
 def _withheld(message: Message) -> Message:

@@ -669,11 +669,11 @@ class NamedTurns:
     __slots__ = ("_results",)
 
     def __init__(self, image: Image) -> None:
-        current = image.token[0] if image.token is not None and not is_answered(image.last_message) else None
+        open_tokens = () if is_answered(image.last_message) else image.tokens
         self._results = {
             token: AgentResult(stop_reason="end_turn", message=turn.answer)
             for token, turn in image.finished_turns.items()
-            if is_whole(turn.answer) and token != current
+            if is_whole(turn.answer) and token not in open_tokens
         }
         """By token, the newest last."""
 
@@ -700,11 +700,11 @@ class NamedTurns:
                 result = replace(result, structured_output=filled)
         return replace(result, replayed=True)
 
-    def note_end(self, token: str | None, last: Message | None) -> None:
-        """Note that a turn has ended. With its answer in the journal it is answered, even if its caller got an error,
-        for example because the answer could not be stored in time.
+    def note_end(self, tokens: Collection[str], last: Message | None) -> None:
+        """Note that the turn of these tokens has ended. With its answer in the journal it is answered, even if its
+        caller got an error, for example because the answer could not be stored in time.
         """
-        if token is not None:
+        for token in tokens:
             self._results.pop(token, None)
             if last is not None:
                 self.remember(token, AgentResult(stop_reason="end_turn", message=last), last)

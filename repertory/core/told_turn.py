@@ -62,8 +62,10 @@ class ToldTurn(Struct, frozen=True, kw_only=True):
 
 def first_message(image: Image, token: str | None) -> tuple[str, int] | None:
     """The token, and the message that carries it; None for a turn that is not known. `token`: None for the newest."""
-    if token is None or (image.token is not None and image.token[0] == token):
+    if token is None:
         return image.token
+    if token in image.tokens:
+        return token, image.tokens[token]
     turn = image.finished_turns.get(token) or image.unanswered.get(token)
     return None if turn is None else (token, turn.seq)
 
@@ -82,7 +84,7 @@ def told_turn(
     """
     token, first = carried
     waiting, finished = image.interrupts, image.finished_turns.get(token)
-    newest = image.token is not None and image.token[0] == token
+    newest = token in image.tokens
     state: ToldState
     if finished is not None and not (newest and runs):
         state = "answered"

@@ -113,14 +113,21 @@ class Driver:
     def append(self, *records: Record) -> None:
         self.rows.extend(self.appender.append_all(records))
 
-    def say(self, message: Message, *, new_turn: bool = False, token: str | None = None) -> None:
+    def say(
+        self, message: Message, *, new_turn: bool = False, token: str | None = None, joined: tuple[str, ...] = ()
+    ) -> None:
         if new_turn or self._at_rest or not self.fold.turns:
             turn, self.token, self._at_rest = self.fold.turns + 1, token, False
         else:
             turn = self.fold.turns
         self.append(
             MessageAdded(
-                at=self.at(), message=message, turn=turn, index=self.fold.message_count, idempotency_token=token
+                at=self.at(),
+                message=message,
+                turn=turn,
+                index=self.fold.message_count,
+                idempotency_token=token,
+                joined=joined,
             )
         )
 
@@ -131,7 +138,10 @@ class Driver:
     def do_prompt(self, number: int) -> None:
         if not self.waiting():
             token = f"token-{number % 7}" if number % 2 else None
-            self.say({"role": "user", "content": [{"text": f"prompt {number}"}]}, new_turn=True, token=token)
+            others = () if token is None else self.fold.named_with(token)
+            joined = tuple(sorted({*others, *steered(number)} - {token}))
+            prompt: Message = {"role": "user", "content": [{"text": f"prompt {number}"}]}
+            self.say(prompt, new_turn=True, token=token, joined=joined)
 
     def do_reopen(self, number: int) -> None:
         """The process is gone, and another one goes on, from as few rows as opening needs."""
@@ -148,7 +158,8 @@ class Driver:
     def do_again(self, number: int) -> None:
         """Something more within the same turn, as when a form is asked for behind an answer."""
         if self.fold.turns and not self.waiting():
-            self.say({"role": "user", "content": [{"text": f"fill in the form {number}"}]})
+            said: Message = {"role": "user", "content": [{"text": f"fill in the form {number}"}]}
+            self.say(said, joined=steered(number))
 
     def do_answer(self, number: int) -> None:
         if not self.waiting():
@@ -174,7 +185,7 @@ class Driver:
         ids = self.waiting()
         if ids:
             content = [{"toolResult": self.fold.finished_tools.get(each, result_of(each, number))} for each in ids]
-            self.say({"role": "user", "content": content})  # type: ignore[typeddict-item]
+            self.say({"role": "user", "content": content}, joined=steered(number))  # type: ignore[typeddict-item]
 
     def plan(self, plan: WindowPlan, summary: Message | None = None) -> None:
         state = {"removed": plan.drop}
@@ -419,6 +430,11 @@ class Driver:
     def do_idle(self, number: int) -> None:
         for _ in range(number % 70):
             self.append(SnapshotTaken(at=self.at(), label="idle"))
+
+
+def steered(number: int) -> tuple[str, ...]:
+    """The tokens of calls that a message takes in."""
+    return tuple(f"token-{each}" for each in range(7) if number % 5 == 1 and number & (1 << each))
 
 
 def result_of(use_id: str, number: int) -> ToolResult:

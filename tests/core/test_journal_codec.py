@@ -101,6 +101,7 @@ RECORDS: Mapping[RecordKind, st.SearchStrategy[Record]] = {
         index=counts,
         idempotency_token=st.none() | text,
         repaired=st.none() | text,
+        joined=names,
         view=st.none() | views,
     ),
     RecordKind.TOOL_STARTED: st.builds(
@@ -117,6 +118,7 @@ RECORDS: Mapping[RecordKind, st.SearchStrategy[Record]] = {
         turn=counts,
         index=counts,
         idempotency_token=st.none() | text,
+        joined=names,
         view=st.none() | views,
     ),
     RecordKind.INTERRUPT: st.builds(Interrupted, at=ats, interrupts=interrupts, parked=names),

@@ -47,7 +47,7 @@ def take_back(driver: Driver, words: Words = WORDS) -> set[str]:
 
 def standing(image: Image) -> Image:
     """What it says, whichever rows say it. A restored one remembers no more tokens than its rows tell of."""
-    return replace(image, anchors=Anchors(), finished_turns={}, token=None)
+    return replace(image, anchors=Anchors(), finished_turns={}, tokens={})
 
 
 def held(driver: Driver, text: str = SECRET) -> list[int]:

@@ -38,8 +38,9 @@ async def told_here(host: Host, session: ActiveSession, spec: SessionSpec, asked
         return None
     token, first = carried
     running = read_model.turn
-    runs = running is not None and running.token == token
-    cancelled = asked.cancel and runs and image.token == carried
+    joined = token in image.tokens
+    runs = running is not None and (running.token == token or (joined and running.token in image.tokens))
+    cancelled = asked.cancel and runs and joined
     if cancelled:
         session.cancel()
     if asked.stored:

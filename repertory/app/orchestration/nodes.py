@@ -367,8 +367,8 @@ async def _begin_anew(session: ActiveSession, node: SessionNode, call: NodeCall)
 def _is_begun(image: Image, token: str) -> bool:
     """Whether the last turn or run, or an earlier answered turn, has this token."""
     run = image.nodes.get(RUN)
-    begun = image.token[0] if image.token is not None else None if run is None else run.data.get("token")
-    return begun == token or token in image.finished_turns
+    begun = image.tokens or (() if run is None else (run.data.get("token"),))
+    return token in begun or token in image.finished_turns
 
 
 def _before(image: Image, token: str) -> int:
@@ -376,7 +376,7 @@ def _before(image: Image, token: str) -> int:
     known = image.finished_turns.get(token)
     if known is not None:
         return known.seq - 1
-    return image.token[1] - 1 if image.token is not None and image.token[0] == token else image.last_seq
+    return image.tokens[token] - 1 if token in image.tokens else image.last_seq
 
 
 async def _invoked(session: ActiveSession, node: SessionNode, call: NodeCall) -> AgentResult | MultiAgentResult:

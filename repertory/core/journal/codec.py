@@ -54,6 +54,7 @@ _Made = TypeVar("_Made")
 
 MENDED = "content blocks of wrong types stand as text"
 """The `repaired` reason of a message that differs from its row. The session that opens it records the repair."""
+_PLAIN = (None, None, ())
 _YEAR_10000 = 253_402_300_800.0
 
 
@@ -62,7 +63,7 @@ def encode(record: Record) -> tuple[int, bytes]:
 
     Errors: `Invalid` when a value is not JSON or bytes (NaN and infinities are not).
     """
-    if type(record) is MessageAdded and record.idempotency_token is None and record.repaired is None:
+    if type(record) is MessageAdded and (record.idempotency_token, record.repaired, record.joined) == _PLAIN:
         spelled: _Fields = {"at": record.at, "message": record.message, "turn": record.turn, "index": record.index}
         if record.view is not None:
             spelled["view"] = _view_spelled(record.view)
@@ -358,14 +359,19 @@ def _read_branch(said: _Fields) -> _Fields:
     return read
 
 
-def _read_message(said: _Fields) -> _Fields:
+def _read_joined(said: _Fields) -> _Fields:
     read = _read_view(said) if "view" in said else said
+    return {**read, "joined": tuple(cast("list[str]", read["joined"]))} if "joined" in read else read
+
+
+def _read_message(said: _Fields) -> _Fields:
+    read = _read_joined(said)
     message = repair_stored_message(read.get("message"))
     return read if message is read["message"] else {**read, "message": message, "repaired": MENDED}
 
 
 def _read_redaction(said: _Fields) -> _Fields:
-    read = _read_view(said) if "view" in said else said
+    read = _read_joined(said)
     return {**read, "message": repair_stored_message(read.get("message"))}
 
 
@@ -559,7 +565,7 @@ _LOOKS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("message", "view", "summary", "manager_state", "set", "full", "responses", "data"), _is_object),
     **dict.fromkeys(("metadata", "state", "kept"), _is_object),
     **dict.fromkeys(("pinned", "replaced"), _are(_pair(_is_number, _is_object))),
-    **dict.fromkeys(("delete", "parked", "frontier", "settled", "told"), _are(_is_text)),
+    **dict.fromkeys(("delete", "parked", "frontier", "settled", "told", "joined"), _are(_is_text)),
     "hidden": _are(_pair(_is_number, _is_number)),
     "copied": _are(_is_number),
     **dict.fromkeys(("interrupts", "timers", "deferrals"), _is_list),

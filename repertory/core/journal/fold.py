@@ -10,7 +10,7 @@ is an anchor (`Anchors`), and `needed` never passes an anchor. `restatements` ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TypeVar, assert_never
 
@@ -150,8 +150,22 @@ class Fold:
     @property
     def open_token(self) -> str | None:
         """The token of the turn that the journal ends in the middle of; None without one."""
-        current, last = self._named.current, self.last_message
-        return None if current is None or last is None or is_answer(last) else current[0]
+        return next(iter(self.open_tokens), None)
+
+    @property
+    def open_tokens(self) -> Collection[str]:
+        """All tokens of that turn."""
+        last = self.last_message
+        return () if last is None or is_answer(last) else self._named.current.keys()
+
+    @property
+    def last_tokens(self) -> Collection[str]:
+        """The tokens of the current or last turn."""
+        return self._named.current.keys()
+
+    def named_with(self, token: str) -> Collection[str]:
+        """All tokens of the turn with this one, if it is the last one or has no answer."""
+        return self._named.named_with(token)
 
     def first_of(self, token: str) -> int | None:
         """The message that carried this token; None for a turn that is not known, or not any more."""
@@ -192,7 +206,7 @@ class Fold:
             recent=tuple(self.shown.recent),
             finished_turns={token: turn for token, turn in named.finished.items() if turn.seq >= needed},
             unanswered={token: turn for token, turn in named.unanswered.items() if turn.seq >= needed},
-            token=named.current if named.current is not None and named.current[1] >= needed else None,
+            tokens={token: seq for token, seq in named.current.items() if seq >= needed},
         )
         _copy_fields(self, image)
         return image
@@ -312,7 +326,9 @@ class Fold:
             self._named.begin(seq, record, self.last_message, self.open_tools)
             self.turns, at.turn = record.turn, seq
         elif is_filler(message):
-            self._named.leave(self.last_message, {})
+            self._named.leave(seq, self.last_message, {})
+        for token in record.joined:
+            self._named.join(token, seq)
         self._partial = False
         self.message_count = record.index + 1
         self.last_message = message
@@ -497,32 +513,38 @@ class TurnTokens:
     __slots__ = ("current", "finished", "unanswered")
 
     def __init__(self, image: Image) -> None:
-        self.current = image.token
-        """The token of the current or last turn, and the sequence number of the message that carried it."""
+        self.current = dict(image.tokens)
+        """The tokens of the current or last turn, and the sequence numbers of the messages that carried them."""
         self.finished = dict(image.finished_turns)
         self.unanswered = dict(image.unanswered)
 
     def left_behind(self, token: str, last: Message | None) -> UnansweredTurn | None:
         """See `Fold.unanswered_turn`. `last`: the last message of the conversation."""
-        if self.current is not None and self.current[0] == token and last is not None and is_answer(last):
-            return None if is_whole(last) else UnansweredTurn(token=token, seq=self.current[1])
+        if token in self.current and last is not None and is_answer(last):
+            return None if is_whole(last) else UnansweredTurn(token=token, seq=self.current[token])
         return self.unanswered.get(token)
 
     def first_of(self, token: str) -> int | None:
         """See `Fold.first_of`."""
-        if self.current is not None and self.current[0] == token:
-            return self.current[1]
+        if token in self.current:
+            return self.current[token]
         turn = self.finished.get(token) or self.unanswered.get(token)
         return None if turn is None else turn.seq
+
+    def named_with(self, token: str) -> Collection[str]:
+        """See `Fold.named_with`."""
+        turn = self.unanswered.get(token)
+        if token in self.current or turn is None:
+            return self.current.keys() if token in self.current else ()
+        return [other.token for other in self.unanswered.values() if other.left == turn.left]
 
     def needed(self, last_seq: int, first: int, *, running: bool) -> int:
         """The first record that folding needs; `first`: the one needed by all but tokens. An unanswered turn keeps its
         token to be resumed; a running turn may hold an answer already and still be asked for structured output.
         """
-        if self.current is not None and self.current[1] < first:
-            token, seq = self.current
+        for token, seq in self.current.items():
             answered = self.finished.get(token)
-            if running or answered is None or answered.seq != seq:
+            if seq < first and (running or answered is None or answered.seq != seq):
                 first = seq
         for turn in self.unanswered.values():
             if last_seq - UNANSWERED_ROWS <= turn.seq < first:
@@ -533,38 +555,44 @@ class TurnTokens:
         self, seq: int, record: MessageAdded, last: Message | None, open_tools: Mapping[str, ToolStarted]
     ) -> None:
         """A turn begins after `last`. The current turn, if unanswered, goes on in the new one or is left behind."""
-        token, current = record.idempotency_token, None if self.current is None else self.current[0]
-        if token is None and current is None:
+        token = record.idempotency_token
+        if token is None and not self.current:
             return
         goes_on = _goes_on(last, record.message)
-        if token != current if token is not None else not goes_on:
-            self.leave(last, {} if goes_on else open_tools)
-            self.current = None
+        if token not in self.current if token is not None else not goes_on:
+            self.leave(seq, last, {} if goes_on else open_tools)
+            self.current = {}
         if token is not None:
-            self.current = token, seq
-            self.unanswered.pop(token, None)
+            self.join(token, seq)
 
-    def leave(self, last: Message | None, open_tools: Mapping[str, ToolStarted]) -> None:
-        """Keep the current turn as unanswered, unless `last` is its answer. `open_tools`: started, without
-        an outcome.
+    def join(self, token: str, seq: int) -> None:
+        """The current turn has this token."""
+        self.current[token] = seq
+        self.unanswered.pop(token, None)
+
+    def leave(self, at: int, last: Message | None, open_tools: Mapping[str, ToolStarted]) -> None:
+        """Keep the current turn as unanswered, unless `last` is its answer. `at`: the record after it. `open_tools`:
+        started, without an outcome.
         """
-        if self.current is None or last is None or (is_answer(last) and is_whole(last)):
+        if not self.current or last is None or (is_answer(last) and is_whole(last)):
             return
-        (token, seq), self.current = self.current, None
+        tokens, self.current = self.current, {}
         uses = {use["toolUseId"]: use for use in tool_uses(last)}
         started = [(uses[use_id], start) for use_id, start in open_tools.items() if use_id in uses]
-        self.finished.pop(token, None)
-        self._remember(UnansweredTurn(token=token, seq=seq, unknown=tuple(UnsettledTool(*each) for each in started)))
+        unknown = tuple(UnsettledTool(*each) for each in started)
+        for token, seq in tokens.items():
+            self.finished.pop(token, None)
+            self._remember(UnansweredTurn(token=token, seq=seq, left=at, unknown=unknown))
 
     def answer(self, seq: int, message: Message, turn: int) -> None:
         """The current turn has this answer. Fillers and answers that were cut off or refused do not count."""
-        if self.current is None or not is_whole(message):
+        if not is_whole(message):
             return
-        token, token_seq = self.current
-        self.finished.pop(token, None)
-        self.finished[token] = FinishedTurn(token=token, turn=turn, seq=token_seq, answer_seq=seq, answer=message)
-        if len(self.finished) > FINISHED_TURNS_MAX:
-            del self.finished[next(iter(self.finished))]
+        for token, token_seq in self.current.items():
+            self.finished.pop(token, None)
+            self.finished[token] = FinishedTurn(token=token, turn=turn, seq=token_seq, answer_seq=seq, answer=message)
+            if len(self.finished) > FINISHED_TURNS_MAX:
+                del self.finished[next(iter(self.finished))]
 
     def redact(self, target: int, message: Message) -> None:
         """The message at `target` was replaced. A turn whose answer is now a filler counts as unanswered."""
@@ -575,8 +603,8 @@ class TurnTokens:
                 self.finished[token] = replace(turn, answer=message)
                 continue
             del self.finished[token]
-            if self.current is None or self.current[0] != token:
-                self._remember(UnansweredTurn(token=token, seq=turn.seq))
+            if token not in self.current:
+                self._remember(UnansweredTurn(token=token, seq=turn.seq, left=target))
 
     def _remember(self, turn: UnansweredTurn) -> None:
         self.unanswered.pop(turn.token, None)

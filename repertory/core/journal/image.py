@@ -42,6 +42,8 @@ class UnansweredTurn(Struct, frozen=True, kw_only=True):
     token: str
     seq: int
     """The message that carried the token."""
+    left: int = 0
+    """The record with which it was left, which is the same for all tokens of one turn."""
     unknown: tuple[UnsettledTool, ...] = ()
     """Its tools whose outcome was unknown when the next turn began."""
 
@@ -128,8 +130,15 @@ class Image(Struct, frozen=True, kw_only=True):
     """By idempotency token, for turns no older than `Fold.needed`."""
     unanswered: Mapping[str, UnansweredTurn] = {}
     """By idempotency token, for turns no older than `Fold.needed`, which those of the last `UNANSWERED_ROWS` bound."""
-    token: tuple[str, int] | None = None
-    """The idempotency token of the current turn and the sequence number of the message that carried it."""
+    tokens: Mapping[str, int] = {}
+    """The idempotency tokens of the current turn, its own one first, and the sequence numbers of the messages that
+    carried them.
+    """
+
+    @property
+    def token(self) -> tuple[str, int] | None:
+        """The first of the current turn's tokens, and the sequence number of its message."""
+        return next(iter(self.tokens.items()), None)
 
     @property
     def interrupts(self) -> tuple[Interrupt, ...]:
@@ -144,7 +153,7 @@ class Image(Struct, frozen=True, kw_only=True):
             self,
             finished_turns={token: turn for token, turn in self.finished_turns.items() if turn.seq >= first},
             unanswered={token: turn for token, turn in self.unanswered.items() if turn.seq >= first},
-            token=self.token if self.token is not None and self.token[1] >= first else None,
+            tokens={token: seq for token, seq in self.tokens.items() if seq >= first},
         )
 
     @property

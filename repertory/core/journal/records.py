@@ -57,6 +57,10 @@ class MessageAdded(Struct, frozen=True, kw_only=True):
     """The idempotency token of the turn; on its first message only."""
     repaired: str | None = None
     """Why this differs from the original, when a foreign history had to be repaired."""
+    joined: tuple[str, ...] = ()
+    """The tokens of other calls that get the turn's answer: they said a part of this message to the running turn, or go
+    on with a turn of another token.
+    """
     view: View | None = None
     """What is shown from this message on, if that changed with it: a patch as in `ViewChanged` that holds no messages.
     So a turn that hides old messages still costs one record for the prompt and one for the answer.
@@ -116,6 +120,7 @@ class Redacted(Struct, frozen=True, kw_only=True):
     turn: int
     index: int
     idempotency_token: str | None = None
+    joined: tuple[str, ...] = ()
     view: View | None = None
 
 

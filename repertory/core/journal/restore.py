@@ -181,6 +181,7 @@ def _redacted(seq: int, record: Record | None, redactions: Mapping[int, Redacted
         turn=redaction.turn,
         index=redaction.index,
         idempotency_token=redaction.idempotency_token,
+        joined=redaction.joined,
         view=redaction.view,
     )
 

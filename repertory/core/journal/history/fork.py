@@ -114,7 +114,7 @@ def _first_record(then: PointInTime, copied: Sequence[int], at: float) -> Branch
 
 
 def _copied(record: MessageAdded, index: int) -> MessageAdded:
-    return replace(record, index=index, idempotency_token=None, view=None)
+    return replace(record, index=index, idempotency_token=None, joined=(), view=None)
 
 
 def _view(fold: Fold, placed: Mapping[int, int], copy: Fold, at: float) -> Iterable[Record]:

@@ -108,5 +108,6 @@ def _redaction(seq: int, record: MessageAdded, at: float) -> Redacted:
         turn=record.turn,
         index=record.index,
         idempotency_token=record.idempotency_token,
+        joined=record.joined,
         view=record.view,
     )

@@ -98,6 +98,7 @@ def redact(appender: Appender, rows: Sequence[Row], target: int, message: Messag
         turn=said.turn,
         index=said.index,
         idempotency_token=said.idempotency_token,
+        joined=said.joined,
         view=said.view,
     )
     erased = [record for seq, record in records if seq in erase]

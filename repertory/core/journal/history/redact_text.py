@@ -225,6 +225,7 @@ def _redacted(seq: int, said: MessageAdded, words: Words, at: float) -> Redacted
         turn=said.turn,
         index=said.index,
         idempotency_token=said.idempotency_token,
+        joined=said.joined,
         view=None if said.view is None else words.view(said.view),
     )
 
