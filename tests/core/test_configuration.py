@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -12,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from repertory.core.configuration import checks
 from repertory.core.configuration.reading import (
+    FAULTS_MAX,
     ConfigurationFault,
     WrongConfiguration,
     every_table,
@@ -348,3 +351,38 @@ def test_any_document_is_read_or_refused_with_faults_on_lines_of_it(found: Any, 
     except WrongConfiguration as error:
         faults = list(error.faults)
     assert all(1 <= fault.line <= text.count("\n") + 1 and fault.text for fault in faults)
+
+
+UNKNOWN_KEYS = "".join(f"servise_nam{number} = 1\n" for number in range(5_000))
+UNKNOWN_NAMES = "".join(
+    f"[agents.a{number}]\nmodel = 'offline'\nmemory = ['mem{number}x']\n"
+    f"[memory.mem{number}]\nkind = 'sqlite'\npath = 'x'\n"
+    for number in range(500)
+)
+UNKNOWN_WORDS = "[agents]\n" + "".join(f"a{number} = {{ durability = 'strikt' }}\n" for number in range(5_000))
+
+
+@pytest.mark.parametrize("text", [UNKNOWN_KEYS, UNKNOWN_NAMES, UNKNOWN_WORDS], ids=["keys", "names", "words"])
+def test_of_very_many_faults_a_few_are_listed_and_compared_with_what_was_meant(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = 0
+
+    def counted(word: str, possibilities: list[str], n: int) -> list[str]:
+        nonlocal compared
+        compared += len(possibilities)
+        return get_close_matches(word, possibilities, n=n)
+
+    monkeypatch.setattr(checks, "get_close_matches", counted)
+    with pytest.raises(WrongConfiguration) as wrong:
+        read_configuration(text, "repertory.toml")
+    assert len(wrong.value.faults) == FAULTS_MAX
+    *listed, last = str(wrong.value).split("\n")
+    assert "did you mean" in listed[0]
+    assert last.startswith("and ")
+    assert compared <= 2 * FAULTS_MAX * 100
+
+
+def test_a_name_of_any_length_is_compared_with_none() -> None:
+    assert checks.near_name("a" * 1_000_000, ["a" * 999_999]) is None
+    assert checks.near_name("servise", ["a" * 1_000_000, "service"]) == "service"

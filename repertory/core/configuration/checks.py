@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from itertools import islice
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
@@ -27,6 +28,7 @@ from repertory.core.ids import check_id
 from repertory.errors import Invalid
 
 Fault: TypeAlias = tuple[KeyPath, str]
+_NAMES_MAX, _NAME_CHARS_MAX = 100, 40
 
 
 def faults_between_keys(values: Configuration) -> Iterator[Fault]:
@@ -67,11 +69,23 @@ def _agent_faults(path: KeyPath, agent: AgentTable, values: Configuration) -> It
             yield (*path, key), "a model in a table is written without quotes"
 
 
+def near_name(given: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like this one; None for none that is much like it.
+
+    `difflib` takes the product of two lengths for each pair, so the first hundred names are compared, and short ones.
+    """
+    if len(given) > _NAME_CHARS_MAX:
+        return None
+    compared = [name for name in islice(known, _NAMES_MAX) if len(name) <= _NAME_CHARS_MAX]
+    near = get_close_matches(given, compared, n=1)
+    return near[0] if near else None
+
+
 def _unknown_names(path: KeyPath, names: Iterable[str], known: Mapping[str, object], table: str) -> Iterator[Fault]:
     for number, name in enumerate(names):
         if name not in known:
-            near = get_close_matches(name, list(known), n=1)
-            meant = f'; did you mean "{near[0]}"?' if near else ""
+            near = near_name(name, known)
+            meant = f'; did you mean "{near}"?' if near else ""
             yield (*path, number), f"there is no [{table}.NAME] of this name{meant}"
 
 

@@ -11,22 +11,24 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from datetime import date, time
-from difflib import get_close_matches
 from functools import cache
+from itertools import islice
 from typing import Protocol, TypeAlias, cast
 
 import msgspec.inspect as kinds
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.core.configuration.checks import faults_between_keys
+from repertory.core.configuration.checks import faults_between_keys, near_name
 from repertory.core.configuration.tables import Configuration
 from repertory.core.configuration.toml_positions import KeyPath, TextPosition, TomlPositions, dotted, positions_in
 from repertory.errors import Invalid
 
 BYTES_MAX = 4 * 1024 * 1024
+FAULTS_MAX = 50
+"""Faults that are listed, and looked for similar words; of more there is a count."""
 _END = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 """How `tomllib` says where it stopped."""
 _WRONG = object()
@@ -52,11 +54,13 @@ class ConfigurationFault(Struct, frozen=True, order=True):
 
 
 class WrongConfiguration(Invalid):
-    """The configuration cannot be used. `faults` has everything that is wrong, in the order of the file."""
+    """The configuration cannot be used. `faults` has what is wrong in the order of the file, the first `FAULTS_MAX`."""
 
     def __init__(self, faults: Iterable[ConfigurationFault]) -> None:
-        self.faults: Sequence[ConfigurationFault] = sorted(set(faults))
-        super().__init__("\n".join(map(str, self.faults)))
+        every = sorted(set(faults))
+        self.faults: Sequence[ConfigurationFault] = every[:FAULTS_MAX]
+        more = [f"and {len(every) - FAULTS_MAX:,} more at least"] if len(every) > FAULTS_MAX else []
+        super().__init__("\n".join([*map(str, self.faults), *more]))
 
 
 class ConfigurationFile(Struct, frozen=True, kw_only=True):
@@ -98,8 +102,9 @@ def read_configuration(text: str, name: str) -> ConfigurationFile:
     values = reader.read(_kind_of_file(), found, ())
     faults = reader.faults
     if values is not _WRONG:
-        between = faults_between_keys(cast("Configuration", values))
-        faults = [*faults, *(each for each in between if _stands_alone(each[0], faults))]
+        between = islice(faults_between_keys(cast("Configuration", values)), FAULTS_MAX + 1)
+        wrong = {each[:length] for each, _ in faults for length in (1, 2)}
+        faults = [*faults, *(each for each in between if _stands_alone(each[0], wrong))]
     if faults:
         raise WrongConfiguration(_fault(name, positions, path, text) for path, text in faults)
     return ConfigurationFile(name=name, values=cast("Configuration", values), positions=positions)
@@ -110,11 +115,13 @@ def _fault(name: str, positions: TomlPositions, path: KeyPath, text: str) -> Con
     return ConfigurationFault(name, line, column, dotted(path), text)
 
 
-def _stands_alone(path: KeyPath, faults: Sequence[tuple[KeyPath, str]]) -> bool:
-    """Whether a fault between keys is more than the consequence of another fault: a wrong key counts as left out."""
+def _stands_alone(path: KeyPath, wrong: Set[KeyPath]) -> bool:
+    """Whether a fault between keys is more than the consequence of another fault: a wrong key counts as left out.
+
+    `wrong`: the tables with a fault.
+    """
     table = path[:2] if path[0] in _NAMED else path[:1]
-    wrong = {each[: len(table)] for each, _ in faults}
-    return table not in wrong and not (path[0] == "agents" and {each[:1] for each, _ in faults} & _REFERRED_TO)
+    return table not in wrong and not (path[0] == "agents" and wrong & _REFERRED_TO)
 
 
 _NAMED = frozenset(("agents", "memory", "mcp"))
@@ -212,7 +219,7 @@ class _Reader:
             self.faults.append((path, f"a secret does not stand here in plain text: write {_SECRET_FORMS}"))
             return _WRONG
         got = "" if _takes_secrets(kind) else f", got {_shown(raw)}"
-        near = _meant(raw, _words(kind)) if isinstance(raw, str) else ""
+        near = self._meant(raw, _words(kind))
         self.faults.append((path, f"expected {expected(kind)}{got}{near}"))
         return _WRONG
 
@@ -233,7 +240,7 @@ class _Reader:
         if "kind" not in raw:
             self.faults.append((path, f"the key `kind` is missing: one of {_listed(tags)}"))
         elif given not in tags:
-            self.faults.append(((*path, "kind"), f"expected one of {_listed(tags)}{_meant(given, tags)}"))
+            self.faults.append(((*path, "kind"), f"expected one of {_listed(tags)}{self._meant(given, tags)}"))
         else:
             rest = {key: value for key, value in raw.items() if key != "kind"}
             return self._table(tables[tags.index(str(given))], rest, path)
@@ -246,12 +253,27 @@ class _Reader:
             if key in known:
                 values[key] = self.read(known[key].type, value, (*path, key))
             else:
-                self.faults.append(((*path, key), f"there is no such key{_elsewhere(key, known, path)}"))
+                self.faults.append(((*path, key), f"there is no such key{self._elsewhere(key, known, path)}"))
         for key, each in known.items():
             if each.required and key not in raw:
                 self.faults.append((path, f"the key `{key}` is missing: {expected(each.type)}"))
         right = {key: value for key, value in values.items() if value is not _WRONG}
         return table.cls(**right) if all(key in right for key, each in known.items() if each.required) else _WRONG
+
+    def _meant(self, given: object, known: Iterable[str]) -> str:
+        near = near_name(given, known) if isinstance(given, str) and len(self.faults) < FAULTS_MAX else None
+        return f'; did you mean "{near}"?' if near else ""
+
+    def _elsewhere(self, key: str, known: Mapping[str, object], path: KeyPath) -> str:
+        """What was probably meant: a key of this table that is much like it, or this key in another table."""
+        if len(self.faults) >= FAULTS_MAX:
+            return ""
+        if near := near_name(key, known):
+            return f"; did you mean `{near}`?"
+        there = [table for table in _tables_of_keys().get(key, ()) if table]
+        if there:
+            return f"; it is one of [{there[0]}]"
+        return f"; there are {', '.join(sorted(known))}" if known and not path else ""
 
     def _secret(self, source: kinds.DataclassType, raw: dict[str, object], path: KeyPath) -> object:
         given = {key: value for key, value in raw.items() if isinstance(value, str) and value}
@@ -380,18 +402,3 @@ def _shown(raw: object) -> str:
             return "a date or time"
         case _:
             return type(raw).__name__
-
-
-def _meant(given: object, known: Iterable[str]) -> str:
-    near = get_close_matches(given, list(known), n=1, cutoff=0.6) if isinstance(given, str) else []
-    return f'; did you mean "{near[0]}"?' if near else ""
-
-
-def _elsewhere(key: str, known: Mapping[str, object], path: KeyPath) -> str:
-    """What was probably meant: a key of this table that is much like it, or this key in another table."""
-    if near := get_close_matches(key, list(known), n=1, cutoff=0.6):
-        return f"; did you mean `{near[0]}`?"
-    there = [table for table in _tables_of_keys().get(key, ()) if table]
-    if there:
-        return f"; it is one of [{there[0]}]"
-    return f"; there are {', '.join(sorted(known))}" if known and not path else ""
