@@ -359,7 +359,9 @@ UNKNOWN_NAMES = "".join(
     f"[memory.mem{number}]\nkind = 'sqlite'\npath = 'x'\n"
     for number in range(500)
 )
-UNKNOWN_WORDS = "[agents]\n" + "".join(f"a{number} = {{ durability = 'strikt' }}\n" for number in range(5_000))
+UNKNOWN_WORDS = "[agents]\n" + "".join(
+    f"a{number} = {{ model = 'x', durability = 'strikt' }}\n" for number in range(5_000)
+)
 
 
 @pytest.mark.parametrize("text", [UNKNOWN_KEYS, UNKNOWN_NAMES, UNKNOWN_WORDS], ids=["keys", "names", "words"])
@@ -378,7 +380,7 @@ def test_of_very_many_faults_a_few_are_listed_and_compared_with_what_was_meant(
         read_configuration(text, "repertory.toml")
     assert len(wrong.value.faults) == FAULTS_MAX
     *listed, last = str(wrong.value).split("\n")
-    assert "did you mean" in listed[0]
+    assert any("did you mean" in each for each in listed)
     assert last.startswith("and ")
     assert compared <= 2 * FAULTS_MAX * 100
 
