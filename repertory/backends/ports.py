@@ -1084,7 +1084,7 @@ class ObjectInfo(Struct, frozen=True, kw_only=True):
 
 
 class NoObject(Invalid):
-    """A link, a pipe or something else that is no file has the key of an object. Remove it, or restore the object."""
+    """A link, a pipe, or a file that no put has made has the key of an object. Remove it, or restore the object."""
 
 
 class ObjectStore(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -300,6 +301,10 @@ def test_a_file_that_cannot_be_read_is_told(folder: Path) -> None:
         load_configuration(folder / "no.toml")
     with pytest.raises(Invalid, match="cannot be read"):
         load_configuration(folder)
+    (folder / "sparse.toml").touch()
+    os.truncate(folder / "sparse.toml", 1 << 40)  # takes no room on the disk
+    with pytest.raises(Invalid, match="bytes at most"):
+        load_configuration(folder / "sparse.toml")
     (folder / "latin.toml").write_bytes(b"[agents.a]\nmodel = '\xe9'")
     with pytest.raises(WrongConfiguration, match=r"latin.toml:2:1: no TOML: this is not UTF-8"):
         load_configuration(folder / "latin.toml")

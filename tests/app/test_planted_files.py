@@ -19,7 +19,7 @@ from repertory import (
     Sessions,
     SnapshotSessions,
 )
-from repertory.errors import RepertoryError
+from repertory.errors import Corrupt, RepertoryError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
@@ -28,7 +28,13 @@ def _link(path: Path) -> None:
     path.symlink_to("/etc/passwd")
 
 
-@pytest.mark.parametrize("plant", [_link, os.mkfifo], ids=["link", "pipe"])
+def _sparse(path: Path) -> None:
+    """A file of a terabyte that takes no room on the disk."""
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize("plant", [_link, os.mkfifo, _sparse], ids=["link", "pipe", "sparse"])
 @pytest.mark.parametrize(
     ("place_in", "file"),
     [
@@ -60,3 +66,27 @@ async def test_one_planted_file_keeps_no_other_session_from_its_list_and_its_doc
             assert str(await agent.session("good").invoke("again")) == "hi"
             with pytest.raises(RepertoryError):
                 await agent.session("bad").invoke("again")
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "session_bad/agents/agent_support/agent.json",
+        "session_bad/agents/agent_support/messages/message_0.json",
+        "session_bad/repertory.json",
+    ],
+)
+async def test_a_document_that_is_larger_than_any_that_is_written_is_damage_of_its_session(
+    file: str, tmp_path: Path
+) -> None:
+    place = FileSessions(tmp_path)
+    async with Runtime(sessions=place) as runtime:
+        agent = runtime.agent(AgentSpec(name="support", model=ScriptedModel(["hi"])))
+        await agent.session("bad").invoke("hello")
+    os.truncate(tmp_path / file, 1 << 40)
+    async with Runtime(sessions=place) as runtime:
+        agent = runtime.agent(AgentSpec(name="support", model=ScriptedModel(["hi"])))
+        with pytest.raises(Corrupt):
+            await agent.session("bad").invoke("again")
+    await Sessions(place).delete("bad")
+    assert await Sessions(place).list() == []

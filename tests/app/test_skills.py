@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -69,6 +70,13 @@ BOMB = "\n".join(
     ]
 )
 """A few hundred characters that stand for hundreds of millions."""
+
+
+def test_a_file_of_any_size_is_no_skill(tmp_path: Path) -> None:
+    (tmp_path / "SKILL.md").write_text("---\nname: a\n")
+    os.truncate(tmp_path / "SKILL.md", 1 << 40)  # takes no room on the disk
+    with pytest.raises(Invalid, match="too large"):
+        Skill.from_file(tmp_path)
 
 
 @pytest.mark.parametrize(

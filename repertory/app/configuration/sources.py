@@ -32,13 +32,14 @@ def load_configuration(path: Path) -> ConfigurationFile:
     `WrongConfiguration` with all that is wrong in it.
     """
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(BYTES_MAX + 1)
     except FileNotFoundError as error:
         raise NotFound("there is no configuration file", path=str(path)) from error
     except OSError as error:
         raise Invalid("the configuration file cannot be read", path=str(path), cause=error.strerror) from error
     if len(data) > BYTES_MAX:
-        raise Invalid(f"a configuration has {BYTES_MAX} bytes at most", path=str(path), got=len(data))
+        raise Invalid(f"a configuration has {BYTES_MAX} bytes at most", path=str(path))
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -144,7 +145,11 @@ class Sources:
         """The text of a file; None, with a fault, where it cannot be read."""
         place = self.path(name)
         try:
-            return place.read_text(encoding="utf-8")
+            with place.open("rb") as file:
+                data = file.read(BYTES_MAX + 1)
+            if len(data) <= BYTES_MAX:
+                return data.decode("utf-8")
+            self.wrong(path, f"the file {place} is larger than {BYTES_MAX} bytes")
         except UnicodeDecodeError:
             self.wrong(path, f"the file {place} is not UTF-8")
         except OSError as error:

@@ -356,7 +356,11 @@ def _file_in(folder: Path) -> Path:
 
 
 def _text(file: Path) -> str:
-    return _decoded(file.read_bytes(), str(file))
+    with file.open("rb") as opened:
+        body = opened.read(FETCHED_BYTES_MAX + 1)
+    if len(body) > FETCHED_BYTES_MAX:
+        raise Invalid("the file of a skill is too large", path=str(file), bytes_max=FETCHED_BYTES_MAX)
+    return _decoded(body, str(file))
 
 
 def _decoded(body: bytes, place: str) -> str:

@@ -43,11 +43,14 @@ from repertory.errors import (
     RepertoryError,
     StoreFailed,
     StoreUnavailable,
+    Unwritable,
 )
 from repertory.forking import unforked
 
 LARGE_BYTES = 4 * 1024 * 1024
 """An object of at least this size is read in pieces, so that it blocks no thread for long and cancellation is quick."""
+OBJECT_BYTES_MAX = 1024 * 1024 * 1024
+"""The largest object. A sparse file of any size takes no room on the disk, and would take all memory to be read."""
 _FIRST_WAIT_S = 0.001
 _WAIT_MAX_S = 0.05
 
@@ -181,7 +184,7 @@ class FileTree:
         with self.mapped(key), _Folders(self._root) as folders:
             place = folders.place(key)
             with opened_file(place.name, place.folder, os.O_RDONLY) as descriptor:
-                if os.fstat(descriptor).st_size >= LARGE_BYTES:
+                if _size(descriptor) >= LARGE_BYTES:
                     copy = os.dup(descriptor)
                     large.callback(os.close, copy)
                     return copy
@@ -209,6 +212,8 @@ class FileTree:
         return look.check(found)
 
     def _put(self, folders: _Folders, put: Put) -> str:
+        if len(put.body) > OBJECT_BYTES_MAX:
+            raise Unwritable("the object is too large", key=put.key, bytes=len(put.body), bytes_max=OBJECT_BYTES_MAX)
         try:
             with self.mapped(put.key):
                 match put.condition:
@@ -392,8 +397,17 @@ def write_new_file(body: bytes, folder: int) -> Generator[str]:
         os.close(descriptor)
 
 
+def _size(descriptor: int) -> int:
+    """The size in bytes. Errors: `NoObject` for what no put has made."""
+    size = os.fstat(descriptor).st_size
+    if size > OBJECT_BYTES_MAX:
+        raise NoObject("a file is too large to be an object", bytes=size, bytes_max=OBJECT_BYTES_MAX)
+    return size
+
+
 def read_all(descriptor: int) -> bytes:
-    """The whole content, from the beginning."""
+    """The whole content, from the beginning. Errors: `NoObject` for what no put has made."""
+    _size(descriptor)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return FileIO(descriptor, closefd=False).readall()
 

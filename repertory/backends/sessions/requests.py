@@ -61,7 +61,7 @@ async def find(objects: ObjectStore, key: str) -> StoredObject | None:
     except NotFound:
         return None
     except NoObject as error:
-        raise CorruptJournal("a link, or what is no file, stands for an object: put that back", object=key) from error
+        raise CorruptJournal("what stands for an object is none that was stored: put that back", object=key) from error
 
 
 async def find_all(objects: ObjectStore, keys: Sequence[str], at_once: int = SIDE_BY_SIDE) -> list[StoredObject | None]:

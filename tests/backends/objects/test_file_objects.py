@@ -26,10 +26,10 @@ import pytest
 from repertory.backends.line_files import read_rest
 from repertory.backends.objects import files
 from repertory.backends.objects.files import LARGE_BYTES, FileObjectStore, check_spelling
-from repertory.backends.ports import Condition, Create, Expect, Overwrite, Put, Update
+from repertory.backends.ports import Condition, Create, Expect, NoObject, Overwrite, Put, Update
 from repertory.backends.worker_threads import _WorkItem
 from repertory.core.ids import RESERVED
-from repertory.errors import AlreadyExists, Failed, Invalid, NotFound, PreconditionFailed, Unavailable
+from repertory.errors import AlreadyExists, Failed, Invalid, NotFound, PreconditionFailed, Unavailable, Unwritable
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 
@@ -607,3 +607,27 @@ async def test_a_read_of_a_large_object_that_is_cancelled_leaves_nothing_open(st
                 for _ in range(steps):
                     await anyio.lowlevel.checkpoint()
                 group.cancel_scope.cancel()
+
+
+async def test_a_file_that_no_put_has_made_is_not_read_and_can_be_replaced_and_removed(tmp_path: Path) -> None:
+    store = FileObjectStore(tmp_path)
+    version = await store.put("key", b"sound", Create())
+    os.truncate(tmp_path / "key", 1 << 40)  # takes no room on the disk
+    with pytest.raises(NoObject, match="too large"):
+        await store.get("key")
+    with pytest.raises(NoObject, match="too large"):
+        await store.put("key", b"next", Update(version))
+    await store.put("key", b"sound again", Overwrite())
+    assert (await store.get("key")).body == b"sound again"
+    os.truncate(tmp_path / "key", 1 << 40)
+    await store.delete("key")
+    assert await store.list("") == []
+
+
+async def test_no_larger_object_is_put_than_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "OBJECT_BYTES_MAX", files.LARGE_BYTES)
+    store = FileObjectStore(tmp_path)
+    await store.put("key", b"x" * files.LARGE_BYTES, Create())
+    assert len((await store.get("key")).body) == files.LARGE_BYTES
+    with pytest.raises(Unwritable, match="too large"):
+        await store.put("more", b"x" * (files.LARGE_BYTES + 1), Create())

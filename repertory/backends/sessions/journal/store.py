@@ -31,6 +31,7 @@ from repertory.backends.ports import (
     SessionInfo,
     SessionStore,
     StoreCapabilities,
+    StoredObject,
     UntilFree,
 )
 from repertory.backends.sessions.journal.format import (
@@ -53,7 +54,7 @@ from repertory.backends.sessions.journal.owed import DueMarkers, SessionDebts, S
 from repertory.backends.sessions.journal.ownership import OwnedSegments
 from repertory.backends.sessions.journal.reading import Changed, SessionReader, StoredHead, Window, seqs_after, without
 from repertory.backends.sessions.liveness import Liveness
-from repertory.backends.sessions.requests import copy_aside, find, find_all, names_aside, remove_aside, side_by_side
+from repertory.backends.sessions.requests import copy_aside, find, names_aside, remove_aside, side_by_side
 from repertory.backends.sessions.table import (
     CommitOutcome,
     busy,
@@ -696,7 +697,7 @@ class Remains(NamedTuple):
 async def salvage_session(objects: ObjectStore, keys: SessionKeys, session_id: str) -> Remains:
     """Everything of a session that can be read, object by object."""
     found = sorted(await objects.list(f"{keys.folder}/"), key=lambda info: info.key != keys.head)  # the head first
-    bodies = await find_all(objects, [info.key for info in found])
+    bodies = await side_by_side([partial(_find_or_damage, objects, info.key) for info in found])
     damages: list[Corruption] = []
     rows: list[Row] = []
     erasing: set[tuple[str, int]] = set()
@@ -704,6 +705,9 @@ async def salvage_session(objects: ObjectStore, keys: SessionKeys, session_id: s
     for info, stored in zip(found, bodies, strict=True):
         kind = kind_of_key(keys, info.key)
         if stored is None or kind is None:
+            continue
+        if isinstance(stored, Corruption):
+            damages.append(stored)
             continue
         version = stored.version if kind == "head" else version
         try:
@@ -722,6 +726,13 @@ async def salvage_session(objects: ObjectStore, keys: SessionKeys, session_id: s
     damages += _missing(keys, head, found)
     salvage = SalvagedRows(rows=without(rows, erasing), damages=damages)
     return Remains(salvage, head, version, end, generation)
+
+
+async def _find_or_damage(objects: ObjectStore, key: str) -> StoredObject | Corruption | None:
+    try:
+        return await find(objects, key)
+    except CorruptJournal as error:
+        return Corruption(where=key, what=str(error))
 
 
 async def begin_anew(

@@ -26,6 +26,7 @@ _TMP = "/tmp"  # nosec B108
 SOCKET_BYTES_MAX = 100
 """So long may a Unix socket's path be, a little less than on the systems that allow the least."""
 _FILE, _NEW = ".json", ".new"
+_FILE_BYTES_MAX = 64 * 1024
 
 
 def socket_path(database: str | os.PathLike[str], owner: str) -> str:
@@ -96,8 +97,9 @@ class PeerFiles:
             if file != self._own and not self._lock.alive(owner):
                 self._forget(owner)
             elif file != self._own or self._lock.held:
-                with suppress(FileNotFoundError, msgspec.MsgspecError):  # It has just left, or is of another release.
-                    found.append(msgspec.json.decode(file.read_bytes(), type=Peer))
+                # It has just left, or is of another release.
+                with suppress(FileNotFoundError, msgspec.MsgspecError), file.open("rb") as opened:
+                    found.append(msgspec.json.decode(opened.read(_FILE_BYTES_MAX), type=Peer))
         return sorted(found, key=lambda peer: peer.name)
 
     def _forget(self, owner: str) -> None:
