@@ -24,30 +24,28 @@ from repertory.actors.call import (
     Busy,
     Call,
     CallMessage,
-    CallQueueActor,
     CancelTurn,
     ChangeTimers,
     CompleteTool,
     Invocation,
-    KeepProgress,
     LookAtSignal,
-    RecordSummary,
+    LookAtWaits,
     ReplyChannel,
     ServeTimers,
     ShowSnapshot,
-    StateOwed,
     StreamChannel,
-    SummarySettled,
     TimerMessage,
     TimersDue,
     limits_of,
 )
+from repertory.actors.chores import KeepProgress, RecordSummary, StateOwed, SummarySettled
 from repertory.actors.context import AgentParts, AgentSettings, PublishTurnEvent, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView, Settle, Tidy
 from repertory.actors.journal import ActorJournal, NamedTurns, TurnProgress, is_answered
 from repertory.actors.memory.consumer import SaidByHand, SkipTo, TurnEnded
 from repertory.actors.timers import TimerAlarm, Unheard, invocation_of
 from repertory.actors.turn import TurnDriver, TurnStarter
+from repertory.actors.waits import WatchedCallQueue
 from repertory.actors.writer import CommitBuffer
 from repertory.backends.ports import OutputSchema
 from repertory.core.budget import Budget
@@ -111,7 +109,7 @@ class CallSettings(Struct, frozen=True, kw_only=True):
     """Calls that may wait for the running one; one more is refused with `AgentBusy`."""
 
 
-class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
+class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]):
     """Runs one turn at a time. Everything that a turn needs to know of earlier ones is in the journal."""
 
     def __init__(
@@ -250,6 +248,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             case LookAtSignal(invocation=invocation):
                 self._look_at_signal(invocation)
                 return carry_on()
+            case LookAtWaits():
+                return self._look_at_waits()
             case _:
                 assert_never(message)
 
@@ -265,7 +265,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             return self._answer_again(known, invocation, channel)
         if invocation.direct is None and (invocation.busy or self._calls.busy) in ("queue", "steer"):
             if self._comes_from_running(invocation):
-                return refuse(AgentBusy(_WAITS_FOR_ITSELF, agent=self._settings.agent_id))
+                return refuse(self._waits_for_itself())
             if (circle := self._circle(invocation)) is not None:
                 return refuse(circle)
         if self._join_same(invocation, prompt, channel):
@@ -282,6 +282,8 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             return refuse(AgentBusy("a turn is running", agent=self._settings.agent_id, busy=busy, waiting=waiting))
         call = self._new_call(invocation, prompt, channel)
         self._watch_time(invocation)
+        if self._running is not None:
+            self._watch_waits()
         self._place(call, busy)
         return carry_on()
 
@@ -347,6 +349,7 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
         call = Call(invocation=invocation, prompt=prompt, channel=channel(self.context))
         same[0].shared.append(call)
         self._watch_time(invocation)
+        self._watch_waits()
         return True
 
     def _new_call(
@@ -405,6 +408,9 @@ class AgentActor(CallQueueActor[AgentMessage, "SnapshotFields | MessagesEdit"]):
             self._cancel()
         else:
             self.context.after(LOOK_S, LookAtSignal(invocation=invocation))
+
+    def _waits_for_itself(self) -> AgentBusy:
+        return AgentBusy(_WAITS_FOR_ITSELF, agent=self._settings.agent_id)
 
     def _no_time(self) -> AgentBusy:
         return AgentBusy("other turns took all the time of this call", agent=self._settings.agent_id)

@@ -30,6 +30,7 @@ from anyio.lowlevel import current_token
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from repertory.actors.chores import KeepProgress, RecordSummary, StateOwed, SummarySettled
 from repertory.actors.leases import Gate
 from repertory.backends.ports import OutputSchema, settings_of
 from repertory.core.budget import Budget
@@ -37,7 +38,7 @@ from repertory.core.callers import CallerRules
 from repertory.core.deferral import Telling
 from repertory.core.journal.editing import MessagesEdit
 from repertory.core.limits import NO_LIMITS, TurnLimits
-from repertory.core.messages import ContentBlock, Json, Prompt, ToolResult, ToolUse
+from repertory.core.messages import ContentBlock, Prompt, ToolResult, ToolUse
 from repertory.core.orchestration.results import MultiAgentResult
 from repertory.core.result import AgentResult, TurnEvent
 from repertory.core.snapshots.fields import SnapshotFields
@@ -307,6 +308,10 @@ class LookAtSignal(Struct, frozen=True, kw_only=True):
     invocation: Invocation
 
 
+class LookAtWaits(Struct, frozen=True):
+    """The running turn may wait for a call that waits for it."""
+
+
 class Abandon(Struct, frozen=True, kw_only=True):
     """The caller of this invocation has gone: stop its turn, or do not begin it."""
 
@@ -322,35 +327,6 @@ class FinishTurns(Struct, Ask[None], frozen=True, kw_only=True):
     """Stop the running turn, and refuse the queued calls."""
     more_may_come: bool = False
     """Go on accepting turns."""
-
-
-class KeepProgress(Struct, Ask[None], frozen=True, kw_only=True):
-    """Record how far a memory store has got; answered when the record is on its way to the store."""
-
-    store: str
-    position: int
-    kept: Json = None
-    """What else the journal keeps for the memory store; None for nothing."""
-
-
-class StateOwed(Struct, Ask[None], frozen=True, kw_only=True):
-    """Tell the store what is owed, whatever it was told before; answered when that is on its way."""
-
-    again_at: float | None = None
-    """When the turn that could not be finished now is to be tried again, in epoch seconds; None if there is none."""
-
-
-class RecordSummary(Struct, Ask[None], frozen=True, kw_only=True):
-    """Have the summary that is made ahead of need recorded, though no turn begins; answered when none is open, at once
-    if the agent shuts down. Errors: why it could not be made.
-    """
-
-    owed: bool = False
-    """Begin one that an earlier process had begun."""
-
-
-class SummarySettled(Struct, frozen=True, kw_only=True):
-    """The agent's message to itself: a summary was made, or could not be."""
 
 
 class TimersDue(Struct, frozen=True, kw_only=True):
@@ -390,6 +366,7 @@ AgentMessage: TypeAlias = (
     CallMessage
     | CancelTurn
     | LookAtSignal
+    | LookAtWaits
     | ShowSnapshot
     | KeepProgress
     | StateOwed
@@ -476,6 +453,8 @@ class OpenTurn(Struct, kw_only=True, eq=False):
     inside_max: int = 64
     """The number of calls that are noted before those that are over are forgotten."""
     over: bool = False
+    work: object = None
+    """Its coroutine, until it is over."""
 
     @property
     def name(self) -> str:
@@ -644,13 +623,13 @@ class CallQueueActor(Actor[M], Generic[M, L]):
     async def _outcome(self, call: Call, work: Coroutine[object, object, R]) -> R | RepertoryError:
         """The result of the call's work, which is done in the caller's context, or its error."""
         invocation = call.invocation
-        turn = self._turn = OpenTurn(agent=self.context.self_ref, call=invocation, budget=invocation.budget)
+        turn = self._turn = OpenTurn(agent=self.context.self_ref, call=invocation, budget=invocation.budget, work=work)
         try:
             return await in_context(invocation.context, turn, work)
         except RepertoryError as error:
             return error
         finally:
-            turn.over, turn.inside, self._turn = True, [], None
+            turn.over, turn.inside, turn.work, self._turn = True, [], None, None
 
     def _time_up(self, invocation: Invocation) -> None:
         """Refuse a call that is still queued, or that shares another call's turn."""

@@ -349,6 +349,10 @@ class Cell:
 
         return handle
 
+    @property
+    def actor(self) -> object:
+        return self._actor
+
     def handle_at_once(self, call: Envelope) -> bool:
         """Handle a message in its sender's step, as a turn of this actor; False if it has to be queued.
 

@@ -63,6 +63,11 @@ class AcceptFrom(Enum):
 class AtOnce(Protocol):
     """The cell of an actor with `handle_now`."""
 
+    @property
+    def actor(self) -> object:
+        """The actor that handles messages."""
+        ...
+
     def handle_at_once(self, call: Envelope) -> bool:
         """Handle the message in its sender's step; False if it has to be queued."""
         ...

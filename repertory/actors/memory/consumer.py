@@ -22,7 +22,8 @@ from anyio.lowlevel import current_token
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from repertory.actors.call import BUDGETS, KeepProgress, refusals
+from repertory.actors.call import BUDGETS, refusals
+from repertory.actors.chores import KeepProgress
 from repertory.actors.memory.store import AddBatch, AddMemory, MemoryStoreClient, PrepareStore, ask_store
 from repertory.actors.persister import ReadImage, ReadSaid, VerifyLease
 from repertory.core.journal.fold import is_answer

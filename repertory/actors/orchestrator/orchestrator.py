@@ -21,27 +21,25 @@ from repertory.actors.call import (
     AgentMessage,
     Call,
     CallMessage,
-    CallQueueActor,
     CancelTurn,
     ChangeTimers,
     CompleteTool,
     Invocation,
-    KeepProgress,
     LookAtSignal,
-    RecordSummary,
+    LookAtWaits,
     ReplyChannel,
     ServeTimers,
     ShowSnapshot,
-    StateOwed,
     StreamChannel,
-    SummarySettled,
     TimersDue,
 )
+from repertory.actors.chores import KeepProgress, RecordSummary, StateOwed, SummarySettled
 from repertory.actors.hooks.calls import fire
 from repertory.actors.journal import ActorJournal
 from repertory.actors.orchestrator.events import AfterMultiAgentInvocationEvent, BeforeMultiAgentInvocationEvent
 from repertory.actors.orchestrator.run_driver import Cut, OrchestratorParts, RunDriver
 from repertory.actors.persister import ReadRun
+from repertory.actors.waits import WatchedCallQueue
 from repertory.actors.writer import CommitBuffer
 from repertory.core.budget import Budget
 from repertory.core.orchestration.calls import BeginRun, CallDecision, GoOn, Replay, decide_call, waiting
@@ -107,7 +105,7 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """True if the run waits for a person's answer."""
 
 
-class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
+class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
     """Works on one run at a time; `_run` is its state."""
 
     def __init__(
@@ -165,6 +163,8 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
             case CancelTurn():
                 self._cancel()
                 return carry_on()
+            case LookAtWaits():
+                return self._look_at_waits()
             case SaveRun():
                 return self._save()
             case LoadRun():
@@ -193,8 +193,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         except (Invalid, TooLarge) as error:
             return refuse(error)
         if self._comes_from_running(invocation):
-            text = "the call comes from a node of the running run, so it would wait for itself"
-            return refuse(AgentBusy(text, orchestrator=self._settings.orchestrator_id))
+            return refuse(self._waits_for_itself())
         if (circle := self._circle(invocation)) is not None:
             return refuse(circle)
         full = len(self._waiting) >= self._settings.waiting_max
@@ -203,6 +202,7 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
         call = self._new_call(invocation, prompt, channel)
         if self._queue.busy:
             self._watch_time(invocation)
+            self._watch_waits()
         self._waiting.append(call)
         self._queue.wake(self.context)
         return carry_on()
@@ -229,6 +229,10 @@ class OrchestratorActor(CallQueueActor[OrchestratorMessage, LoadRun]):
             slot.reply({**run_fields, "nodes": nodes})
         finally:
             self._queue.end_beside()
+
+    def _waits_for_itself(self) -> AgentBusy:
+        text = "the call comes from a node of the running run, so it would wait for itself"
+        return AgentBusy(text, orchestrator=self._settings.orchestrator_id)
 
     def _no_time(self) -> AgentBusy:
         return AgentBusy("other calls took all the time of this one", orchestrator=self._settings.orchestrator_id)

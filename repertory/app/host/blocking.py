@@ -80,13 +80,15 @@ class BlockingHost:
         """
         scopes: list[anyio.CancelScope] = []
         given_up: list[bool] = []
+        begun: list[Awaitable[T]] = []  # Read by `wait_graph.py`: this thread waits for it.
 
         async def call() -> T:
             with anyio.CancelScope() as scope:
                 scopes.append(scope)
                 if given_up:
                     scope.cancel()
-                return await function(*args, **options)
+                begun.append(function(*args, **options))
+                return await begun[0]
             raise Invalid(_EXITING)  # Nobody hears it: the call was given up.
 
         def give_up() -> None:

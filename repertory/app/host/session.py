@@ -27,12 +27,11 @@ from repertory.actors.call import (
     Invocation,
     Invoke,
     InvokeStreaming,
-    RecordSummary,
     ServeTimers,
     ShowSnapshot,
-    StateOwed,
 )
 from repertory.actors.call import deadline as caller_deadline
+from repertory.actors.chores import RecordSummary, StateOwed
 from repertory.actors.context import StopRequest
 from repertory.actors.history import History
 from repertory.actors.journal import LATE_S, ReadModel

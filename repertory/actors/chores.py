@@ -1,0 +1,37 @@
+"""The messages about what an agent does between its turns: for memory stores, for whoever wakes it, for summaries."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from repertory.core.messages import Json
+from repertory.runtime.message import Ask
+
+
+class KeepProgress(Struct, Ask[None], frozen=True, kw_only=True):
+    """Record how far a memory store has got; answered when the record is on its way to the store."""
+
+    store: str
+    position: int
+    kept: Json = None
+    """What else the journal keeps for the memory store; None for nothing."""
+
+
+class StateOwed(Struct, Ask[None], frozen=True, kw_only=True):
+    """Tell the store what is owed, whatever it was told before; answered when that is on its way."""
+
+    again_at: float | None = None
+    """When the turn that could not be finished now is to be tried again, in epoch seconds; None if there is none."""
+
+
+class RecordSummary(Struct, Ask[None], frozen=True, kw_only=True):
+    """Have the summary that is made ahead of need recorded, though no turn begins; answered when none is open, at once
+    if the agent shuts down. Errors: why it could not be made.
+    """
+
+    owed: bool = False
+    """Begin one that an earlier process had begun."""
+
+
+class SummarySettled(Struct, frozen=True, kw_only=True):
+    """The agent's message to itself: a summary was made, or could not be."""

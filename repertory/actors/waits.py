@@ -1,0 +1,101 @@
+"""Calls that wait for a turn which waits for them, though they were made in no context of that turn.
+
+A tool may call its own agent from a thread or a task with fresh context variables, and wait for it. Nothing says so
+when the call comes. So once calls have waited for a while, a look at what the running turn waits for finds out. Such a
+call gets the error of one whose context says it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Generic, TypeVar, cast
+
+from repertory.actors.call import Call, CallQueueActor, Invocation, Invoke, InvokeStreaming, LookAtWaits, OpenTurn
+from repertory.backends.wait_graph import look
+from repertory.core.waits import path_to_any
+from repertory.errors import AgentBusy, Deadlock
+from repertory.runtime.mailbox import Mailbox
+from repertory.runtime.message import Next, Request, carry_on
+
+FIRST_LOOK_S, LAST_LOOK_S = 1.0, 30.0
+"""How long calls wait for a running turn before the first look at what that turn waits for, and between later ones."""
+REFUSED_AT_ONCE_MAX = 16
+"""The calls that are refused in one step of the event loop. The rest is looked at again."""
+
+M = TypeVar("M")
+L = TypeVar("L")
+
+
+class WatchedCallQueue(CallQueueActor[M, L], Generic[M, L]):
+    """A call queue that finds such calls."""
+
+    _look_s = 0.0
+    """How long after the last look at what the running turn waits for the next one comes; 0 if none is to come."""
+
+    @abstractmethod
+    def _waits_for_itself(self) -> AgentBusy:
+        """The error for a call that was made inside the running one."""
+
+    def _watch_waits(self) -> None:
+        """A call waits for the running one: look in a while, and then less and less often, whether that one waits for
+        it.
+        """
+        if not 0 < self._look_s <= FIRST_LOOK_S:
+            self._look_s = FIRST_LOOK_S
+            self.context.after(FIRST_LOOK_S, LookAtWaits(), key=LookAtWaits)
+
+    def _look_at_waits(self) -> Next:
+        refused = 0
+        while refused < REFUSED_AT_ONCE_MAX and (found := self._found_circle()) is not None:
+            call = self._withdraw(found[0].invocation)
+            if call is not None:
+                call.channel.fail(found[1])
+            refused += 1
+        self._look_s = 0.0 if not self._behind() else FIRST_LOOK_S if refused else min(2 * self._look_s, LAST_LOOK_S)
+        if self._look_s:
+            self.context.after(self._look_s, LookAtWaits(), key=LookAtWaits)
+        return carry_on()
+
+    def _behind(self) -> list[Call]:
+        """The calls that wait for the running one, or for its result."""
+        running = [] if self._running is None else list(self._running.sharing())[1:]
+        return [*running, *(one for call in self._waiting for one in call.sharing())]
+
+    def in_the_way_of(self, invocation: Invocation) -> tuple[object, ...]:
+        """What a call waits for here: the running turn and, if that is not its own, its place in the queue."""
+        running = self._running
+        if running is not None and running.invocation is invocation:
+            return (self._turn,)
+        return next(((call, self._turn) for call in self._behind() if call.invocation is invocation), ())
+
+    def _found_circle(self) -> tuple[Call, Deadlock | AgentBusy] | None:
+        """A call that the running turn waits for, and its error; None if there is none, or two looks differ."""
+        turn, ends = self._turn, {id(call): call for call in self._behind()}
+        if turn is None or not ends:
+            return None
+        graph = look(turn, waits_of)
+        path = path_to_any(graph, id(turn), ends)
+        if path is None:
+            return None
+        again = look(turn, waits_of)  # `graph` lives meanwhile: no other object has an id of its nodes.
+        if path_to_any(again, id(turn), ends) != path:
+            return None
+        nodes = [graph[node].of for node in path]
+        turns = [node for node in nodes if isinstance(node, OpenTurn)]
+        asked = [getattr(node.message, "invocation", None) for node in nodes if isinstance(node, Request)]
+        if all(each.call is call for each, call in zip(turns[1:], asked, strict=False)):  # No other turn is in the way.
+            return ends[path[-1]], self._waits_for_itself()
+        names = " -> ".join(each.agent.path for each in (*turns, turn))
+        return ends[path[-1]], Deadlock("the call would wait for a turn that waits for it", path=names)
+
+
+def waits_of(node: object) -> tuple[object, ...]:
+    """The part of a graph of waits that is ours: a turn waits for its work, a request for what is in its way."""
+    match node:
+        case OpenTurn():
+            return (node.work,)
+        case Request(message=Invoke() | InvokeStreaming() as message, receiver=Mailbox(at_once=handler)):
+            actor = cast("WatchedCallQueue[object, object] | None", None if handler is None else handler.actor)
+            return () if actor is None else actor.in_the_way_of(message.invocation)
+        case _:
+            return ()
