@@ -200,3 +200,11 @@ def test_an_answer_of_brackets_is_an_error_in_time(answer: str) -> None:
     """Each bracket was read on from, up to the end."""
     with pytest.raises(ExtractionFailed):
         facts_in(answer)
+
+
+def test_an_answer_that_says_more_than_it_was_told_is_refused_and_shown_in_part() -> None:
+    facts = json.dumps([{"content": f"fact {number} " + "x" * 90} for number in range(2_000)])
+    with pytest.raises(ExtractionFailed, match="more than what was said") as refused:
+        facts_in(facts, "a short request")
+    assert len(str(refused.value)) < 1_000
+    assert len(facts_in(facts, "said " * 50_000)) == 2_000

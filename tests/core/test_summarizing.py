@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from repertory.core.messages import Message, check_next, text_of, tool_results, tool_uses
 from repertory.core.window.decision import (
+    SUMMARY_CHARS_MAX,
     SUMMARY_PROMPT,
     SummaryRequest,
     WindowBudget,
     apply_plan,
     is_summary,
+    summarised,
     with_noted_summary,
 )
 from repertory.core.window.sliding import Summarizing
@@ -90,6 +92,19 @@ def test_a_summary_that_says_nothing_is_refused() -> None:
     request = Summarizing().reduce(conversation([0] * 10), BUDGET)
     with pytest.raises(Invalid, match="says something"):
         request.plan(" \n")
+
+
+def test_a_summary_is_no_longer_than_what_it_stands_for() -> None:
+    short = Summarizing().reduce(conversation([0] * 10), BUDGET)
+    endless = short.plan("S" * 12_000_000).summary
+    assert endless is not None
+    assert len(text_of(endless)) < 1.01 * SUMMARY_CHARS_MAX
+    texts = conversation([0] * 10)
+    texts[1] = {**texts[1], "content": [{"text": "x" * 1_000_000}]}
+    long = Summarizing(preserve_recent_messages=2).reduce(texts, BUDGET).plan("S" * 500_000).summary
+    assert long is not None
+    assert len(text_of(long)) == 500_000
+    assert len(text_of(summarised("S" * 12_000_000, conversation([0])))) < 1.01 * SUMMARY_CHARS_MAX
 
 
 def test_the_prompt_is_the_users_own_or_asks_for_structured_points_in_the_third_person() -> None:

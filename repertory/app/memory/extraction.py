@@ -319,7 +319,7 @@ class ModelExtractor:
         answer = await call_until_answered(model, request, DEFAULT_RETRY, who)
         if answer.stop_reason in LIMITED:
             raise MaxTokensReachedException("the facts were cut off", stop_reason=answer.stop_reason)
-        return facts_in(text_of(answer.message))
+        return facts_in(text_of(answer.message), question)
 
 
 def _model_of(context: object) -> Model:

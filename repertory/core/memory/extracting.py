@@ -43,6 +43,8 @@ _LIKE_JSON = re.compile(r'[\[{]\s*[\[{"]')
 _BROKEN_MAX = 1_000
 """The number of brackets without valid JSON after which an answer counts as broken."""
 _TEXT_SHOWN_MAX = 200
+ANSWER_CHARS_MIN = 65_536
+"""An answer may be this long, or as long as its request: facts are no more than what was said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +81,14 @@ def requests(
     return [EXTRACTION_REQUEST.format("\n".join(part)) for part in parts]
 
 
-def facts_in(answer: str) -> list[ExtractionResult]:
-    """The distinct facts in a model's answer, also from a code fence or after introductory words.
+def facts_in(answer: str, request: str = "") -> list[ExtractionResult]:
+    """The distinct facts in a model's answer to the request, also from a code fence or after introductory words.
 
-    Of several arrays, the last one counts. Errors: `ExtractionFailed` for an answer without an array of facts.
+    Of several arrays, the last one counts. Errors: `ExtractionFailed` for an answer without an array of facts, and for
+    one that says more than it was told.
     """
+    if len(answer) > max(ANSWER_CHARS_MIN, len(request)):
+        _refuse(answer, f"{len(answer):,} characters, more than what was said")
     found: list[ExtractionResult] | None = None
     position = broken = 0
     while (start := _ARRAY_OR_OBJECT.search(answer, position)) is not None:

@@ -11,11 +11,15 @@ from msgspec import Struct
 
 from repertory.core.limits import clip
 from repertory.core.messages import Json, Message, text_of, tool_results
+from repertory.core.tokens import estimate_tokens
 from repertory.core.window.transcript import transcript
 from repertory.errors import ContextWindowOverflowException, Invalid
 
 BLOCK_CHARS_MAX = (8_000, 2_000, 500)
 """The longest block of a transcript, in characters: tried in turn while the summarising model says "too long"."""
+SUMMARY_CHARS_MAX, _CHARS_PER_TOKEN = 32_768, 4
+"""The longest summary of a few messages. One of many may be as long as they are; the middle of a longer one is cut out.
+"""
 SUMMARY_PROMPT = """\
 You write summaries of conversations between a user and an assistant. Another assistant goes on with nothing but your \
 summary, so what you leave out is lost.
@@ -78,7 +82,7 @@ class SummaryRequest(Struct, frozen=True, kw_only=True):
         """The plan that shows the summary instead. Errors: `Invalid` for a blank summary."""
         if not text.strip():
             raise Invalid("a summary says something", summarised=len(self.messages) - len(self.pinned))
-        summary = _summary_message(text, len(self.messages) - len(self.pinned))
+        summary = summarised(text, self.to_summarise)
         return WindowPlan(drop=len(self.messages), pinned=self.pinned, summary=summary, reason="summarised")
 
 
@@ -90,8 +94,8 @@ def halves(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Mes
 
 
 def summarised(text: str, of: Sequence[Message]) -> Message:
-    """The summary of a part, as a message to be summarised with those of other parts."""
-    return _summary_message(text, len(of))
+    """The summary of these messages as a message, no longer than they are."""
+    return _summary_message(clip(text, max(SUMMARY_CHARS_MAX, _CHARS_PER_TOKEN * estimate_tokens(of))), len(of))
 
 
 def left_out(gone: Sequence[Message]) -> Message:
