@@ -236,8 +236,8 @@ class Call(Struct, kw_only=True, eq=False):
 
     @property
     def is_inner(self) -> bool:
-        """True if a turn that runs waits for it: it is part of that turn."""
-        return self.invocation.due is None and bool(self.invocation.context.get(OPEN_TURNS, ()))
+        """True if a turn that runs, here or in another process, waits for it: it is part of that turn."""
+        return self.invocation.due is None and bool(names_of_turns(self.invocation.context))
 
     def sharing(self) -> Iterator[Call]:
         """The call itself, and every one that gets its result."""
@@ -662,7 +662,8 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         inner = next((call for call in self._waiting if call.is_inner), None)
         if inner is not None:
             self._waiting.remove(inner)
-            return await self._serve(inner)
+            with gate.inner(self._gated_session):
+                return await self._serve(inner)
         leave: Callable[[bool], None] | None = None
         with anyio.CancelScope() as self._at_gate:
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Protocol
 
 import anyio
@@ -39,6 +39,10 @@ class Gate(Protocol):
         """Return when a turn may begin; to be followed by a call of the result, with True if the turn did nothing.
         Errors: why none is to begin.
         """
+        ...
+
+    def inner(self, session_id: str) -> AbstractContextManager[None]:
+        """The block is a turn that a running one waits for, and begins at once."""
         ...
 
 

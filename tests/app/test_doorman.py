@@ -153,3 +153,15 @@ def test_whatever_is_cancelled_every_place_comes_back(
 
     backend, options = virtual_asyncio()
     anyio.run(main, backend=backend, backend_options=dict(options))
+
+
+async def test_a_call_that_a_running_turn_waits_for_has_a_place_beyond_the_last_one() -> None:
+    doorman = Doorman(1, 0)
+    async with doorman.place("outer"):
+        with pytest.raises(NoRoom):
+            doorman.check("other")
+        async with doorman.place("inner", inner=True):
+            assert doorman.inside == 2
+    gateway = Doorman(0, 0)
+    with pytest.raises(NoRoom):
+        gateway.check("inner", inner=True)

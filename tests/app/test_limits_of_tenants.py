@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextvars
 import math
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 import anyio
 import pytest
 
-from repertory import AgentSpec, BeforeInvocationEvent, Runtime, ScriptedModel, ToolContext, tool
+from repertory import Agent, AgentSpec, BeforeInvocationEvent, Graph, Runtime, ScriptedModel, ToolContext, tool
 from repertory.app.asgi.service import Service
 from repertory.app.host.turn_gate import TurnGate
 from repertory.backends.tools.function_tool import schema_class
@@ -110,6 +111,71 @@ async def test_a_turn_that_a_turn_asks_for_passes_before_those_that_wait() -> No
             await anyio.sleep(60.0)
         assert len(await asked.session("acme~shared").messages()) == 4
         assert [session for _, session in turns.began] == ["acme~first", "acme~shared", "acme~shared"]
+
+
+async def test_runs_of_graphs_wait_for_the_limits_of_their_tenant() -> None:
+    turns = Turns(10.0)
+    async with limited(turns, concurrent=1) as (runtime, agent):
+
+        def make(session_id: str) -> Graph:
+            del session_id
+            node = Agent(ScriptedModel(["done"]), name="node", callback_handler=None, hooks=[turns.__call__])
+            return Graph({"node": node}, id="graph")
+
+        runs = runtime.orchestrator("graph", make)
+        async with anyio.create_task_group() as group:
+            for number in range(3):
+                group.start_soon(runs.session(f"acme~{number}").invoke, "go")
+                await anyio.sleep(0.1)
+            group.start_soon(agent.session("acme~plain").invoke, "go")
+            await anyio.sleep(0.1)
+            group.start_soon(agent.session("globex~1").invoke, "go")
+        began = [at for at, session in turns.began if not session.startswith("globex")]
+        assert [round(at) for at in began] == [0, 10, 20, 30]
+        assert [round(at) for at in turns.of("globex")] == [0]
+
+
+async def test_a_task_that_outlives_its_turn_waits_like_everybody() -> None:
+    left: list[Any] = []
+
+    @tool
+    async def leave_a_task(tool_context: ToolContext) -> str:
+        """Have something done later."""
+        left.append(contextvars.copy_context())
+        return "left"
+
+    turns = Turns(10.0)
+    async with limited(turns, concurrent=1) as (runtime, agent):
+        replies = [{"toolUse": {"name": "leave_a_task", "input": {}}}, "over"]
+        leaving = runtime.agent(AgentSpec(name="leaving", model=ScriptedModel(replies), tools=[leave_a_task]))
+        await leaving.session("acme~leaving").invoke("go")
+        async with anyio.create_task_group() as group:
+            for number in range(3):
+                left[0].run(group.start_soon, agent.session(f"acme~{number}").invoke, "go")
+        assert [round(at) for at in turns.of("acme")] == [0, 10, 20]
+
+
+async def test_a_turn_within_a_turn_counts_for_its_tenant_alone_and_waits_for_nothing() -> None:
+    gate, begun = TurnGate(), list[str]()
+    gate.limit(ServiceLimits(rate_per_s=0.1, burst=2, concurrent=1, concurrent_in_all=2))
+    start = anyio.current_time()
+
+    async def enter(tenant: str) -> None:
+        leave = await gate.enter(f"{tenant}~s")
+        begun.append(f"{tenant} {anyio.current_time() - start:.0f}")
+        leave(False)
+
+    outer = await gate.enter("a~outer")
+    async with anyio.create_task_group() as group:
+        with ExitStack() as inner:
+            for number in range(10):
+                inner.enter_context(gate.inner(f"a~{number}"))
+            for tenant in ("a", "b", "c"):
+                group.start_soon(enter, tenant)
+            await anyio.sleep(1)
+            assert sorted(begun) == ["b 0", "c 0"]
+        outer(False)
+    assert begun[2:] == ["a 30"]  # One and two turns of the burst are owed, and none more.
 
 
 async def test_what_waits_is_given_up_by_its_time_its_caller_and_the_drain() -> None:

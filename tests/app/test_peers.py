@@ -11,9 +11,10 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from repertory import AgentSpec, Budget, Runtime, ScriptedModel
+from repertory import AgentSpec, Budget, Runtime, ScriptedModel, tool
 from repertory.app.host.hosted import HostedAgent
 from repertory.app.host.peers import Peers
+from repertory.core.serving.admission import ServiceLimits
 from repertory.errors import AgentBusy, Invalid, ModelRefused, Throttled, Unavailable
 from repertory.testing.loopback_wire import LoopbackNetwork
 from tests.app.session_shelf import Shelf
@@ -469,3 +470,35 @@ async def test_a_living_owner_that_cannot_be_reached_gets_the_call_by_the_call_b
 async def test_sessions_in_memory_cannot_be_shared() -> None:
     with pytest.raises(Invalid, match="peers share stored sessions"):
         Runtime(peers=Peers())
+
+
+@pytest.mark.parametrize("limited", [False, True])
+async def test_tools_that_ask_each_others_processes_find_a_place_though_each_has_one(limited: bool) -> None:
+    site, agents = Site(), dict[str, Any]()
+
+    def asker(name: str) -> object:
+        @tool(name="ask")
+        async def ask(of: str) -> str:
+            """Ask another session."""
+            return str(await agents[name].session(of).invoke("go"))
+
+        return ask
+
+    def asks(of: str) -> dict[str, Any]:
+        return {"toolUse": {"name": "ask", "input": {"of": of}}}
+
+    models = {"a": ScriptedModel(["warm", asks("t~there"), "deep", "over a"])}
+    models["b"] = ScriptedModel(["warm", asks("t~back"), "over b"])
+    async with (
+        site.process("a", model=models["a"], tools=[asker("a")], room=1, queue=5) as a,
+        site.process("b", model=models["b"], tools=[asker("b")], room=1, queue=5) as b,
+    ):
+        agents |= {"a": a.agent, "b": b.agent}
+        if limited:
+            for process in (a, b):
+                process.runtime.host.gate.limit(ServiceLimits(concurrent=1))
+        await anyio.sleep(3)
+        await a.agent.session("t~back").invoke("warm up")
+        await b.agent.session("t~there").invoke("warm up")
+        assert str(await a.agent.session("t~outer").invoke("go", timeout_s=60)) == "over a"
+        assert [len(await a.agent.session(f"t~{name}").messages()) for name in ("outer", "there", "back")] == [4, 6, 4]

@@ -36,6 +36,7 @@ from repertory.actors.call import (
 from repertory.actors.chores import KeepProgress, RecordSummary, StateOwed, SummarySettled
 from repertory.actors.hooks.calls import fire
 from repertory.actors.journal import ActorJournal
+from repertory.actors.leases import Gate
 from repertory.actors.orchestrator.events import AfterMultiAgentInvocationEvent, BeforeMultiAgentInvocationEvent
 from repertory.actors.orchestrator.run_driver import Cut, OrchestratorParts, RunDriver
 from repertory.actors.persister import ReadRun
@@ -88,6 +89,8 @@ class OrchestratorSettings(Struct, frozen=True, kw_only=True):
     waiting_max: int = 1000
     wakes: bool = False
     """True if the store is told when the session must be woken, because a `Runtime` can do that."""
+    gate: Gate | None = None
+    """The gate that runs pass before they begin, in a host; their nodes begin within them."""
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):
@@ -119,6 +122,7 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         """`buffer` holds the rows that this orchestrator's persister could not store."""
         super().__init__("runs")
         self._settings = settings
+        self._gate, self._gated_session = settings.gate, settings.session_id
         self._parts = parts
         self._finished = finished
         self._buffer = buffer
@@ -200,11 +204,13 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         if self._queue.busy and (full or (invocation.busy == "reject" if invocation.busy else self._settings.reject)):
             return refuse(AgentBusy("a run is worked on", orchestrator=self._settings.orchestrator_id))
         call = self._new_call(invocation, prompt, channel)
-        if self._queue.busy:
+        if self._queue.busy or (self._gate is not None and self._gate.limited):
             self._watch_time(invocation)
             self._watch_waits()
         self._waiting.append(call)
         self._queue.wake(self.context)
+        if call.is_inner:
+            self._look_again()
         return carry_on()
 
     def _save(self) -> Next:

@@ -67,10 +67,14 @@ class Doorman:
         """How many calls wait for a place."""
         return len(self._queue)
 
-    def check(self, session_id: str = "") -> None:
-        """Errors: `NoRoom` when the queue is full; `Unavailable` when the runtime shuts down."""
+    def check(self, session_id: str = "", *, inner: bool = False) -> None:
+        """`inner`: a turn that runs waits for the call. Errors: `NoRoom` when the queue is full; `Unavailable` when the
+        runtime shuts down.
+        """
         if self.closed:
             raise Unavailable("the runtime is shutting down")
+        if inner and self.room:
+            return
         calls_max, own = self.room + self._queue_max, self._calls[tenant_part(session_id)]
         if self._calls.total() >= calls_max and own >= calls_max // (len(self._calls) + 1):
             least, most = _RETRY_S
@@ -78,16 +82,17 @@ class Doorman:
             raise NoRoom("the runtime has no room for this call", retry_after_s=wait_s, room=self.room)
 
     @asynccontextmanager
-    async def place(self, session_id: str, by: float = math.inf) -> AsyncGenerator[None]:
-        """A place in the block, after waiting for it until `by`, of the event loop's clock. Errors: those of `check`,
-        also while it waits; `AgentBusy` when the time is over.
+    async def place(self, session_id: str, by: float = math.inf, *, inner: bool = False) -> AsyncGenerator[None]:
+        """A place in the block, after waiting for it until `by`, of the event loop's clock. An `inner` call has one at
+        once, beyond the others: the turn that waits for it may have the last one. Errors: those of `check`, also while
+        it waits; `AgentBusy` when the time is over.
         """
-        self.check(session_id)
+        self.check(session_id, inner=inner)
         tenant = tenant_part(session_id)
         self._calls[tenant] += 1
         try:
             self._let_in()  # Those inside may have begun to wait since.
-            if session_id not in self._inside and (self._queue or not self._has_place):
+            if not inner and session_id not in self._inside and (self._queue or not self._has_place):
                 await self._wait(tenant, session_id, by)
             else:
                 self._inside[session_id] = self._inside.get(session_id, 0) + 1

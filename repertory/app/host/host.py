@@ -736,12 +736,8 @@ class NodeHost:
 
     def __init__(self, host: Host, root: ActivationLock) -> None:
         """`root`: the lock of the graph or swarm that is called."""
-        self._host = host
-        self._root = root
-
-    @property
-    def wall(self) -> Callable[[], float]:
-        return self._host.wall
+        self._host, self._root = host, root
+        self.wall, self.gate = host.wall, host.gate
 
     @property
     def refusing(self) -> bool:

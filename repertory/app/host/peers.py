@@ -23,7 +23,7 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.actors.call import Invocation
+from repertory.actors.call import Invocation, names_of_turns
 from repertory.actors.journal import LATE_S, NamedTurns
 from repertory.app.host.doorman import Doorman, Insistence, NoRoom
 from repertory.app.host.edge import telemetry, trace_headers
@@ -292,7 +292,8 @@ class Cluster:
         """
         session_id = session.spec.agent.session_id
         spec = session.spec.waiting(reject=not waits, deadline=invocation.deadline)
-        async with self.doorman.place(session_id, invocation.deadline):
+        inner = bool(names_of_turns(invocation.context))
+        async with self.doorman.place(session_id, invocation.deadline, inner=inner):
             active = await self._host.enter(spec, invocation.deadline)
             try:
                 async with aclosing(_turn(active, invocation, events=events)) as turn:
@@ -571,7 +572,7 @@ class Cluster:
             if self._host.refusing:
                 raise PeerRefused(503, {"draining": True})
             try:
-                self.doorman.check(call.session)
+                self.doorman.check(call.session, inner=bool(call.inside))
                 invocation = invocation_for(call, session.schema)
             except NoRoom as full:
                 raise PeerRefused(429, {"retry_after_s": full.retry_after_s}) from None

@@ -55,7 +55,7 @@ from repertory.forking import forget_in_children
 if TYPE_CHECKING:
     from repertory.actors.context import AgentParts, AgentSettings
     from repertory.actors.in_memory_journal import InMemoryJournal
-    from repertory.actors.leases import Durable
+    from repertory.actors.leases import Durable, Gate
     from repertory.actors.memory.consumer import MemoryParts
     from repertory.actors.memory.store import MemoryStoreMessage
     from repertory.actors.orchestrator.orchestrator import OrchestratorMessage
@@ -95,6 +95,11 @@ class SessionHost(Protocol):
     @property
     def refusing(self) -> bool:
         """Whether the host shuts down."""
+        ...
+
+    @property
+    def gate(self) -> Gate:
+        """The gate that every turn of its sessions passes."""
         ...
 
     async def enter(self, spec: SessionSpec) -> ActiveSession:

@@ -7,7 +7,8 @@ all. For one event loop.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,19 @@ class TurnGate:
             await self._wait(turns, tenant, waiting)
         return partial(self._leave, turns, tenant)
 
+    @contextmanager
+    def inner(self, session_id: str) -> Generator[None]:
+        """The block is a turn that a running one waits for: it waits for nothing, and counts for its tenant."""
+        turns, tenant = self._turns, tenant_part(session_id)
+        if turns is None:
+            yield
+            return
+        turns.begin_inner(tenant, anyio.current_time())
+        try:
+            yield
+        finally:
+            self._leave(turns, tenant, False, inner=True)
+
     async def _wait(self, turns: FairTurns[_Waiting], tenant: str, waiting: _Waiting) -> None:
         self._asleep[waiting] = None
         try:
@@ -101,8 +115,8 @@ class TurnGate:
                 self._watcher = None
                 self._wake(*([next(iter(self._asleep))] if self._asleep else ()))
 
-    def _leave(self, turns: FairTurns[_Waiting], tenant: str, unused: bool) -> None:
-        turns.leave(tenant, unused=unused)
+    def _leave(self, turns: FairTurns[_Waiting], tenant: str, unused: bool, *, inner: bool = False) -> None:
+        turns.leave(tenant, unused=unused, inner=inner)
         self._admit(turns)
 
     def _admit(self, turns: FairTurns[_Waiting]) -> None:

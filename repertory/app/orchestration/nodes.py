@@ -138,7 +138,9 @@ class RunSessionSpec(SessionSpec, frozen=True, kw_only=True):
             session_id=session_id, agent_id=journal, takeover=self.takeover, busy_by=self.busy_by
         )
         wakes = self.wakes and isinstance(keeper, Durable) and keeper.store.capabilities.wakes
-        own = OrchestratorSettings(orchestrator_id=journal, session_id=session_id, reject=self.reject, wakes=wakes)
+        own = OrchestratorSettings(
+            orchestrator_id=journal, session_id=session_id, reject=self.reject, wakes=wakes, gate=host.gate
+        )
         parts = self.parts_on(host)
 
         def orchestrator() -> OrchestratorActor:

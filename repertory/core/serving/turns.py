@@ -80,6 +80,15 @@ class FairTurns(Generic[T]):
             self._line_up(tenant, known)
         return begun
 
+    def begin_inner(self, tenant: str, now: float) -> None:
+        """A turn that a running one waits for begins at once; to be followed by `leave`. It takes no place of others:
+        the tenant's own turns that wait begin the later for it, by as many as its burst at most.
+        """
+        known = self._known(tenant, now)
+        known.rate.wait_s(self.limits, now)
+        known.rate.room = max(known.rate.room - 1, -float(self.limits.burst))
+        known.running += 1
+
     @property
     def next_at(self) -> float:
         """The time at which `admit` may give a turn though none ends; infinity for never."""
@@ -89,11 +98,11 @@ class FairTurns(Generic[T]):
         """A turn waits no more."""
         self._tenants[tenant].waiting.pop(turn, None)
 
-    def leave(self, tenant: str, *, unused: bool = False) -> None:
+    def leave(self, tenant: str, *, unused: bool = False, inner: bool = False) -> None:
         """A turn that began is over. `unused`: it did nothing, and counts for no rate."""
         known = self._tenants[tenant]
         known.running -= 1
-        self.running -= 1
+        self.running -= 0 if inner else 1
         if unused:
             known.rate.room += 1
         self._line_up(tenant, known)
