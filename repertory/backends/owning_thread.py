@@ -34,7 +34,13 @@ class OwningThread:
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._now: list[_Work] = []
+        """The piece of work that the thread does, if it does one."""
         forget_in_children(self)
+
+    def given_up(self) -> bool:
+        """True if the caller of the work that the thread does now was cancelled: it need not wait for others."""
+        return any(work.given_up for work in tuple(self._now))
 
     def forget_parent(self) -> None:
         """In a forked child: no thread and no work."""
@@ -108,11 +114,14 @@ class OwningThread:
             if self._closed:
                 raise Invalid("this was closed before", name=self._name)
             if self._thread is None:
-                self._thread = start_thread(_work, self._queue, name=self._name)
+                self._thread = start_thread(_work, self._queue, self._now, name=self._name)
             self._queue.put(item)
 
 
 class _Work(Protocol):
+    @property
+    def given_up(self) -> bool: ...
+
     def do(self) -> None:
         """Called on the thread."""
         ...
@@ -120,6 +129,8 @@ class _Work(Protocol):
 
 class _LastWork:
     """A piece of work for which nobody waits."""
+
+    given_up = False
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
@@ -136,12 +147,13 @@ class _WorkItem(Generic[T]):
     until the loop answers, and an asyncio Future costs half as much as a portable event, which matters at every commit.
     """
 
-    __slots__ = ("_after", "_call", "_error", "_event", "_finished", "_future", "_result", "_work")
+    __slots__ = ("_after", "_call", "_error", "_event", "_finished", "_future", "_result", "_work", "given_up")
 
     def __init__(self, work: Callable[[], T], after: Callable[[], None] | None) -> None:
         self._work = work
         self._after = after
         self._finished = False
+        self.given_up = False
         self._result: T | None = None
         self._error: BaseException | None = None
         self._event: anyio.Event | None = None
@@ -183,6 +195,7 @@ class _WorkItem(Generic[T]):
             elif self._event is not None:
                 await self._event.wait()
         except anyio.get_cancelled_exc_class():
+            self.given_up = True
             await self.done_shielded()
             raise
 
@@ -221,7 +234,9 @@ class _TrioToken(Protocol):
     def run_sync_soon(self, callback: Callable[[], object], /) -> object: ...
 
 
-def _work(queue: SimpleQueue[_Work | None]) -> None:
+def _work(queue: SimpleQueue[_Work | None], now: list[_Work]) -> None:
     while (item := queue.get()) is not None:
+        now.append(item)
         with unforked:
             item.do()
+        now.clear()

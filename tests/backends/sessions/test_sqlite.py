@@ -190,6 +190,24 @@ async def test_a_session_whose_rows_cannot_be_loaded_is_owned_all_the_same_and_c
     await two.aclose()
 
 
+async def test_a_caller_whose_time_is_over_waits_for_no_lock_of_others(path: Path) -> None:
+    patient = SQLiteSessionStore(path, owner="owner", busy_timeout_s=60.0)
+    lease = await patient.acquire("session")
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    late = threading.Timer(10.0, other.execute, ["ROLLBACK"])  # So that a call that goes on waiting ends, too.
+    late.start()
+    for call in (patient.acquire("other"), patient.append([Batch(lease=lease, rows=grow(2))])):
+        with anyio.move_on_after(0.05) as scope:
+            await call
+        assert (scope.cancelled_caught, other.in_transaction) == (True, True)
+    late.cancel()
+    other.execute("ROLLBACK")
+    other.close()
+    assert await patient.append([Batch(lease=lease, rows=grow(2))]) == [Position(agent_id="default", seq=2)]
+    await patient.aclose()
+
+
 async def test_a_locked_database_is_unavailable_and_usable_afterwards(store: SQLiteSessionStore, path: Path) -> None:
     rows = grow(2)
     lease = await store.acquire("session")

@@ -6,6 +6,7 @@ those of the port. `reading.py` says how rows lie in the file and how they are f
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -78,6 +79,8 @@ CHECKPOINT_BYTES = 1024 * 1024
 overwritten from its beginning, which is faster than growing it: so keep it small.
 """
 
+_WAIT_S = 0.1
+"""A caller whose time is over waits this much longer for other processes at most."""
 _PAGE_BYTES = 4096
 _PAGES_ALONGSIDE = 12
 """About how many pages a commit changes in the tables alongside."""
@@ -91,7 +94,17 @@ _INSERT = (
 
 
 class Journals:
-    def __init__(self, path: Path, owner: str, *, busy_timeout_s: float, alongside: CommitHook | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        owner: str,
+        *,
+        busy_timeout_s: float,
+        alongside: CommitHook | None = None,
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`given_up`: True when nobody waits any more for what is done now."""
+        self._given_up = given_up
         self._path = path
         self._name = str(path)
         self._alongside = alongside
@@ -573,9 +586,11 @@ class Journals:
         """Begin, catch up with other processes, and commit. An error leaves no trace."""
         try:
             self._refuse_lost_file()
-            if mode != "read":
+            if mode == "read":
+                self._connection.execute("BEGIN")
+            else:
                 self._connection.execute(f"PRAGMA synchronous = {'FULL' if mode == 'synced' else 'NORMAL'}")
-            self._connection.execute("BEGIN" if mode == "read" else "BEGIN IMMEDIATE")
+                self._begin_to_write()
             self._heads.catch_up()
             yield
             self._connection.execute("COMMIT")
@@ -588,6 +603,22 @@ class Journals:
             if isinstance(error, UNUSABLE_VALUES) and not isinstance(error, RepertoryError):
                 raise mapped_error(error, self._path) from error
             raise
+
+    def _begin_to_write(self) -> None:
+        """Wait for other processes piece by piece: a caller whose time is over waits to the end of one."""
+        pieces = max(1, math.ceil(self._busy_timeout_s / _WAIT_S))
+        self._connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s * 1000 / pieces)}")
+        try:
+            for left in range(pieces - 1, -1, -1):
+                try:
+                    self._connection.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or not left or self._given_up():
+                        raise
+                else:
+                    return
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s * 1000)}")
 
     def _refuse_lost_file(self) -> None:
         """SQLite would go on writing to a removed file, and those rows would be lost."""

@@ -307,7 +307,13 @@ class SQLiteSessionStore(SessionStore):
     def _opened(self) -> Journals:
         if self._journals is None:
             path, timeout_s = self._path, self._busy_timeout_s
-            self._journals = Journals(path, self._owner, busy_timeout_s=timeout_s, alongside=self._alongside(path))
+            self._journals = Journals(
+                path,
+                self._owner,
+                busy_timeout_s=timeout_s,
+                alongside=self._alongside(path),
+                given_up=self._thread.given_up,
+            )
         return self._journals
 
     def _alongside(self, path: Path) -> CommitHook | None:
