@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -107,4 +108,8 @@ class Threads:
 
 
 def _sent(event: Event) -> bytes:
-    return f"data: {json.dumps(event)}\n\n".encode()
+    try:
+        body = msgspec.json.encode(event)  # A third to a tenth of the time: a large event holds up the others.
+    except UnicodeEncodeError:  # A text with half a pair of surrogates, which can only be escaped.
+        body = json.dumps(event).encode()
+    return b"data: %b\n\n" % body
