@@ -17,6 +17,7 @@ from msgspec import Struct
 from repertory.core.ids import check_id
 from repertory.core.message_tree.json_files import decoded, encoded
 from repertory.core.owed import may_pass
+from repertory.core.serving.admission import TENANT_TURNS
 from repertory.errors import (
     ActorDead,
     ActorFailed,
@@ -195,9 +196,11 @@ def verdict_on_error(
     if draining and passes:
         return Again(0.0, counts=False)
     why = f"{type(error).__name__}: {error}"
+    asked_s = error.retry_after_s if isinstance(error, Throttled) else None
+    if asked_s is not None and error.fields.get("limit") == TENANT_TURNS:
+        return Again(min(max(1.0, asked_s), WAIT_MAX_S), why, counts=False)  # Other turns of its tenant wait before it.
     if not passes or tries >= tries_max:
         return Aside(why)
-    asked_s = error.retry_after_s if isinstance(error, Throttled) else None
     least_s = wait_after_s(tries, jitter)
     return Again(min(max(least_s, asked_s or 0.0), WAIT_MAX_S), why)  # In this order, NaN counts for nothing.
 

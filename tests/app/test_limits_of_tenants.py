@@ -11,7 +11,17 @@ from typing import Any
 import anyio
 import pytest
 
-from repertory import Agent, AgentSpec, BeforeInvocationEvent, Graph, Runtime, ScriptedModel, ToolContext, tool
+from repertory import (
+    Agent,
+    AgentSpec,
+    BeforeInvocationEvent,
+    Graph,
+    HumanInTheLoop,
+    Runtime,
+    ScriptedModel,
+    ToolContext,
+    tool,
+)
 from repertory.app.asgi.service import Service
 from repertory.app.host.turn_gate import TurnGate
 from repertory.backends.tools.function_tool import schema_class
@@ -22,6 +32,14 @@ from tests.simulation.killed_worlds import World
 pytestmark = pytest.mark.anyio
 
 schema_class()  # Loading it uses a thread, which a clock that jumps would pass.
+
+
+@tool
+def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
 EPOCH = 1_800_000_000.0
 
 
@@ -153,6 +171,18 @@ async def test_a_task_that_outlives_its_turn_waits_like_everybody() -> None:
             for number in range(3):
                 left[0].run(group.start_soon, agent.session(f"acme~{number}").invoke, "go")
         assert [round(at) for at in turns.of("acme")] == [0, 10, 20]
+
+
+async def test_a_turn_that_asks_a_person_gives_its_place_up() -> None:
+    turns = Turns()
+    async with limited(turns, concurrent=1) as (runtime, agent):
+        replies = [{"toolUse": {"name": "pay", "input": {}}}, "paid"]
+        spec = AgentSpec(name="asking", model=ScriptedModel(replies), tools=[pay], interventions=[HumanInTheLoop()])
+        asking = runtime.agent(spec).session("acme~asking")
+        (question,) = (await asking.invoke("go")).interrupts
+        await agent.session("acme~other").invoke("Hello.", timeout_s=1.0)
+        answer: Any = {"interruptResponse": {"interruptId": question.id, "response": "y"}}
+        assert str(await asking.invoke([answer])) == "paid"
 
 
 async def test_a_turn_within_a_turn_counts_for_its_tenant_alone_and_waits_for_nothing() -> None:

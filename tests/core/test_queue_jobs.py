@@ -25,6 +25,7 @@ from repertory.core.queue_jobs import (
     verdict_on_stop,
     wait_after_s,
 )
+from repertory.core.serving.admission import TENANT_TURNS
 from repertory.errors import (
     ActorDead,
     ActorFailed,
@@ -183,3 +184,11 @@ def test_no_more_is_taken_than_there_is_room_for(at_once: int, in_hand: int, pla
     assert 0 <= room <= batch
     assert room <= places
     assert in_hand + room <= max(at_once, in_hand)
+
+
+@pytest.mark.parametrize("tries", [1, 5, 50])
+def test_a_job_that_other_turns_of_its_tenant_keep_out_comes_back_however_often(tries: int) -> None:
+    error = Throttled("too many turns of this tenant wait", retry_after_s=3.0, limit=TENANT_TURNS)
+    verdict = verdict_on_error(error, tries, 5, draining=False, jitter=0.5)
+    assert isinstance(verdict, Again)
+    assert (verdict.after_s, verdict.counts) == (3.0, False)

@@ -47,6 +47,10 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
                 raise Invalid(f"{name} is a positive number; float('inf') is no bound", got=getattr(self, name))
 
 
+TENANT_TURNS = "tenant turns"
+"""Of the limits below: that of the turns that wait."""
+
+
 class NotAdmitted(Struct, frozen=True):
     """Why a request is not taken, and when to come again."""
 

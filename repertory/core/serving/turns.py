@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct, field
 
-from repertory.core.serving.admission import NotAdmitted, Rate, ServiceLimits
+from repertory.core.serving.admission import TENANT_TURNS, NotAdmitted, Rate, ServiceLimits
 
 T = TypeVar("T", bound=Hashable)
 AWAKE_MAX = 64
@@ -50,7 +50,7 @@ class FairTurns(Generic[T]):
         known = self._known(tenant, now)
         if len(known.waiting) >= self.limits.waiting:
             # About when the queue has room again, if nothing but the rate holds it up.
-            return NotAdmitted("tenant turns", max(1 / self.limits.rate_per_s, 1.0))
+            return NotAdmitted(TENANT_TURNS, max(1 / self.limits.rate_per_s, 1.0))
         known.waiting[turn] = None
         self._line_up(tenant, known)
         return None
