@@ -248,8 +248,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             case LookAtSignal(invocation=invocation):
                 self._look_at_signal(invocation)
                 return carry_on()
-            case LookAtWaits():
-                return self._look_at_waits()
+            case LookAtWaits(outside=outside):
+                return self._look_at_waits(outside)
             case _:
                 assert_never(message)
 

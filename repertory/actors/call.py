@@ -308,8 +308,20 @@ class LookAtSignal(Struct, frozen=True, kw_only=True):
     invocation: Invocation
 
 
+class OutsideWait(Struct, eq=False, kw_only=True):
+    """The wait of a call that comes here only when the running one has ended. Compared by identity."""
+
+    scope: anyio.CancelScope
+    """Cancelled to refuse the call, with `error`."""
+    error: RepertoryError | None = None
+    over: bool = False
+
+
 class LookAtWaits(Struct, frozen=True):
     """The running turn may wait for a call that waits for it."""
+
+    outside: OutsideWait | None = None
+    """One more such call."""
 
 
 class Abandon(Struct, frozen=True, kw_only=True):

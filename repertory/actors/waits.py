@@ -8,14 +8,25 @@ call gets the error of one whose context says it.
 from __future__ import annotations
 
 from abc import abstractmethod
+from itertools import pairwise
 from typing import Generic, TypeVar, cast
 
-from repertory.actors.call import Call, CallQueueActor, Invocation, Invoke, InvokeStreaming, LookAtWaits, OpenTurn
+from repertory.actors.call import (
+    Call,
+    CallQueueActor,
+    Invocation,
+    Invoke,
+    InvokeStreaming,
+    LookAtWaits,
+    OpenTurn,
+    OutsideWait,
+)
 from repertory.backends.wait_graph import look
 from repertory.core.waits import path_to_any
 from repertory.errors import AgentBusy, Deadlock
 from repertory.runtime.mailbox import Mailbox
 from repertory.runtime.message import Next, Request, carry_on
+from repertory.runtime.ref import ActorRef
 
 FIRST_LOOK_S, LAST_LOOK_S = 1.0, 30.0
 """How long calls wait for a running turn before the first look at what that turn waits for, and between later ones."""
@@ -32,6 +43,9 @@ class WatchedCallQueue(CallQueueActor[M, L], Generic[M, L]):
     _look_s = 0.0
     """How long after the last look at what the running turn waits for the next one comes; 0 if none is to come."""
 
+    _outside: tuple[OutsideWait, ...] = ()
+    """Calls that wait before they come here."""
+
     @abstractmethod
     def _waits_for_itself(self) -> AgentBusy:
         """The error for a call that was made inside the running one."""
@@ -44,14 +58,23 @@ class WatchedCallQueue(CallQueueActor[M, L], Generic[M, L]):
             self._look_s = FIRST_LOOK_S
             self.context.after(FIRST_LOOK_S, LookAtWaits(), key=LookAtWaits)
 
-    def _look_at_waits(self) -> Next:
+    def _look_at_waits(self, outside: OutsideWait | None) -> Next:
+        if outside is not None:
+            self._outside = (*self._outside, outside)
+            self._watch_waits()
+            return carry_on()
         refused = 0
         while refused < REFUSED_AT_ONCE_MAX and (found := self._found_circle()) is not None:
-            call = self._withdraw(found[0].invocation)
-            if call is not None:
-                call.channel.fail(found[1])
+            waiting, error = found
+            if isinstance(waiting, OutsideWait):
+                waiting.error, waiting.over = error, True
+                waiting.scope.cancel()
+            elif (call := self._withdraw(waiting.invocation)) is not None:
+                call.channel.fail(error)
             refused += 1
-        self._look_s = 0.0 if not self._behind() else FIRST_LOOK_S if refused else min(2 * self._look_s, LAST_LOOK_S)
+        self._outside = tuple(wait for wait in self._outside if not wait.over)
+        more = self._outside or self._behind()
+        self._look_s = 0.0 if not more else FIRST_LOOK_S if refused else min(2 * self._look_s, LAST_LOOK_S)
         if self._look_s:
             self.context.after(self._look_s, LookAtWaits(), key=LookAtWaits)
         return carry_on()
@@ -61,16 +84,19 @@ class WatchedCallQueue(CallQueueActor[M, L], Generic[M, L]):
         running = [] if self._running is None else list(self._running.sharing())[1:]
         return [*running, *(one for call in self._waiting for one in call.sharing())]
 
-    def in_the_way_of(self, invocation: Invocation) -> tuple[object, ...]:
-        """What a call waits for here: the running turn and, if that is not its own, its place in the queue."""
+    def in_the_way_of(self, invocation: Invocation | None) -> tuple[object, ...]:
+        """What a call waits for here: the running turn and, if that is not its own, its place in the queue. None: a
+        call that has not come yet.
+        """
         running = self._running
-        if running is not None and running.invocation is invocation:
+        if invocation is None or (running is not None and running.invocation is invocation):
             return (self._turn,)
         return next(((call, self._turn) for call in self._behind() if call.invocation is invocation), ())
 
-    def _found_circle(self) -> tuple[Call, Deadlock | AgentBusy] | None:
+    def _found_circle(self) -> tuple[Call | OutsideWait, Deadlock | AgentBusy] | None:
         """A call that the running turn waits for, and its error; None if there is none, or two looks differ."""
-        turn, ends = self._turn, {id(call): call for call in self._behind()}
+        outside = (wait for wait in self._outside if not wait.over)
+        turn, ends = self._turn, {id(waiting): waiting for waiting in (*self._behind(), *outside)}
         if turn is None or not ends:
             return None
         graph = look(turn, waits_of)
@@ -81,21 +107,35 @@ class WatchedCallQueue(CallQueueActor[M, L], Generic[M, L]):
         if path_to_any(again, id(turn), ends) != path:
             return None
         nodes = [graph[node].of for node in path]
-        turns = [node for node in nodes if isinstance(node, OpenTurn)]
-        asked = [getattr(node.message, "invocation", None) for node in nodes if isinstance(node, Request)]
-        if all(each.call is call for each, call in zip(turns[1:], asked, strict=False)):  # No other turn is in the way.
+        inner = [(node, before) for before, node in pairwise(nodes) if isinstance(node, OpenTurn)]
+        if all(isinstance(before, Request) and _invocation(before) is each.call for each, before in inner):
             return ends[path[-1]], self._waits_for_itself()
-        names = " -> ".join(each.agent.path for each in (*turns, turn))
+        names = " -> ".join(each.agent.path for each in (turn, *(each for each, _ in inner), turn))
         return ends[path[-1]], Deadlock("the call would wait for a turn that waits for it", path=names)
 
 
 def waits_of(node: object) -> tuple[object, ...]:
-    """The part of a graph of waits that is ours: a turn waits for its work, a request for what is in its way."""
+    """The part of a graph of waits that is ours: a turn waits for its work, a request for what is in its way, and who
+    waits for an actor for its turn.
+    """
     match node:
         case OpenTurn():
             return (node.work,)
-        case Request(message=Invoke() | InvokeStreaming() as message, receiver=Mailbox(at_once=handler)):
-            actor = cast("WatchedCallQueue[object, object] | None", None if handler is None else handler.actor)
-            return () if actor is None else actor.in_the_way_of(message.invocation)
+        case Request(receiver=Mailbox() as mailbox) if (asked := _invocation(node)) is not None:
+            actor = _actor(mailbox)
+            return () if actor is None else actor.in_the_way_of(asked)
+        case ActorRef():
+            actor = _actor(cast("ActorRef[object]", node).mailbox)
+            return () if actor is None else actor.in_the_way_of(None)
         case _:
             return ()
+
+
+def _invocation(request: Request) -> Invocation | None:
+    message = request.message
+    return message.invocation if isinstance(message, Invoke | InvokeStreaming) else None
+
+
+def _actor(mailbox: Mailbox) -> WatchedCallQueue[object, object] | None:
+    handler = mailbox.at_once
+    return cast("WatchedCallQueue[object, object] | None", None if handler is None else handler.actor)

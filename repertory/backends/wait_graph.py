@@ -124,6 +124,9 @@ class _Look:
                 return (value("self"),), False
             case ("repertory.app.host.blocking", "run") if "begun" in frame.f_locals:
                 return tuple(value("begun")), False
+            case ("repertory.app.host.life", "_pass"):
+                active = value("gate").active
+                return (value("wait"), None if active is None else active.agent), False
             case ("repertory.backends.worker_threads", "call_in_thread"):
                 return (self._in_threads(value("work"), "repertory.backends.worker_threads", "do", "work"),), False
             # Threads of the standard library: the arguments of the methods that block.

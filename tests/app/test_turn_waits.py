@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+import random
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -20,12 +23,13 @@ import anyio.to_thread
 import pytest
 from recorder import use
 
-from repertory import Agent, AgentSpec, Graph, Runtime, ScriptedModel, tool
+from repertory import Agent, AgentSpec, Graph, Runtime, ScriptedModel, SQLiteSessionManager, tool
 from repertory.actors import waits as calls
 from repertory.backends import wait_graph
 from repertory.errors import AgentBusy, RepertoryError
 
 FRESH = contextvars.Context
+AGENTS = 5
 
 
 @pytest.fixture
@@ -264,8 +268,7 @@ async def test_a_tool_that_calls_its_own_session_in_tasks_of_a_fresh_context_is_
         session = runtime.agent(AgentSpec(name="a", model=ScriptedModel([use("ask"), "done"]), tools=[ask])).session(
             "s"
         )
-        with anyio.fail_after(100):
-            assert str(await session.invoke("go")) == "done"
+        assert str(await session.invoke("go")) == "done"
     assert ["wait for itself" in text for text in told] == [True, True]
 
 
@@ -298,10 +301,9 @@ async def test_two_sessions_that_ask_each_other_in_fresh_contexts_do_not_wait_fo
 
     async with Runtime() as runtime:
         sessions |= {"one": asking(runtime, "one", "two"), "two": asking(runtime, "two", "one")}
-        with anyio.fail_after(100):
-            async with anyio.create_task_group() as group:
-                for session in sessions.values():
-                    group.start_soon(session.invoke, "go")
+        async with anyio.create_task_group() as group:
+            for session in sessions.values():
+                group.start_soon(session.invoke, "go")
     assert told == ["Deadlock"]
 
 
@@ -328,8 +330,7 @@ async def test_a_session_that_asks_itself_by_way_of_another_in_fresh_contexts_is
 
     async with Runtime() as runtime:
         sessions |= {"one": asking(runtime, "one", "two"), "two": asking(runtime, "two", "one")}
-        with anyio.fail_after(100):
-            assert str(await sessions["one"].invoke("go")) == "done"
+        assert str(await sessions["one"].invoke("go")) == "done"
     assert told == ["two: AgentBusy"]
 
 
@@ -354,8 +355,7 @@ async def test_a_tool_that_joins_its_own_turn_from_a_fresh_context_is_told_so(op
     async with Runtime() as runtime:
         model = ScriptedModel([use("ask"), "done"], loop=True)
         session = runtime.agent(AgentSpec(name="a", model=model, tools=[ask])).session("s")
-        with anyio.fail_after(100):
-            await session.invoke("go", idempotency_token="same")
+        await session.invoke("go", idempotency_token="same")
     assert "wait for itself" in told[0]
 
 
@@ -408,7 +408,8 @@ async def test_a_tool_whose_threads_call_its_own_session_in_the_loop_is_told_so(
 
 
 @pytest.mark.anyio
-async def test_a_node_that_calls_its_own_graph_from_a_fresh_context_is_told_so() -> None:
+@pytest.mark.parametrize("hosted", [True, False])
+async def test_a_node_that_calls_its_own_graph_from_a_fresh_context_is_told_so(hosted: bool) -> None:
     told: list[str] = []
 
     async def call() -> None:
@@ -425,11 +426,52 @@ async def test_a_node_that_calls_its_own_graph_from_a_fresh_context_is_told_so()
         return "asked"
 
     agent = Agent(ScriptedModel([use("ask"), "done"], loop=True), tools=[ask], callback_handler=None)
-    async with Runtime():
+    async with Runtime() if hosted else nullcontext():
         graph = Graph({"a": agent})
-        with anyio.fail_after(100):
-            await graph.invoke_async("Go")
+        await graph.invoke_async("Go")
     assert "wait for itself" in told[0]
+
+
+@pytest.mark.anyio
+@pytest.mark.real_time
+async def test_a_tool_that_calls_another_agent_of_its_session_from_a_fresh_context_is_told_so(
+    tmp_path: Path, soon: None
+) -> None:
+    """Such a call waits until no other agent hosts the session. One that no tool waits for gets there."""
+    told: list[str] = []
+
+    async def call() -> None:
+        try:
+            await agents["other"].invoke_async("and you?")
+        except AgentBusy as error:
+            told.append(str(error))
+
+    @tool
+    async def ask() -> str:
+        """Ask the other agent."""
+        FRESH().run(group.start_soon, unrelated)
+        async with anyio.create_task_group() as inner:
+            FRESH().run(inner.start_soon, call)
+        return "asked"
+
+    async def unrelated() -> None:
+        answers.append(str(await agents["third"].invoke_async("hello")))
+
+    replies: dict[str, Any] = {"first": [use("ask"), "done"], "other": ["other"], "third": ["third"]}
+    agents = {
+        name: Agent(
+            ScriptedModel(said),
+            tools=[ask],
+            callback_handler=None,
+            session_manager=SQLiteSessionManager("s", path=tmp_path / "a.db"),
+        )
+        for name, said in replies.items()
+    }
+    answers: list[str] = []
+    async with anyio.create_task_group() as group:
+        FRESH().run(group.start_soon, agents["first"].invoke_async, "go")
+    assert ["wait for itself" in text for text in told] == [True]
+    assert answers == ["third"]
 
 
 def test_a_wait_with_a_time_limit_leads_nowhere() -> None:
@@ -452,3 +494,35 @@ def test_a_wait_with_a_time_limit_leads_nowhere() -> None:
         free.set()
         for thread in threads:
             thread.join()
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("circles", [False, True])
+def test_agents_that_ask_each_other_from_any_thread_all_end_and_without_circles_none_is_refused(
+    circles: bool, rng: random.Random, soon: None
+) -> None:
+    outcomes: list[str] = []
+    ways = [*THREADS.values(), lambda function: outcome_of(function)]
+
+    def asking(number: int) -> Agent:
+        @tool
+        def ask() -> str:
+            """Ask one of those that may be asked."""
+            others = range(0 if circles else number + 1, AGENTS)
+            if not others:
+                return "nobody"
+            other = agents[rng.choice(others)]
+            outcomes.append(rng.choice(ways)(lambda: other("go")).strip())
+            return outcomes[-1]
+
+        def replies(messages: Any, *_: Any) -> Any:
+            return use("ask") if messages[-1]["content"][0].get("text") == "go" else "done"
+
+        return Agent(ScriptedModel([replies], loop=True), tools=[ask], callback_handler=None)
+
+    agents = [asking(number) for number in range(AGENTS)]
+    with ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(rng.choice(agents), "go") for _ in range(12)]
+        assert {str(each.result()).strip() for each in asked} == {"done"}
+    refused = {each for each in outcomes if each in ("AgentBusy", "Deadlock")}
+    assert circles or not refused

@@ -167,8 +167,8 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
             case CancelTurn():
                 self._cancel()
                 return carry_on()
-            case LookAtWaits():
-                return self._look_at_waits()
+            case LookAtWaits(outside=outside):
+                return self._look_at_waits(outside)
             case SaveRun():
                 return self._save()
             case LoadRun():

@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -21,10 +21,11 @@ import anyio
 from anyio.lowlevel import RunVar, current_token
 from msgspec import Struct, field
 
+from repertory.actors.call import LookAtWaits, OutsideWait
 from repertory.app.host.host import PAUSED_S, Host, HostSettings, Key, ambient_host, check_stored
 from repertory.app.host.session import ActivationLock, ActiveSession, meter_provider
 from repertory.core.retry import DEFAULT_PATIENCE
-from repertory.errors import AgentBusy, Invalid
+from repertory.errors import AgentBusy, Invalid, MailboxFull
 from repertory.forking import call_in_children, forget_in_children, never_collect
 from repertory.runtime.host_task import HostTask, apart
 
@@ -132,10 +133,18 @@ def _make_way(gate: _SessionGate, spec: SessionSpec, busy: Busy) -> None:
 
 
 async def _pass(gate: _SessionGate, spec: SessionSpec, deadline: float) -> None:
-    with anyio.CancelScope(deadline=deadline) as waiting:
-        await gate.free.acquire()
+    waiting = anyio.CancelScope(deadline=deadline)
+    wait = OutsideWait(scope=waiting)
+    with waiting:
+        if gate.active is not None:
+            with suppress(MailboxFull):
+                gate.active.agent.tell(LookAtWaits(wait))
+        try:
+            await gate.free.acquire()
+        finally:
+            wait.over = True
     if waiting.cancelled_caught:
-        raise AgentBusy(spec.no_time, **spec.named)
+        raise wait.error or AgentBusy(spec.no_time, **spec.named)
 
 
 def _host_for(spec: SessionSpec) -> Host:
