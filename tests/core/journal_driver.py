@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from repertory.core.deferral import SETTLED_MAX, Deferral, deferred_id
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal import deferrals
-from repertory.core.journal.fold import Fold
+from repertory.core.journal.fold import Fold, is_answer
 from repertory.core.journal.history.redact import redact
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import (
@@ -138,7 +138,9 @@ class Driver:
     def do_prompt(self, number: int) -> None:
         if not self.waiting():
             token = f"token-{number % 7}" if number % 2 else None
-            others = () if token is None else self.fold.named_with(token)
+            last = self.fold.last_message
+            over = last is not None and is_answer(last)  # Then a call with the token would get the answer.
+            others = () if token is None or over else self.fold.named_with(token)
             joined = tuple(sorted({*others, *steered(number)} - {token}))
             prompt: Message = {"role": "user", "content": [{"text": f"prompt {number}"}]}
             self.say(prompt, new_turn=True, token=token, joined=joined)

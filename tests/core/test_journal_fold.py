@@ -311,6 +311,19 @@ def test_a_token_is_finished_by_the_answer_of_its_turn() -> None:
     assert (finished.turn, finished.seq, finished.answer_seq, finished.answer) == (1, 1, 4, answer)
 
 
+def test_tokens_that_joined_a_turn_are_finished_with_it_and_name_no_later_one() -> None:
+    scene = Scene()
+    scene.say(message("user", {"text": "go"}), token="token")
+    scene.say(ASK)
+    joins = message("user", {"toolResult": result_of("one", 1)}, {"text": "and more"})
+    scene.apply(MessageAdded(at=1.0, message=joins, turn=1, index=2, joined=("steered",)))
+    assert dict(scene.fold.image().tokens) == {"token": 1, "steered": 3}
+    scene.say(message("assistant", {"text": "done"}))
+    assert {token: turn.seq for token, turn in scene.fold.finished_turns.items()} == {"token": 1, "steered": 3}
+    scene.say(message("user", {"text": "go"}), 2, token="token")
+    assert dict(scene.fold.image().tokens) == {"token": 5}
+
+
 def test_finished_tokens_are_bounded() -> None:
     scene = Scene()
     for turn in range(1, FINISHED_TURNS_MAX + 10):

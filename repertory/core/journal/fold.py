@@ -559,7 +559,8 @@ class TurnTokens:
         if token is None and not self.current:
             return
         goes_on = _goes_on(last, record.message)
-        if token not in self.current if token is not None else not goes_on:
+        answered = last is not None and is_answer(last) and is_whole(last)
+        if answered or (token not in self.current if token is not None else not goes_on):
             self.leave(seq, last, {} if goes_on else open_tools)
             self.current = {}
         if token is not None:
