@@ -122,13 +122,13 @@ async def test_an_answer_is_read_up_to_its_bound(when: str, monkeypatch: pytest.
     with clerk() as server:
         honest = server.answer
         server.answer = lambda heard: (200, JSON, b"[" * 20_000) if heard.method == when else honest(heard)
-        with pytest.raises(TooLarge, match="the agent's answer is too large"):
+        with pytest.raises(TooLarge, match="answer is too large to be read"):
             await A2AAgent(server.url).invoke_async(PROMPT)
 
 
 async def test_a_compressed_answer_is_refused() -> None:
     with clerk() as server:
         server.answer = lambda heard: (200, {**JSON, "content-encoding": "gzip"}, b"")
-        with pytest.raises(RepertoryError, match="compresses its answers"):
+        with pytest.raises(RepertoryError, match="answer is packed"):
             await A2AAgent(server.url).invoke_async(PROMPT)
         assert server.heard[0].headers["accept-encoding"] == "identity"
