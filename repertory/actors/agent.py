@@ -55,12 +55,12 @@ from repertory.core.journal.editing import MessagesEdit, editing
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import CursorMoved, MessageAdded, StateChanged
-from repertory.core.messages import tool_results, tool_uses, traceparent_of
+from repertory.core.messages import is_stopped, tool_results, tool_uses, traceparent_of
 from repertory.core.owed import may_pass
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.fields import SnapshotFields, restoring
 from repertory.core.timers import NOBODY_WAKES
-from repertory.core.turn import CANCELLED, StopReason
+from repertory.core.turn import CANCELLED, STOPPED_BY_CALLER, StopReason
 from repertory.core.turn_start import (
     DIRECT_WHILE_BUSY,
     NO_SUCH_TURN,
@@ -296,7 +296,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if token is not None and self._named.has(token):
             known = "answered"
         elif token is not None and token in fold.open_tokens:
-            known = "open"
+            known = "stopped" if fold.last_message is not None and is_stopped(fold.last_message) else "open"
         elif token is not None and fold.unanswered_turn(token) is not None:
             known = "left behind"
         way, turn = way_of_call(token, known, asks, open_token=fold.open_token)
@@ -389,9 +389,11 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         self._running.shared.append(call)
         return True
 
-    def _cancel(self, stop: StopReason = CANCELLED) -> None:
-        if self._driver is not None:
-            self._driver.stop(stop)
+    def _cancel(self, stop: StopReason | None = None) -> None:
+        """Without a reason, its caller stops it: a reader, unless that is a turn, or goes because this process ends."""
+        if self._driver is not None and self._running is not None:
+            unread = self._refusing or self._running.runs_for_another
+            self._driver.stop(stop or (CANCELLED if unread else STOPPED_BY_CALLER))
 
     def _time_up(self, invocation: Invocation) -> None:
         if self._running is not None and self._running.invocation is invocation:
@@ -475,7 +477,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
     def _finish(self, at_once: bool) -> Next:
         if at_once:
             self._leaves_owed = self._running is not None
-            self._cancel()
+            self._cancel(CANCELLED)  # Somebody goes on with it, and answers from the beginning.
             self._refuse_waiting()
         if self._timers is not None and self._refusing:
             self._timers.close(at_once=at_once)

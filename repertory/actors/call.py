@@ -239,6 +239,11 @@ class Call(Struct, kw_only=True, eq=False):
         """True if a turn that runs, here or in another process, waits for it: it is part of that turn."""
         return self.invocation.due is None and bool(names_of_turns(self.invocation.context))
 
+    @property
+    def runs_for_another(self) -> bool:
+        """True if the turn of this call was asked for by another turn, here or in another process."""
+        return len(names_of_turns(self.invocation.context)) > 1  # Its own is one of them.
+
     def sharing(self) -> Iterator[Call]:
         """The call itself, and every one that gets its result."""
         yield self

@@ -34,7 +34,7 @@ from repertory.core.messages import (
 from repertory.core.result import StepMetrics, ToolMetrics, TurnMetrics
 from repertory.core.snapshots.trigger import EndedTurn
 from repertory.core.timers import Timer
-from repertory.core.turn import CANCELLED, StopReason
+from repertory.core.turn import STOPPED_BY_CALLER, StopReason
 from repertory.core.turn_start import asked_again
 from repertory.errors import RepertoryError
 from repertory.forking import forget_in_children
@@ -282,7 +282,7 @@ class TurnStop:
             (self.after_tools if after_tools else self.ask)(stop)
         ours, theirs = parts.signal, self._theirs
         if (ours is not None and ours.is_set()) or (theirs is not None and theirs.is_set()):
-            self.ask(CANCELLED)
+            self.ask(STOPPED_BY_CALLER)
         if self._stop is not None:
             for signal in (parts.signal, self._signal):
                 if signal is not None:

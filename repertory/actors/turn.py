@@ -75,6 +75,7 @@ from repertory.core.turn import (
     Turn,
     TurnPhase,
     step,
+    stopped_answer,
 )
 from repertory.core.turn_start import (
     AskPerson,
@@ -459,6 +460,8 @@ class ModelCalls:
         """True until the turn's first request."""
         self._shown_messages: Sequence[Message] = ()
         """The messages that the last request was made of."""
+        self._streaming: Assembler | None = None
+        """The answer of the last request, as far as it has come; None if middleware or a hook gives it."""
         self.prepared: list[Answer] = []
         """Prepared answers: a direct tool call asks no model."""
 
@@ -560,16 +563,30 @@ class ModelCalls:
             self._look_at_budgets()  # A summary or a hook may have used up the budget.
         self._turn.meter.asking()
         self._turn.progress.step += 1
-        stop = self._turn.stop
+        stop, self._streaming = self._turn.stop, None
         answer = (
             await stop.run_unless_stopped(lambda: self._ask(request)) if instead is None else spoken_answer(instead)
         )
         if isinstance(answer, RepertoryError):
             return await self._failed(answer)
         if answer is None:
-            await self._asked_again(None, None, retry=False)
-            return self.stopped()
+            return await self._cut_short()
         return await self._answered(answer, output_only=output_only)
+
+    async def _cut_short(self) -> Stopped:
+        """The turn was stopped while the model answered. What it has said stays if the stop wants that, and no hook
+        rejects it: it has passed all that a whole answer passes.
+        """
+        stopped = self.stopped()
+        partial = self._partial(stopped.stop)
+        if partial is not None and partial.redact_user is not None:
+            await self._record.redact(partial.redact_user)
+        rejected = await self._asked_again(partial, None, retry=False)
+        return stopped if rejected else replace(stopped, partial=partial)
+
+    def _partial(self, stop: StopReason) -> Answer | None:
+        said = self._streaming.partial() if self._streaming is not None and stop.keep_partial else None
+        return None if said is None else stopped_answer(said, stop)
 
     async def _answer_instead(self, request: ModelRequest) -> str | None:
         """A hook's text to use as the answer instead of asking the model."""
@@ -587,7 +604,7 @@ class ModelCalls:
                 return await self._ask_through(self._parts.middleware, request)
             publish = self._publish_raw if self._turn.publish else None
             used = used_ids(request.messages)
-            answer = self._turn.progress.answer = Assembler(self._turn.sizes.answer_bytes, used)
+            answer = self._streaming = self._turn.progress.answer = Assembler(self._turn.sizes.answer_bytes, used)
             return await call_model(self._parts.model, request, publish, answer)
         except RepertoryError as error:
             return error
@@ -650,10 +667,11 @@ class ModelCalls:
         if not self._charged:
             self._spending.charge(self._parts.model, answer.usage)
         self._charged = False
-        late = self._turn.stop.heard() is not None  # What was asked to end before the answer was there, does.
-        again = await self._asked_again(answer, None, retry=False)
-        if again is None or late:
-            return self.stopped()
+        late = self._turn.stop.heard()  # What was asked to end before the answer was there, does.
+        partial = None if late is None else self._partial(late)
+        again = await self._asked_again(partial or answer, None, retry=False)
+        if again is None or late is not None:
+            return self.stopped() if again is None or again else replace(self.stopped(), partial=partial)
         if again:
             return await self._again(RetryModel(0.0, thrown_away=answer), attempt, None)
         return Answered(answer, self._read_form(answer.message) if output_only else None)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn, Protocol, TypeGuard, cast, 
 from msgspec import Struct
 
 from repertory.core.limits import ANSWER_BYTES, VALUE_BYTES, Scale, is_too_deep
-from repertory.core.messages import ContentBlock, Json, Message, ToolUse, Usage, message_fault, tool_uses
+from repertory.core.messages import STOPPED, ContentBlock, Json, Message, ToolUse, Usage, message_fault, tool_uses
 from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
 
 if TYPE_CHECKING:
@@ -168,6 +168,27 @@ class Assembler:
             response_model=self._named("model"),
             redact_user=self._redactions.get("redactUserContentMessage"),
             other_calls_tokens=self._other_calls_tokens,
+        )
+
+    def partial(self) -> Answer | None:
+        """What there is of the answer when its stream is cut short: its text, since the rest is of use only when it is
+        whole. None without any.
+        """
+        replacement = self._redactions.get("redactAssistantContentMessage")
+        texts = [block.text_so_far for block in self._blocks if isinstance(block, TextBuilder)]
+        kept = [text for text in (texts if replacement is None else [replacement]) if text]
+        if not any(map(str.strip, kept)):
+            return None
+        return Answer(
+            message={"role": "assistant", "content": [{"text": text} for text in kept]},
+            stop_reason=STOPPED,
+            usage=self._usage,
+            latency_ms=self._latency_ms,
+            invalid_inputs={},
+            truncated=True,
+            response_id=self._named("id"),
+            response_model=self._named("model"),
+            redact_user=self._redactions.get("redactUserContentMessage"),
         )
 
     def _named(self, key: str) -> str | None:
@@ -413,6 +434,12 @@ class TextBuilder:
     def text(self) -> str:
         """What has come so far."""
         return _well_formed("".join(self._parts))
+
+    @property
+    def text_so_far(self) -> str:
+        """What has come so far, without the first half of a surrogate pair whose second half has not come."""
+        text = "".join(self._parts)
+        return _well_formed(text[:-1] if "\ud800" <= text[-1:] <= "\udbff" else text)
 
     def build(self) -> ContentBlock:
         text = self.text

@@ -234,6 +234,17 @@ def is_paused(message: Message) -> bool:
     return message.get("metadata", {}).get("custom", {}).get("stop_reason") in PAUSED
 
 
+STOPPED = "cancelled"
+"""The stop reason of an answer that was cut off because its caller stopped the turn."""
+STOPPED_TEXT = "[This answer was stopped here.]"
+"""The last text of such an answer, for the model and for whoever reads the conversation."""
+
+
+def is_stopped(message: Message) -> bool:
+    """True if the message is the part of an answer that was there when its caller stopped the turn."""
+    return message.get("metadata", {}).get("custom", {}).get("stop_reason") == STOPPED
+
+
 COMPACTION = "compaction"
 """A key in an answer's custom metadata: true if the answer has a part that stands for all that was said before."""
 

@@ -15,7 +15,7 @@ The machine knows no clock, no task and no store, so resuming after a crash is t
     REDUCING --Reduced--> MODEL
     TOOLS --ToolsEnded--> MODEL | OVER
     TOOLS --ToolsParked--> OVER             a person is asked first, unless the turn is to end anyway
-    MODEL | REDUCING --Stopped | Erred--> OVER
+    MODEL | REDUCING --Stopped | Erred--> OVER  what the model has said may stay, as an answer that was cut off
     MODEL | REDUCING | TOOLS --Steered--> the same
     READY | MODEL | REDUCING | TOOLS --StopAsked--> the same
 
@@ -31,13 +31,17 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from repertory.core.answer import LIMITED, Answer
 from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.messages import (
     PAUSED,
+    STOPPED,
+    STOPPED_TEXT,
     ContentBlock,
     Message,
+    MessageMetadata,
     ToolResult,
     ToolUse,
     error_result,
@@ -150,12 +154,15 @@ class Steered(Struct, frozen=True):
 class StopReason(Struct, frozen=True, kw_only=True):
     """Why a turn ends without the model's answer."""
 
-    reason: str = "cancelled"
+    reason: str = STOPPED
     text: str | None = None
     """The turn's answer, if any."""
+    keep_partial: bool = False
+    """Whether the answer so far stays in the conversation, as one that was cut off."""
 
 
 CANCELLED = StopReason()
+STOPPED_BY_CALLER = StopReason(keep_partial=True)
 CANCELLED_TEXT = "Cancelled by user"
 """The message of the result when there is no other. It is no part of the conversation, which can go on."""
 
@@ -170,6 +177,8 @@ class Stopped(Struct, frozen=True):
     """The running command was cut short because the turn is to stop."""
 
     stop: StopReason
+    partial: Answer | None = None
+    """The part of the model's answer that stays, made by `stopped_answer`."""
 
 
 class Erred(Struct, frozen=True):
@@ -357,6 +366,18 @@ def is_whole(answer: Message) -> bool:
     return "stop_reason" not in answer.get("metadata", {}).get("custom", {}) and not is_filler(answer)
 
 
+def stopped_answer(partial: Answer, stop: StopReason) -> Answer:
+    """The answer to store of a turn that was stopped: what there is of it, and behind that a text that says so. It does
+    not end with a space, as some services refuse that; the text itself is what was streamed.
+    """
+    note = STOPPED_TEXT if stop.text is None or not stop.text.strip() else stop.text.rstrip()
+    content: list[ContentBlock] = [*partial.message["content"], {"text": note}]
+    metadata: MessageMetadata = {"custom": {"stop_reason": STOPPED}}
+    if partial.usage["totalTokens"]:
+        metadata["usage"] = partial.usage
+    return replace(partial, message={"role": "assistant", "content": content, "metadata": metadata})
+
+
 def _cut_off(turn: Turn, answer: Answer, uses: tuple[ToolUse, ...]) -> Step:
     """The answer is not whole: store it, run none of its tools, and fail."""
     closing: tuple[TurnCommand, ...] = (AppendMessage(answer.message),)
@@ -477,7 +498,10 @@ def _stop_asked(turn: Turn, event: StopAsked) -> Step:
 
 def _stopped(turn: Turn, event: Stopped) -> Step:
     """End the turn. Steering that no message took stays in it, for the driver to return to its caller."""
-    return _stop(turn, event.stop)
+    if event.partial is None:
+        return _stop(turn, event.stop)
+    said = event.partial.message
+    return turn._replace(phase=TurnPhase.OVER), (AppendMessage(said), FinishTurn(event.stop.reason, said))
 
 
 def _erred(turn: Turn, event: Erred) -> Step:

@@ -43,6 +43,7 @@ from repertory.core.messages import (
     error_result,
     is_filler,
     is_paused,
+    is_stopped,
     prompt_fault,
     tool_uses,
 )
@@ -62,6 +63,8 @@ UNKNOWN_TEXT = (
     "It may or may not have taken effect. Do not repeat it without checking or asking."
 )
 EXPIRED_TEXT = "Not finished: a person was asked, and nobody answered in time."
+STOPPED_GO_ON_TEXT = "(Go on with your last answer, which was stopped.)"
+STOPPED_ANEW_TEXT = "(Answer my last message anew, from the beginning: your answer was stopped.)"
 DROPPED_TEXT = "Not finished: a person was asked, and nobody answered."
 
 
@@ -140,6 +143,8 @@ def _began(last: Message | None, messages: tuple[Message, ...]) -> Began:
     if last is None or last["role"] == "assistant":
         if not messages and last is not None and is_paused(last):
             return Began(messages=())
+        if not messages and last is not None and is_stopped(last):
+            return Began(messages=(_saying(STOPPED_GO_ON_TEXT),))
         if not messages:
             raise Invalid("there is no unanswered message to go on from; pass a prompt")
         return Began(messages=messages)
@@ -242,22 +247,29 @@ def interrupt_for(use: ToolUse) -> Interrupt:
     )
 
 
+def _saying(text: str) -> Message:
+    return {"role": "user", "content": [{"text": text}]}
+
+
 def going_on_with(turn: UnansweredTurn, shown: Sequence[tuple[int, Message]], asked: tuple[Message, ...]) -> Message:
     """The message that resumes an unanswered turn after others began. It refers to the prompt by its place.
 
     `shown`: what the model is shown, with sequence numbers. `asked`: the caller's prompt, repeated only when the model
-    is no longer shown the original.
+    is no longer shown the original; none to go on where the turn's answer was stopped.
     """
+    stopped = not turn.left and bool(shown) and is_stopped(shown[-1][1])
+    if stopped and not asked:
+        return _saying(STOPPED_GO_ON_TEXT)
     begun = next((message for seq, message in shown if seq == turn.seq), None)
     if begun is None:
         blocks: list[ContentBlock] = [{"text": "(Go on with an earlier message of mine that has no answer yet:)"}]
         return {"role": "user", "content": [*blocks, *(block for message in asked for block in message["content"])]}
     since = sum(seq > turn.seq and _is_prompt(message) for seq, message in shown) - is_filler(begun)
     if since < 1:
-        return {"role": "user", "content": [{"text": "(Go on with my last message, which has no answer yet.)"}]}
+        return _saying(STOPPED_ANEW_TEXT if stopped else "(Go on with my last message, which has no answer yet.)")
     which = f"the one {since} before my last one" if since > 1 else "the one before my last one"
     text = f"(Go on with an earlier message of mine that has no answer yet: {which}.)"
-    return {"role": "user", "content": [{"text": text}]}
+    return _saying(text)
 
 
 def _is_prompt(message: Message) -> bool:
@@ -432,6 +444,8 @@ def _json_or_name(value: object) -> Json:
 #   its call was tried and given up    begins the turn             is refused, with the reason
 #   its turn runs, or is queued        shares it                   shares it
 #   it is the last turn, unanswered    goes on with it             goes on with it
+#   it is the last turn, and its       goes on with it, for a      goes on with it, where its answer was stopped
+#   answer was stopped                 whole answer
 #   it has no answer, and another      goes on behind the other    is refused: only its prompt begins it again
 #   turn began after it
 #   it has its answer                  gets the answer             gets the answer
@@ -441,7 +455,7 @@ def _json_or_name(value: object) -> Json:
 # that has no token one for its way to other processes; such a token names the call alone. A turn that has no token gets
 # that of the call that goes on with it so.
 
-KnownTurn = Literal["unknown", "posted", "given up", "under way", "open", "left behind", "answered"]
+KnownTurn = Literal["unknown", "posted", "given up", "under way", "open", "stopped", "left behind", "answered"]
 """The state of a token's turn; the rows of the table."""
 CallAsks = Literal["prompt", "responses", "nothing"]
 """The content of a call: messages, answers to interrupts, or no message."""
@@ -454,6 +468,7 @@ _WAYS: Mapping[KnownTurn, tuple[TurnWay, TurnWay]] = {
     "given up": ("begin", "fail"),
     "under way": ("share", "share"),
     "open": ("go on", "go on"),
+    "stopped": ("go on behind", "go on"),
     "left behind": ("go on behind", "refuse"),
     "answered": ("replay", "replay"),
 }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.fold import is_answer
+from repertory.core.messages import is_stopped
 
 if TYPE_CHECKING:
     from repertory.core.deferral import DeferredTool
@@ -21,9 +22,10 @@ class PendingTurn:
     """A turn that has no answer yet, an answer that is not stored yet, or tools whose results come later."""
 
     why: Literal["runs", "cut short", "asks", "store", "waits for a tool"]
-    """`runs`: it is under way. `cut short`: its process ended, or it failed; a call without a prompt goes on with it.
-    `asks`: it waits for a person, whose responses go on with it. `store`: it waits for its store, which takes nothing
-    now. `waits for a tool`: its turns are over, a prompt may come at any time, and so may the results of `tools`.
+    """`runs`: it is under way. `cut short`: its process ended, it failed, or it was stopped; a call without a prompt
+    goes on with it. `asks`: it waits for a person, whose responses go on with it. `store`: it waits for its store,
+    which takes nothing now. `waits for a tool`: its turns are over, a prompt may come at any time, and so may the
+    results of `tools`.
     """
     interrupts: Sequence[Interrupt] = ()
     """The questions that wait for a response, in the order asked."""
@@ -44,6 +46,6 @@ def pending_turn(
         return PendingTurn(why="runs", tools=tools)
     if pending.waiting:
         return PendingTurn(why="asks", interrupts=pending.waiting, tools=tools)
-    if pending.last is not None and not is_answer(pending.last):
+    if pending.last is not None and (not is_answer(pending.last) or is_stopped(pending.last)):
         return PendingTurn(why="cut short", tools=tools)
     return PendingTurn(why="waits for a tool", tools=tools) if tools else None

@@ -25,6 +25,9 @@ from repertory import (
     tool,
 )
 from repertory.asgi import Problem, Service, ServiceLimits, asgi_app
+from repertory.core.messages import STOPPED_TEXT
+from repertory.core.messages import text_of as text_in
+from repertory.core.turn_start import STOPPED_GO_ON_TEXT
 from tests.app.asgi_client import ADA, AGENT, ASKS_EVENTS, Client, events_in, serving, text_of
 from tests.app.living import Living
 from tests.app.obedient_model import ObedientModel
@@ -354,6 +357,10 @@ async def test_a_turn_that_was_cancelled_does_not_begin_again_because_somebody_r
         assert (await client.get(f"{ADA}/turns/t")).status_code == 409
         assert (await client.get(f"{ADA}/turns/t/events")).status_code == 409
         assert (await client.get(f"{ADA}/pending")).json()["why"] == "cut short"
+        stopped = (await client.get(f"{ADA}/messages")).json()["messages"][-1]["message"]
+        assert text_in(stopped) == f"done: endless\n{STOPPED_TEXT}"
+        gone_on = (await client.post(f"{ADA}/turns", json={"prompt": None})).json()
+        assert (gone_on["token"], gone_on["text"]) == ("t", f"done: {STOPPED_GO_ON_TEXT}")
 
 
 @pytest.mark.real_time

@@ -26,7 +26,7 @@ from repertory import (
     tool,
 )
 from repertory.backends.tools.function_tool import schema_class
-from repertory.core.messages import text_of, tool_results
+from repertory.core.messages import STOPPED_TEXT, text_of, tool_results
 from repertory.errors import Throttled
 
 pytestmark = pytest.mark.anyio
@@ -196,10 +196,10 @@ async def test_a_model_that_names_the_signal_gets_it_and_may_set_it() -> None:
                 yield event
 
     agent = agent_with()
-    agent.model = Watching(["never kept"])
+    agent.model = Watching(["too late"])
     result = await agent.invoke_async("go")
-    assert result.stop_reason == "cancelled"
-    assert [message["role"] for message in agent.messages] == ["user"]
+    assert (result.stop_reason, str(result)) == ("cancelled", f"too late\n{STOPPED_TEXT}")
+    assert [message["role"] for message in agent.messages] == ["user", "assistant"]
     assert result.metrics.steps == 1
 
 

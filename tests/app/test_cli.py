@@ -14,6 +14,7 @@ from typing import IO
 
 import pytest
 
+from repertory.core.messages import STOPPED_TEXT
 from tests.source_tree import ROOT
 
 pytestmark = pytest.mark.real_time
@@ -154,7 +155,8 @@ def test_ctrl_c_during_a_turn_cuts_it_short_and_the_chat_goes_on(environ: dict[s
     assert out.endswith("short\n")
     shown = run(environ, *COMMAND, "sessions", "show", "chat").stdout
     assert [line.split()[1] for line in shown.splitlines() if line.startswith("#")] == ["user,", "assistant,"] * 2
-    assert "was not answered" in shown
+    assert "(stopped)" in shown
+    assert STOPPED_TEXT in shown
 
 
 def test_ctrl_c_while_nothing_runs_ends_the_chat(environ: dict[str, str]) -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.core.answer import Answer, Assembler
+from repertory.core.answer import Answer, Assembler, text_delta
+from repertory.core.messages import texts_in
 from repertory.errors import ModelFailed, ModelStreamBroken
 
 json_values = st.recursive(
@@ -97,6 +98,39 @@ def test_any_beginning_of_an_answer_is_broken(
     kept = data.draw(st.integers(0, len(events) - 1))
     with pytest.raises(ModelStreamBroken):
         assembled(events[:kept])
+
+
+@given(streams(), st.data())
+def test_the_part_of_a_stopped_answer_is_the_text_that_was_streamed(
+    stream: tuple[list[dict[str, Any]], list[dict[str, Any]]], data: st.DataObject
+) -> None:
+    _, events = stream
+    kept = events[: data.draw(st.integers(0, len(events)))]
+    streamed = "".join(text_delta(event) or "" for event in kept)
+    assembler = Assembler()
+    for event in kept:
+        assembler.feed(event)
+    part = assembler.partial()
+    if not streamed.strip():
+        assert part is None
+        return
+    assert part is not None
+    assert "".join(texts_in(part.message)) == streamed
+    assert all(block.keys() == {"text"} for block in part.message["content"])
+    assert all(texts_in(part.message))
+
+
+def test_the_part_of_a_stopped_answer_has_no_half_of_a_character_and_nothing_that_a_guardrail_took_back() -> None:
+    assembler = Assembler()
+    for piece in ("sun ", "\ud83c"):
+        assembler.feed({"contentBlockDelta": {"contentBlockIndex": 0, "delta": {"text": piece}}})
+    part = assembler.partial()
+    assert part is not None
+    assert part.message["content"] == [{"text": "sun "}]
+    assembler.feed({"redactContent": {"redactAssistantContentMessage": "No.", "redactUserContentMessage": "***"}})
+    part = assembler.partial()
+    assert part is not None
+    assert (part.message["content"], part.redact_user) == ([{"text": "No."}], "***")
 
 
 @given(streams(), st.data())

@@ -13,9 +13,19 @@ from hypothesis import strategies as st
 from repertory.core import turn as turn_module
 from repertory.core.answer import Answer
 from repertory.core.limits import TurnLimits
-from repertory.core.messages import ContentBlock, Message, check_next, error_result, tool_uses
+from repertory.core.messages import (
+    STOPPED,
+    STOPPED_TEXT,
+    ContentBlock,
+    Message,
+    check_next,
+    error_result,
+    is_stopped,
+    tool_uses,
+)
 from repertory.core.turn import (
     CANCELLED,
+    STOPPED_BY_CALLER,
     TRANSITIONS,
     Answered,
     AppendMessage,
@@ -44,6 +54,7 @@ from repertory.core.turn import (
     TurnPhase,
     is_whole,
     step,
+    stopped_answer,
 )
 from repertory.errors import (
     ContextWindowOverflowException,
@@ -157,6 +168,19 @@ def test_a_pause_ends_at_a_limit_and_when_the_turn_is_to_stop() -> None:
     assert turn.phase is TurnPhase.OVER
 
 
+@pytest.mark.parametrize(("text", "note"), [(None, STOPPED_TEXT), ("By Ann. ", "By Ann."), (" ", STOPPED_TEXT)])
+def test_an_answer_that_was_stopped_is_stored_with_a_note_and_ends_the_turn(text: str | None, note: str) -> None:
+    stop = StopReason(text=text, keep_partial=True)
+    said = stopped_answer(answer({"text": "It rai "}, stop_reason=STOPPED), stop)
+    turn, _ = step(Turn(), Began(messages=(PROMPT,)))
+    turn, commands = step(turn, Stopped(stop, said))
+    assert commands == (AppendMessage(said.message), FinishTurn("cancelled", said.message))
+    assert said.message["content"] == [{"text": "It rai "}, {"text": note}]
+    assert is_stopped(said.message)
+    assert not is_whole(said.message)
+    assert turn.phase is TurnPhase.OVER
+
+
 END = ToolsEnded(results=())
 EVENTS: list[MachineEvent] = [
     Began(messages=(PROMPT,)),
@@ -182,6 +206,7 @@ EVENTS: list[MachineEvent] = [
     RetryModel(0.0, thrown_away=answer({"text": "x"})),
     StopAsked(CANCELLED),
     Stopped(CANCELLED),
+    Stopped(STOPPED_BY_CALLER, answer({"text": "x"}, stop_reason=STOPPED)),
     Erred(ModelFailed("no")),
 ]
 ONE_OF_EACH = list({type(event): event for event in EVENTS}.values())
@@ -407,9 +432,10 @@ class Drive:
             case "overflow":
                 return Overflowed(OVERFLOW)
             case "stop":
-                return Stopped(
-                    self.data.draw(st.sampled_from([CANCELLED, StopReason(reason="limit_time", text="late")]))
-                )
+                stops = [CANCELLED, STOPPED_BY_CALLER, StopReason(reason="limit_time", text="late")]
+                stop = self.data.draw(st.sampled_from(stops))
+                said = answer({"text": "x "}, stop_reason=STOPPED) if stop.keep_partial else None
+                return Stopped(stop, said and stopped_answer(said, stop))
             case _:
                 return Erred(ModelFailed("no"))
 
@@ -434,3 +460,6 @@ def test_any_order_of_events_leaves_a_history_in_which_every_tool_use_has_its_re
             turn, _ = step(turn, data.draw(st.sampled_from([Steered(({"text": "also"},)), StopAsked(CANCELLED)])))
     if turn.phase is TurnPhase.OVER:
         assert not any(tool_uses(drive.history[-1]))
+    stopped = [message for message in drive.history if is_stopped(message)]
+    assert stopped in ([], drive.history[-1:])
+    assert not any(map(is_whole, stopped))

@@ -218,6 +218,9 @@ class BeforeModelCallEvent(HookEvent):
 class AfterModelCallEvent(HookEvent):
     """The model has answered (`stop_response`), failed (`exception`), or was cut short (neither).
 
+    If the caller stops the turn while the model answers, `stop_response` is what there is of the answer, with the stop
+    reason `cancelled`. It stays in the conversation, unless `retry` takes it back; the model is not asked again.
+
     The retry strategy decides first: after a failure that it will retry, `retry` is True already. Set False to give up
     at once.
 

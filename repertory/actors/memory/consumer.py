@@ -41,7 +41,7 @@ from repertory.core.memory.progress import (
     turns_in,
     whole_turns,
 )
-from repertory.core.messages import Json
+from repertory.core.messages import Json, is_stopped
 from repertory.errors import Invalid, LimitReached, MailboxFull, RepertoryError, Retryable, Unavailable
 from repertory.forking import forget_in_children
 from repertory.logs import DEBUG, ERROR, WARNING, note
@@ -693,8 +693,13 @@ class MemoryConsumer(Actor[MemoryMessage]):
 
 
 def _filtered(entries: Sequence[JournaledMessage], store: StoreProgress) -> Filtered:
-    """Without the placeholders of redacted messages."""
-    messages: list[Message] = [{**each.message, "content": []} if each.redacted else each.message for each in entries]
+    """Without the placeholders of redacted messages, and without answers that were stopped: half of a sentence may say
+    the opposite of the whole.
+    """
+    messages: list[Message] = [
+        {**each.message, "content": []} if each.redacted or is_stopped(each.message) else each.message
+        for each in entries
+    ]
     return filtered(messages, store.source.leaves_out)
 
 

@@ -783,17 +783,21 @@ class Agent(SdkAgentMembers):
         async with self._session() as session:
             return await session.complete_tool(later.CompleteTool(id=id, result=wanted, starts=False))
 
-    def cancel(self, message: str | None = None, *, after_current_tools: bool = False) -> None:
+    def cancel(
+        self, message: str | None = None, *, after_current_tools: bool = False, keep_partial: bool = True
+    ) -> None:
         """End the running turn early, from any thread. Its call returns with stop reason `cancelled`. While no call
         runs, the next one ends so before anything is done for it.
 
-        `message` becomes the turn's answer. `after_current_tools` lets running tools end first.
+        `message` becomes the turn's answer. `after_current_tools` lets running tools end first. What the model has said
+        of its answer stays in the conversation, with a note that it was stopped there.
 
         Args:
-            message: The text that becomes the turn's answer.
+            message: The text that becomes the turn's answer, or stands for the note behind one that was cut off.
             after_current_tools: True lets running tools end first.
+            keep_partial: False takes back what the model has said of its answer.
         """
-        stop = later.StopReason(text=message)
+        stop = later.StopReason(text=message, keep_partial=keep_partial)
         current, running = self._life.current, bool(self._calls.running)
         if running and not self._read_model.in_a_turn:
             self._calls.stop_before_its_turn(stop)

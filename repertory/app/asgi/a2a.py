@@ -256,7 +256,7 @@ class Agents:
                 result = told.result
                 return updates.task("completed", said, answer="" if result is None else answer_text(result))
             case "stopped":
-                if self._turns.was_cancelled(session, turn.token):
+                if self._turns.was_cancelled(session, told):
                     return updates.task("canceled", said)
                 return updates.task("failed", said, why=_why(self._turns.failure(session, turn.token)))
 

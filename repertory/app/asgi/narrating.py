@@ -12,6 +12,7 @@ import anyio
 from msgspec import Struct
 
 from repertory.app.asgi.problems import Problem
+from repertory.core.messages import is_stopped
 from repertory.core.recent import Recent, weight_of
 from repertory.core.serving.narration import Narrated, Narration
 from repertory.core.turn_log import read_offset
@@ -148,9 +149,11 @@ class ProtocolTurns:
             self._failed.keep((session.spec.key, token), None)
         return turn
 
-    def was_cancelled(self, session: HostedSession, token: str) -> bool:
-        """Whether it was cancelled, as far as this process knows."""
-        name = session.spec.key, token
+    def was_cancelled(self, session: HostedSession, turn: ToldTurn) -> bool:
+        """Whether it was cancelled, as far as its answer says or this process knows."""
+        if turn.messages and is_stopped(turn.messages[-1]):
+            return True
+        name = session.spec.key, turn.token
         return self._failed.has(name) and self._failed.find(name) is None
 
     def failure(self, session: HostedSession, token: str) -> Problem:

@@ -190,7 +190,7 @@ class Responses:
         result = told.result
         if result is not None:
             return named.whole(result, told.messages)
-        if self._clients.turns.was_cancelled(session, told.token):
+        if self._clients.turns.was_cancelled(session, told):
             return named.fields("cancelled")
         if told.state == "runs":
             return named.fields("in_progress")

@@ -35,7 +35,7 @@ from repertory.app.toolbox.files import file_tools
 from repertory.backends.folders import make_folders
 from repertory.core.ids import check_id
 from repertory.core.interrupts import is_about_outcome
-from repertory.core.messages import tool_uses
+from repertory.core.messages import is_stopped, tool_uses
 from repertory.core.plural import counted
 from repertory.errors import RepertoryError, StoreNotFound
 
@@ -299,15 +299,15 @@ class Chat:
             except KeyboardInterrupt:
                 return self._stopped(future)
             except SystemExit:
-                self._stopped(future)
+                self._stopped(future, keep_partial=False)  # The next chat may go on from the prompt.
                 raise
         finally:
             display.close()
 
-    def _stopped(self, future: Future[AgentResult]) -> AgentResult:
+    def _stopped(self, future: Future[AgentResult], *, keep_partial: bool = True) -> AgentResult:
         """Cut the turn short and wait for its end. Cancels repeatedly, since a turn that has not begun ignores it."""
         while not future.done():
-            self._agent.cancel()
+            self._agent.cancel(keep_partial=keep_partial)
             wait([future], timeout=_CANCEL_AGAIN_S)
         return future.result()
 
@@ -464,8 +464,9 @@ class Chat:
 
 
 def is_cut_short(messages: Sequence[Message]) -> bool:
-    """Whether the last turn of a conversation has no answer yet."""
-    return bool(messages) and (messages[-1]["role"] == "user" or any(tool_uses(messages[-1])))
+    """Whether the last turn of a conversation has no answer yet, or one that was stopped."""
+    last = messages[-1] if messages else None
+    return last is not None and (last["role"] == "user" or any(tool_uses(last)) or is_stopped(last))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.codec import dump
-from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse, texts_in, tool_uses
+from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse, is_stopped, texts_in, tool_uses
 from repertory.core.orchestration.results import NodeResult
 from repertory.core.plural import counted
 from repertory.core.provider_content import kind_of, text_for_others
@@ -80,7 +80,8 @@ def history_lines(agent: StoredAgent) -> Iterator[str]:
 def message_line_groups(messages: Iterable[StoredMessage]) -> Iterator[Sequence[str]]:
     """Each message with its number, author and time."""
     for each in messages:
-        left = " (left behind)" if each.left_behind else ""
+        left = " (stopped)" if is_stopped(each.message) else ""
+        left += " (left behind)" if each.left_behind else ""
         head = f"{_number(each)} {each.message['role']}, {local_time(each.at)}{left}"
         yield [head, *(f"    {line}" for line in message_lines(each.message))]
 

@@ -48,7 +48,7 @@ from repertory.actors.persister import (
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.core.owed import AGAIN_S, goes_on, may_pass
 from repertory.core.state import AgentState
-from repertory.core.turn import CANCELLED, StopReason
+from repertory.core.turn import STOPPED_BY_CALLER, StopReason
 from repertory.errors import ActorDead, ActorFailed, AgentBusy, RepertoryError
 from repertory.forking import forget_in_children
 
@@ -282,7 +282,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
         async with self.agent.stream(InvokeStreaming(invocation=invocation), timeout_s=math.inf) as events:
             yield events
 
-    def cancel(self, stop: StopReason = CANCELLED, *, after_tools: bool = False) -> None:
+    def cancel(self, stop: StopReason = STOPPED_BY_CALLER, *, after_tools: bool = False) -> None:
         """End the running turn early, from any thread. A paused session has none."""
         if self.rest.paused:
             return

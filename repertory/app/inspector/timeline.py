@@ -34,7 +34,7 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.rows import RecordKind
 from repertory.core.journal.whole_journal import position_named
-from repertory.core.messages import text_of, tool_results, tool_uses
+from repertory.core.messages import is_stopped, text_of, tool_results, tool_uses
 from repertory.core.orchestration.run import notice_of
 from repertory.core.pictures.runs import NodeProgress, PicturedEdge, PicturedNode, PicturedRun
 from repertory.core.provider_content import kind_of
@@ -96,6 +96,7 @@ class MessageShown:
     """Whether the model is shown it now; None where that is not known."""
     left_behind: bool
     tokens: TokensShown | None = None
+    stopped: bool = False
     repaired: str = ""
     window: str = ""
     """What the model is no longer shown from this message on, if that changed with it."""
@@ -268,6 +269,7 @@ def _message(
         shown=None if page.shown is None else each.seq in page.shown,
         left_behind=each.left_behind,
         tokens=_tokens(message),
+        stopped=is_stopped(message),
         repaired=record.repaired or "",
         window="" if record.view is None else _view_note(record.view, patch=True, reason="", content=content).text,
     )

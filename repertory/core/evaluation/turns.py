@@ -11,7 +11,7 @@ from msgspec import Struct
 from repertory.core.journal.codec import dump
 from repertory.core.journal.history.fork import copies_end
 from repertory.core.journal.whole_journal import labelled
-from repertory.core.messages import is_filler, text_of, tool_results, tool_uses
+from repertory.core.messages import is_filler, is_stopped, text_of, tool_results, tool_uses
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -171,7 +171,8 @@ class TurnOutcome:
 
 def outcome_of(messages: Sequence[Message], lasted_s: float | None, price: TokenPrice | None) -> TurnOutcome | None:
     """The outcome of a turn with these messages after its prompt; None when it has no answer."""
-    answers = [message for message in messages if message["role"] == "assistant" and not is_filler(message)]
+    said = [message for message in messages if message["role"] == "assistant"]
+    answers = [message for message in said if not (is_filler(message) or is_stopped(message))]
     if not answers:
         return None
     usages = [usage for message in answers if (usage := message.get("metadata", {}).get("usage")) is not None]

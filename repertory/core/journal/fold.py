@@ -49,6 +49,7 @@ from repertory.core.messages import (
     is_filler,
     is_one_text,
     is_paused,
+    is_stopped,
     tool_uses,
 )
 from repertory.core.timers import Timer, next_timer
@@ -149,14 +150,14 @@ class Fold:
 
     @property
     def open_token(self) -> str | None:
-        """The token of the turn that the journal ends in the middle of; None without one."""
+        """The token of the turn that the journal ends in the middle of, or in a stopped answer of; None without one."""
         return next(iter(self.open_tokens), None)
 
     @property
     def open_tokens(self) -> Collection[str]:
         """All tokens of that turn."""
         last = self.last_message
-        return () if last is None or is_answer(last) else self._named.current.keys()
+        return () if last is None or (is_answer(last) and not is_stopped(last)) else self._named.current.keys()
 
     @property
     def last_tokens(self) -> Collection[str]:

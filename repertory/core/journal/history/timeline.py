@@ -27,7 +27,7 @@ from repertory.core.journal.records import (
 from repertory.core.journal.restore import Appender
 from repertory.core.journal.rows import Row
 from repertory.core.journal.whole_journal import WholeJournal, position_named
-from repertory.core.messages import Json, is_filler
+from repertory.core.messages import Json, is_filler, is_stopped
 from repertory.core.orchestration.run import NodeNotice, notice_of
 from repertory.core.timers import Timer
 from repertory.errors import Invalid
@@ -133,14 +133,14 @@ def _first_words(text: str) -> str:
 
 
 def _turn(said: Sequence[tuple[int, MessageAdded]], name: str | None, *, on_path: bool) -> TimelineEntry:
-    cost = cost_of(record.message for _, record in said)
+    cost, last = cost_of(record.message for _, record in said), said[-1][1].message
     return TimelineEntry(
         seq=said[-1][0],
         at=said[-1][1].at,
         what="turn",
         text=_first_words(" ".join(texts_of(said[0][1].message))),
         turn=said[0][1].turn,
-        answered=is_answer(said[-1][1].message) and not is_filler(said[-1][1].message),
+        answered=is_answer(last) and not is_filler(last) and not is_stopped(last),
         tokens=cost.total_tokens if cost.answers else None,
         on_path=on_path,
         source=name,
