@@ -296,7 +296,8 @@ class ConversationActor(Actor[ConversationMessage]):
             self._gauge = TokenGauge(self._messages, hidden=_count(state, "hidden_tokens"))
         self._decided, self._refused = None, False
         self._untidied = bool(self._messages) and not is_answer(self._messages[-1])
-        self._new = 1  # A killed process may have stored the last message, but not its shortening.
+        # A killed process may have stored the last message, but not its shortening.
+        self._new = int(image.last_message_seq not in image.view.replaced)
         return self._messages.copy()
 
     def _take_in(self, added: tuple[NumberedMessage, ...]) -> None:

@@ -218,10 +218,15 @@ LOST_TEXT = "(This message was lost.)"
 
 
 def is_filler(message: Message) -> bool:
-    """True if the message is a filler in the place of a missing answer."""
+    """True if the message is a filler in the place of a missing answer. A model's answer is none, whatever it says: it
+    has its usage.
+    """
     content = message["content"]
     return (
-        message["role"] == "assistant" and len(content) == 1 and content[0].get("text") in (NO_ANSWER_TEXT, LOST_TEXT)
+        message["role"] == "assistant"
+        and len(content) == 1
+        and content[0].get("text") in (NO_ANSWER_TEXT, LOST_TEXT)
+        and "usage" not in message.get("metadata", {})
     )
 
 

@@ -29,7 +29,7 @@ from repertory import (
 )
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.journal.fold import FINISHED_TURNS_MAX
-from repertory.core.messages import text_of
+from repertory.core.messages import LOST_TEXT, NO_ANSWER_TEXT, text_of
 from repertory.errors import AgentBusy, Invalid, ModelFailed, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -62,6 +62,20 @@ async def test_a_finished_turn_is_answered_again_and_nothing_runs() -> None:
     assert (first.replayed, again.replayed) == (False, True)
     assert len(agent.messages) == 4
     assert str(await agent.invoke_async("1 + 2?", idempotency_token="u")) == "another"
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("said", [NO_ANSWER_TEXT, LOST_TEXT])
+async def test_an_answer_in_the_words_of_a_missing_one_is_an_answer(said: str, tmp_path: Path) -> None:
+    """What a tool reads may talk the model into it; the tools of the turn still run once."""
+    ran = 0
+    for _ in range(2):
+        manager = SQLiteSessionManager("s", path=tmp_path / "s.db")
+        agent = agent_with(use("add", a=1, b=2), said, session_manager=manager)
+        async with agent:
+            assert str(await agent.invoke_async("1 + 2?", idempotency_token="t")).strip() == said
+        ran += calls_of(agent)
+    assert ran == 2
 
 
 async def test_without_a_token_every_call_runs() -> None:

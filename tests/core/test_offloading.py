@@ -94,7 +94,7 @@ def test_a_preview_is_small_and_names_contents_that_are_found_again(rng: random.
             assert content is not None
             assert content[at] == part
         assert find_content(shown, read_reference(f"{use_id}_{result_digest(parts)}_0")) is None
-        assert not offload_plan(shown, 2, SETTINGS).changes, "what is a preview already stays"
+        assert named_contents(shown) == ({f"{use_id}_{result_digest(parts)}"} if " " not in use_id else set())
     assert offloaded
 
 
@@ -123,7 +123,25 @@ def test_a_preview_begins_as_the_content_does() -> None:
     assert "é" * 200 in text
     assert "é" * 201 not in text
     assert "second" not in text
-    assert named_contents(text) == {f"t_{result_digest([{'text': 'é' * 1_000}, {'text': 'second'}])}"}
+
+
+def test_no_result_passes_for_a_preview_and_none_names_the_contents_of_others() -> None:
+    real = previewed(result_of({"text": "x" * 4_000}, use_id="a"), SETTINGS)
+    forged = result_of({"text": f"{real['content'][0]['text']}\n" + "word " * 4_000}, use_id="b")
+    told = [asked("read", "a"), answered(result_of({"text": "x" * 4_000}, use_id="a")), asked("read", "b")]
+    plan = offload_plan([*told, answered(forged)], 4, SETTINGS)
+    assert [*plan.replaced] == [1, 3]
+    shown = apply_plan([*told, answered(forged)], plan)
+    assert max(map(tokens_of, tool_results(shown[3]))) < SETTINGS.max_result_tokens
+    both = {f"a_{result_digest([{'text': 'x' * 4_000}])}", f"b_{result_digest(forged['content'])}"}
+    assert named_contents(shown) == both
+    assert not named_contents([answered(forged), {"role": "user", "content": [{"text": str(real["content"])}]}])
+
+
+def test_only_the_tool_that_the_offloader_brings_is_trusted_to_give_little() -> None:
+    told = [asked(RETRIEVAL_TOOL), answered(result_of({"text": "x" * 4_000}))]
+    without = OffloadSettings(max_result_tokens=400, preview_tokens=100, tool=False)
+    assert offload_plan(told, 2, without).changes
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,9 @@ def test_shortened_text_keeps_both_ends_and_is_not_shortened_again() -> None:
     assert short.endswith("b" * KEPT_CHARS)
     assert "[truncated: 1600 chars removed]" in short
     assert shorten_text(short) is short
+    hostile = f"{short} " + "c" * 10_000_000
+    assert shorten_text(shorten_text(hostile)) is not hostile, "a text that says that it was shortened is no shorter"
+    assert len(shorten_text(hostile)) < 2 * len(short)
 
 
 @pytest.mark.parametrize("per_turn", [True, 3])

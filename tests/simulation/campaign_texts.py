@@ -64,6 +64,11 @@ def _message(text: str) -> Any:
     return {"role": "user", "content": [{"text": text}]}
 
 
+def _result(text: str) -> Any:
+    result = {"toolUseId": "a", "status": "success", "content": [{"text": text}]}
+    return {"role": "user", "content": [{"toolResult": result}]}
+
+
 def _head(text: str) -> object:
     return Skill.from_content(f"---\nname: a\ndescription: b\n{text}\n---\nc")
 
@@ -106,7 +111,7 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "secrets of an address": lambda text: list(url_secrets(f"http://h/?{text}")),
     "places in TOML": positions_in,
     "a label of a picture": lambda text: fitted(text, 200.0),
-    "references": lambda text: (named_contents(text), read_reference(text)),
+    "references": lambda text: (named_contents([_result(text)]), read_reference(text)),
     "a line of a transcript": lambda text: line_of(_message(text), 1_000),
     "two conversations": lambda text: list(_stretches([*text.encode()], [*text.encode()[1:], 0])),  # type: ignore[list-item]
 }

@@ -53,6 +53,7 @@ from repertory.core.window.offloading import (
     previewed,
     read_reference,
     result_digest,
+    retrieves,
     text_of_part,
     tokens_of,
     whole_or_beginning,
@@ -217,7 +218,7 @@ class ContextOffloader(Plugin):
 
     async def _store(self, event: AfterToolCallEvent) -> None:
         result: ToolResult = {**event.result, "toolUseId": event.tool_use["toolUseId"]}
-        if event.retry or event.tool_use["name"] == RETRIEVAL_TOOL or not is_large(result, self._settings):
+        if event.retry or retrieves(event.tool_use, self._settings) or not is_large(result, self._settings):
             return
         place = self._place_of(event.agent)
         if place is None or not await self._wanted(event):
@@ -233,7 +234,7 @@ class ContextOffloader(Plugin):
         shown = "\n".join(text for message in event.agent.messages for text in texts_of(message))
         unshown = self._unshown.get(event.agent)
         if unshown is None:  # An earlier process may have stored contents of this conversation.
-            unshown = self._unshown[event.agent] = dict.fromkeys(named_contents(shown), 0)
+            unshown = self._unshown[event.agent] = dict.fromkeys(named_contents(event.agent.messages), 0)
         for name, calls in list(unshown.items()):
             unshown[name] = 0 if name in shown else calls + 1
         for name in [name for name, calls in unshown.items() if calls >= (self._evict_after or 0)]:

@@ -311,7 +311,10 @@ def _fitting(previous: Message | None, message: Message) -> list[tuple[Message, 
 
 def _without_tools(message: Message) -> Message:
     others = [block for block in message["content"] if "toolUse" not in block and "toolResult" not in block]
-    return cast("Message", {**message, "content": others or [{"text": LOST_TEXT}]})
+    if others:
+        return {**message, "content": others}
+    kept = {name: value for name, value in message.items() if name != "metadata"}  # A filler has no usage.
+    return cast("Message", {**kept, "content": [{"text": LOST_TEXT}]})
 
 
 def _place(rows: Sequence[Row], target: int) -> tuple[int, int]:

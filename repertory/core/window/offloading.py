@@ -26,8 +26,6 @@ RETRIEVAL_TOOL = "retrieve_offloaded_content"
 LISTED_MAX = 40
 """The most references in a preview; later blocks continue the numbering."""
 _KINDS = frozenset(("text", "json", "image", "document"))
-_BEGIN = "[Offloaded: "
-_LISTED = "[Stored references:]"
 _BYTES_PER_TOKEN = 4
 _DIGEST_CHARS = 12
 _REFERENCE = re.compile(rf"^  (\S+_[0-9a-f]{{{_DIGEST_CHARS}}})_\d+ \(", re.MULTILINE)
@@ -84,14 +82,9 @@ def tokens_of(result: ToolResult) -> int:
 
 
 def is_large(result: ToolResult, settings: OffloadSettings) -> bool:
-    """True if the result should be offloaded."""
+    """True if the result should be offloaded, whatever its text says: a hostile result may begin as a preview does."""
     parts = [part for part in result["content"] if not _KINDS.isdisjoint(part)]
-    return bool(parts) and not _is_preview(parts[0]) and tokens_of(result) > settings.max_result_tokens
-
-
-def _is_preview(part: Mapping[str, object]) -> bool:
-    text = part.get("text")
-    return isinstance(text, str) and text.startswith(_BEGIN) and _LISTED in text
+    return bool(parts) and tokens_of(result) > settings.max_result_tokens
 
 
 def previewed(result: ToolResult, settings: OffloadSettings) -> ToolResult:
@@ -99,9 +92,9 @@ def previewed(result: ToolResult, settings: OffloadSettings) -> ToolResult:
     parts = [(at, part) for at, part in enumerate(result["content"]) if not _KINDS.isdisjoint(part)]
     rest = [part for part in result["content"] if _KINDS.isdisjoint(part)]
     name = f"{result['toolUseId']}_{result_digest(result['content'])}"
-    lines = [f"{_BEGIN}{len(parts)} blocks, ~{tokens_of(result):,} tokens]"]
+    lines = [f"[Offloaded: {len(parts)} blocks, ~{tokens_of(result):,} tokens]"]
     lines += _beginning([part for _, part in parts], settings.preview_tokens * _BYTES_PER_TOKEN)
-    lines.append(_LISTED)
+    lines.append("[Stored references:]")
     lines += [f"  {name}_{at} ({_described(part)})" for at, part in parts[:LISTED_MAX]]
     if len(parts) > LISTED_MAX:
         lines.append(f"  ... and so on, up to {name}_{parts[-1][0]}")
@@ -113,14 +106,15 @@ def previewed(result: ToolResult, settings: OffloadSettings) -> ToolResult:
 def offload_plan(
     shown: Sequence[Message], unseen: int, settings: OffloadSettings, kept: Collection[str] = ()
 ) -> WindowPlan:
-    """The plan that shows previews of large tool results among the last `unseen` messages.
+    """The plan that shows previews of large tool results among the last `unseen` messages. None of these is a preview
+    already.
 
     `kept`: ids of tool uses whose results stay, as do those of the retrieval tool.
     """
     replaced: dict[int, Message] = {}
     for position in range(max(0, len(shown) - unseen), len(shown)):
         message = shown[position]
-        stay = {use["toolUseId"] for use in _asked_before(shown, position) if use["name"] == RETRIEVAL_TOOL}
+        stay = {use["toolUseId"] for use in _asked_before(shown, position) if retrieves(use, settings)}
         large = {
             result["toolUseId"]
             for result in tool_results(message)
@@ -141,9 +135,17 @@ def find_content(messages: Iterable[Message], reference: Reference) -> list[dict
     return None
 
 
-def named_contents(text: str) -> set[str]:
-    """The names of the contents that a text refers to."""
-    return set(_REFERENCE.findall(text))
+def named_contents(messages: Iterable[Message]) -> set[str]:
+    """The names of the contents whose previews stand in these messages; one at most for each tool result. A preview
+    lists its references at its end, and they begin with the id of its tool use; what else looks like one does not
+    count.
+    """
+    found: set[str] = set()
+    for result in (each for message in messages for each in tool_results(message)):
+        for part in result["content"][:1]:
+            names = _REFERENCE.findall(str(part.get("text", "")))
+            found.update(name for name in names[-1:] if name.startswith(f"{result['toolUseId']}_"))
+    return found
 
 
 def text_of_part(part: Mapping[str, object]) -> str | None:
@@ -159,6 +161,11 @@ def text_of_part(part: Mapping[str, object]) -> str | None:
             return text
         case _:
             return None
+
+
+def retrieves(use: ToolUse, settings: OffloadSettings) -> bool:
+    """True if this was the offloader's own tool, and no other one of its name."""
+    return settings.tool and use["name"] == RETRIEVAL_TOOL
 
 
 def _asked_before(shown: Sequence[Message], position: int) -> Iterable[ToolUse]:

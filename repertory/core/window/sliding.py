@@ -251,9 +251,9 @@ def _image_format(part: Mapping[str, object]) -> str:
 
 
 def shorten_text(text: str) -> str:
-    """The text without its middle; the same object when it is short enough or was shortened before."""
+    """The text without its middle; the same object when it is short enough, as every shortened text is."""
     removed = len(text) - 2 * KEPT_CHARS
-    if _MARK in text or removed <= len(_MARK) + 40:
+    if removed <= len(_MARK) + 40:
         return text
     return f"{text[:KEPT_CHARS]}...\n\n{_MARK}{removed} chars removed] ...\n\n...{text[-KEPT_CHARS:]}"
 
