@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.history.redact import Texts
+from repertory.core.journal.history.redact import Texts, redact
 from repertory.core.journal.history.redact_text import Words, redact_text
 from repertory.core.journal.image import Anchors, Image
 from repertory.core.journal.records import (
@@ -113,6 +114,58 @@ def test_a_number_is_found_as_well() -> None:
     driver.append(StateChanged(at=1.0, set={"card": 4111222233334444, "other": 1}))
     assert take_back(driver, Words("4111222233334444", "[card]")) == set()
     assert driver.image().state == {"card": "[card]", "other": 1}
+
+
+def document(kind: str, data: bytes) -> dict[str, Any]:
+    return {"document": {"name": "d", "format": kind, "source": {"bytes": data}}}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("fill", ["", "x", "é", "日本"])
+def test_a_text_document_says_the_replacement_wherever_it_stands(encoding: str, fill: str) -> None:
+    """Base64 has three forms of a text, by the place where it begins."""
+    data = f"{fill}My name is {SECRET}. {SECRET}!".encode(encoding)
+    gone = f"{fill}My name is [gone]. [gone]!".encode(encoding)
+    driver = Driver()
+    driver.say(said("user", {"text": "Read."}, document("txt", data)), new_turn=True)
+    driver.say(said("assistant", {"toolUse": {"toolUseId": "t", "name": "ask", "input": {}}}))
+    driver.append(ToolStarted(at=1.0, tool_use_id="t", name="ask", idempotency_key="k"))
+    result = {"toolUseId": "t", "status": "success", "content": [{"text": "Here."}, document("csv", data)]}
+    driver.append(ToolFinished(at=1.0, tool_use_id="t", result=result))  # type: ignore[arg-type]
+    driver.say(said("user", {"toolResult": result}))
+    assert held(driver) == [1, 4, 5]
+    assert take_back(driver) == set()
+    assert held(driver) == []
+    shown = [message for _, message in driver.image().shown]
+    assert shown[0] == said("user", {"text": "Read."}, document("txt", gone))
+    assert shown[2] == said("user", {"toolResult": {**result, "content": [{"text": "Here."}, document("csv", gone)]}})
+
+
+def test_a_file_that_is_no_text_gives_way_as_a_whole_and_others_stay_as_they_are() -> None:
+    driver = Driver()
+    image = {"image": {"format": "png", "source": {"bytes": f"\x89PNG {SECRET}".encode()}}}
+    other = document("pdf", b"%PDF Behemoth")
+    driver.say(said("user", image, other, document("pdf", SECRET.encode("utf-16-be"))), new_turn=True)
+    assert take_back(driver) == set()
+    assert driver.image().last_message == said("user", {"text": "[gone]"}, other, {"text": "[gone]"})
+
+
+def test_a_redacted_message_names_the_documents_that_hold_its_text() -> None:
+    driver = Driver()
+    driver.say(said("user", {"text": SECRET}), new_turn=True)
+    driver.say(said("assistant", {"text": "Yes."}))
+    driver.say(said("user", document("md", f"# {SECRET}".encode())), new_turn=True)
+    done = redact(driver.appender, driver.rows, 1, said("user", {"text": "[gone]"}), 2.0)
+    assert [(each.seq, each.what) for each in done.left] == [(3, "message")]
+
+
+def test_a_text_that_looks_like_bytes_is_a_text() -> None:
+    driver = Driver()
+    looks: Any = {"$bytes": base64.b64encode(SECRET.encode()).decode()}
+    driver.say(said("user", {"text": f"{looks}".replace("'", '"').replace(" ", "")}), new_turn=True)
+    driver.append(StateChanged(at=1.0, set={"a": looks}))
+    assert held(driver) == []
+    assert take_back(driver) == set()
 
 
 def test_a_tool_result_that_no_message_holds_yet_stays_a_result() -> None:

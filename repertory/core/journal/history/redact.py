@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
 
-from repertory.core.journal.codec import at_of, dump
+from repertory.core.journal.codec import at_of, bytes_held, dump
 from repertory.core.journal.deferrals import waiting_records
 from repertory.core.journal.pending_tools import standing_records
 from repertory.core.journal.records import (
@@ -224,6 +224,10 @@ def only_in(original: Message, instead: Message) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for text in long if text not in stays))
 
 
+ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be")
+"""The encodings in which bytes, such as those of documents, are searched."""
+
+
 class Texts:
     """Texts to look for in rows and values."""
 
@@ -231,18 +235,24 @@ class Texts:
         # Bodies are written as UTF-8 or, when they hold a lone surrogate, as ASCII.
         spellings = {spelled for text in texts for spelled in (_as_it_is(text), json.dumps(text)[1:-1].encode())}
         self._spellings = tuple(spellings)
+        self._in_files = tuple({text.encode(name, "surrogatepass") for text in texts for name in ENCODINGS})
 
     def in_row(self, row: Row) -> bool:
         """True if the row holds one of the texts."""
         if row.erased:
             return False
         _, body = plain_of(row.version, row.body)
-        return any(spelled in body for spelled in self._spellings)
+        return any(spelled in body for spelled in self._spellings) or any(map(self.in_bytes, bytes_held(body)))
 
     def in_value(self, value: object) -> bool:
-        """True if a text in the value does."""
+        """True if a text in the value does, or bytes do."""
         leaves = [_as_it_is(leaf) for leaf in leaves_of(value)]
-        return any(spelled in leaf for leaf in leaves for spelled in self._spellings)
+        found = any(spelled in leaf for leaf in leaves for spelled in self._spellings)
+        return found or any(map(self.in_bytes, bytes_held(dump(value))))
+
+    def in_bytes(self, data: bytes) -> bool:
+        """True if the bytes hold one of the texts, in UTF-8 or UTF-16."""
+        return any(spelled in data for spelled in self._in_files)
 
     def in_state(self, state: Mapping[str, Json]) -> list[str]:
         """The keys that do, or whose values do."""

@@ -1,8 +1,8 @@
 """Redact a text: replace it wherever a journal holds it.
 
-`redact.py` replaces one message. This replaces a text, word for word, in messages, agent state, summaries, tool
-results, late ones too, interrupts and responses, runs of orchestrators, pending memory work, prompts of timers, and
-metadata of marks.
+`redact.py` replaces one message. This replaces a text, word for word, in messages and their files, agent state,
+summaries, tool results, late ones too, interrupts and responses, runs of orchestrators, pending memory work, prompts of
+timers, and metadata of marks.
 What is in force is stated anew with the replacement; then every row that holds the text is erased. Names (ids, tokens,
 tools, nodes) stay, and are reported in `Redaction.left`.
 """
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.deferrals import waiting_records
-from repertory.core.journal.history.redact import Redaction, Texts, as_branch, copies_in
+from repertory.core.journal.history.redact import ENCODINGS, Redaction, Texts, as_branch, copies_in
 from repertory.core.journal.pending_tools import nodes_stated, standing_records
 from repertory.core.journal.records import (
     Branched,
@@ -41,6 +41,7 @@ from repertory.core.journal.rows import RecordKind
 from repertory.core.journal.whole_journal import position_named
 from repertory.core.messages import ContentBlock, Json, Message, ToolResult, copy_json, tool_uses
 from repertory.core.provider_content import answered_use, use_of
+from repertory.core.tokens import TEXT_FORMATS
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ TEXT_CHARACTERS_MIN = 4
 """The shortest text that can be redacted: shorter ones occur everywhere by chance."""
 
 _Numbered: TypeAlias = "tuple[int, Record | None]"
+_FILES = ("image", "document", "video", "audio")
 _BLOCK_NAMES = frozenset(("format", "type"))
 _RESULT_NAMES = frozenset(("type", "status", "stop_reason", "toolUseId", "name", "node_id", "agent_name"))
 """Keys of content blocks, and of node results, whose values are names."""
@@ -76,10 +78,14 @@ class Words:
         self._instead = instead
 
     def value(self, value: Json, names: Collection[str] = ()) -> Json:
-        """The value with the text replaced in every string, key and number. Strings under the keys `names` stay."""
+        """The value with the text replaced in every string, key, number and file. Strings under the keys `names` stay.
+        A block with a file that is no text gives way as a whole: with other bytes within it could not be read.
+        """
         if isinstance(value, str):
             return value.replace(self._text, self._instead)
         if isinstance(value, dict):
+            if self._in_binary_file(cast("dict[str, object]", value)):
+                return {"text": self._instead}
             said: dict[str, Json] = {}
             for key, item in cast("dict[str, Json]", value).items():
                 name = _unused(key.replace(self._text, self._instead), said)
@@ -89,7 +95,22 @@ class Words:
             return [self.value(item, names) for item in cast("Sequence[Json]", value)]
         if isinstance(value, int | float) and not isinstance(value, bool) and self._text in str(value):
             return str(value).replace(self._text, self._instead)
-        return value
+        data = cast("object", value)
+        return cast("Json", self._data(data)) if isinstance(data, bytes) else value
+
+    def _data(self, data: bytes) -> bytes:
+        for name in ENCODINGS:
+            data = data.replace(self._text.encode(name, "surrogatepass"), self._instead.encode(name, "surrogatepass"))
+        return data
+
+    def _in_binary_file(self, block: Mapping[str, object]) -> bool:
+        for kind in _FILES:
+            match block.get(kind):
+                case {"format": str(name), "source": {"bytes": bytes(data)}} if name not in TEXT_FORMATS:
+                    return self.texts.in_bytes(data)
+                case _:
+                    pass
+        return False
 
     def mapping(self, value: Mapping[str, Json]) -> dict[str, Json]:
         return cast("dict[str, Json]", self.value(dict(value)))
