@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from repertory.core.messages import repair as repair
     from repertory.core.messages import system_text as system_text
     from repertory.core.retry import check_retry as check_retry
+    from repertory.core.serving.tenants import stored_id as stored_id
     from repertory.core.state import agent_state as agent_state
     from repertory.core.timers import DueTimes as DueTimes
     from repertory.core.told_turn import AskTurn as AskTurn
@@ -157,6 +158,7 @@ HOMES = {
     "ToolFolder": "repertory.app.agent.foreign_tools",
     "ToolRegistry": "repertory.actors.tool_registry",
     "agent_state": "repertory.core.state",
+    "stored_id": "repertory.core.serving.tenants",
     "another_manager": "repertory.app.agent.conversation_managers",
     "as_hooks": "repertory.app.agent.plugins",
     "as_tools": "repertory.app.agent.tools",

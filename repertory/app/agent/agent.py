@@ -923,7 +923,7 @@ class Agent(SdkAgentMembers):
             manager=self.conversation_manager,
             sessions=manager.sessions if manager is not None else None,
             memory=self._memory,
-            own=manager is None,
+            own=manager is None or (isinstance(manager, later.PlacedSession) and manager.unsaved),
             takeover=manager.takeover if manager is not None else False,
             wakes=manager is not None and isinstance(manager, later.PlacedSession) and manager.wakes,
             patience=self._patience,

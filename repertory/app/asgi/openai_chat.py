@@ -46,10 +46,10 @@ class ChatCompletions:
         asked = read_chat(body)
         self._clients.agent(asked.agent)
         key = asked.conversation or request.headers.get(SESSION_HEADER) or None
-        sent = self._clients.sent(request, caller, [body, key])
+        sent = self._clients.sent(request, caller, [body, key], asked.agent, key or "")
         place = self._clients.known(sent)
         if place is None:
-            made = self._alone(sent, asked) if key is None else await self._in_session(caller, sent, asked, key)
+            made = self._alone(caller, sent, asked) if key is None else await self._in_session(caller, sent, asked, key)
             place = self._clients.keep(sent, made)
         call = TurnCall(
             session=place.session,
@@ -69,9 +69,9 @@ class ChatCompletions:
         self._check(call, result)
         return uncached(completion.whole(result))
 
-    def _alone(self, sent: SentRequest, asked: ChatRequest) -> AskedPlace:
+    def _alone(self, caller: Caller, sent: SentRequest, asked: ChatRequest) -> AskedPlace:
         """A conversation that nobody keeps."""
-        session = self._clients.unsaved(asked.agent)
+        session = self._clients.unsaved(caller, asked.agent)
         *before, last = asked.heard.messages
         new: Message = {"role": "user", "content": with_instructions(asked.heard.instructions, last["content"])}
         return AskedPlace(session, sent.new_token(), [*before, new])

@@ -34,6 +34,7 @@ RETRY_HEADER = "x-stainless-retry-count"
 """How OpenAI's clients say that they send a request again, which has no idempotency key of itself."""
 TOKEN = "oai-"
 """What the token of a turn begins with that came by this API; the name of its request follows."""
+KEY_REUSED = "idempotency_key_reused"
 
 
 def told(handler: Callable[[Request, Caller], Awaitable[Response]]) -> Callable[[Request, Caller], Awaitable[Response]]:
@@ -49,15 +50,18 @@ def told(handler: Callable[[Request, Caller], Awaitable[Response]]) -> Callable[
 
 
 def rendered(problem: Problem, path: str) -> Response:
-    """An error as OpenAI's clients read it. What is wrong with a request is 400 there."""
+    """An error as OpenAI's clients read it. What is wrong with a request is 400 there, but for a key that is reused."""
     del path
-    status = 400 if problem.status == 422 else problem.status
-    return Response(json.dumps(problem_fields(problem)), status, problem.headers, "application/json")
+    return Response(json.dumps(problem_fields(problem)), _status(problem), problem.headers, "application/json")
+
+
+def _status(problem: Problem) -> int:
+    return 400 if problem.status == 422 and problem.fields.get("code") != KEY_REUSED else problem.status
 
 
 def problem_fields(problem: Problem) -> dict[str, Json]:
     """The body of an error."""
-    status = 400 if problem.status == 422 else problem.status
+    status = _status(problem)
     param, code = problem.fields.get("param"), problem.fields.get("code")
     return error_body(
         problem.detail or problem.title,
@@ -71,19 +75,36 @@ class SentRequest(NamedTuple):
     """A request, by what makes it the same when a client sends it again."""
 
     name: str
-    """Of its idempotency key, else of its body."""
+    """Of its idempotency key in its conversation, else of its body."""
+    body: str
+    """A digest of its body."""
     weight: int
     has_key: bool
     again: bool
     """Whether the client may have sent it before."""
 
     def begun(self, turn: ToldTurn | None) -> bool:
-        """Whether the turn is the one that the request has begun."""
-        return turn is not None and self.again and turn.token.startswith(f"{TOKEN}{self.name}")
+        """True if the turn is the one that the request has begun. Errors: as `check`."""
+        if turn is None or not self.again or not turn.token.startswith(f"{TOKEN}{self.name}"):
+            return False
+        self.check(turn.token.rpartition("-")[2])
+        return True
+
+    def check(self, body: str) -> None:
+        """Errors: `Problem` 422 for a key that came with another body.
+
+        Args:
+            body: The digest of the body that came with it.
+        """
+        if self.has_key and body != self.body:
+            text = "this Idempotency-Key was used for another request: give this one a key of its own"
+            raise Problem(422, text, param=KEY_HEADER, code=KEY_REUSED)
 
     def new_token(self) -> str:
-        """The token of its turn: the same for the same key; else one that shows the request, and is used once."""
-        return f"{TOKEN}{self.name}" if self.has_key else f"{TOKEN}{self.name}-{token_hex(8)}"
+        """The token of its turn: the same for the same request with the same key; else one that shows the request, and
+        is used once.
+        """
+        return f"{TOKEN}{self.name}-{self.body if self.has_key else token_hex(8)}"
 
 
 class AskedPlace(NamedTuple):
@@ -96,6 +117,8 @@ class AskedPlace(NamedTuple):
     """The last message of the conversation that its answer stands behind."""
     own_id: str = ""
     """The session's id, as the caller knows it."""
+    body: str = ""
+    """The digest of the request's body."""
 
 
 class Clients:
@@ -124,28 +147,33 @@ class Clients:
             raise Problem(404, f"the model {name!r} does not exist here", param="model", code="model_not_found")
         return found
 
-    def unsaved(self, agent: str) -> HostedSession:
+    def unsaved(self, caller: Caller, agent: str) -> HostedSession:
         """A conversation that the client keeps alone. What the agent said in it is what the client sends of that: texts
         and files, as no tool can be read from a request.
         """
-        return self.agent(agent).unsaved().for_caller(replace(self.service.callers, history=True))
+        return self.agent(agent).unsaved(caller.tenant).for_caller(replace(self.service.callers, history=True))
 
-    def sent(self, request: Request, caller: Caller, body: object) -> SentRequest:
-        """The request, as it is recognized when it comes again."""
+    def sent(self, request: Request, caller: Caller, body: object, agent: str, conversation: str) -> SentRequest:
+        """The request, as it is recognized when it comes again. A key counts in one conversation with one agent, since
+        clients number their requests.
+        """
         key, said = request.headers.get(KEY_HEADER), json.dumps(body, sort_keys=True)
         path, who = request.url.path, [caller.tenant, caller.name]
-        name = digest(path, *who, "key", key) if key else digest(path, *who, "body", said)
+        name = digest(path, *who, "key", key, agent, conversation) if key else digest(path, *who, "body", said)
         count = request.headers.get(RETRY_HEADER, "0")
         again = count.isascii() and count.isdecimal() and int(count[:9]) > 0
-        return SentRequest(name, 2 * len(said) + 4096, key is not None, again or key is not None)
+        return SentRequest(name, digest(said)[:16], 2 * len(said) + 4096, key is not None, again or key is not None)
 
     def known(self, sent: SentRequest) -> AskedPlace | None:
-        """What a request that is sent again has begun, as far as this process knows."""
-        return self._places.find(sent.name) if sent.again else None
+        """What a request that is sent again has begun, as far as this process knows. Errors: as `SentRequest.check`."""
+        found = self._places.find(sent.name) if sent.again else None
+        if found is not None:
+            sent.check(found.body)
+        return found
 
     def keep(self, sent: SentRequest, place: AskedPlace) -> AskedPlace:
         """Remember what a request begins."""
-        return self._places.keep(sent.name, place, sent.weight)
+        return self._places.keep(sent.name, place._replace(body=sent.body), sent.weight)
 
     def options(self, output_tokens: int | None) -> CallOptions:
         """The options of the call."""

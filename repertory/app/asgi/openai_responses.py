@@ -58,8 +58,9 @@ class Responses:
         self._clients.agent(agent)
         if previous is not None and previous.agent != agent:
             raise WrongField("model: that of the previous response", param="model")
-        sent = self._clients.sent(request, caller, body)
-        session_id = _session_id(sent, asked, previous)
+        conversation = previous.session_id if previous is not None else asked.conversation or ""
+        sent = self._clients.sent(request, caller, body, agent, conversation)
+        session_id = conversation or f"{CONVERSATION}{sent.name if sent.has_key else token_hex(16)}"
         place = self._clients.known(sent)
         if place is None:
             made = await self._place(caller, sent, asked, (agent, session_id))
@@ -86,7 +87,7 @@ class Responses:
     ) -> AskedPlace:
         agent, session_id = where
         if not asked.store:
-            return AskedPlace(self._clients.unsaved(agent), sent.new_token(), _whole_prompt(asked))
+            return AskedPlace(self._clients.unsaved(caller, agent), sent.new_token(), _whole_prompt(asked))
         session, new = self._clients.service.session(caller, agent, session_id), asked.heard.new
         newest = await session.told()
         if newest is not None and sent.begun(newest):
@@ -220,13 +221,6 @@ class Responses:
             if await session.told() is not None:
                 return uncached(_conversation(given))
         raise Problem(404, "no such conversation has begun", code="conversation_not_found")
-
-
-def _session_id(sent: SentRequest, asked: ResponsesRequest, previous: TurnId | None) -> str:
-    """The session: a new one of its own for a response that goes on with none."""
-    if previous is not None:
-        return previous.session_id
-    return asked.conversation or f"{CONVERSATION}{sent.name if sent.has_key else token_hex(16)}"
 
 
 def _whole_prompt(asked: ResponsesRequest) -> list[Message]:

@@ -54,7 +54,8 @@ _log = logging.getLogger("repertory.app")
 RunResult = TypeVar("RunResult", bound="MultiAgentResult")
 """The type of a result of a graph or swarm."""
 MemoryOf: TypeAlias = "Callable[[str], MemoryManager]"
-"""Gives the memory of the session of this id, with the same tools for all; empty for a conversation that is unsaved."""
+"""Gives the memory of the session of this id, with the same tools for all. A conversation that is unsaved has the id of
+a session of its tenant that there is none of; empty without a tenant."""
 
 
 @short_errors
@@ -115,11 +116,15 @@ class HostedAgent:
             agent = self._agents[session_id] = self._agent(later.check_id(session_id, "session_id"), takeover=takeover)
         return HostedSession(self._host, agent, self._cluster())
 
-    def unsaved(self) -> HostedSession:
-        """A conversation that the returned object alone has: nothing of it is stored, and nobody else finds it."""
-        return HostedSession(self._host, self._agent(None, takeover=False), None)
+    def unsaved(self, tenant: str = "") -> HostedSession:
+        """A conversation that the returned object alone has: nothing of it is stored, and nobody else finds it.
 
-    def _agent(self, session_id: str | None, *, takeover: bool) -> Agent:
+        Args:
+            tenant: The tenant whose it is: its `session_id` is one of that tenant, for memory, limits, hooks and tools.
+        """
+        return HostedSession(self._host, self._agent(None, takeover=False, tenant=tenant), None)
+
+    def _agent(self, session_id: str | None, *, takeover: bool, tenant: str = "") -> Agent:
         spec, manager = self._spec, self._manager
         same = {each.name: getattr(spec, each.name) for each in fields(AgentSpec)}
         own: dict[str, Any] = {
@@ -128,10 +133,13 @@ class HostedAgent:
             "conversation_manager": spec.conversation_manager if manager is None else later.another_manager(manager),
             "state": later.agent_state(spec.state).get(),
         }
-        if self._memory_of is not None:
-            own["memory_manager"] = self._memory_of(session_id or "")
         if session_id is not None:
             own["session_manager"] = later.PlacedSession(session_id, self._sessions, takeover, wakes=True)
+        elif tenant:
+            session_id = later.stored_id(tenant, f"unsaved-{later.token_hex(8)}")
+            own["session_manager"] = later.PlacedSession(session_id, None, unsaved=True)
+        if self._memory_of is not None:
+            own["memory_manager"] = self._memory_of(session_id or "")
         return Agent(**{**same, **own})
 
 

@@ -136,6 +136,8 @@ class PlacedSession(Struct, frozen=True):
     takeover: bool = False
     wakes: bool = False
     """Whether the runtime can wake it there, so that the store is told when to."""
+    unsaved: bool = False
+    """True if it ends with the object that has it: there is no such session, only its id."""
 
 
 class SQLiteSessions:
