@@ -195,6 +195,29 @@ async def test_an_answer_of_which_the_first_part_stands_already_is_kept_behind_i
     assert said(agent.messages) == [["go"], ["I look. "], KEPT]
 
 
+async def test_wherever_it_is_stopped_the_conversation_has_what_the_reader_has_read() -> None:
+    text = "It rains in the mountains, and tomorrow it snows."
+    ends: set[int] = set()
+    for number in range(30):
+        agent = Agent(ScriptedModel([text], chunk=2, delay_s=0.1), callback_handler=None)
+        read, results = "", list[AgentResult]()
+        async with aclosing(agent.stream_async("go")) as events:
+            async for event in events:
+                read += event.get("data", "")
+                results += [event["result"]] if "result" in event else []
+                if number == 0:
+                    agent.cancel()
+                number -= 1
+        (result,) = results
+        found = [text for message in said(agent.messages)[1:] for text in message]
+        if result.stop_reason == "end_turn":
+            assert found == [read] == [text]
+        else:
+            assert found == ([read, STOPPED_TEXT] if read else [])
+            ends.add(len(read))
+    assert len(ends) > 5
+
+
 # What takes it back.
 
 

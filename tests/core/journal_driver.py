@@ -30,8 +30,9 @@ from repertory.core.journal.records import (
 from repertory.core.journal.restore import Appender, messages_of, records_of, restore
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.journal.view import SUMMARY_SEQ, VisibleMessages, message_with_view, view_change
-from repertory.core.messages import Json, Message, ToolResult, tool_results, tool_uses
+from repertory.core.messages import STOPPED, Json, Message, ToolResult, tool_results, tool_uses
 from repertory.core.timers import Timer, after_firing, next_timer
+from repertory.core.turn import is_whole
 from repertory.core.window.decision import WindowPlan
 from repertory.errors import Gone
 
@@ -139,7 +140,8 @@ class Driver:
         if not self.waiting():
             token = f"token-{number % 7}" if number % 2 else None
             last = self.fold.last_message
-            over = last is not None and is_answer(last)  # Then a call with the token would get the answer.
+            # Then a call with the token would get the answer.
+            over = last is not None and is_answer(last) and is_whole(last)
             others = () if token is None or over else self.fold.named_with(token)
             joined = tuple(sorted({*others, *steered(number)} - {token}))
             prompt: Message = {"role": "user", "content": [{"text": f"prompt {number}"}]}
@@ -165,7 +167,10 @@ class Driver:
 
     def do_answer(self, number: int) -> None:
         if not self.waiting():
-            self.say({"role": "assistant", "content": [{"text": f"answer {number}"}]})
+            answer: Message = {"role": "assistant", "content": [{"text": f"answer {number}"}]}
+            if number % 5 == 4:
+                answer["metadata"] = {"custom": {"stop_reason": STOPPED}}
+            self.say(answer)
 
     def do_ask(self, number: int) -> None:
         if self.waiting():
