@@ -203,8 +203,9 @@ async def test_wherever_it_is_stopped_the_conversation_has_what_the_reader_has_r
         read, results = "", list[AgentResult]()
         async with aclosing(agent.stream_async("go")) as events:
             async for event in events:
-                read += event.get("data", "")
-                results += [event["result"]] if "result" in event else []
+                read += str(event.get("data", ""))
+                if isinstance(result := event.get("result"), AgentResult):
+                    results.append(result)
                 if number == 0:
                     agent.cancel()
                 number -= 1
