@@ -255,9 +255,11 @@ def _reading(stored: StoredSessions) -> Sequence[Operation]:
         reads(
             f"{_SESSION}/snapshots",
             "snapshots",
-            "The positions that have labels.",
+            "The positions that have labels, in the order in which they got them.",
             stored.snapshots,
             bodies.SnapshotsShown,
+            _LIMIT,
+            _AFTER,
         ),
         reads(
             f"{_SESSION}/snapshots/{{label}}",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -24,7 +25,7 @@ from repertory.core.memory.options import MemorySearchOptions
 from repertory.core.message_tree.json_files import decoded, encoded
 from repertory.core.messages import tool_uses
 from repertory.core.serving.tenants import StoredRange
-from repertory.errors import Invalid, NotFound, SessionBusy, Unavailable
+from repertory.errors import Invalid, NotFound, SessionBusy, TooLarge, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from repertory.app.asgi.service import Caller, Service
     from repertory.app.host.hosted import HostedSession
     from repertory.app.memory.memory_manager import MemoryManager
+    from repertory.app.operations.marking import StoredMark
     from repertory.app.operations.showing import StoredAgent
     from repertory.backends.ports import SessionInfo
     from repertory.core.interrupts import Interrupt
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PAGE, PAGE_MAX = 100, 1000
+LABELS_MAX, LABEL_BYTES_MAX = 1000, 16 * 1024
+"""Labels that callers give to positions of a session, and the JSON of the metadata of one."""
 _WAITS_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 """How long an operation waits, again and again, for a process that has the session open and does not use it."""
 
@@ -95,15 +99,10 @@ class StoredSessions:
 
     async def messages(self, request: Request, caller: Caller) -> Response:
         """All messages of the conversation, oldest first, page by page."""
-        limit, after = number_in(request, "limit", PAGE, PAGE_MAX), request.query_params.get("after", "0")
-        if not (after.isascii() and after.isdecimal() and len(after) < 16):
-            raise Problem(422, "after is the cursor of an earlier page")
-        begin = int(after)
+        limit, begin = number_in(request, "limit", PAGE, PAGE_MAX), _begin(request)
         found = await self._said(request, caller)
-        more = begin + limit < len(found)
-        page = bodies.MessagePage(messages=[], next=str(begin + limit) if more else None)
-        lines = (_line(one) for one in found[begin : begin + limit])
-        return Response(await _with_messages(page, lines), media_type="application/json")
+        page = bodies.MessagePage(messages=[], next=_next(begin + limit, found))
+        return await in_pieces(page, "messages", (_line(one) for one in found[begin : begin + limit]))
 
     async def _said(self, request: Request, caller: Caller) -> Sequence[StoredMessage | Message]:
         if self._service.runtime.sessions is None:
@@ -125,7 +124,7 @@ class StoredSessions:
         """The agent's state in this session."""
         stored, agent = self._ids(request, caller)
         found = await (await self._stored()).shown_at(stored, agent=agent)
-        return _answer(bodies.StateShown(state=_json(found.state), position=found.position))
+        return await in_pieces(bodies.StateShown(state={}, position=found.position), "state", _entries(found.state))
 
     async def pending(self, request: Request, caller: Caller) -> Response:
         """What the conversation has left unfinished, and why."""
@@ -137,41 +136,40 @@ class StoredSessions:
             bodies.ToolAwaited(tool=one.tool, tool_use_id=one.tool_use_id, since=one.since, expires_at=one.expires_at)
             for one in found.tools
         ]
-        return _answer(bodies.PendingShown(why=found.why, interrupts=_questions(found.interrupts), tools=tools))
+        shown = bodies.PendingShown(why=found.why, interrupts=[], tools=tools)
+        return await in_pieces(shown, "interrupts", _questions(found.interrupts))
 
     async def interrupts(self, request: Request, caller: Caller) -> Response:
         """The questions to a person that have no answer."""
         await self._check_there(request, caller)
         found = await self._session(request, caller).interrupts()
-        return _answer(bodies.InterruptsShown(interrupts=_questions(found)))
+        return await in_pieces(bodies.InterruptsShown(interrupts=[]), "interrupts", _questions(found))
 
     async def timers(self, request: Request, caller: Caller) -> Response:
         """The turns that this session will begin by itself."""
         await self._check_there(request, caller)
         found = await self._session(request, caller).timers()
-        lines = [
+        lines = (
             bodies.TimerShown(id=timer.id, at=timer.at, prompt=timer.prompt, every_s=timer.every_s) for timer in found
-        ]
-        return _answer(bodies.TimersShown(timers=lines))
+        )
+        return await in_pieces(bodies.TimersShown(timers=[]), "timers", lines)
 
     async def snapshots(self, request: Request, caller: Caller) -> Response:
-        """The positions that have labels."""
+        """The positions that have labels, page by page."""
+        limit, begin = number_in(request, "limit", PAGE, PAGE_MAX), _begin(request)
         stored, agent = self._ids(request, caller)
         found = await (await self._stored()).marks(stored, agent=agent)
-        lines = [
-            bodies.SnapshotLine(label=one.label, position=one.position, at=one.at, metadata=_json(one.metadata))
-            for one in found
-        ]
-        return _answer(bodies.SnapshotsShown(snapshots=lines))
+        page = bodies.SnapshotsShown(snapshots=[], next=_next(begin + limit, found))
+        return await in_pieces(page, "snapshots", (_label(one) for one in found[begin : begin + limit]))
 
     async def snapshot(self, request: Request, caller: Caller) -> Response:
         """What the model was shown at a label, with the agent's state there."""
         stored, agent = self._ids(request, caller)
         label = request.path_params["label"]
         found = await (await self._stored()).shown_at(stored, agent=agent, at=label)
-        shown = bodies.SnapshotShown(position=found.position, messages=[], state=_json(found.state))
-        lines = (_json(message) for _, message in found.messages)
-        return Response(await _with_messages(shown, lines), media_type="application/json")
+        shown = bodies.SnapshotShown(position=found.position, messages=[], state={})
+        state, lines = _entries(found.state), (_json(message) for _, message in found.messages)
+        return await in_pieces(shown, "state", state, ("messages", lines))
 
     async def search(self, request: Request, caller: Caller) -> Response:
         """What is remembered across sessions."""
@@ -217,11 +215,15 @@ class StoredSessions:
         wanted = read_body(await self._service.json(request), bodies.TakeSnapshot)
         stored, agent = self._ids(request, caller)
         sessions = await self._stored()
-        one = await self._owning(
-            request, caller, lambda: sessions.mark(stored, wanted.label, wanted.metadata, at=wanted.at, agent=agent)
-        )
-        line = bodies.SnapshotLine(label=one.label, position=one.position, at=one.at, metadata=_json(one.metadata))
-        return _answer(line, 201)
+        if wanted.metadata and len(as_json(wanted.metadata)) > LABEL_BYTES_MAX:
+            raise TooLarge("the metadata of a label is too large", bytes_max=LABEL_BYTES_MAX)
+
+        async def mark() -> StoredMark:
+            if len(await sessions.marks(stored, agent=agent)) >= LABELS_MAX:
+                raise Invalid("the session has as many labels as callers may give", labels_max=LABELS_MAX)
+            return await sessions.mark(stored, wanted.label, wanted.metadata, at=wanted.at, agent=agent)
+
+        return _answer(_label(await self._owning(request, caller, mark)), 201)
 
     async def fork(self, request: Request, caller: Caller) -> Response:
         """Make a new session that goes on from a position of this one."""
@@ -302,8 +304,28 @@ class StoredSessions:
                 await sessions.__aexit__(None, None, None)
 
 
-def _questions(asked: Sequence[Interrupt]) -> list[dict[str, Any]]:
-    return [cast("dict[str, Any]", encoded(one.to_dict())) for one in asked]
+def _begin(request: Request) -> int:
+    """The number of the first line of a page. Errors: `Problem` 422."""
+    after = request.query_params.get("after", "0")
+    if not (after.isascii() and after.isdecimal() and len(after) < 16):
+        raise Problem(422, "after is the cursor of an earlier page")
+    return int(after)
+
+
+def _next(end: int, found: Sequence[object]) -> str | None:
+    return str(end) if end < len(found) else None
+
+
+def _questions(asked: Sequence[Interrupt]) -> Iterable[dict[str, Any]]:
+    return (cast("dict[str, Any]", encoded(one.to_dict())) for one in asked)
+
+
+def _entries(values: Mapping[str, object]) -> Iterable[dict[str, Any]]:
+    return (_json({name: value}) for name, value in values.items())
+
+
+def _label(mark: StoredMark) -> bodies.SnapshotLine:
+    return bodies.SnapshotLine(label=mark.label, position=mark.position, at=mark.at, metadata=_json(mark.metadata))
 
 
 def _json(value: Mapping[str, object]) -> dict[str, Any]:
@@ -318,15 +340,23 @@ def _line(said: StoredMessage | Message) -> bodies.MessageLine:
     return bodies.MessageLine(message=_json(said))
 
 
-async def _with_messages(value: bodies.MessagePage | bodies.SnapshotShown, messages: Iterable[object]) -> bytes:
-    """The body of an answer with these messages. Each may have megabytes, so others run between two."""
-    pieces: list[bytes] = []
-    for message in messages:
-        pieces.append(as_json(message))
-        await checkpoint()
-    fields: dict[str, Any] = msgspec.structs.asdict(value)
-    del fields["messages"]
-    return b"".join((as_json(fields)[:-1], b',"messages":[', b",".join(pieces), b"]}"))
+async def in_pieces(shown: Struct, name: str, lines: Iterable[object], *more: tuple[str, Iterable[object]]) -> Response:
+    """An answer with these lines in the list of this name, or these entries in the object. Each may have megabytes, so
+    others run between two.
+    """
+    fields: dict[str, Any] = msgspec.structs.asdict(shown)
+    body: list[bytes] = []
+    for field, values in ((name, lines), *more):
+        is_object, pieces = isinstance(fields.pop(field), dict), list[bytes]()
+        for value in values:
+            piece = as_json(value)
+            pieces.append(piece[1:-1] if is_object else piece)
+            await checkpoint()
+        opening, closing = (b"{", b"}") if is_object else (b"[", b"]")
+        body += [as_json(field), b":", opening, b",".join(pieces), closing, b","]
+    if not fields:
+        del body[-1]
+    return Response(b"".join((b"{", *body, as_json(fields)[1:])), media_type="application/json")
 
 
 def _answer(value: object, status: int = 200) -> Response:

@@ -291,7 +291,8 @@ async def load_marks(store: SessionStore, session_id: str, agent_id: str) -> lis
     """Sequence number and record of each mark."""
     if not store.capabilities.finds_labels:
         return (await load_journal(store, session_id, agent_id)).snapshots()
-    return _marks_in(await store.labels(session_id, agent_id))
+    rows = await store.labels(session_id, agent_id)
+    return await in_thread_when_many(partial(_marks_in, rows), rows)
 
 
 async def moment_at(
