@@ -14,6 +14,7 @@ from openai import OpenAI
 
 from repertory import ScriptedModel
 from repertory.asgi import Caller, ServiceLimits, bearer_tokens
+from repertory.core.messages import STOPPED_TEXT
 from repertory.errors import ModelFailed, Throttled
 from tests.app.protocol_servers import ASKS, LOOKS, SERVERS, TEXT, Shop, Typing, served
 
@@ -287,6 +288,27 @@ def test_a_response_in_the_background_goes_on_and_is_read_from_any_event(tmp_pat
         assert [event.sequence_number for event in [*seen, *rest]] == list(range(len(seen) + len(rest)))
         assert client.responses.retrieve(begun.id).output_text == TEXT
     assert shop.asked == 1
+
+
+def test_a_response_that_was_stopped_keeps_what_was_read_and_is_cancelled_after_a_restart_too(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, model=Typing(pause_s=0.2))
+    with served(shop.app) as url, client_of(url) as client:
+        seen, response = "", ""
+        with client.responses.create(model="helper", input="Count.", background=True, stream=True) as events:
+            for event in events:
+                if event.type == "response.created":
+                    response = event.response.id
+                if event.type == "response.output_text.delta":
+                    if not seen:
+                        assert client.responses.cancel(response).status == "cancelled"
+                    seen += event.delta
+        assert event.type == "response.incomplete"
+        assert event.response.status == "cancelled"
+        assert event.response.output_text == seen
+        assert TEXT.startswith(seen.removesuffix(STOPPED_TEXT))
+        assert seen.endswith(STOPPED_TEXT)
+    with served(Shop(tmp_path).app) as url, client_of(url) as client:
+        assert client.responses.retrieve(response).status == "cancelled"
 
 
 def test_a_response_in_the_background_is_cancelled(tmp_path: Path) -> None:
