@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn, Protocol, TypeGuard, cast, 
 
 from msgspec import Struct
 
-from repertory.core.limits import ANSWER_BYTES, VALUE_BYTES, Scale, is_too_deep
+from repertory.core.limits import ANSWER_BYTES, VALUE_BYTES, Scale, is_too_deep, well_formed, well_formed_text
 from repertory.core.messages import STOPPED, ContentBlock, Json, Message, ToolUse, Usage, message_fault, tool_uses
 from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
 
@@ -153,7 +153,7 @@ class Assembler:
             raise ModelStreamBroken("the model broke off before the end of its answer", blocks=len(self._blocks))
         limited = self._stop_reason in LIMITED
         kept = [block for block in self._blocks if not (limited and block.cut_off())]
-        message: Message = {"role": "assistant", "content": self._content(kept)}
+        message: Message = well_formed({"role": "assistant", "content": self._content(kept)})
         fault = message_fault(message, "answer")
         if fault is not None:
             raise ModelFailed("the model's answer is not a valid message", fault=fault)
@@ -193,7 +193,7 @@ class Assembler:
 
     def _named(self, key: str) -> str | None:
         name = self._responder.get(key)
-        return name if isinstance(name, str) and 0 < len(name) <= _NAME_CHARACTERS_MAX else None
+        return well_formed_text(name) if isinstance(name, str) and 0 < len(name) <= _NAME_CHARACTERS_MAX else None
 
     def _content(self, blocks: list[BlockBuilder]) -> list[ContentBlock]:
         replacement = self._redactions.get("redactAssistantContentMessage")
@@ -251,7 +251,8 @@ class Assembler:
         if len(self._use_ids) >= TOOL_USES_MAX:
             raise TooLarge(f"the model's answer is too large: it has more than {TOOL_USES_MAX:,} tool uses")
         use = mapping_field(start["toolUse"], name, "toolUse")
-        use_id = self._unused(filled(use.get("toolUseId"), name, "toolUseId"))
+        # Repaired here, so that two ids that were repaired to the same one are told apart.
+        use_id = self._unused(well_formed_text(filled(use.get("toolUseId"), name, "toolUseId")))
         self._weigh(len(use_id))
         tool_name = filled(use.get("name"), name, "name")
         self._weigh(len(tool_name))
@@ -278,7 +279,7 @@ class Assembler:
     def _on_message_stop(self, body: Mapping[str, object]) -> None:
         if self._stop_reason is not None:
             malformed("messageStop", "to come once", body)
-        self._stop_reason = filled(body.get("stopReason"), "messageStop", "stopReason")
+        self._stop_reason = well_formed_text(filled(body.get("stopReason"), "messageStop", "stopReason"))
 
     def _on_metadata(self, body: Mapping[str, object]) -> None:
         given = mapping_field(body.get("usage") or {}, "metadata", "usage")
@@ -299,7 +300,7 @@ class Assembler:
     def _on_redaction(self, body: Mapping[str, object]) -> None:
         for key in ("redactUserContentMessage", "redactAssistantContentMessage"):
             if body.get(key) is not None:
-                self._redactions[key] = filled(body[key], "redactContent", key)
+                self._redactions[key] = well_formed_text(filled(body[key], "redactContent", key))
                 self._weigh(len(self._redactions[key]))
 
     def _weigh(self, more: int) -> None:
@@ -433,13 +434,13 @@ class TextBuilder:
     @property
     def text(self) -> str:
         """What has come so far."""
-        return _well_formed("".join(self._parts))
+        return well_formed_text("".join(self._parts))
 
     @property
     def text_so_far(self) -> str:
         """What has come so far, without the first half of a surrogate pair whose second half has not come."""
         text = "".join(self._parts)
-        return _well_formed(text[:-1] if "\ud800" <= text[-1:] <= "\udbff" else text)
+        return well_formed_text(text[:-1] if "\ud800" <= text[-1:] <= "\udbff" else text)
 
     def build(self) -> ContentBlock:
         text = self.text
@@ -490,7 +491,7 @@ class ReasoningBuilder:
         mark = {} if self._provider is None else {"provider": self._provider}
         if self._redacted:
             return {"reasoningContent": {"redactedContent": b"".join(self._redacted), **mark}}
-        reasoning = {"text": _well_formed("".join(self._parts))}
+        reasoning = {"text": well_formed_text("".join(self._parts))}
         if self._signature:
             reasoning["signature"] = "".join(self._signature)
         elif not self._parts and mark:
@@ -598,7 +599,7 @@ class ToolUseBuilder:
             try:
                 self._read = _parsed(raw), None
             except (ValueError, RecursionError):
-                self._read = {}, _well_formed(raw)
+                self._read = {}, well_formed_text(raw)
         return self._read
 
 
@@ -639,13 +640,6 @@ def _weight(value: object) -> int:
     scale = Scale(sys.maxsize)
     scale.put(value)
     return scale.weight
-
-
-def _well_formed(text: str) -> str:
-    """The text with surrogate pairs joined (deltas may split them) and lone halves replaced."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 # Reading the fields of a model's stream events, strictly.

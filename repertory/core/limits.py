@@ -1,11 +1,12 @@
-"""Limits: those of one call, and of the nesting and the weight of values."""
+"""Limits: those of one call, and of the nesting, the texts and the weight of values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeAlias, TypedDict, cast
+from typing import NamedTuple, TypeAlias, TypedDict, TypeVar, cast
 
 from msgspec import Struct
+from msgspec.json import Encoder
 from msgspec.structs import asdict, replace
 
 from repertory.errors import Invalid, TooLarge
@@ -156,6 +157,56 @@ def _items(container: object) -> Iterable[object]:
     if isinstance(container, dict):
         return cast("dict[object, object]", container).values()
     return cast("list[object]", container)
+
+
+# Text that can be sent. JSON can spell half of a surrogate pair and Python can hold it, but UTF-8 cannot, and so no
+# provider can be sent it.
+#
+# What people and programs give as a prompt is refused with its place, as at every door: they can correct it. What a
+# model, a tool or a stored session gives is repaired, since nobody is there who could.
+
+_Value = TypeVar("_Value")
+_encode = Encoder().encode
+
+
+def well_formed_text(text: str) -> str:
+    """The text with surrogate pairs joined, which pieces of it may have split, and lone halves replaced; the same
+    object when it has none.
+    """
+    return text if is_well_formed(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def is_well_formed(text: str) -> bool:
+    """True if UTF-8 can hold the text."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def well_formed(value: _Value) -> _Value:
+    """The value with every text and key in it well formed; the same object when they are so already. What is nested too
+    deeply to be stored stays as it is.
+    """
+    try:
+        _encode(value)  # Does not know every value that may stand here, and is many times faster than a walk.
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return value if is_too_deep(value, RECORD_DEPTH_MAX) else cast("_Value", _texts_mended(value))
+    return value
+
+
+def _texts_mended(value: object) -> object:
+    if isinstance(value, str):
+        return well_formed_text(value)
+    if isinstance(value, dict):
+        items = cast("dict[object, object]", value).items()
+        return {_texts_mended(key): _texts_mended(item) for key, item in items}
+    if isinstance(value, list | tuple):
+        return [_texts_mended(item) for item in cast("list[object]", value)]
+    return value
 
 
 # The weight of a value, counted no further than its bound.

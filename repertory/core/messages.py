@@ -15,7 +15,7 @@ from hashlib import sha256
 from math import isfinite
 from typing import Literal, NotRequired, TypeAlias, TypedDict, cast
 
-from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep
+from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep, is_well_formed, well_formed
 from repertory.errors import Invalid, UnpairedTools
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -394,7 +394,7 @@ _INT_BITS_MAX = 14_000
 
 def message_fault(value: object, place: str) -> str | None:
     """What is wrong with a message, and where; None when it may be stored and sent."""
-    return shape_fault(value, place) or _content_fault(cast("Message", value), place) or _plain_fault(value, place)
+    return shape_fault(value, place) or _content_fault(cast("Message", value), place) or plain_fault(value, place)
 
 
 def prompt_fault(value: object, place: str) -> str | None:
@@ -424,7 +424,7 @@ def result_fault(value: object, place: str) -> str | None:
     """What is wrong with a result from a tool or a hook. `toolUseId` may be missing."""
     if is_too_deep(value, MESSAGE_DEPTH_MAX):
         return f"{place}: nested too deeply, at most {MESSAGE_DEPTH_MAX} levels"
-    return _GIVEN_RESULT(value, place) or _plain_fault(value, place)
+    return _GIVEN_RESULT(value, place) or plain_fault(value, place)
 
 
 def shape_fault(value: object, place: str, *, stored: bool = False) -> str | None:
@@ -451,9 +451,9 @@ def repair_message(message: Message) -> Message:
     """A message that may be stored and sent; the same object when nothing is wrong with it.
 
     Call it for messages that pass `shape_fault`. A broken block becomes text with its contents; ids of tool uses that
-    are not strings are replaced so that uses and results still match.
+    are not strings are replaced so that uses and results still match; lone halves of surrogate pairs are replaced.
     """
-    if _content_fault(message, "") is None:
+    if _content_fault(message := well_formed(message), "") is None:
         return message
     repaired: dict[str, object] = {
         **message,
@@ -648,23 +648,23 @@ def _content_fault(message: Message, place: str) -> str | None:
     return _text(message["tracking_id"], f"{place}.tracking_id") if "tracking_id" in message else None
 
 
-def _plain_fault(value: object, place: str) -> str | None:
+def plain_fault(value: object, place: str) -> str | None:
     """What neither JSON nor bytes can hold, and where. The caller has bounded the nesting."""
     if value is None or isinstance(value, str | bytes | bytearray | bool):
-        return None
+        fine = not isinstance(value, str) or is_well_formed(value)
+        return None if fine else f"{place}: text without lone surrogates, which cannot be sent"
     if isinstance(value, int):
         return None if value.bit_length() < _INT_BITS_MAX else f"{place}: a number of fewer digits"
     if isinstance(value, float):
         return None if isfinite(value) else f"{place}: a finite number, not {value}"
     if isinstance(value, list | tuple):
-        return _first(_plain_fault(item, f"{place}[{at}]") for at, item in enumerate(cast("list[object]", value)))
+        return _first(plain_fault(item, f"{place}[{at}]") for at, item in enumerate(cast("list[object]", value)))
     if not isinstance(value, dict):
         return _wrong(value, place, "a JSON value or bytes")
     fields = cast("dict[object, object]", value)
-    odd = next((key for key in fields if not isinstance(key, str)), None)
-    if odd is not None:
-        return _wrong(odd, f"a key of {place}", "a string")
-    return _first(_plain_fault(item, f"{place}.{key}") for key, item in fields.items())
+    if (odd := next((key for key in fields if not (isinstance(key, str) and is_well_formed(key))), None)) is not None:
+        return _wrong(odd, f"a key of {place}", "a string without lone surrogates")
+    return _first(plain_fault(item, f"{place}.{key}") for key, item in fields.items())
 
 
 def _first(faults: Iterable[str | None]) -> str | None:

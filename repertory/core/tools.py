@@ -184,7 +184,7 @@ def _media_copy(value: object, place: str, depth: int, plain: _Plain) -> object:
         return bytes(cast("bytes", value))
     if isinstance(value, dict):
         items = cast("dict[object, object]", value).items()
-        return {str(key): _media_copy(item, f"{place}[{key!r}]", depth + 1, plain) for key, item in items}
+        return {_utf8(str(key)): _media_copy(item, f"{place}[{key!r}]", depth + 1, plain) for key, item in items}
     if isinstance(value, list | tuple):
         return [_media_copy(item, place, depth + 1, plain) for item in cast("list[object]", value)]
     return cast("Json", json.loads(_dumped(value, plain)))

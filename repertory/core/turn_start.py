@@ -44,6 +44,7 @@ from repertory.core.messages import (
     is_filler,
     is_paused,
     is_stopped,
+    plain_fault,
     prompt_fault,
     tool_uses,
 )
@@ -321,6 +322,8 @@ def read_prompt(
     if isinstance(prompt, str):
         if not prompt.strip():
             raise Invalid("a prompt needs some text; pass None to go on without a new message")
+        if (fault := plain_fault(prompt, "prompt")) is not None:
+            raise Invalid(fault)
         return UserMessages(messages=({"role": "user", "content": [{"text": prompt}]},))
     if not isinstance(prompt, list | tuple):
         raise Invalid(
@@ -372,7 +375,10 @@ def _answer(response: object) -> tuple[str, Json]:
     interrupt_id = fields.get("interruptId")
     if not isinstance(interrupt_id, str) or "response" not in fields:
         raise Invalid("an interrupt response is {'interruptId': ..., 'response': ...}")
-    return interrupt_id, json_copy(fields["response"])
+    answer = json_copy(fields["response"])
+    if (fault := plain_fault(answer, "response")) is not None:
+        raise Invalid(fault)
+    return interrupt_id, answer
 
 
 DIRECT_WHILE_BUSY = (

@@ -144,6 +144,13 @@ def changed(path: Sequence[Any], value: object) -> Callable[[dict[str, Any]], ob
     return change
 
 
+def deep() -> object:
+    value: object = []
+    for _ in range(50_000):
+        value = [value]
+    return value
+
+
 REFUSED: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
     ("another text", changed(["state", "messages", 0, "content", 0, "text"], "no"), "changed after it was taken"),
     ("another state", changed(["state", "state", "k"], 2), "changed after it was taken"),
@@ -160,6 +167,10 @@ REFUSED: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
     ("a text", json.dumps, "a dictionary"),
     ("nothing", lambda snapshot: {}, "not a snapshot"),
     ("another scope", lambda snapshot: {"scope": "multiAgent", "schema_version": "1.0", "data": {}}, "scope"),
+    ("a deep type", lambda snapshot: {**snapshot, "type": deep()}, "nested too deeply"),
+    ("a deep version", lambda snapshot: {**snapshot, "schema_version": deep()}, "nested too deeply"),
+    ("a deep scope", lambda snapshot: {"scope": deep(), "schema_version": "1.0", "data": {}}, "nested too deeply"),
+    ("deep data", lambda snapshot: {"scope": "agent", "schema_version": "1.0", "data": {"a": deep()}}, "too deeply"),
     ("no data", lambda snapshot: {"scope": "agent", "schema_version": "1.0", "data": 1}, "JSON object"),
 ]
 

@@ -195,8 +195,8 @@ def test_an_interpreter_is_a_plain_name(language: str) -> None:
         make_python_repl(language=language)
 
 
-@pytest.mark.parametrize("seconds", [0, -1])
-async def test_time_for_a_command_is_positive(seconds: float) -> None:
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 1e300])
+async def test_time_for_a_command_is_positive_and_bounded(seconds: float) -> None:
     with pytest.raises(Invalid, match="timeout must be a positive"):
         await shell(command="true", tool_context=HERE, timeout=seconds)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
+from os import urandom
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,11 @@ from repertory import (
     tool,
 )
 from repertory.app.sessions.sessions import SessionPlace
-from repertory.core.journal.codec import decode
-from repertory.core.journal.records import MessageAdded, Redacted
+from repertory.core.journal.codec import decode, encode
+from repertory.core.journal.fold import Fold
+from repertory.core.journal.records import MessageAdded, Record, Redacted, ToolFinished, ToolStarted
+from repertory.core.journal.restore import Appender
+from repertory.core.journal.rows import Row
 from repertory.core.messages import ToolResult, ToolUse, text_of
 from repertory.errors import Invalid, ModelFailed, SnapshotException
 from tests.app.operated_places import LOCAL, fill, place_of, rows_in
@@ -308,6 +312,66 @@ async def test_a_last_message_of_others_that_is_mended_is_taken_in_once(shown: i
     async with opened() as talker:
         assert len(await talker.history()) == 7  # A note stands behind the one that was not answered.
     assert (await Sessions(FileSessions(tmp_path)).doctor()).ok
+
+
+LONE = "x\ud800"
+
+
+class Sender(ScriptedModel):
+    """A model that is asked over HTTP, in JSON of UTF-8."""
+
+    async def stream(self, messages: Any, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        json.dumps(messages, ensure_ascii=False, default=repr).encode()
+        async for event in super().stream(messages, *args, **options):
+            yield event
+
+
+def unsendable() -> list[Row]:
+    """A conversation as an earlier release would have stored it, with half of a surrogate pair in every text."""
+    use: Any = {"toolUse": {"toolUseId": LONE, "name": LONE, "input": {LONE: [LONE]}}}
+    result: Any = {"toolUseId": LONE, "status": "success", "content": [{"text": LONE}]}
+    signed: Any = {"reasoningContent": {"reasoningText": {"text": "a", "signature": LONE}}}
+    messages: list[Any] = [user(LONE), {"role": "assistant", "content": [signed, use]}]
+    records: list[Record] = [MessageAdded(at=1.0, message=each, turn=1, index=at) for at, each in enumerate(messages)]
+    records.append(ToolStarted(at=1.0, tool_use_id=LONE, name=LONE, idempotency_key="k", attempt=1))
+    records.append(ToolFinished(at=1.0, tool_use_id=LONE, result=result))
+    messages = [{"role": "user", "content": [{"toolResult": result}]}, assistant(LONE)]
+    records += [MessageAdded(at=1.0, message=each, turn=1, index=at) for at, each in enumerate(messages, 2)]
+    appender, rows = Appender("agent", Fold(), None, urandom), list[Row]()
+    for seq, record in enumerate(records, 1):
+        appender.fold.apply(seq, record)
+        rows.append(appender.row(seq, *encode(record)))
+    return rows
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+async def test_a_stored_session_that_cannot_be_sent_is_sent_repaired(kind: str, tmp_path: Path) -> None:
+    place: SessionPlace = place_of(kind, tmp_path)
+    await fill(place, "s", unsendable())
+    for again in (False, True):
+        model = Sender(["hello"])
+        async with Runtime(sessions=place) as runtime:
+            session = runtime.agent(AgentSpec(name="agent", model=model, retry_strategy=None)).session("s")
+            assert str(await session.invoke("go on")).strip() == "hello"
+        asked = model.calls[0].messages
+        assert asked[0]["content"] == [{"text": "x\ufffd"}]
+        use, result = asked[1]["content"][1]["toolUse"], asked[2]["content"][0]["toolResult"]
+        assert (use["toolUseId"], use["input"]) == (result["toolUseId"], {"x\ufffd": ["x\ufffd"]})
+        assert len(asked) == (7 if again else 5)
+
+
+async def test_documents_of_others_that_cannot_be_sent_are_sent_repaired_and_such_snapshots_refused() -> None:
+    place = TreeSessions()
+    async with agent("hello", session_manager=place) as talker:
+        await talker.invoke_async("hi")
+    await write_foreign(place, user(LONE), assistant(LONE))
+    async with Agent(Sender(["reply"]), callback_handler=None, session_manager=place.after_death()) as talker:
+        assert str(await talker.invoke_async("go on")).strip() == "reply"
+        snapshot = talker.save_snapshot()
+    messages = [{"role": "user", "content": [{"text": LONE}], "metadata": {"custom": {LONE: LONE}}}, assistant(LONE)]
+    async with Agent(Sender(["reply"]), callback_handler=None) as talker:
+        with pytest.raises(SnapshotException, match="without lone surrogates"):
+            talker.load_snapshot(snapshot, overrides={"messages": messages})
 
 
 def test_a_sync_agent_refuses_the_same(tmp_path: Path) -> None:

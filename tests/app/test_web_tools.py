@@ -21,7 +21,7 @@ from recorder import use
 
 from repertory import Agent, ScriptedModel
 from repertory.app.toolbox.web import http_request, make_http_request, make_web_fetch, markdown_of
-from repertory.app.toolbox.web_requests import Connections, HttpRequest, ask_by_urllib
+from repertory.app.toolbox.web_requests import Connections, HttpRequest, HttpResponse, ask_by_urllib
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import text_of, tool_results
 from repertory.errors import HttpRequestError, Invalid, WebFetchError
@@ -140,8 +140,9 @@ async def test_an_answer_that_is_late_or_never_comes_is_an_error(base: str) -> N
         await ask(f"{base}/slow", timeout=0.2)
     with pytest.raises(HttpRequestError, match="Request failed"):
         await ask("http://127.0.0.1:1/")
-    with pytest.raises(HttpRequestError, match="positive"):
-        await ask(base, timeout=0)
+    for seconds in (0, float("nan"), float("inf"), 1e10):
+        with pytest.raises(HttpRequestError, match="positive"):
+            await ask(base, timeout=seconds)
 
 
 @pytest.mark.parametrize("client", [None, httpx.AsyncClient])
@@ -218,6 +219,48 @@ async def test_an_address_that_is_slow_to_read_is_not_read() -> None:
 
 async def test_a_charset_that_no_page_has_is_not_tried(base: str) -> None:
     assert (await ask(f"{base}/charset"))["body"] == "a" * 100
+    for charset in (
+        "unicode_escape",
+        "unicode-escape",
+        "raw_unicode_escape",
+        "utf-7",
+        "zlib",
+        "rot13",
+        "\0",
+        "a" * 900,
+    ):
+        assert answer_in(charset, b"\\x41+AEE-").text == "\\x41+AEE-"
+
+
+def answer_in(charset: str, body: bytes) -> HttpResponse:
+    return HttpResponse(200, "", [("Content-Type", f"text/plain; charset={charset}")], body)
+
+
+class Pieces(bytes):
+    """Bytes that know the largest piece that was taken of them."""
+
+    largest = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        piece = super().__getitem__(at)
+        self.largest = max(self.largest, len(piece))
+        return piece
+
+    def decode(self, *args: Any, **options: Any) -> str:
+        self.largest = len(self)
+        return super().decode(*args, **options)
+
+
+@pytest.mark.parametrize(
+    "charset", ["", "utf-8", "tis-620", "cp1255", "iso2022_jp", "gb18030", "utf-16-le", "shift_jis"]
+)
+def test_a_page_is_decoded_piece_by_piece_and_as_at_once(charset: str, rng: random.Random) -> None:
+    text = "".join(rng.choice(("a", "\n", "ü", "日本", "я", "ש", "ก")) for _ in range(30_000))
+    for body in (text.encode(charset or "utf-8", "replace"), b"\xff" * 100_001, bytes(range(256)) * 300):
+        pieces = Pieces(body)
+        assert answer_in(charset, pieces).text == body.decode(charset or "utf-8", "replace")
+        assert 0 < pieces.largest <= 16 * 1024, "a codec holds the interpreter's lock"
+    assert answer_in("utf-16", "aя".encode("utf-16")).text == answer_in("utf-8", "aя".encode("utf-8-sig")).text == "aя"
 
 
 async def test_a_cancelled_request_is_not_waited_for(base: str) -> None:

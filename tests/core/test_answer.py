@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -178,6 +179,25 @@ def test_unknown_events_deltas_and_stop_reasons_are_no_errors() -> None:
     answer = assembled(START, {"novelty": 1}, delta(hologram={}), text("a"), delta(hologram={}), stop("new_reason"))
     assert answer.message["content"] == [{"text": "a"}]
     assert answer.stop_reason == "new_reason"
+
+
+def test_no_part_of_an_answer_holds_half_of_a_surrogate_pair() -> None:
+    lone = "x\ud800"
+    answer = assembled(
+        {"contentBlockStart": {"contentBlockIndex": 0, "start": {"toolUse": {"toolUseId": lone, "name": lone}}}},
+        {"contentBlockStart": {"contentBlockIndex": 1, "start": {"toolUse": {"toolUseId": "x\udfff", "name": "n"}}}},
+        {"contentBlockStart": {"contentBlockIndex": 2, "start": {"reasoningContent": {"provider": lone}}}},
+        {"contentBlockDelta": {"contentBlockIndex": 2, "delta": {"reasoningContent": {"signature": lone}}}},
+        {"contentBlockStart": {"contentBlockIndex": 3, "start": {"providerContent": {"provider": "p"}}}},
+        {"contentBlockDelta": {"contentBlockIndex": 3, "delta": {"providerContent": {"content": {lone: [lone]}}}}},
+        {"contentBlockDelta": {"contentBlockIndex": 4, "delta": {"text": "a"}}},
+        {"contentBlockDelta": {"contentBlockIndex": 4, "delta": {"citation": {"title": lone}}}},
+        {"redactContent": {"redactUserContentMessage": lone}},
+        stop(lone),
+    )
+    json.dumps([answer.message, answer.stop_reason, answer.redact_user], ensure_ascii=False).encode()
+    first, second = list(tool_uses(answer.message))
+    assert (first["toolUseId"], second["toolUseId"]) == ("x\ufffd", "x\ufffd-2"), "two ids stay two"
 
 
 def test_split_surrogate_pairs_are_joined_and_halves_replaced() -> None:

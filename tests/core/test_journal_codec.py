@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -48,11 +48,12 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.restore import Appender, said_in
 from repertory.core.journal.rows import VERSION, RecordKind, Row
+from repertory.core.journal.view import shown_messages
 from repertory.core.messages import Message, repair_message, repair_result
 from repertory.core.timers import Timer
 from repertory.errors import CorruptJournal, Invalid
 
-text = st.text(max_size=8) | st.sampled_from(["$bytes", "$$bytes", "a$bytes", "ends in $bytes", '"', "\ud83d"])
+text = st.text(max_size=8) | st.sampled_from(["$bytes", "$$bytes", "a$bytes", "ends in $bytes", '"'])
 plain = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text | st.binary()
 )
@@ -175,12 +176,34 @@ def test_records_are_read_as_they_were_written(kind: RecordKind, data: st.DataOb
     assert at_of(body) == record.at
 
 
+def test_half_of_a_surrogate_pair_in_a_record_is_replaced_when_it_is_read_and_when_it_is_appended() -> None:
+    use: Any = {"toolUse": {"toolUseId": "u\ud800", "name": "n\ud800", "input": {"k\udfff": ["\ud83d", b"\xff"]}}}
+    said = MessageAdded(at=1.0, message={"role": "assistant", "content": [{"text": "\ud83d"}, use]}, turn=1, index=0)
+    mended: Any = {"toolUse": {"toolUseId": "u\ufffd", "name": "n\ufffd", "input": {"k\ufffd": ["\ufffd", b"\xff"]}}}
+    kind, body = encode(said)
+    appender = Appender("agent", Fold(), None, lambda size: b"s" * size)
+    old = appender.row(1, kind, body)
+    for read in (decode(kind, VERSION, body), *(decode_all([old]) or [decode(kind, VERSION, old.body)])):
+        assert cast("MessageAdded", read).message["content"] == [{"text": "\ufffd"}, mended]
+    live = Appender("agent", Fold(), None, lambda size: b"s" * size)
+    asked: Message = {"role": "user", "content": [{"text": "\ud83d?"}]}
+    rows = live.append_all([MessageAdded(at=1.0, message=asked, turn=1, index=0), replace(said, index=1)])
+    assert [shown["content"] for shown in shown_messages(live.fold.shown).values()] == [
+        [{"text": "\ufffd?"}],
+        [{"text": "\ufffd"}, mended],
+    ]
+    assert b"\\ud" not in b"".join(row.body for row in rows)
+    state = StateChanged(at=1.0, set={"k": "\ud83d"}, delete=())
+    kind, body = encode(state)
+    assert decode(kind, VERSION, body) == state, "state is never sent"
+
+
 @given(RECORDS[RecordKind.MESSAGE], views)
 def test_a_view_that_comes_later_makes_the_same_body_as_one_that_was_there(message: MessageAdded, view: View) -> None:
     (_, without), (_, whole) = encode(replace(message, view=None)), encode(replace(message, view=view))
     later = with_view(without, view)
     assert load(later) == load(whole)
-    assert later == whole or b"\\ud83d" in whole, "what UTF-8 cannot say is escaped in its own part only"
+    assert later == whole
 
 
 @given(st.lists(st.one_of(*RECORDS.values()), max_size=5))
@@ -315,4 +338,5 @@ _PLAIN = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**40
 
 @given(st.lists(_PLAIN.map(dump) | st.sampled_from([body.encode() for body in _ODD])))
 def test_many_bodies_are_loaded_as_each_alone_to_the_last_digit(bodies: list[bytes]) -> None:
-    assert repr(load_all(bodies)) == repr([load(body) for body in bodies])
+    together = load_all(bodies)
+    assert together is None or repr(together) == repr([load(body) for body in bodies])

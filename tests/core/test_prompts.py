@@ -62,3 +62,18 @@ async def test_nothing_is_stored_of_a_refused_prompt(tmp_path: Path) -> None:
         assert agent.messages == []
         assert str(await agent.invoke_async("Hi")) == "Hello."
         assert len(agent.messages) == 2
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "a\ud800",
+        [{"text": "\ud800"}],
+        [{"document": {"name": "\ud800", "format": "txt", "source": {"bytes": b"a"}}}],
+        [{"role": "user", "content": [{"text": "a"}], "metadata": {"custom": {"\ud800": 1}}}],
+        [{"interruptResponse": {"interruptId": "a", "response": ["\ud800"]}}],
+    ],
+)
+def test_a_prompt_that_no_service_can_be_sent_is_refused(prompt: object) -> None:
+    with pytest.raises(Invalid, match="without lone surrogates"):
+        read_prompt(prompt)

@@ -119,7 +119,9 @@ class HostileServer:
         send(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
     def charset(self, send: Callable[[bytes], None]) -> None:
-        name = self._rng.choice((b"punycode", b"idna", b"unicode_escape", b"undefined", b"utf-7", b"zlib", b"\xff\0"))
+        name = self._rng.choice(
+            (b"punycode", b"idna", b"unicode_escape", b"undefined", b"utf-7", b"tis-620", b"\xff\0")
+        )
         send(b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=" + name + b"\r\n\r\n" + b"a\\ud800-" * 20_000)
 
     def packed(self, send: Callable[[bytes], None]) -> None:

@@ -27,6 +27,8 @@ PYTHON_REPL_DESCRIPTION = (
     "see. There is no input."
 )
 _TIMED_OUT = 124
+_TIMEOUT_S_MAX = 86_400
+"""A model may ask for no more; neither for infinity, nor for what is no number, which event loops do not take."""
 
 
 class ShellOutput(TypedDict):
@@ -85,8 +87,8 @@ def make_python_repl(
 
 
 def _positive(timeout_s: float) -> float:
-    if timeout_s <= 0:
-        raise Invalid("timeout must be a positive number of seconds", got=timeout_s)
+    if not 0 < timeout_s <= _TIMEOUT_S_MAX:
+        raise Invalid(f"timeout must be a positive number of seconds, at most {_TIMEOUT_S_MAX:,}", got=timeout_s)
     return timeout_s
 
 

@@ -16,6 +16,7 @@ import anyio
 from repertory.app.toolbox.web_requests import (
     BODY_BYTES_MAX,
     TIMEOUT_S,
+    TIMEOUT_S_MAX,
     Connections,
     HttpRequest,
     HttpResponse,
@@ -94,8 +95,8 @@ def make_http_request(
             body: What to send, as text.
             timeout: Seconds it may take.
         """
-        if timeout is not None and timeout <= 0:
-            raise HttpRequestError("timeout must be positive", got=timeout)
+        if timeout is not None and not 0 < timeout <= TIMEOUT_S_MAX:
+            raise HttpRequestError(f"timeout must be positive, and at most {TIMEOUT_S_MAX:,}", got=timeout)
         request = HttpRequest(method, url, headers or {}, body, timeout, hosts=hosts)
         return _output_of(request, client)
 
@@ -108,7 +109,8 @@ async def _output_of(request: HttpRequest, client: Any) -> HttpRequestOutput:
     for name, value in response.headers:
         headers.setdefault(name.lower(), []).append(value)
     joined = {name: "\n".join(values) for name, values in headers.items()}
-    return {"status": response.status, "status_text": response.reason, "headers": joined, "body": response.text}
+    text = await run_in_thread(lambda: response.text)
+    return {"status": response.status, "status_text": response.reason, "headers": joined, "body": text}
 
 
 def make_web_fetch(
@@ -143,7 +145,7 @@ def make_web_fetch(
             raise WebFetchError(f"Fetch failed: {str(error).removeprefix('Request failed: ')}") from error
         if any(kind in response.content_type.lower() for kind in ("html", "xml")):
             return await run_in_thread(lambda: markdown_of(response.text, max_content_chars))
-        return _cut(response.text, max_content_chars)
+        return await run_in_thread(lambda: _cut(response.text, max_content_chars))
 
     @tool(name=name, description=description or WEB_FETCH_DESCRIPTION_MARKDOWN, effects=False, idempotent=True)
     async def fetched_page(url: str, tool_context: Any = None) -> str:

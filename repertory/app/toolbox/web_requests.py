@@ -19,11 +19,23 @@ from repertory.errors import HttpRequestError
 
 TIMEOUT_S = 30.0
 """The time of a request that has none of its own."""
+TIMEOUT_S_MAX = 3_600
+"""A model may ask for no more; neither for infinity, nor for what is no number, which sockets do not take."""
 BODY_BYTES_MAX = 5 * 1024 * 1024
 ADDRESS_CHARS_MAX = 8192
 """Python reads an address in the square of some characters in it."""
-_NO_CHARSETS = frozenset(("idna", "punycode", "unicode_escape", "raw-unicode-escape", "undefined"))
-"""Codecs of Python that no page is written in: some are quadratic, some raise what others do not."""
+_CHARSETS = frozenset(
+    (
+        *("utf-8", "utf-16", "utf-16-le", "utf-16-be", "ascii", "tis-620", "koi8-r", "koi8-u", "mac-roman"),
+        *(f"iso8859-{part}" for part in range(1, 17) if part != 12),
+        *("mac-cyrillic", "cp866", "cp874", *(f"cp{page}" for page in range(1250, 1259)), "gbk", "gb2312", "gb18030"),
+        *("big5", "big5hkscs", "euc_jp", "iso2022_jp", "shift_jis", "cp932", "euc_kr", "cp949"),
+    )
+)
+"""Codecs of Python for the encodings that pages are written in. Of the others some are quadratic, and some raise what
+others do not. Source: the WHATWG's Encoding Standard."""
+_PIECE_BYTES = 16 * 1024
+"""Bytes that are decoded at once: a codec holds the interpreter's lock, and takes long for bytes that are no text."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +73,18 @@ class HttpResponse:
 
     @property
     def text(self) -> str:
-        """The body as text."""
+        """The body as text. Call it in a worker thread."""
         charset = self.content_type.lower().partition("charset=")[2].partition(";")[0].strip("\"' ")
         try:
-            known = codecs.lookup(charset or "utf-8").name not in _NO_CHARSETS
-            return self.body.decode(charset if charset and known else "utf-8", errors="replace")
+            codec = codecs.lookup(charset or "utf-8")
         except (LookupError, ValueError):  # The second: a name that is none.
-            return self.body.decode(errors="replace")
+            codec = codecs.lookup("utf-8")
+        name = codec.name if codec.name in _CHARSETS else "utf-8"
+        if name == "utf-16":
+            name = "utf-16-be" if self.body.startswith(codecs.BOM_UTF16_BE) else "utf-16-le"
+        decoder = codecs.getincrementaldecoder(name)("replace")
+        pieces = (self.body[at : at + _PIECE_BYTES] for at in range(0, len(self.body), _PIECE_BYTES))
+        return "".join([*map(decoder.decode, pieces), decoder.decode(b"", final=True)]).removeprefix("\ufeff")
 
 
 def check_address(url: str, request: HttpRequest) -> None:

@@ -45,7 +45,7 @@ from repertory.core.journal.records import (
 )
 from repertory.core.journal.rows import VERSION, RecordKind, Row
 from repertory.core.journal.sealing import MARK, SEALED, head_of, plain_bodies, plain_of
-from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep
+from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep, well_formed
 from repertory.core.messages import Json, Message, is_plainly_sound, read_result, repair_stored_message
 from repertory.core.timers import Timer
 from repertory.errors import CorruptJournal, Invalid
@@ -93,9 +93,18 @@ def decode(kind: int, version: int, body: bytes) -> Record:
         value = load(body)
         if _has_many_containers(body) and is_too_deep(value, RECORD_DEPTH_MAX):
             raise ValueError("nested too deep")
+        if may_be_unsendable(kind, body):
+            value = well_formed(value)
         return _record(kind, made, value)
     except (TypeError, ValueError, KeyError) as error:
         raise CorruptJournal("malformed record", kind=made.__name__, cause=str(error)) from error
+
+
+def may_be_unsendable(kind: int, body: bytes) -> bool:
+    """True if the body may hold half of a surrogate pair, with which every later request would fail: `decode` replaces
+    it. State is never sent, and stays as it is.
+    """
+    return kind != RecordKind.STATE and (b"\\ud" in body or b"\\uD" in body)
 
 
 def decode_all(rows: Sequence[Row]) -> list[Record] | None:
@@ -658,20 +667,11 @@ def _load_at_once(bodies: Sequence[bytes]) -> list[Json] | None:
     if _MARK in joined:
         return None
     try:
-        values = _parsed(joined)
-    except ValueError:
+        values: object = _PARSER.decode(joined)
+    except (MsgspecError, ValueError, RecursionError):  # of half a surrogate pair, too: `decode` repairs it
         return None
-    return values if isinstance(values, list) and len(values) == len(bodies) else None
-
-
-def _parsed(body: bytes) -> Json:
-    """`load` of bytes without marks, faster. What this parser refuses, such as half a surrogate pair, is left to
-    `load`, which takes it or says why not.
-    """
-    try:
-        return cast("Json", _PARSER.decode(body))
-    except (MsgspecError, ValueError, RecursionError):
-        return load(body)
+    found = cast("list[Json]", values) if isinstance(values, list) else []
+    return found if len(found) == len(bodies) else None
 
 
 def _refuse_constant(name: str) -> NoReturn:

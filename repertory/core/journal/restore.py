@@ -7,7 +7,7 @@ from hashlib import sha256
 
 from msgspec import Struct
 
-from repertory.core.journal.codec import MENDED, decode, decode_all, decode_messages, encode
+from repertory.core.journal.codec import MENDED, decode, decode_all, decode_messages, encode, may_be_unsendable
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import (
@@ -237,6 +237,9 @@ class Appender:
     def fold_in(self, record: Record) -> tuple[int, int, bytes]:
         """The first half of `append`: encode and fold. Pass the result to `row` before the next record comes."""
         kind, body = encode(record)
+        if may_be_unsendable(kind, body):
+            record = decode(kind, VERSION, body)
+            kind, body = encode(record)
         seq = self._fold.last_seq + 1
         self._fold.apply(seq, record)
         return seq, kind, body

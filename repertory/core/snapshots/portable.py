@@ -33,7 +33,8 @@ from repertory.errors import Corrupt, Invalid, SnapshotException
 
 if TYPE_CHECKING:
     from repertory.core.journal.image import Image
-    from repertory.core.messages import Json
+    from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep
+from repertory.core.messages import Json
 
 AGENT = "agent"
 ORCHESTRATOR = "multiAgent"
@@ -137,6 +138,8 @@ def _in_our_spelling(document: object, *expected: str) -> PortableSnapshot:
     if not isinstance(document, Mapping):
         raise SnapshotException("a snapshot is a dictionary", got=type(document).__name__)
     form = cast("Mapping[str, Json]", document)
+    if is_too_deep(form, RECORD_DEPTH_MAX):
+        raise SnapshotException("a snapshot is nested too deeply", depth_max=RECORD_DEPTH_MAX)
     if "type" in form or "scope" not in form:
         return PortableSnapshot(form)
     kind, data, app_data = form["scope"], form.get("data"), form.get("app_data", {})
