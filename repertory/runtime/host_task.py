@@ -62,6 +62,16 @@ class HostTask(Generic[T]):
         """Whether the block was entered, or is being entered."""
         return self._begun
 
+    @property
+    def over(self) -> bool:
+        """Whether the block was entered and has ended since."""
+        return self._begun and self._ended.is_set()
+
+    @property
+    def left(self) -> bool:
+        """Whether `leave` was called."""
+        return self._left
+
     async def enter(self) -> T:
         """Enter the block; returns its value.
 

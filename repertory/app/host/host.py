@@ -10,10 +10,10 @@ import logging
 import math
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import anyio
-from anyio.lowlevel import RunVar, checkpoint
+from anyio.lowlevel import RunVar, checkpoint, current_token
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -38,7 +38,7 @@ from repertory.app.host.shared import (
 )
 from repertory.app.host.turn_gate import TurnGate
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience
-from repertory.errors import StartFailed, StoreUnavailable, Unavailable
+from repertory.errors import Invalid, StartFailed, StoreUnavailable, Unavailable
 from repertory.logs import ERROR, note
 from repertory.runtime.drain import DrainPhase
 from repertory.runtime.spec import ChildSpec, Strategy, SupervisorSettings
@@ -175,6 +175,12 @@ class Host:
 
     def __init__(self, settings: HostSettings) -> None:
         self._settings = settings
+        self.gate = TurnGate()
+        """The gate that every turn of its sessions passes; its limits outlive the block."""
+        self._begin()
+
+    def _begin(self) -> None:
+        settings, self._loop = self._settings, cast("object", None)
         timeout_s, on_fatal, alone = settings.drain_timeout_s, settings.on_fatal, settings.alone
         phases, supervision = ((_ALONE,), _TOGETHER) if alone else (drain_phases(timeout_s), _LASTING)
         given = SystemSettings(phases=phases, grace_s=timeout_s, supervision=supervision, on_fatal=on_fatal)
@@ -185,8 +191,6 @@ class Host:
         """Whether sessions stay owned, and what they use stays open, while nobody uses them."""
         self.counts = SessionCounts()
         """What has happened to its sessions so far."""
-        self.gate = TurnGate()
-        """The gate that every turn of its sessions passes."""
         self._stores = OpenStores(self.system, self.buffers, self.counts, self._requested if self._keeps else None)
         self.servers = ToolServers(self.system)
         """The tool servers of sessions, and of clients that are open by hand."""
@@ -217,8 +221,29 @@ class Host:
         self._models: dict[int, Model] = {}
         self._outer: Host | None = None
 
+    def renew(self) -> None:
+        """Make it ready to be entered again, in any event loop, after its block has ended."""
+        self.gate.open()
+        self._begin()
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether its block was entered in another event loop."""
+        return self._loop is not None and self._loop is not current_token().native_token
+
+    def check_loop(self) -> None:
+        """Raises `Invalid` in another event loop than that of its block: there, nothing would wake who waits."""
+        if self.elsewhere:
+            raise Invalid("the runtime is open in another event loop or thread: call it there")
+
+    @property
+    def lost_its_loop(self) -> bool:
+        """Whether the event loop of its block was closed in the middle of it, without ending its tasks."""
+        return self._loop is not None and getattr(self._loop, "is_closed", bool)()
+
     async def __aenter__(self) -> Host:
         await self.system.__aenter__()
+        self._loop = current_token().native_token
         if self._settings.alone:
             return self
         self.system.on_shutdown(REFUSE, self._refuse)
@@ -335,6 +360,7 @@ class Host:
 
         `deadline`: as for `session`. The deadline of an enclosing call holds as well. `within`: see `NodeHost`.
         """
+        self.check_loop()
         if self._refusing:
             raise Unavailable("the runtime is shutting down", session=spec.agent.session_id)
         key = _key(spec, within)

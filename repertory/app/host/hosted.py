@@ -72,7 +72,7 @@ class HostedAgent:
             cluster: The peers of the runtime, when it has joined them.
         """
         self._host = host
-        self._cluster = cluster
+        self._peers = cluster
         if spec.context_manager is not None:
             manager, more = later.managed_context(spec.context_manager, spec.conversation_manager, spec.plugins)
             spec = replace(spec, conversation_manager=manager, plugins=more, context_manager=None)
@@ -114,7 +114,7 @@ class HostedAgent:
         agent = self._agents.get(session_id)
         if agent is None or takeover:
             agent = self._agents[session_id] = self._agent(later.check_id(session_id, "session_id"), takeover=takeover)
-        return HostedSession(self._host, agent, self._cluster())
+        return HostedSession(self._host, agent, self._peers)
 
     def unsaved(self, tenant: str = "") -> HostedSession:
         """A conversation that the returned object alone has: nothing of it is stored, and nobody else finds it.
@@ -122,7 +122,11 @@ class HostedAgent:
         Args:
             tenant: The tenant whose it is: its `session_id` is one of that tenant, for memory, limits, hooks and tools.
         """
-        return HostedSession(self._host, self._agent(None, takeover=False, tenant=tenant), None)
+        return HostedSession(self._host, self._agent(None, takeover=False, tenant=tenant), lambda: None)
+
+    def forget_sessions(self) -> None:
+        """The runtime begins anew: what is in memory alone has ended. For the runtime."""
+        self._agents.clear()
 
     def _agent(self, session_id: str | None, *, takeover: bool, tenant: str = "") -> Agent:
         spec, manager = self._spec, self._manager
@@ -149,13 +153,13 @@ class HostedSession:
 
     Args:
         host: The host that runs its actors.
-        cluster: The peers of the runtime; None when it has none.
+        cluster: The peers of the runtime, when it has joined them.
     """
 
-    def __init__(self, host: Host, agent: Agent, cluster: Cluster | None) -> None:
+    def __init__(self, host: Host, agent: Agent, cluster: Callable[[], Cluster | None]) -> None:
         self._host = host
         self._agent = agent
-        self._cluster = cluster
+        self._peers = cluster
         self._caller: CallerRules | None = None
         self.spec = agent.blueprint()
         """How its actors are started, for the runtime."""
@@ -166,6 +170,10 @@ class HostedSession:
 
         return short_repr(self, {"session_id": self._agent.session_id, "agent": self._agent.agent_id})
 
+    @property
+    def _cluster(self) -> Cluster | None:
+        return self._peers()
+
     def for_caller(self, rules: CallerRules) -> HostedSession:
         """The same conversation for somebody outside of the program: the prompts have only what the rules allow, and
         limits of a call lift none of the agent's, wherever the call is made.
@@ -173,7 +181,7 @@ class HostedSession:
         Args:
             rules: The rules for prompts.
         """
-        session = HostedSession(self._host, self._agent, self._cluster)
+        session = HostedSession(self._host, self._agent, self._peers)
         session._caller = rules
         return session
 
@@ -647,8 +655,9 @@ def _given_up(posted: PostedCall) -> Failed:
 @contextmanager
 def _while_open(host: Host) -> Generator[None]:
     """Stores of a runtime that has ended meanwhile are closed, which is not the caller's doing. Errors: `Unavailable`
-    then.
+    then; `Invalid` in another event loop than the runtime's.
     """
+    host.check_loop()
     try:
         yield
     except Invalid as error:

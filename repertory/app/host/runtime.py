@@ -24,6 +24,7 @@ from repertory.app.host.edge import flush_exporters, short_errors
 from repertory.app.host.hosted import AgentSpec, HostedAgent, HostedSession
 from repertory.core.retry import DEFAULT_PATIENCE
 from repertory.errors import Invalid, NotFound, RepertoryError
+from repertory.forking import never_collect
 from repertory.logs import INFO, WARNING, note
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ class Cancellable(Protocol):
 
 @short_errors
 class Runtime:
-    """Hosts the sessions of one process in one event loop. An async context manager, entered once; another task of the
-    same loop may leave it.
+    """Hosts the sessions of one process in one event loop. An async context manager; another task of the same loop may
+    leave it. It may be entered again when it has ended, in any event loop: it starts anew, with the same agents.
 
     `wall` gives the time in epoch seconds, for tests of timers.
 
@@ -117,12 +118,12 @@ class Runtime:
             wall=later.wall_clock if wall is None else wall,
         )
         self._host = later.Host(settings)
-        self._task = later.HostTask(self._host, name="repertory runtime")
-        self._report: DrainReport | None = None
+        self._hooks: list[tuple[str, ShutdownHook]] = []
+        """The hooks that were given outside of its block, for each time that it is entered."""
+        self._begin()
         if peers is not None and self._sessions is None:
             raise Invalid("peers share stored sessions: write Runtime(sessions=PostgresSessions(DSN), peers=...)")
         self._peers = peers
-        self._cluster: Cluster | None = None
 
     def __repr__(self) -> str:
         """Its place, its agents and whether it takes calls, on one line."""
@@ -132,7 +133,32 @@ class Runtime:
         shown = {"sessions": place, "agents": sorted(self._served), "healthy": self.healthy}
         return short_repr(self, shown)
 
+    def _begin(self, *, detached: bool = False) -> None:
+        self._task = later.HostTask(self._host, name="repertory runtime", detached=detached)
+        self._report: DrainReport | None = None
+        self._cluster: Cluster | None = None
+
+    def _begin_again(self, *, detached: bool = False) -> None:
+        """Make it ready to be entered. Errors: `Invalid` while it is open."""
+        if self._task.begun:
+            host = self._host
+            if host.lost_its_loop:
+                never_collect(host, self._task)  # Collecting its tasks would run their ends, half of them.
+                host.abandon()
+            elif not self._task.over or not (self._task.left or host.elsewhere):
+                raise Invalid("this runtime is open: it may be entered again when it has ended")
+            host.renew()
+            for served in self._served.values():
+                served.forget_sessions()
+            for phase, hook in self._hooks:
+                host.system.on_shutdown(phase, hook)
+        self._begin(detached=detached)
+
     async def __aenter__(self) -> Runtime:
+        self._begin_again()
+        return await self._enter()
+
+    async def _enter(self) -> Runtime:
         await self._task.enter()
         try:
             if later.meter_provider() is not None:
@@ -166,12 +192,10 @@ class Runtime:
         `stop` raises the error; `on_fatal="signal"` ends the process. Errors: those of entering the block.
 
         Raises:
-            Invalid: When it was started or entered before. Correct the argument.
+            Invalid: While it is open. Stop it first.
         """
-        if self._task.begun:
-            raise Invalid("this runtime was started before: make another one")
-        self._task = later.HostTask(self._host, name="repertory runtime", detached=True)
-        return await self.__aenter__()
+        self._begin_again(detached=True)
+        return await self._enter()
 
     async def stop(self) -> DrainReport:
         """Drain, as at the end of the block, and report what could not be finished or stored. A second call gives the
@@ -372,13 +396,17 @@ class Runtime:
         return await session.complete_tool(id, result, status=status, start_turn=start_turn)
 
     def on_shutdown(self, phase: str, hook: ShutdownHook) -> None:
-        """Run `hook` (async, no arguments) in a phase of the drain: see `PHASES` in `app/host/host.py` for names.
+        """Run `hook` (async, no arguments) in a phase of the drain: `refuse`, `turns`, `memory`, `commit` or
+        `close`. A hook that is given outside of the runtime's block is run at the end of each, others at the end of
+        this one.
 
         Args:
             phase: The phase of the drain, such as `memory`.
             hook: An async function without arguments.
         """
         self._host.system.on_shutdown(phase, hook)
+        if not self.started:
+            self._hooks.append((phase, hook))
 
     async def serve_signals(
         self, *, cancel: Cancellable | None = None, task_status: TaskStatus[None] | None = None
@@ -402,6 +430,7 @@ class Runtime:
             Invalid: Outside the main thread. Correct the argument.
         """
         # As the parameter's default it would load half of anyio with this module.
+        self._host.check_loop()
         told = anyio.TASK_STATUS_IGNORED if task_status is None else task_status
         report = self._whole(await self._host.system.serve_signals(task_status=told))
         await flush_exporters()
@@ -423,8 +452,8 @@ class Runtime:
 
     @property
     def started(self) -> bool:
-        """Whether its block was entered, or `start` was called; also when it has ended since."""
-        return self._task.begun
+        """Whether its block was entered, or `start` was called, and it has not ended since."""
+        return self._task.begun and not self._task.over
 
     @property
     def drain_timeout_s(self) -> float:
@@ -484,7 +513,12 @@ class Runtime:
         await server.serve_runtime(self, address, options, told)
 
     async def drain(self) -> DrainReport:
-        """Stop in phases and report what could not be finished or stored. A second call gives the same report."""
+        """Stop in phases and report what could not be finished or stored. A second call gives the same report.
+
+        Raises:
+            Invalid: In another event loop than the runtime's. Call it there.
+        """
+        self._host.check_loop()
         report = self._whole(await self._host.system.drain())
         await flush_exporters()
         return report

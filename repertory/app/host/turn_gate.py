@@ -60,6 +60,10 @@ class TurnGate:
         self._closed = True
         self._wake(*self._asleep)
 
+    def open(self) -> None:
+        """Take turns again, in a runtime that begins anew."""
+        self._closed = False
+
     async def enter(self, session_id: str) -> Callable[[bool], None]:
         """Return when a turn of this session may begin; to be followed by a call of the result, with True if it did
         nothing. Errors: `Throttled` when too many turns of the tenant wait; `Unavailable` once it is closed.

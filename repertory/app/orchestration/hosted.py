@@ -88,6 +88,10 @@ class HostedOrchestrator(Generic[Result]):
             made = self._made[session_id] = self._new(placed)
         return OrchestratorSession(self._host, made)
 
+    def forget_sessions(self) -> None:
+        """The runtime begins anew: what is in memory alone has ended. For the runtime."""
+        self._made.clear()
+
     def _new(self, placed: PlacedSession) -> Orchestrator[Result]:
         try:
             made = cast("object", self._make(placed.session_id))
