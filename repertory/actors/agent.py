@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from repertory.actors.call import (
     BUDGETS,
+    READS_IT,
     AgentMessage,
     Busy,
     Call,
@@ -76,7 +77,7 @@ from repertory.core.turn_start import (
     recorded,
     way_of_call,
 )
-from repertory.errors import AgentBusy, Failed, Gone, Invalid, NotFound, RepertoryError, TooLarge, Unavailable
+from repertory.errors import AgentBusy, Deadlock, Failed, Gone, Invalid, NotFound, RepertoryError, TooLarge, Unavailable
 from repertory.logs import DEBUG, IDS, note
 from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.message import Next, ReplySlot, carry_on, refuse, reply, traced
@@ -242,8 +243,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             case CancelTurn():
                 beginning = self._running is not None and self._driver is None  # The turn takes the request itself.
                 request = None if beginning else self._parts.stop_request.take()
-                if request is not None and self._driver is not None:
-                    self._driver.stop(request[0], after_tools=request[1])
+                if request is not None:
+                    self._cancel(request[0], after_tools=request[1])
                 return carry_on()
             case LookAtSignal(invocation=invocation):
                 self._look_at_signal(invocation)
@@ -266,6 +267,8 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if invocation.direct is None and (invocation.busy or self._calls.busy) in ("queue", "steer"):
             if self._comes_from_running(invocation):
                 return refuse(self._waits_for_itself())
+            if invocation.while_reading and self._running is not None:
+                return refuse(Deadlock(READS_IT, agent=self._settings.agent_id))
             if (circle := self._circle(invocation)) is not None:
                 return refuse(circle)
         if self._join_same(invocation, prompt, channel):
@@ -389,11 +392,12 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         self._running.shared.append(call)
         return True
 
-    def _cancel(self, stop: StopReason | None = None) -> None:
+    def _cancel(self, stop: StopReason | None = None, *, after_tools: bool = False) -> None:
         """Without a reason, its caller stops it: a reader, unless that is a turn, or goes because this process ends."""
         if self._driver is not None and self._running is not None:
+            self._wait_for_no_reader()
             unread = self._refusing or self._running.runs_for_another
-            self._driver.stop(stop or (CANCELLED if unread else STOPPED_BY_CALLER))
+            self._driver.stop(stop or (CANCELLED if unread else STOPPED_BY_CALLER), after_tools=after_tools)
 
     def _time_up(self, invocation: Invocation) -> None:
         if self._running is not None and self._running.invocation is invocation:

@@ -114,6 +114,8 @@ class Invocation(Struct, frozen=True, kw_only=True, eq=False):
     """What the session begins the turn for by itself; nobody waits for the result then."""
     following: Following | None = None
     """The events get offsets, and are kept until the answer is; such a call has a token and is streamed."""
+    while_reading: bool = False
+    """Whether the caller reads the events of another turn of this session, which waits for it to read on."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """The caller's context variables; hooks, tools and the model see them."""
 
@@ -140,6 +142,12 @@ def request_state(invocation: Invocation) -> dict[str, Any]:
     return cast("dict[str, Any]", state) if isinstance(state, dict) else {}
 
 
+READS_IT = (
+    "the call comes from the task that reads the running turn, which waits for it to read on: close that stream first"
+    " (contextlib.aclosing), or make the call in a task of its own"
+)
+
+
 class ResponseChannel(Protocol):
     """Where a call's result goes."""
 
@@ -154,6 +162,10 @@ class ResponseChannel(Protocol):
 
     def on_left(self, callback: Callable[[], None]) -> None:
         """Call `callback` when the caller has gone."""
+        ...
+
+    def wait_no_more(self) -> None:
+        """From now on the turn waits for nobody who reads its events: what they have not read is kept for them."""
         ...
 
     async def succeed(self, result: CallResult) -> None: ...
@@ -175,6 +187,9 @@ class ReplyChannel:
     def on_left(self, callback: Callable[[], None]) -> None:
         """Does nothing: when an asker goes away, its messages stay and the turn runs on."""
         del callback
+
+    def wait_no_more(self) -> None:
+        """Does nothing: it tells no events."""
 
     async def succeed(self, result: CallResult) -> None:
         self._slot.reply(result)
@@ -203,7 +218,11 @@ class StreamChannel:
     def on_left(self, callback: Callable[[], None]) -> None:
         self._sink.on_closed = callback
 
+    def wait_no_more(self) -> None:
+        self._sink.wait_no_more()
+
     async def succeed(self, result: CallResult) -> None:
+        self.wait_no_more()
         await self.publish({"result": result})
         self._sink.end()
 
@@ -631,6 +650,7 @@ class CallQueueActor(Actor[M], Generic[M, L]):
             case Abandon(invocation=invocation):
                 self._abandon(invocation)
             case FinishTurns(at_once=at_once, more_may_come=more_may_come):
+                self._wait_for_no_reader()
                 self._refusing = self._refusing or not more_may_come
                 return self._finish(at_once)
             case _:
@@ -640,6 +660,8 @@ class CallQueueActor(Actor[M], Generic[M, L]):
     async def _outcome(self, call: Call, work: Coroutine[object, object, R]) -> R | RepertoryError:
         """The result of the call's work, which is done in the caller's context, or its error."""
         invocation = call.invocation
+        if self._refusing:
+            call.channel.wait_no_more()
         turn = self._turn = OpenTurn(agent=self.context.self_ref, call=invocation, budget=invocation.budget, work=work)
         try:
             return await in_context(invocation.context, turn, work)
@@ -775,6 +797,11 @@ class CallQueueActor(Actor[M], Generic[M, L]):
                         self._look_again()
                     return call
         return None
+
+    def _wait_for_no_reader(self) -> None:
+        """The running call is to end, whether somebody reads its events or not."""
+        if self._running is not None:
+            self._running.channel.wait_no_more()
 
     def _refuse_waiting(self) -> None:
         while self._waiting:

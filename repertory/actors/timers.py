@@ -46,6 +46,9 @@ class Unheard:
         """Does nothing: nobody can leave."""
         del callback
 
+    def wait_no_more(self) -> None:
+        """Does nothing: nobody reads."""
+
     async def succeed(self, result: object) -> None:
         """Does nothing."""
 

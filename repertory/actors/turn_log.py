@@ -83,6 +83,10 @@ class LogChannel:
     def on_left(self, callback: Callable[[], None]) -> None:
         """Does nothing: readers come and go, and the last one says so itself."""
 
+    def wait_no_more(self) -> None:
+        if self._within is not None:
+            self._within.wait_no_more()
+
     def begin(self, base: int) -> TurnLog:
         """The turn is told from here on; `base`: the last message in the journal before."""
         log = self.log = TurnLog(self._name, base)

@@ -6,6 +6,7 @@ room the writer waits, so a slow reader slows its producer down and nothing else
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -13,7 +14,7 @@ from typing import Generic, TypeVar, cast
 
 from repertory.errors import StreamClosed
 from repertory.runtime.message import Reason, Receiver, Request, timed_out
-from repertory.runtime.waker import Waiter
+from repertory.runtime.waker import Waiter, current_task
 
 E_contra = TypeVar("E_contra", contravariant=True)
 E_co = TypeVar("E_co", covariant=True)
@@ -22,7 +23,7 @@ E_co = TypeVar("E_co", covariant=True)
 class StreamCall(Request):
     """A message that is answered with a stream, and the buffer between writer and reader."""
 
-    __slots__ = ("_make_waiter", "_reader", "_writers", "buffer", "capacity", "ended", "error", "on_closed")
+    __slots__ = ("_make_waiter", "_reader", "_writers", "buffer", "capacity", "ended", "error", "on_closed", "on_ended")
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class StreamCall(Request):
         self.ended = False
         self.error: Exception | None = None
         self.on_closed: Callable[[], object] | None = None
+        self.on_ended: Callable[[], object] | None = None
         self._make_waiter = waiter
         self._reader: Waiter | None = None
         self._writers: deque[Waiter] = deque()
@@ -63,6 +65,8 @@ class StreamCall(Request):
         self.release()
         self._wake_reader()
         self._wake_writers()
+        if self.on_ended is not None:
+            self.on_ended()
 
     def expire(self) -> None:
         """The deadline has passed: the reader is told at once, and the writer is told to stop."""
@@ -94,6 +98,11 @@ class StreamCall(Request):
         if self._reader is not None:
             self._wake_reader()
         return True
+
+    def wait_no_more(self) -> None:
+        """From now on there is room for every event."""
+        self.capacity = sys.maxsize
+        self._wake_writers()
 
     async def room(self) -> None:
         """Wait until there may be room. If cancelled, the next writer is woken instead."""
@@ -194,6 +203,10 @@ class Sink(Generic[E_contra]):
         while not self._call.put(event):
             await self._call.room()
 
+    def wait_no_more(self) -> None:
+        """From now on, `send` waits for no reader: what it has not read yet is kept for it."""
+        self._call.wait_no_more()
+
     def end(self) -> None:
         """End the stream. Allowed more than once."""
         if not self._call.ended:
@@ -216,12 +229,31 @@ class EventReader(Generic[E_co]):
         opening: The runtime's own: sends the request.
     """
 
-    __slots__ = ("_call", "_close", "_open")
+    __slots__ = ("_call", "_close", "_open", "_task")
 
     def __init__(self, call: StreamCall, opening: Callable[[StreamCall], Awaitable[Callable[[], object]]]) -> None:
         self._call = call
         self._open = opening
         self._close: Callable[[], object] | None = None
+        self._task: object = None
+        """The task that has read last."""
+
+    @property
+    def read_here(self) -> bool:
+        """Whether the running task reads it, so that its writer waits for this task until it reads on."""
+        call, task = self._call, self._task
+        return task is not None and not call.ended and call.gone is None and task is current_task()
+
+    def on_ended(self, callback: Callable[[], object]) -> None:
+        """Call `callback` when the writer has ended the stream, at once if it has. What is buffered is still to be
+        read. It must neither raise nor wait.
+
+        Args:
+            callback: A function without arguments.
+        """
+        self._call.on_ended = callback
+        if self._call.ended:
+            callback()
 
     async def __aenter__(self) -> EventReader[E_co]:
         self._close = await self._open(self._call)
@@ -239,7 +271,7 @@ class EventReader(Generic[E_co]):
         return self
 
     async def __anext__(self) -> E_co:
-        call = self._call
+        call, self._task = self._call, current_task()
         while not call.buffer:
             if call.error is not None:
                 raise call.error

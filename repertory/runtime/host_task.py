@@ -20,8 +20,8 @@ leaves the hosted block as any cancelled task would.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import anyio
@@ -56,6 +56,7 @@ class HostTask(Generic[T]):
         self._error: BaseException | None = None
         self._begun = False
         self._left = False
+        self._let_go = False
 
     @property
     def begun(self) -> bool:
@@ -96,6 +97,11 @@ class HostTask(Generic[T]):
             await self.leave()
             raise Unavailable("the event loop is ending, and has cancelled the new task", task=self._name)
         return self._value[0]
+
+    def leave_soon(self) -> None:
+        """Begin to leave the block; `leave` waits for that, and raises what it raised."""
+        self._let_go = True
+        self._leaving.set()
 
     async def leave(self, error: BaseException | None = None) -> None:
         """Leave the block, from any task of the event loop, and wait until it has been left. A second call does
@@ -142,23 +148,25 @@ class HostTask(Generic[T]):
         finally:
             self._ended.set()
             self._entered.set()
-            if self._error is not None and self._value and not self._left:
+            if self._error is not None and self._value and not (self._left or self._let_go):
                 self._owner.interrupt()
 
 
-@asynccontextmanager
-async def apart(block: AbstractAsyncContextManager[T], *, name: str) -> AsyncGenerator[T]:
-    """`block` in a task of its own: for generators that one task begins and another one closes."""
-    task = HostTask(block, name=name)
-    value = await task.enter()
-    failed: BaseException | None = None
-    try:
-        yield value
-    except BaseException as error:
-        failed = error
-        raise
-    finally:
-        await task.leave(failed)
+class Apart(AbstractAsyncContextManager[T]):
+    """A block in a task of its own: for generators that one task begins and another one closes."""
+
+    def __init__(self, block: AbstractAsyncContextManager[T], *, name: str) -> None:
+        self._task = HostTask(block, name=name)
+
+    async def __aenter__(self) -> T:
+        return await self._task.enter()
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self._task.leave(error)
+
+    def end_soon(self) -> None:
+        """Have the block left, though the code around it goes on; its errors are raised at the end of that code."""
+        self._task.leave_soon()
 
 
 class _Task(Protocol):

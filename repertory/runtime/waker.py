@@ -144,6 +144,17 @@ def runs_on_asyncio() -> bool:
     return anyio.get_cancelled_exc_class().__module__.startswith("asyncio")
 
 
+def current_task() -> object:
+    """The running task of either kind of loop; None in a callback of one."""
+    if runs_on_asyncio():
+        import asyncio
+
+        return asyncio.current_task()
+    import trio
+
+    return trio.lowlevel.current_task()
+
+
 def parking_here() -> Waker:
     """The waker of the running loop."""
     return _AsyncioParking() if runs_on_asyncio() else _TrioParking()

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from repertory.actors.call import (
     BUDGETS,
+    READS_IT,
     AgentMessage,
     Call,
     CallMessage,
@@ -51,7 +52,16 @@ from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.core.orchestration.run import Run, execution_token, leading_to, visit_of
 from repertory.core.snapshots.portable import RunFields, left_agents, said_of_run
 from repertory.core.turn_start import read_prompt
-from repertory.errors import AgentBusy, Invalid, NodeFailed, RepertoryError, RunUnfinished, TooLarge, Unavailable
+from repertory.errors import (
+    AgentBusy,
+    Deadlock,
+    Invalid,
+    NodeFailed,
+    RepertoryError,
+    RunUnfinished,
+    TooLarge,
+    Unavailable,
+)
 from repertory.logs import IDS
 from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.message import Ask, Next, ReplySlot, carry_on, refuse, reply, traced
@@ -198,6 +208,8 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
             return refuse(error)
         if self._comes_from_running(invocation):
             return refuse(self._waits_for_itself())
+        if invocation.while_reading and self._running is not None:
+            return refuse(Deadlock(READS_IT, orchestrator=self._settings.orchestrator_id))
         if (circle := self._circle(invocation)) is not None:
             return refuse(circle)
         full = len(self._waiting) >= self._settings.waiting_max
@@ -265,6 +277,7 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
     def _cancel(self, reason: str = "cancelled") -> None:
         """End the running call, even if none of its nodes has started yet."""
         self._stop_asked = reason
+        self._wait_for_no_reader()
         if self._driver is not None:
             self._driver.stop(reason)
         elif self._beginning is not None:

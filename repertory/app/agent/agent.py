@@ -852,10 +852,10 @@ class Agent(SdkAgentMembers):
                 pass  # Closing the session stores the state.
 
     def _session(
-        self, busy: Busy | None = None, deadline: float = math.inf, *, moves: bool = False
+        self, busy: Busy | None = None, deadline: float = math.inf
     ) -> AbstractAsyncContextManager[ActiveSession]:
         """The session that is held open, or one that lives as long as the block; see `SessionLife.session`."""
-        return self._life.session(busy or self._busy, deadline, moves=moves)
+        return self._life.session(busy or self._busy, deadline)
 
     def _joined(self, session: ActiveSession) -> None:
         """Called when the session is open. Another agent object may have opened it: then this one shares its actors."""
@@ -867,10 +867,8 @@ class Agent(SdkAgentMembers):
         self._announce()
 
     async def _stream(self, invocation: Invocation, *, moves: bool = False) -> AsyncGenerator[TurnEvent]:
-        async with (
-            self._session(invocation.busy, invocation.deadline, moves=moves) as session,
-            session.stream(invocation) as events,
-        ):
+        busy = invocation.busy or self._busy
+        async with self._life.stream(invocation, busy, self._calls.end, moves=moves) as events:
             async for event in events:
                 yield event
 

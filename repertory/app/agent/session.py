@@ -256,6 +256,11 @@ class AgentCalls:
         try:
             yield
         finally:
+            self.end(invocation)
+
+    def end(self, invocation: Invocation) -> None:
+        """The call does not run any more, though somebody may still read its events."""
+        if invocation in self.running:
             self.running.remove(invocation)
 
     def runs(self, token: str | None) -> bool:

@@ -21,19 +21,21 @@ import anyio
 from anyio.lowlevel import RunVar, current_token
 from msgspec import Struct, field
 
-from repertory.actors.call import LookAtWaits, OutsideWait
+from repertory.actors.call import READS_IT, LookAtWaits, OutsideWait
 from repertory.app.host.host import PAUSED_S, Host, HostSettings, Key, ambient_host, check_stored
 from repertory.app.host.session import ActivationLock, ActiveSession, meter_provider
 from repertory.core.retry import DEFAULT_PATIENCE
-from repertory.errors import AgentBusy, Invalid, MailboxFull
+from repertory.errors import AgentBusy, Deadlock, Invalid, MailboxFull
 from repertory.forking import call_in_children, forget_in_children, never_collect
-from repertory.runtime.host_task import HostTask, apart
+from repertory.runtime.host_task import Apart, HostTask
 
 if TYPE_CHECKING:
     from threading import Thread
 
-    from repertory.actors.call import Busy
+    from repertory.actors.call import Busy, Invocation
     from repertory.app.host.session import SessionSpec
+    from repertory.core.result import TurnEvent
+    from repertory.runtime.channel import EventReader
 
 _IDLE_S = 3600.0
 """In a block around many calls of a graph or swarm, unused nodes with a stored conversation stay alive so long."""
@@ -93,7 +95,7 @@ async def hosted(
             if gate.free.value:
                 gate.free.acquire_nowait()
             else:
-                _make_way(gate, spec, busy)
+                await _make_way(gate, spec, busy)
                 await _pass(gate, spec, deadline)
         if stays:
             try:
@@ -125,11 +127,15 @@ async def hosted(
             gates.pop(spec.key, None)
 
 
-def _make_way(gate: _SessionGate, spec: SessionSpec, busy: Busy) -> None:
+async def _make_way(gate: _SessionGate, spec: SessionSpec, busy: Busy) -> None:
     if busy == "reject":
         raise AgentBusy(spec.working, **spec.named, busy=busy)
-    if busy == "interrupt" and gate.active is not None:
+    if gate.active is None:
+        return
+    if busy == "interrupt":
         gate.active.cancel()
+    elif await gate.active.read_here():
+        raise Deadlock(READS_IT, **spec.named)
 
 
 async def _pass(gate: _SessionGate, spec: SessionSpec, deadline: float) -> None:
@@ -382,7 +388,25 @@ class SessionLife:
             return self._used(held)
         active = self._active(busy=busy, deadline=deadline)
         moves = moves and held is None and ambient_host() is None
-        return apart(active, name=f"repertory {self._name}") if moves else active
+        return Apart(active, name=f"repertory {self._name}") if moves else active
+
+    @asynccontextmanager
+    async def stream(
+        self, invocation: Invocation, busy: Busy, ended: Callable[[Invocation], None], *, moves: bool = False
+    ) -> AsyncGenerator[EventReader[TurnEvent]]:
+        """The events of a call. When its turn is over, `ended` is called and the session is let go, though somebody may
+        read on for long, or never. `moves`: as for `session`. Errors: those of `session`, and of the call.
+        """
+        use = self.session(busy, invocation.deadline, moves=moves)
+        async with use as session, session.stream(invocation) as events:
+
+            def end() -> None:
+                ended(invocation)
+                if isinstance(use, Apart):
+                    use.end_soon()
+
+            events.on_ended(end)
+            yield events
 
     @asynccontextmanager
     async def _used(self, held: ActiveSession) -> AsyncGenerator[ActiveSession]:

@@ -8,13 +8,14 @@ import math
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 
 import anyio
+from anyio.lowlevel import checkpoint
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from repertory.actors.call import (
     OPEN_TURNS,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from repertory.core.retry import StorePatience
     from repertory.core.snapshots.fields import SnapshotFields
     from repertory.core.snapshots.portable import RunFields
+    from repertory.runtime.channel import EventReader
     from repertory.runtime.ref import ActorRef
     from repertory.runtime.spec import ChildSpec
 
@@ -230,6 +232,10 @@ class SessionSpec(Struct, frozen=True, kw_only=True):
         raise NotImplementedError
 
 
+_CLOSING_STEPS = 20
+"""The steps of the event loop in which a stream that was left by `break`, and not kept, is closed by the event loop."""
+
+
 class Rest(Struct):
     """Whether a session rests between two calls. Any thread may read it."""
 
@@ -257,6 +263,8 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
     """The agent's tools, with those of its tool servers."""
     stop_request: StopRequest = field(default_factory=StopRequest)
     rest: Rest = field(default_factory=Rest)
+    readers: list[EventReader[TurnEvent]] = field(default_factory=list[Any])
+    """Those whose turns wait for them."""
 
     @property
     def in_a_turn(self) -> bool:
@@ -270,6 +278,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
 
     async def invoke(self, invocation: Invocation) -> AgentResult:
         """Run a turn. There is no deadline here, since a model call may be long: cancel the scope around it."""
+        await self._note_reading(invocation)
         try:
             return await self.agent.ask(Invoke(invocation=invocation), timeout_s=math.inf)
         except anyio.get_cancelled_exc_class():
@@ -277,10 +286,30 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
             raise
 
     @asynccontextmanager
-    async def stream(self, invocation: Invocation) -> AsyncGenerator[AsyncIterator[TurnEvent]]:
+    async def stream(self, invocation: Invocation) -> AsyncGenerator[EventReader[TurnEvent]]:
         """Run a turn and read its events; leaving the block cancels it."""
+        await self._note_reading(invocation)
         async with self.agent.stream(InvokeStreaming(invocation=invocation), timeout_s=math.inf) as events:
-            yield events
+            if invocation.following is not None:
+                yield events
+                return
+            self.readers.append(events)
+            try:
+                yield events
+            finally:
+                self.readers.remove(events)
+
+    async def _note_reading(self, invocation: Invocation) -> None:
+        if self.readers and await self.read_here():
+            force_setattr(invocation, "while_reading", True)
+
+    async def read_here(self) -> bool:
+        """Whether the running task reads a stream of this session, so that a turn waits for it."""
+        for _ in range(_CLOSING_STEPS):
+            if not any(reader.read_here for reader in self.readers):
+                return False
+            await checkpoint()
+        return True
 
     def cancel(self, stop: StopReason = STOPPED_BY_CALLER, *, after_tools: bool = False) -> None:
         """End the running turn early, from any thread. A paused session has none."""

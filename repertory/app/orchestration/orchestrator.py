@@ -300,9 +300,9 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         that may leave closes the stream (`contextlib.aclosing`), since Python does not do so at once.
         """
         invocation = read_run_call(task, invocation_state, options)
-        alive = self._life.session(invocation.busy or self.busy, invocation.deadline, moves=True)
+        busy = invocation.busy or self.busy
         with self._calls.running_now(invocation):
-            async with alive as session, session.stream(invocation) as events:
+            async with self._life.stream(invocation, busy, self._calls.end, moves=True) as events:
                 async for event in events:
                     yield with_type(event)
 
