@@ -18,7 +18,7 @@ from repertory.app.agent.printer import PrintingCallbackHandler
 from repertory.app.agent.sdk_members import SdkAgentMembers
 from repertory.app.host.edge import short_errors, telemetry
 from repertory.core.retry import DEFAULT_RETRY
-from repertory.errors import AgentBusy, NotReady
+from repertory.errors import AgentBusy, NotReady, SessionBusy
 
 if TYPE_CHECKING:
     from repertory.actors.call import Busy, Invocation
@@ -254,6 +254,8 @@ class Agent(SdkAgentMembers):
         self._lock = later.ActivationLock()
         self._life = later.AgentLife(self.agent_id, self.blueprint, self._joined)
         self._opened = session_manager is None and self._kept is None
+        self._opens_late = False
+        """Whether another process had the session when the agent was made in sync code."""
         self._initialized = False
         self._register(hooks or (), interventions or ())
         self._begin(session_manager, snapshot)
@@ -287,7 +289,15 @@ class Agent(SdkAgentMembers):
             and not isinstance(session_manager, later.PlacedSession)
             and not later.inside_event_loop()
         ):
-            later.blocking_host().run(self.ready)
+            later.blocking_host().run(self._open_if_free)
+
+    async def _open_if_free(self) -> None:
+        """Open the session, unless another process has it: then the first use opens it, which may wait."""
+        try:
+            async with self._session("reject"):
+                pass
+        except (AgentBusy, SessionBusy):
+            self._opens_late = True
 
     def _register(
         self, hooks: Sequence[HookProvider | HookCallback], interventions: Sequence[InterventionHandler]
@@ -479,6 +489,7 @@ class Agent(SdkAgentMembers):
     @property
     def state(self) -> AgentState:
         """Values that outlive a turn and that the model never sees."""
+        self._open_in_sync_code()
         return self._state
 
     @property
@@ -537,7 +548,13 @@ class Agent(SdkAgentMembers):
         self._check_open()
         return list(self._read_model.pending_tools.waiting)
 
+    def _open_in_sync_code(self) -> None:
+        """Open a session that another process had when the agent was made, and wait for it if it still has it."""
+        if self._opens_late and not self._opened and not later.inside_event_loop():
+            later.blocking_host().run(self.ready)
+
     def _check_open(self) -> None:
+        self._open_in_sync_code()
         if not self._opened:
             raise NotReady("the session is not open yet: await agent.ready(), enter `async with agent`, or make a call")
 

@@ -55,6 +55,7 @@ class SdkAgentMembers:
         "_memory_manager",
         "_open_tools",
         "_opened",
+        "_opens_late",
         "_own_place",
         "_parts",
         "_patience",
