@@ -28,14 +28,16 @@ from repertory import (
     Runtime,
     ScriptedModel,
     Sessions,
+    SQLiteSessions,
     SummarizingConversationManager,
     ToolContext,
     tool,
 )
+from repertory.app.agent.session import read_call
 from repertory.app.cli.session_commands import place_named
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message, text_of
-from repertory.core.owed import CLAIMS_MAX
+from repertory.core.owed import CLAIMS_MAX, OwedWork
 from repertory.core.turn_start import EXPIRED_TEXT
 from repertory.errors import Invalid, ModelFailed, RepertoryError, Unavailable
 from tests.app.test_conversation import NarrowModel
@@ -462,3 +464,46 @@ async def test_many_that_are_due_at_once_are_woken_one_after_the_other_without_w
         await anyio.sleep(3.0)
         active = [child for child in runtime.tree().children if child.path.rpartition("/")[2].startswith("session")]
         assert (left.shelf.owed, len(left.effects), active) == ({}, 40, [])
+
+
+@pytest.mark.real_time
+async def test_a_turn_that_runs_or_ends_meanwhile_is_not_owed_and_nobody_is_warned(tmp_path: Path) -> None:
+    place = SQLiteSessions(tmp_path / "a.db")
+    owed = OwedWork(session_id="s", agent_id="clerk", at=0.0, why="turn")
+    begun, go_on = anyio.Event(), anyio.Event()
+
+    @tool
+    async def slow() -> str:
+        begun.set()
+        await go_on.wait()
+        return "done"
+
+    model = ScriptedModel([[{"toolUse": {"name": "slow", "input": {}}}], "Sent."])
+    async with Runtime(sessions=place) as runtime, anyio.create_task_group() as group:
+        session = runtime.agent(AgentSpec(name="clerk", model=model, tools=[slow])).session("s")
+        group.start_soon(session.invoke, "Send it")
+        await begun.wait()
+        group.start_soon(session.wake, owed)  # Claimed a moment before, when nobody seemed to be at it.
+        await anyio.sleep(0.05)
+        go_on.set()
+    assert len(model.calls) == 2
+
+
+@pytest.mark.real_time
+async def test_work_that_another_call_has_done_first_is_not_reported_as_failed(tmp_path: Path) -> None:
+    runtime = Runtime(sessions=SQLiteSessions(tmp_path / "a.db"))
+    agent = runtime.agent(AgentSpec(name="clerk", model=ScriptedModel([ModelFailed("gone"), "Sent."])))
+    async with runtime:
+        session = agent.session("s")
+        with pytest.raises(ModelFailed):
+            await session.invoke("Send it")
+        async with runtime.host.session(session.spec) as active, anyio.create_task_group() as group:
+
+            async def call_too() -> None:
+                with suppress(Invalid):  # Whichever comes second finds nothing to go on from.
+                    await session.invoke()
+
+            group.start_soon(call_too)
+            with anyio.fail_after(30):
+                await active.wake("turn", read_call(None, {}, None))
+    assert len(agent.session("s").agent.model.calls) == 2

@@ -50,7 +50,7 @@ from repertory.actors.tool_registry import ToolRegistry
 from repertory.core.owed import AGAIN_S, goes_on, may_pass
 from repertory.core.state import AgentState
 from repertory.core.turn import STOPPED_BY_CALLER, StopReason
-from repertory.errors import ActorDead, ActorFailed, AgentBusy, RepertoryError
+from repertory.errors import ActorDead, ActorFailed, AgentBusy, Invalid, RepertoryError
 from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
@@ -375,8 +375,12 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
         """
         again_at: float | None = None
         try:
-            if await self.goes_on(why):
-                await self.invoke(go_on)
+            if not self.read_model.in_a_turn and await self.goes_on(why):
+                try:
+                    await self.invoke(go_on)
+                except Invalid:  # A call that came first may have done it: look again before anybody is warned.
+                    if await self.goes_on(why):
+                        raise
             if self.orchestrator is None:
                 await self.agent.ask(ServeTimers(), timeout_s=math.inf)
                 await self.agent.ask(RecordSummary(owed=why == "summary"), timeout_s=math.inf)
