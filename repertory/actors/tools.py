@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import anyio.lowlevel
@@ -371,7 +372,7 @@ class ToolStep:
         place = f"{settings.session_id}/{settings.agent_id}"
         if record is not None:
             place = f"{place}/{record.journal.fold.last_message_seq}"
-        key = key or f"{place if record is None else f'{place}/{record.journal.fold.last_message_seq}'}/{use_id}"
+        key = key or _key_of(f"{place}/{use_id}")
         book = None if record is None else record.journal.timers
         defers = tool.effects and settings.defers
         context = ToolContext(
@@ -543,6 +544,11 @@ class ToolStep:
             journal.add(ToolFinished(at=journal.wall(), tool_use_id=call.use_id, result=result))
             journal.hand_over(soon=True)
             self._recorded.add(call.use_id)
+
+
+def _key_of(place: str) -> str:
+    """The idempotency key of a tool use: a valid id for every service, as 32 hexadecimal digits."""
+    return sha256(place.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 async def _bounded(call: _Call) -> ToolResult:

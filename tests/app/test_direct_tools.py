@@ -34,6 +34,7 @@ from repertory import (
     tool,
 )
 from repertory.backends.tools.function_tool import schema_class
+from repertory.core.ids import check_id
 from repertory.core.messages import Message, check_next, text_of, tool_results, tool_uses
 from repertory.errors import Invalid
 
@@ -477,7 +478,7 @@ async def test_the_context_of_a_direct_call_is_a_tools_usual_one() -> None:
         await agent.tool.look.invoke_async(record_direct_tool_call=record)
     for context in seen:
         assert context.tool_use["name"] == "look"
-        assert context.tool_use["toolUseId"] in context.idempotency_key
+        assert check_id(context.idempotency_key, "idempotency_token") == context.idempotency_key
         assert context.state is agent.state
         assert context.attempt == 1
     assert seen[0].idempotency_key != seen[1].idempotency_key

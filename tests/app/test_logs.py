@@ -31,7 +31,7 @@ from repertory import (
     StorePatience,
     tool,
 )
-from repertory.errors import RepertoryError, StoreUnavailable, Unavailable
+from repertory.errors import Invalid, RepertoryError, StoreUnavailable, Unavailable
 from repertory.logs import IDS, TurnIds, note, told_of
 from tests.app.toy_memories import Facts, Transcripts
 
@@ -210,6 +210,22 @@ async def test_a_failing_tool_is_one_line_with_its_ids_and_its_traceback_is_for_
     assert isinstance(fields["session_id"], str)
     (trace,) = [record for record in caplog.records if record.exc_info and record.name == "repertory.tools"]
     assert trace.levelno == logging.DEBUG
+
+
+async def test_invalid_from_a_tools_own_code_is_logged_like_any_other_and_bad_input_is_for_debug(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @tool
+    def look(query: str) -> str:
+        """Look it up."""
+        raise Invalid("the shop takes no such order")
+
+    caplog.set_level(logging.DEBUG, logger="repertory")
+    said = [use("look", query="q"), use("look", query=["no", "text"])]
+    await agent(*said, "done", tools=[look], agent_id="clerk").invoke_async("x")
+    told = [(record.levelname, record.msg) for record in caplog.records if record.name == "repertory.tools"]
+    assert [level for level, text in told if "tool failed" in str(text)][:1] == ["WARNING"]
+    assert [level for level, text in told if "tool input refused" in str(text)] == ["DEBUG"]
 
 
 async def test_a_turn_is_two_lines_for_debug_and_none_above(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -43,7 +43,7 @@ def clerk(folder: Path) -> AgentSpec:
     @tool(idempotent=True)
     async def ship(order: str, tool_context: ToolContext) -> str:
         """Ship an order. The same key ships once."""
-        name = tool_context.idempotency_key.replace("/", "_")
+        name = tool_context.idempotency_key
         packed = folder / "packed" / f"{name}.{os.getpid()}"
         packed.write_text(order)
         try:

@@ -164,13 +164,12 @@ class FunctionTool(SdkMembers, Generic[P, R]):
         """Run once with the model's input. Each value of an asynchronous generator goes to `context.on_partial`.
 
         Invalid input, exceptions of the function, and results that JSON cannot express or that are too large become
-        results with status `error`, and `context.on_exception` is called. All but invalid input (and any other
-        `Invalid`: the model's mistakes) are logged in one line, with their traceback at level debug. Cancellation is
-        never swallowed: an asynchronous function is cancelled where it waits; a synchronous one cannot be, so its
-        thread runs on and its result is dropped. `InterruptException`, by which the function asks a person, is not
-        swallowed either.
+        results with status `error`, and `context.on_exception` is called. All but invalid input, the model's mistake,
+        are logged in one line, with their traceback at level debug. Cancellation is never swallowed: an asynchronous
+        function is cancelled where it waits; a synchronous one cannot be, so its thread runs on and its result is
+        dropped. `InterruptException`, by which the function asks a person, is not swallowed either.
         """
-        use_id = tool_use["toolUseId"]
+        use_id, arguments = tool_use["toolUseId"], None
         try:
             arguments = await self._arguments(tool_use["input"], context)
             result = functools.partial(tool_result, use_id, bytes_max=context.result_bytes)
@@ -178,7 +177,7 @@ class FunctionTool(SdkMembers, Generic[P, R]):
         except Exception as error:
             if question_in(error) is not None:
                 raise
-            return self._failed(error, use_id, context)
+            return self._failed(error, use_id, context, began=arguments is not None)
 
     async def stream(
         self, tool_use: ToolUse, invocation_state: Mapping[str, Any], **kwargs: Any
@@ -189,7 +188,7 @@ class FunctionTool(SdkMembers, Generic[P, R]):
         del kwargs
         failures: list[Exception] = []
         context = called_by_hand(self.name, tool_use, invocation_state, failures.append)
-        use_id = context.tool_use["toolUseId"]
+        use_id, arguments = context.tool_use["toolUseId"], None
         try:
             arguments = await self._arguments(context.tool_use["input"], context)
             if self._kind == "generator":
@@ -203,7 +202,7 @@ class FunctionTool(SdkMembers, Generic[P, R]):
         except Exception as error:
             if question_in(error) is not None:
                 raise
-            result = self._failed(error, use_id, context)
+            result = self._failed(error, use_id, context, began=arguments is not None)
         yield ToolResultEvent(result, failures[-1] if failures else None)
 
     def _given_spec(self) -> ToolSpec:
@@ -225,10 +224,10 @@ class FunctionTool(SdkMembers, Generic[P, R]):
             arguments[name] = context if what == "context" else context.agent
         return arguments
 
-    def _failed(self, error: Exception, use_id: str, context: ToolContext) -> ToolResult:
-        """The result of a run that failed, noted and logged."""
+    def _failed(self, error: Exception, use_id: str, context: ToolContext, *, began: bool) -> ToolResult:
+        """The result of a run that failed, noted and logged. `began`: whether the function was called."""
         level, what = WARNING, "tool failed"
-        if isinstance(error, Invalid):
+        if isinstance(error, Invalid) and not began:
             level, what = DEBUG, "tool input refused"  # The model is told, and calls again.
         elif isinstance(error, TooLarge):
             what = "tool result refused"
