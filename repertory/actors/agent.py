@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from repertory.actors.call import (
     BUDGETS,
-    READS_IT,
     AgentMessage,
     Busy,
     Call,
@@ -77,7 +76,7 @@ from repertory.core.turn_start import (
     recorded,
     way_of_call,
 )
-from repertory.errors import AgentBusy, Deadlock, Failed, Gone, Invalid, NotFound, RepertoryError, TooLarge, Unavailable
+from repertory.errors import AgentBusy, Failed, Gone, Invalid, NotFound, RepertoryError, TooLarge, Unavailable
 from repertory.logs import DEBUG, IDS, note
 from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.message import Next, ReplySlot, carry_on, refuse, reply, traced
@@ -267,8 +266,6 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if invocation.direct is None and (invocation.busy or self._calls.busy) in ("queue", "steer"):
             if self._comes_from_running(invocation):
                 return refuse(self._waits_for_itself())
-            if invocation.while_reading and self._running is not None:
-                return refuse(Deadlock(READS_IT, agent=self._settings.agent_id))
             if (circle := self._circle(invocation)) is not None:
                 return refuse(circle)
         if self._join_same(invocation, prompt, channel):

@@ -32,7 +32,7 @@ from msgspec.structs import replace
 
 from repertory.actors.chores import KeepProgress, RecordSummary, StateOwed, SummarySettled
 from repertory.actors.leases import Gate
-from repertory.backends.ports import OutputSchema, settings_of
+from repertory.backends.ports import OutputSchema
 from repertory.core.budget import Budget
 from repertory.core.callers import CallerRules
 from repertory.core.deferral import Telling
@@ -53,9 +53,7 @@ from repertory.runtime.message import ORIGIN, Ask, CallContext, Next, Stream, ca
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from repertory.backends.ports import Model
     from repertory.backends.telemetry_ports import CallTrace
-    from repertory.core.messages import Usage
     from repertory.errors import AgentBusy, Unavailable
     from repertory.runtime.message import ReplySlot
     from repertory.runtime.ref import ActorRef
@@ -438,42 +436,6 @@ def refusals(budgets: Iterable[Budget]) -> int:
     return sum(budget.refused for budget in budgets)
 
 
-class Spending:
-    """One spender (agent, summary, extraction) that asks models on the current budgets."""
-
-    __slots__ = ("_who", "budgets")
-
-    def __init__(self, who: str) -> None:
-        """`who`: the name in `Budget.by`."""
-        self._who = who
-        self.budgets = BUDGETS.get()
-
-    def reached(self, model: Model) -> str | None:
-        """The stop reason of the first budget that is used up; None if the model may be asked.
-
-        Errors: `Invalid` for a model without a price, when a budget limits the cost.
-        """
-        for budget in self.budgets:
-            reason = budget.reached(_id_of(model))
-            if reason is not None:
-                return reason
-        return None
-
-    def check(self, model: Model) -> None:
-        """Errors: `LimitReached` when a budget is used up; those of `reached`."""
-        reason = self.reached(model)
-        if reason is not None:
-            raise LimitReached("the budget of the call is used up", who=self._who, reason=reason)
-
-    def charge(self, model: Model, usage: Usage) -> None:
-        for budget in self.budgets:
-            budget.charge(self._who, _id_of(model), usage)
-
-
-def _id_of(model: Model) -> str:
-    return str(settings_of(model).get("model_id", ""))
-
-
 T = TypeVar("T")
 
 
@@ -759,8 +721,11 @@ class CallQueueActor(Actor[M], Generic[M, L]):
 
     def _circle(self, invocation: Invocation) -> Deadlock | None:
         """The error for a call that would wait behind a turn which waits for one that the call was made in: tools of
-        two sessions that ask each other. Whoever called them, the turns that run say for whom they wait.
+        two sessions that ask each other. Whoever called them, the turns that run say for whom they wait. Also for a
+        call from the task that reads the running turn.
         """
+        if invocation.while_reading and self._running is not None:
+            return Deadlock(READS_IT, actor=self.context.self_ref.path)
         turns, seen = turns_around(invocation.context), set[object]()
         ahead: list[CallQueueActor[Any, Any]] = [self] if turns else []
         while ahead:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import anyio
 from msgspec import Struct, field
 
-from repertory.actors.call import limits_of, trace_here
+from repertory.actors.call import BUDGETS, limits_of, trace_here
 from repertory.actors.conversation import EditShown, LeaveOut, NameManager, ReplaceShown, Settle
 from repertory.actors.hooks.calls import TurnHooks
 from repertory.actors.journal import TurnProgress
 from repertory.actors.leases import Gate, SessionCounts
+from repertory.backends.ports import settings_of
 from repertory.core.journal.history.redact import without_text
 from repertory.core.journal.records import MessageAdded
 from repertory.core.limits import NO_LIMITS, TurnLimits
@@ -36,7 +37,7 @@ from repertory.core.snapshots.trigger import EndedTurn
 from repertory.core.timers import Timer
 from repertory.core.turn import STOPPED_BY_CALLER, StopReason
 from repertory.core.turn_start import asked_again
-from repertory.errors import RepertoryError
+from repertory.errors import LimitReached, RepertoryError
 from repertory.forking import forget_in_children
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from repertory.core.answer import Answer
     from repertory.core.journal.image import UnansweredTurn
     from repertory.core.journal.records import SnapshotTaken
-    from repertory.core.messages import SystemPrompt, ToolResult
+    from repertory.core.messages import SystemPrompt, ToolResult, Usage
     from repertory.core.refusals import RefusedParts
     from repertory.core.result import TurnEvent
     from repertory.core.retry import RetryStrategy
@@ -315,6 +316,42 @@ class TurnStop:
         with anyio.CancelScope() as self._scope:
             return await work()
         return None
+
+
+class Spending:
+    """One spender (agent, summary, extraction) that asks models on the current budgets."""
+
+    __slots__ = ("_who", "budgets")
+
+    def __init__(self, who: str) -> None:
+        """`who`: the name in `Budget.by`."""
+        self._who = who
+        self.budgets = BUDGETS.get()
+
+    def reached(self, model: Model) -> str | None:
+        """The stop reason of the first budget that is used up; None if the model may be asked.
+
+        Errors: `Invalid` for a model without a price, when a budget limits the cost.
+        """
+        for budget in self.budgets:
+            reason = budget.reached(_id_of(model))
+            if reason is not None:
+                return reason
+        return None
+
+    def check(self, model: Model) -> None:
+        """Errors: `LimitReached` when a budget is used up; those of `reached`."""
+        reason = self.reached(model)
+        if reason is not None:
+            raise LimitReached("the budget of the call is used up", who=self._who, reason=reason)
+
+    def charge(self, model: Model, usage: Usage) -> None:
+        for budget in self.budgets:
+            budget.charge(self._who, _id_of(model), usage)
+
+
+def _id_of(model: Model) -> str:
+    return str(settings_of(model).get("model_id", ""))
 
 
 class TurnMeter:

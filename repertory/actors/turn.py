@@ -19,8 +19,8 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.actors.call import BUDGET_OWNER, Spending, request_state, trace_here
-from repertory.actors.context import NAMELESS, TurnContext, TurnRecord
+from repertory.actors.call import BUDGET_OWNER, request_state, trace_here
+from repertory.actors.context import NAMELESS, Spending, TurnContext, TurnRecord
 from repertory.actors.conversation import Counted, PrepareCall, ReduceView, Tidy
 from repertory.actors.hooks.events import AfterModelCallEvent, BeforeInvocationEvent, BeforeModelCallEvent
 from repertory.actors.hooks.injections import InjectionContext, injected

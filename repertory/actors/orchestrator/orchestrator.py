@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from repertory.actors.call import (
     BUDGETS,
-    READS_IT,
     AgentMessage,
     Call,
     CallMessage,
@@ -54,7 +53,6 @@ from repertory.core.snapshots.portable import RunFields, left_agents, said_of_ru
 from repertory.core.turn_start import read_prompt
 from repertory.errors import (
     AgentBusy,
-    Deadlock,
     Invalid,
     NodeFailed,
     RepertoryError,
@@ -208,8 +206,6 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
             return refuse(error)
         if self._comes_from_running(invocation):
             return refuse(self._waits_for_itself())
-        if invocation.while_reading and self._running is not None:
-            return refuse(Deadlock(READS_IT, orchestrator=self._settings.orchestrator_id))
         if (circle := self._circle(invocation)) is not None:
             return refuse(circle)
         full = len(self._waiting) >= self._settings.waiting_max

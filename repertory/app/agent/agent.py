@@ -145,6 +145,9 @@ class Agent(SdkAgentMembers):
     in a subclass; `repertory.strands.install` assigns it here, since programs of that SDK expect it.
     """
 
+    _opens_late = False
+    """Whether another process had the session when the agent was made in sync code."""
+
     def __init__(
         self,
         model: Model | ModelRouter | str | None = None,
@@ -254,8 +257,6 @@ class Agent(SdkAgentMembers):
         self._lock = later.ActivationLock()
         self._life = later.AgentLife(self.agent_id, self.blueprint, self._joined)
         self._opened = session_manager is None and self._kept is None
-        self._opens_late = False
-        """Whether another process had the session when the agent was made in sync code."""
         self._initialized = False
         self._register(hooks or (), interventions or ())
         self._begin(session_manager, snapshot)

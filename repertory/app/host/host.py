@@ -25,12 +25,19 @@ from repertory.actors.session import session_spec
 from repertory.actors.writer import CommitBuffer, CommitBuffers, NotStored
 from repertory.app.host.session import ActivationLock, ActiveSession, active_session, wall_clock
 from repertory.app.host.shared import (
+    ALONE,
+    CLOSE,
+    COMMIT,
+    MEMORY,
+    REFUSE,
+    TURNS,
     GiveUp,
     LookForIdle,
     OpenMemories,
     OpenStores,
     ServerUse,
     ToolServers,
+    drain_phases,
     giver_spec,
     idle_watch_spec,
     reason_of,
@@ -40,7 +47,6 @@ from repertory.app.host.turn_gate import TurnGate
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience
 from repertory.errors import Invalid, StartFailed, StoreUnavailable, Unavailable
 from repertory.logs import ERROR, note
-from repertory.runtime.drain import DrainPhase
 from repertory.runtime.spec import ChildSpec, Strategy, SupervisorSettings
 from repertory.runtime.system import ActorSystem, OnFatal, SystemSettings
 
@@ -182,7 +188,7 @@ class Host:
     def _begin(self) -> None:
         settings, self._loop = self._settings, cast("object", None)
         timeout_s, on_fatal, alone = settings.drain_timeout_s, settings.on_fatal, settings.alone
-        phases, supervision = ((_ALONE,), _TOGETHER) if alone else (drain_phases(timeout_s), _LASTING)
+        phases, supervision = ((ALONE,), _TOGETHER) if alone else (drain_phases(timeout_s), _LASTING)
         given = SystemSettings(phases=phases, grace_s=timeout_s, supervision=supervision, on_fatal=on_fatal)
         self.system = ActorSystem(replace(given, dead_letters_kept=0))  # Counted; a letter may have a whole prompt.
         self.buffers = CommitBuffers(settings.patience)
@@ -812,32 +818,6 @@ def ambient_host() -> Host | None:
     return _ambient.get()
 
 
-# The phases in which a host shuts down, in order, and their shares of the time.
-#
-# refuse   take no more turns
-# turns    let running turns finish; the others are cancelled, which leaves a valid history
-# memory   extract and flush memories
-# commit   stop the sessions: every record is committed, every lease released
-# close    close stores and models
-
-REFUSE, TURNS, MEMORY, COMMIT, CLOSE = "refuse", "turns", "memory", "commit", "close"
-
-
-_ALONE = DrainPhase(name=COMMIT, timeout_s=20.0, reserve_s=5.0, stops_actors=True)
-"""The only phase of a host for one agent, whose turns have ended before."""
-
-
 _LASTING = SupervisorSettings(intensity=sys.maxsize, failures_max=sys.maxsize)  # The program alone ends a runtime.
 _TOGETHER = SupervisorSettings(strategy=Strategy.REST_FOR_ONE)
 """For such a host: the session's actors are children of the root, each behind those that it needs."""
-
-
-def drain_phases(total_s: float) -> tuple[DrainPhase, ...]:
-    """The phases within `total_s` seconds. Commit and close keep their reserves however long the turns take."""
-    return (
-        DrainPhase(name=REFUSE, timeout_s=total_s * 0.04),
-        DrainPhase(name=TURNS, timeout_s=total_s * 0.60),
-        DrainPhase(name=MEMORY, timeout_s=total_s * 0.12),
-        DrainPhase(name=COMMIT, timeout_s=total_s * 0.20, reserve_s=total_s * 0.16, stops_actors=True),
-        DrainPhase(name=CLOSE, timeout_s=total_s * 0.08, reserve_s=total_s * 0.04),
-    )

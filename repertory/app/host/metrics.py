@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from repertory.app.host.host import CLOSE, COMMIT, MEMORY, REFUSE, TURNS
 from repertory.app.host.live import memories_of, session_counts
 from repertory.app.host.session import meter_provider
+from repertory.app.host.shared import CLOSE, COMMIT, MEMORY, REFUSE, TURNS
 from repertory.forking import call_in_children
 from repertory.runtime.system import QueueDepth
 

@@ -23,6 +23,7 @@ from repertory.backends.memory_ports import ClosingStore
 from repertory.errors import RepertoryError, StartFailed
 from repertory.logs import DEBUG, WARNING, note
 from repertory.runtime.actor import Actor
+from repertory.runtime.drain import DrainPhase
 from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.message import Next, carry_on
 from repertory.runtime.spec import ChildSpec
@@ -452,3 +453,29 @@ class IdleWatch(Actor[LookForIdle]):
 
 def idle_watch_spec(period_s: float, look: Callable[[], Awaitable[None]]) -> ChildSpec:
     return ChildSpec(name="idle watch", factory=lambda: IdleWatch(period_s, look))
+
+
+# The phases in which a host shuts down, in order, and their shares of the time.
+#
+# refuse   take no more turns
+# turns    let running turns finish; the others are cancelled, which leaves a valid history
+# memory   extract and flush memories
+# commit   stop the sessions: every record is committed, every lease released
+# close    close stores and models
+
+REFUSE, TURNS, MEMORY, COMMIT, CLOSE = "refuse", "turns", "memory", "commit", "close"
+
+
+ALONE = DrainPhase(name=COMMIT, timeout_s=20.0, reserve_s=5.0, stops_actors=True)
+"""The only phase of a host for one agent, whose turns have ended before."""
+
+
+def drain_phases(total_s: float) -> tuple[DrainPhase, ...]:
+    """The phases within `total_s` seconds. Commit and close keep their reserves however long the turns take."""
+    return (
+        DrainPhase(name=REFUSE, timeout_s=total_s * 0.04),
+        DrainPhase(name=TURNS, timeout_s=total_s * 0.60),
+        DrainPhase(name=MEMORY, timeout_s=total_s * 0.12),
+        DrainPhase(name=COMMIT, timeout_s=total_s * 0.20, reserve_s=total_s * 0.16, stops_actors=True),
+        DrainPhase(name=CLOSE, timeout_s=total_s * 0.08, reserve_s=total_s * 0.04),
+    )
