@@ -283,11 +283,34 @@ def test_servers_of_a_file_become_clients(tmp_path: Path, monkeypatch: pytest.Mo
         ({"a": {"url": "http://x", "auth": 0}}, "must be an object"),
         ({"a": {"command": "x", "tool_filters": {"allowed": ["("]}}}, "invalid regex"),
         ({"a": {"command": "${NO_SUCH_VARIABLE}"}}, "NO_SUCH_VARIABLE"),
+        ({"a": {"command": ["x"]}}, "wrong type"),
+        ({"a": {"command": "x", "args": 1}}, "wrong type"),
+        ({"a": {"command": "x", "env": {"PORT": 1}}}, "wrong type"),
+        ({"a": {"url": "http://x", "startup_timeout": "soon"}}, "wrong type"),
+        ({"a": {"url": "http://x", "tool_filters": {"allowed": [1]}}}, "invalid regex"),
     ],
 )
 def test_a_server_that_is_described_badly_is_refused(config: Any, said: str) -> None:
     with pytest.raises(Invalid, match=said):
         MCPClient.load_servers(config)
+
+
+def test_a_server_that_is_described_badly_costs_no_other_one() -> None:
+    servers = {
+        "bad": {"command": "x", "cwd": 1},
+        "worse": {"url": "http://x", "headers": "a"},
+        "good": {"command": "x"},
+    }
+    clients = MCPClient.load_servers({"mcpServers": servers}, continue_on_error=True)
+    assert [client.client_name for client in clients] == ["good"]
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, '{"a": ' + "9" * 5_000 + "}", "\xff"])
+def test_a_file_of_servers_that_is_no_json_is_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text(text, encoding="latin-1")
+    with pytest.raises(Invalid, match="file of JSON"):
+        MCPClient.load_servers(str(file))
 
 
 def test_a_file_of_servers_that_is_not_there_is_not_found(tmp_path: Path) -> None:

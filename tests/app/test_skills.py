@@ -90,6 +90,12 @@ def test_a_file_of_any_size_is_no_skill(tmp_path: Path) -> None:
         (f"---\nname: a\ndescription: b\nmetadata: {'[' * 9_000}\n---\n", "malformed YAML frontmatter"),
         ("---\nname: a\ndescription: b\nmetadata: 2024-99-99\n---\n", "malformed YAML frontmatter"),
         (f"---\nname: a\ndescription: b\nmetadata: {'1' * 9_000}\n---\n", "malformed YAML frontmatter"),
+        ("---\nname: a\ndescription: b\nmetadata: !!bool foo\n---\n", "malformed YAML frontmatter"),
+        ("---\nname: a\ndescription: b\nmetadata: !!timestamp foo\n---\n", "malformed YAML frontmatter"),
+        ("---\nname: a\ndescription: b\nmetadata: !!int ''\n---\n", "malformed YAML frontmatter"),
+        ("---\nname: a\ndescription: b\nmetadata: !x [a]\n---\n", "malformed YAML frontmatter"),
+        (f"---\nname: a\ndescription: b\nmetadata:\n- {'1:' * 400}1.5\n---\n", "malformed YAML frontmatter"),
+        ('---\nname: a\ndescription: "\\ud800"\n---\n', "malformed YAML frontmatter"),
         (f"---\nname: a\ndescription: {'b' * 20_000}\n---\n", "too long"),
         (BOMB, "malformed YAML frontmatter"),
     ],
@@ -104,9 +110,70 @@ def test_a_value_with_colons_and_no_quotes_is_read_as_its_author_meant_it() -> N
     assert read.description == 'Use when: the "user" asks'
 
 
-@given(st.text())
+PIECES = [
+    *(
+        "!!",
+        "! ",
+        "&a ",
+        "*a",
+        "? ",
+        ": ",
+        "- ",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        "|\n",
+        ">",
+        "\n",
+        "\n  ",
+        "'",
+        '"',
+        "\\",
+        "#",
+        "%",
+    ),
+    *(
+        "\\ud800",
+        "\\x00",
+        "\\U00110000",
+        "%TAG ! x\n",
+        "---",
+        "...",
+        "<<",
+        "=",
+        "~",
+        "true",
+        "1",
+        "_",
+        "0x",
+        "09",
+        ".5",
+        "1e9",
+    ),
+    *(
+        ".inf",
+        ".nan",
+        "1:2",
+        "1:" * 200,
+        "2001-01-01",
+        "2001-13-01T99:99:99Z",
+        "+99:99",
+        "é",
+        "\ufeff",
+        "\x85",
+        "\t",
+        "@",
+    ),
+    *("bool foo", "timestamp", "binary", "set", "omap", "int", "float", "metadata", "license", "allowed-tools"),
+]
+
+
+@given(st.text() | st.lists(st.sampled_from(PIECES)).map("".join))
 def test_any_text_is_a_skill_or_refused(content: str) -> None:
-    for text in (content, f"---\n{content}\n---\nbody"):
+    named = f"---\nname: a\ndescription: b\nmetadata: {content}\n---\nbody"
+    for text in (content, f"---\n{content}\n---\nbody", named):
         with suppress(Invalid):
             assert Skill.from_content(text).name
 
@@ -126,6 +193,7 @@ def test_a_name_against_the_rules_is_logged_and_when_strict_refused(
 def test_one_broken_skill_keeps_no_other_from_being_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_skill(tmp_path, "good")
     write_skill(tmp_path, "bad", head="description: [\n")
+    write_skill(tmp_path, "worse", head="description: d\nmetadata: !!bool foo\n")
     (tmp_path / "no-skill").mkdir()
     with caplog.at_level(logging.WARNING):
         assert [skill.name for skill in Skill.from_directory(tmp_path)] == ["good"]

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from msgspec import Struct, ValidationError, convert
+
 from repertory.backends.tools.mcp.source import HTTPServer, StdioServer
 from repertory.errors import Invalid, RepertoryError
 from repertory.logs import WARNING, note
@@ -21,15 +23,30 @@ if TYPE_CHECKING:
 
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 _NOT_IN_A_PREFIX = re.compile(r"[^A-Za-z0-9_-]")
-_KEYS = frozenset(
-    (
-        *("command", "args", "env", "cwd", "url", "headers", "transport", "auth", "disabled", "continue_on_error"),
-        *("prefix", "tool_filters", "startup_timeout", "application_name", "application_version"),
-    )
-)
 _log = logging.getLogger("repertory.tools")
 
 
+class _Server(Struct, frozen=True, kw_only=True):
+    """The keys of a server, and the types of their values."""
+
+    command: str | None = None
+    args: list[str] = []
+    env: dict[str, str] | None = None
+    cwd: str | None = None
+    url: str | None = None
+    headers: dict[str, str] | None = None
+    transport: str | None = None
+    auth: object = None
+    disabled: bool | None = None
+    continue_on_error: bool | None = None
+    prefix: str | None = None
+    tool_filters: dict[str, list[object] | None] | None = None
+    startup_timeout: float = 30
+    application_name: str | None = None
+    application_version: str | None = None
+
+
+_KEYS = frozenset(_Server.__struct_fields__)
 T = TypeVar("T")
 
 
@@ -70,7 +87,10 @@ def _servers(config: str | Path | Mapping[str, Any]) -> Mapping[str, object]:
         if not path.exists():
             msg = f"MCP configuration file not found: {path}"
             raise FileNotFoundError(msg)
-        read = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            read = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise Invalid("an MCP config is a file of JSON", path=str(path), cause=str(error)) from error
     elif not isinstance(cast("object", config), Mapping):
         raise Invalid("config must be a file path string or a dictionary", got=type(config).__name__)
     named = cast("Mapping[str, object]", read) if isinstance(read, Mapping) else {"mcpServers": None}
@@ -81,6 +101,10 @@ def _servers(config: str | Path | Mapping[str, Any]) -> Mapping[str, object]:
 
 
 def _settings(name: str, server: dict[str, Any], prefixed: bool) -> dict[str, Any]:
+    try:
+        convert(server, _Server)
+    except (ValidationError, UnicodeEncodeError) as error:
+        raise Invalid("a server has a value of the wrong type", server=name, cause=str(error)) from error
     settings: dict[str, Any] = {
         "transport": _transport(name, server),
         "name": name,
@@ -143,7 +167,7 @@ def _filters(name: str, given: Mapping[str, Any] | None) -> dict[str, list[re.Pa
 def _pattern(name: str, key: str, text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
-    except re.error as error:
+    except (re.error, TypeError) as error:
         raise Invalid(f"invalid regex in tool_filters.{key}: '{text}': {error}", server=name) from error
 
 

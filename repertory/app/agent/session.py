@@ -467,7 +467,7 @@ def read_config(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str,
         return dict(config)
     try:
         document = json.loads(Path(config).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Invalid("an agent's configuration cannot be read", path=str(config), cause=str(error)) from error
     if not isinstance(document, dict):
         raise Invalid("an agent's configuration is a JSON object", path=str(config), got=type(document).__name__)

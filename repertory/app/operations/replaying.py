@@ -627,6 +627,6 @@ def price_table(content: bytes, name: str) -> Mapping[str, TokenPrice]:
     try:
         told = cast("dict[str, dict[str, float]]", json.loads(content))
         return {variant: TokenPrice(**price) for variant, price in told.items()}
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         msg = f"not a table of prices such as {json.dumps({RECORDED: asdict(TokenPrice(input=3, output=15))})}"
         raise Invalid(msg, file=name, cause=str(error)) from error

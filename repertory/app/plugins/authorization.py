@@ -221,7 +221,7 @@ def _entities(source: list[dict[str, Any]] | str | None) -> list[dict[str, Any]]
     if isinstance(read, str):
         try:
             read = json.loads(read if read.lstrip().startswith("[") else _file(read))
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise Invalid("the entities are no JSON", error=str(error)) from error
     if not isinstance(read, list):
         raise Invalid("the entities are a list", got=type(read).__name__)

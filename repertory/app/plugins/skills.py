@@ -386,7 +386,7 @@ def _head(text: str) -> dict[str, Any]:
     if len(text) > HEAD_CHARS_MAX:
         raise Invalid("the YAML frontmatter is too long", characters=len(text), characters_max=HEAD_CHARS_MAX)
     yaml = _yaml()
-    wrong = (yaml.YAMLError, ValueError, RecursionError)  # The second: for a date or a number that is none.
+    wrong = (yaml.YAMLError, ValueError, ArithmeticError, RecursionError)  # For a date or a number that is none, too.
     try:
         read = _plain_yaml(text)
     except wrong:
@@ -398,15 +398,18 @@ def _head(text: str) -> dict[str, Any]:
 
 
 def _plain_yaml(text: str) -> object:
-    """The value. Errors: those of PyYAML, also for an alias and deep nesting.
+    """The value. Errors: those of PyYAML, also for an alias, a tag and deep nesting, and for half of a character.
 
-    400 characters of nested aliases stand for gigabytes, and PyYAML takes quadratic time for nested brackets.
+    400 characters of nested aliases stand for gigabytes, and PyYAML takes quadratic time for nested brackets. With a
+    tag, a text reaches a reader that was not made for it (`!!bool foo`).
     """
     yaml, depth = _yaml(), 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent) or depth > _HEAD_DEPTH_MAX:
-            raise yaml.YAMLError("an alias, or deeply nested")
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None or depth > _HEAD_DEPTH_MAX:
+            raise yaml.YAMLError("an alias, a tag, or deeply nested")
+        if isinstance(event, yaml.ScalarEvent):
+            event.value.encode()  # An escape such as "\ud800" stands for what no model can be sent.
     return yaml.safe_load(text)
 
 

@@ -48,7 +48,10 @@ def config_to_agent(config: str | Mapping[str, Any], **options: Any) -> Agent:
         path = Path(config.removeprefix("file://"))
         if not path.exists():
             raise FileNotFoundError(f"Configuration file not found: {path}")
-        config = json.loads(path.read_text())
+        try:
+            config = json.loads(path.read_text())
+        except (ValueError, RecursionError) as error:
+            raise Invalid(f"{_NOT_VALID}: it is a file of JSON", path=str(path), cause=str(error)) from error
     if not isinstance(config, Mapping):
         raise Invalid("Config must be a file path string or dictionary", got=type(config).__name__)
     unknown = sorted(set(config) - set(_ARGUMENTS))

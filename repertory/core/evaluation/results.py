@@ -72,7 +72,7 @@ def results_in_file(content: bytes, name: str) -> tuple[list[ReplayedTurn], int]
         if line.strip():
             try:
                 found.append(msgspec.json.decode(line, type=ReplayedTurn))
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise Corrupt("not a line of replay results", file=name, line=number, cause=str(error)) from error
     return found, whole
 

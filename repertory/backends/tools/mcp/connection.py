@@ -662,6 +662,10 @@ def _left_out(data: bytes, mime_type: str, place: str) -> dict[str, object]:
 
 def _document_name(uri: str) -> str:
     """A name that Converse accepts, from the last part of a URI."""
-    last = unquote(urlsplit(uri[-_URI_CHARS_MAX:]).path).rstrip("/").rpartition("/")[2]
+    try:
+        path = urlsplit(uri[-_URI_CHARS_MAX:]).path
+    except ValueError:  # The end of an address need not be one: `//[`.
+        path = ""
+    last = unquote(path).rstrip("/").rpartition("/")[2]
     stem = last.rpartition(".")[0] or last
     return _NOT_IN_A_DOCUMENT_NAME.sub("-", stem).strip("-")[:_DOCUMENT_NAME_MAX] or "document"
