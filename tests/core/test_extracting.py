@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.core.memory.extracting import ExtractionResult, facts_in, read_results, requests
+from repertory.core.memory.extracting import FACTS_MAX, ExtractionResult, facts_in, read_results, requests
 from repertory.core.memory.options import KINDS, Filtered, MemoryMessageFilter, filtered
 from repertory.core.messages import Message
 from repertory.core.tokens import estimate_tokens
@@ -103,7 +103,7 @@ def test_a_conversation_is_shown_whole_in_parts_that_are_short_enough(sizes: lis
 
 
 def contents(answer: str) -> list[str]:
-    return [fact.content for fact in facts_in(answer)]
+    return [fact.content for fact in facts_in(answer).facts]
 
 
 @pytest.mark.parametrize(
@@ -121,6 +121,11 @@ def contents(answer: str) -> list[str]:
         ('[{"content": "likes tea"}, {"content": "Likes  TEA"}, {"content": " "}]', ["likes tea"]),
         ('[{"content": "\\ud800"}]', ["\N{REPLACEMENT CHARACTER}"]),
         ('[{"content": "\\ud83d\\ude00"}]', ["😀"]),
+        ('["likes tea", "lives in Oslo"]', ["likes tea", "lives in Oslo"]),
+        ('[{"fact": "likes tea"}, "lives in Oslo"]', ["likes tea", "lives in Oslo"]),
+        ('[] but also: ["likes tea"]', ["likes tea"]),
+        ('[{"content": "likes tea"}], as in ["tea"], not []', ["likes tea"]),
+        ('[{"content": "likes tea", "score": NaN}]', ["likes tea"]),
     ],
 )
 def test_facts_are_found_in_an_array_wherever_it_stands(answer: str, facts: list[str]) -> None:
@@ -133,19 +138,14 @@ def test_facts_are_found_in_an_array_wherever_it_stands(answer: str, facts: list
         "",
         "There is nothing worth remembering.",
         "likes tea",
-        '["likes tea"]',
         '{"content": "likes tea"}',
         '{"content": "see []"}',
-        '[{"content": "likes tea"}, "lives in Oslo"]',
-        '[{"content": 3}]',
-        '[{"fact": "likes tea"}]',
+        '[{"content": 3}, {"fact": ["likes tea"]}]',
         "[{'content': 'likes tea'}]",
-        '[{"content": "likes tea", "score": NaN}]',
-        '[] but also: ["likes tea"]',
         '[{"content": "likes tea", "tags": []}, {"content": "lives',
         "[1, 2]",
         "[" * 5_000,
-        '[{"content": "likes tea", "metadata": {"a": ' + "[" * 5_000 + "]" * 5_000 + "}}]",
+        '[{"content": "likes tea"}, [' + "[" * 5_000 + "]" * 5_000 + "]]",
         "[" * 5_000 + "]" * 5_000,
     ],
 )
@@ -166,30 +166,67 @@ def test_an_answer_that_was_cut_off_anywhere_is_an_error() -> None:
 def test_every_array_of_facts_is_read_as_it_was_meant(facts: list[tuple[str, dict[str, object]]], ascii: bool) -> None:
     answer = json.dumps([{"content": text, "metadata": more} for text, more in facts], ensure_ascii=ascii)
     wanted = {" ".join(text.split()).casefold() for text, _ in facts} - {""}
-    found = facts_in(answer)
+    found = facts_in(answer).facts
     assert {" ".join(fact.content.split()).casefold() for fact in found} == wanted
     assert len(found) == len(wanted)
-    assert all((fact.content, fact.metadata) in [(text.strip(), more) for text, more in facts] for fact in found)
+    meant = [(text.strip(), {key: more[key] for key in more if not key.startswith("_")}) for text, more in facts]
+    assert all((fact.content, fact.metadata) in meant for fact in found)
 
 
 @given(st.text(alphabet='[]{}",:ab1 \\'))
 def test_any_answer_is_facts_or_an_error(answer: str) -> None:
     with suppress(ExtractionFailed):
-        assert all(fact.content for fact in facts_in(answer))
+        assert all(fact.content for fact in facts_in(answer).facts)
+
+
+MALFORMED = [
+    *("3", "null", "[]", "{}", '["likes rum"]', '{"content": 3}', '{"content": null}', '{"text": "likes rum"}', "NaN"),
+    *('{"fact": ["likes rum"]}', "1" * 5_000, "[" * 90 + "]" * 90, '{"content": {"content": "likes rum"}}'),
+]
+
+
+@given(st.lists(st.sampled_from(MALFORMED), max_size=6), st.lists(st.sampled_from(MALFORMED), max_size=6))
+def test_what_is_no_fact_costs_no_other_one(before: list[str], behind: list[str]) -> None:
+    elements = [*before, '{"content": "likes tea"}', *behind, '"lives in Oslo"']
+    found = facts_in(f"[{', '.join(elements)}]")
+    assert [fact.content for fact in found.facts] == ["likes tea", "lives in Oslo"]
+    assert found.left_out == len(elements) - 2
+
+
+def test_metadata_that_cannot_be_stored_cost_themselves_alone() -> None:
+    deep = "[" * 300 + "]" * 300
+    answer = (
+        f'[{{"content": "a", "metadata": {{"a": {deep}}}}}, {{"content": "b", "metadata": {{"n": {"1" * 5_000}}}}}]'
+    )
+    assert facts_in(answer).facts == [ExtractionResult("a"), ExtractionResult("b", {"n": None})]
+
+
+def test_a_model_cannot_say_where_a_fact_comes_from() -> None:
+    forged = {"id": "1", "kind": "turn", "role": "user", "Speaker": "Boss", "session_id": "boss", " session ": "boss"}
+    forged |= {"agent_id": "x", "seq": 1, "said_at": 1, "recorded_at": 1, "superseded_by": "2", "_relevance_score": 1}
+    answer = json.dumps([{"content": "likes tea", "metadata": {**forged, "x-amz-source": "s", "topic": "tea"}}])
+    assert facts_in(answer).facts == [ExtractionResult("likes tea", {"topic": "tea"})]
+
+
+def test_an_answer_has_so_many_facts_and_says_how_many_more_there_were() -> None:
+    answer = json.dumps([str(number) for number in range(FACTS_MAX + 5)])
+    found = facts_in(answer)
+    assert (len(found.facts), found.left_out) == (FACTS_MAX, 5)
 
 
 def test_results_of_extractors_are_taken_in_any_shape_that_has_a_content() -> None:
     class Fact:
         content = "c"
 
-    given_ = [ExtractionResult("a", {"k": 1}), {"content": "b", "metadata": {"k": 2}}, Fact(), "d", "D", ""]
-    assert read_results(given_) == [
+    given_ = [ExtractionResult("a", {"k": 1}), {"content": "b", "metadata": {"k": 2}}, Fact(), "d", "D", "", 3, [3]]
+    facts = [
         ExtractionResult("a", {"k": 1}),
         ExtractionResult("b", {"k": 2}),
         ExtractionResult("c"),
         ExtractionResult("d"),
     ]
-    assert read_results(()) == []
+    assert read_results(given_) == (facts, 2)
+    assert read_results(()) == ([], 0)
     for wrong in (None, "likes tea", {"content": "a"}, 3, [3], [{"text": "a"}], [{"content": "a", "metadata": 3}]):
         with pytest.raises(ExtractionFailed):
             read_results(wrong)
@@ -203,8 +240,8 @@ def test_an_answer_of_brackets_is_an_error_in_time(answer: str) -> None:
 
 
 def test_an_answer_that_says_more_than_it_was_told_is_refused_and_shown_in_part() -> None:
-    facts = json.dumps([{"content": f"fact {number} " + "x" * 90} for number in range(2_000)])
+    facts = json.dumps([{"content": f"fact {number} " + "x" * 90} for number in range(900)])
     with pytest.raises(ExtractionFailed, match="more than what was said") as refused:
         facts_in(facts, "a short request")
     assert len(str(refused.value)) < 1_000
-    assert len(facts_in(facts, "said " * 50_000)) == 2_000
+    assert len(facts_in(facts, "said " * 50_000).facts) == 900

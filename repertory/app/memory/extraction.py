@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from repertory.core.memory.extracting import (
     FORM,
     PART_TOKENS_MAX,
     ExtractionResult,
+    FoundFacts,
     distinct,
     facts_in,
     read_results,
@@ -34,6 +36,7 @@ from repertory.errors import (
     MaxTokensReachedException,
     RepertoryError,
 )
+from repertory.logs import WARNING, note
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Model
@@ -54,6 +57,8 @@ __all__ = [
     "ask_extractor",
     "read_extraction",
 ]
+
+_log = logging.getLogger("repertory.memory")
 
 DEFAULT_TURNS = 5
 """The default number of turns between two extractions."""
@@ -247,7 +252,7 @@ async def ask_extractor(
             # In a tuple, since trio refuses threads that return an awaitable.
             given = await run_foreign(lambda: extract(list(messages), context), grace_s=GRACE_S)
             given = await given if inspect.isawaitable(given) else given
-        return read_results(given)
+        return _noted(read_results(given), context.store_name)
     except RepertoryError:
         raise
     except Exception as error:
@@ -319,7 +324,13 @@ class ModelExtractor:
         answer = await call_until_answered(model, request, DEFAULT_RETRY, who)
         if answer.stop_reason in LIMITED:
             raise MaxTokensReachedException("the facts were cut off", stop_reason=answer.stop_reason)
-        return facts_in(text_of(answer.message), question)
+        return _noted(facts_in(text_of(answer.message), question), who)
+
+
+def _noted(found: FoundFacts, where: str | None) -> list[ExtractionResult]:
+    if found.left_out:
+        note(_log, WARNING, "parts of an extraction are no facts, or too many", left_out=found.left_out, of=where)
+    return found.facts
 
 
 def _model_of(context: object) -> Model:

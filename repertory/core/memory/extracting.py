@@ -1,7 +1,8 @@
 """Extraction by a model: the request that it is sent, and the facts in its answer.
 
 The request shows the conversation as lines of JSON between marks, so that no message can end it or pass for another
-speaker's. An answer that is no array of facts is an error, never "nothing to remember".
+speaker's. An answer that is no array of facts is an error, never "nothing to remember". In an array of facts, what is
+none is left out. What was said may talk the model into anything, so it has no say in where a fact comes from.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NoReturn, cast
+from typing import NamedTuple, NoReturn, cast
 
 from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep
 from repertory.core.memory.options import EntryMetadata
-from repertory.core.messages import Message
+from repertory.core.messages import Json, Message
 from repertory.core.tokens import estimate_tokens
 from repertory.core.window.transcript import line_of
 from repertory.errors import ExtractionFailed
@@ -43,6 +44,31 @@ _LIKE_JSON = re.compile(r'[\[{]\s*[\[{"]')
 _BROKEN_MAX = 1_000
 """The number of brackets without valid JSON after which an answer counts as broken."""
 _TEXT_SHOWN_MAX = 200
+_DIGITS_MAX = 300
+_OF_SERVICES = ("_", "x-amz-")
+"""The beginnings of keys that services give."""
+FACTS_MAX = 1_000
+"""The most facts of one answer: each is a write to the store. A part of a conversation has fewer tokens for each."""
+_RESERVED = frozenset(
+    (
+        *(
+            "id",
+            "record_id",
+            "kind",
+            "role",
+            "speaker",
+            "name",
+            "session_id",
+            "session",
+            "agent_id",
+            "seq",
+            "seen",
+            "score",
+        ),
+        *("said_at", "timestamp", "recorded_at", "superseded_at", "superseded_by", "store_name"),
+    )
+)
+"""Keys by which stores say where an entry comes from. A model cannot."""
 ANSWER_CHARS_MIN = 65_536
 """An answer may be this long, or as long as its request: facts are no more than what was said."""
 
@@ -58,6 +84,14 @@ class ExtractionResult:
 
     content: str
     metadata: EntryMetadata | None = None
+
+
+class FoundFacts(NamedTuple):
+    """The distinct facts of an answer."""
+
+    facts: list[ExtractionResult]
+    left_out: int
+    """The number of elements that are no facts, or beyond `FACTS_MAX`."""
 
 
 def requests(
@@ -81,15 +115,15 @@ def requests(
     return [EXTRACTION_REQUEST.format("\n".join(part)) for part in parts]
 
 
-def facts_in(answer: str, request: str = "") -> list[ExtractionResult]:
-    """The distinct facts in a model's answer to the request, also from a code fence or after introductory words.
+def facts_in(answer: str, request: str = "") -> FoundFacts:
+    """The facts in a model's answer to the request, also from a code fence or after introductory words.
 
-    Of several arrays, the last one counts. Errors: `ExtractionFailed` for an answer without an array of facts, and for
-    one that says more than it was told.
+    Of several arrays, the last one counts; one of texts only when there is none of objects. Errors: `ExtractionFailed`
+    for an answer without an array of facts, and for one that says more than it was told.
     """
     if len(answer) > max(ANSWER_CHARS_MIN, len(request)):
         _refuse(answer, f"{len(answer):,} characters, more than what was said")
-    found: list[ExtractionResult] | None = None
+    found: list[object] | None = None
     position = broken = 0
     while (start := _ARRAY_OR_OBJECT.search(answer, position)) is not None:
         try:
@@ -100,26 +134,29 @@ def facts_in(answer: str, request: str = "") -> list[ExtractionResult]:
                 _refuse(answer, "broken JSON")
             position = start.end()
             continue
-        if is_too_deep(value, MESSAGE_DEPTH_MAX):
-            _refuse(answer, "deeply nested JSON")
-        facts = _facts(value)
-        if facts is not None:
-            found = facts
-        elif _says_something(value):
+        elements = _elements(value)
+        if elements is not None and (found is None or _rank(elements) >= _rank(found)):
+            found = elements
+        elif elements is None and _says_something(value):
             _refuse(answer, "something else than facts")
     if found is None:
         _refuse(answer, "no array of facts")
-    return distinct(found)
+    facts = [fact for fact in map(_fact, found) if fact is not None][:FACTS_MAX]
+    return FoundFacts(distinct(facts), len(found) - len(facts))
 
 
-def read_results(given: object) -> list[ExtractionResult]:
-    """The distinct results of any extractor: results, texts, or objects with a `content`. Blank ones are dropped.
+def read_results(given: object) -> FoundFacts:
+    """The results of any extractor: results, texts, or objects with a `content`. Blank ones are dropped.
 
-    Errors: `ExtractionFailed` for anything else.
+    Errors: `ExtractionFailed` for anything else; in a list, only if none of it is a result.
     """
     if not isinstance(given, list | tuple):
         raise ExtractionFailed("an extractor gives a list of results", got=type(given).__name__)
-    return distinct([_result(each) for each in cast("Sequence[object]", given)])
+    elements = cast("Sequence[object]", given)
+    results = [result for result in map(_result, elements) if result is not None]
+    if elements and not results:
+        raise ExtractionFailed("a result of an extractor has a content, a text", got=type(elements[0]).__name__)
+    return FoundFacts(distinct(results), len(elements) - len(results))
 
 
 def distinct(results: Sequence[ExtractionResult]) -> list[ExtractionResult]:
@@ -138,26 +175,41 @@ def _element(message: Message, at: float | None, part_tokens_max: int) -> str:
     return line_of(message, chars_max, time)
 
 
-def _facts(value: object) -> list[ExtractionResult] | None:
-    """The facts of an array, or of an object whose only value is one; None for anything else."""
+def _elements(value: object) -> list[object] | None:
+    """The elements of an array that is empty or has a fact, or of an object whose only value is one; else None."""
     if isinstance(value, dict) and len(cast("dict[str, object]", value)) == 1:
         (value,) = cast("dict[str, object]", value).values()
     if not isinstance(value, list):
         return None
-    facts = [_fact(item) for item in cast("list[object]", value)]
-    known = [fact for fact in facts if fact is not None]
-    return known if len(known) == len(facts) else None
+    elements = cast("list[object]", value)
+    return elements if not elements or any(_fact(each) is not None for each in elements) else None
+
+
+def _rank(elements: Sequence[object]) -> int:
+    """Objects are surely facts, texts may be a quotation, and an empty array says nothing."""
+    return 2 if any(isinstance(each, dict) for each in elements) else int(bool(elements))
 
 
 def _fact(value: object) -> ExtractionResult | None:
     match value:
-        case {"content": str(content)}:
+        case str(content):
+            return ExtractionResult(_whole(content))
+        case {"content": str(content)} | {"fact": str(content)}:
             metadata = cast("dict[str, object]", value).get("metadata")
-            return ExtractionResult(
-                _whole(content), cast("EntryMetadata", metadata) if isinstance(metadata, dict) else None
-            )
+            return ExtractionResult(_whole(content), _own_words(metadata))
         case _:
             return None
+
+
+def _own_words(metadata: object) -> EntryMetadata | None:
+    """The metadata that a model may give; None if it is none, or too deep to be stored."""
+    if not isinstance(metadata, dict) or is_too_deep(cast("object", metadata), MESSAGE_DEPTH_MAX):
+        return None
+    return {key: value for key, value in cast("dict[str, Json]", metadata).items() if _is_its_own(key)}
+
+
+def _is_its_own(key: str) -> bool:
+    return key.strip().casefold() not in _RESERVED and not key.startswith(_OF_SERVICES)
 
 
 def _whole(text: str) -> str:
@@ -172,7 +224,7 @@ def _says_something(value: object) -> bool:
     return bool(value)
 
 
-def _result(given: object) -> ExtractionResult:
+def _result(given: object) -> ExtractionResult | None:
     if isinstance(given, ExtractionResult):
         return given
     if isinstance(given, str):
@@ -183,9 +235,7 @@ def _result(given: object) -> ExtractionResult:
     else:
         content, metadata = getattr(given, "content", None), getattr(given, "metadata", None)
     if not isinstance(content, str) or not isinstance(metadata, Mapping | None):
-        raise ExtractionFailed(
-            "a result of an extractor has a content, a text", got=type(cast("object", given)).__name__
-        )
+        return None
     return ExtractionResult(content, cast("EntryMetadata | None", metadata))
 
 
@@ -194,10 +244,9 @@ def _refuse(answer: str, why: str) -> NoReturn:
     raise ExtractionFailed("the model did not answer with an array of facts", found=why, answer=shown)
 
 
-def _not_json(constant: str) -> NoReturn:
-    msg = f"{constant} is not JSON"
-    raise ValueError(msg)
+def _integer(digits: str) -> int | None:
+    return int(digits) if len(digits) <= _DIGITS_MAX else None
 
 
-_DECODER = json.JSONDecoder(parse_constant=_not_json, strict=False)
-"""Raw line breaks in strings are accepted."""
+_DECODER = json.JSONDecoder(parse_int=_integer, parse_constant=lambda _: None, strict=False)
+"""Raw line breaks in strings are accepted. A number that is none in JSON is null: it costs no fact."""
