@@ -13,8 +13,9 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, assert_never, cast
 
+import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -260,9 +261,9 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             prompt = read_prompt(invocation.prompt, sizes.prompt_bytes, invocation.caller)
         except (Invalid, TooLarge) as error:
             return refuse(error)
-        known = self._named.answered_before(invocation)
-        if known is not None and not self._journal.behind:
-            return self._answer_again(known, invocation, channel)
+        token = invocation.idempotency_token
+        if token is not None and self._named.has(token) and not self._journal.behind:
+            return self._answer_again(invocation, channel)
         if invocation.direct is None and (invocation.busy or self._calls.busy) in ("queue", "steer"):
             if self._comes_from_running(invocation):
                 return refuse(self._waits_for_itself())
@@ -304,18 +305,42 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             raise NotFound(NO_SUCH_TURN, agent=self._settings.agent_id, token=token)
         return turn, way == "go on"
 
-    def _answer_again(
-        self, result: AgentResult, invocation: Invocation, channel: type[ReplyChannel] | type[StreamChannel]
-    ) -> Next:
-        """Give a known result to one more caller, as a reply or as a stream."""
+    def _answer_again(self, invocation: Invocation, channel: type[ReplyChannel] | type[StreamChannel]) -> Next:
+        """Give the answer of the turn with the same token to one more caller, as a reply or as a stream."""
         if invocation.following is not None:
-            self._followers.tell_ended(invocation, result)
+            self._followers.tell_ended(invocation, self._answer_of, self._no_time())
             return carry_on()
-        if channel is ReplyChannel:
-            return reply(result)
-        sink = StreamChannel(self.context)
-        self.context.job(sink.succeed, result, name="replay")
+        known = self._named.answered_before(invocation)
+        if known is not None and channel is ReplyChannel:
+            return reply(known)
+        self.context.job(self._replay, channel(self.context), invocation, name="replay")
         return carry_on()
+
+    async def _replay(self, channel: ReplyChannel | StreamChannel, invocation: Invocation) -> None:
+        failed, result = cast("RepertoryError", self._no_time()), None
+        with anyio.CancelScope(deadline=invocation.deadline):
+            try:
+                result = await self._answer_of(invocation)
+            except RepertoryError as error:
+                failed = error
+        if result is None:
+            channel.fail(failed)
+        else:
+            await channel.succeed(result)
+
+    async def _answer_of(self, invocation: Invocation) -> AgentResult:
+        known = await self._answered_before(invocation)
+        if known is None:
+            raise Unavailable("the conversation has gone on elsewhere: call again", agent=self._settings.agent_id)
+        return known
+
+    async def _answered_before(self, invocation: Invocation) -> AgentResult | None:
+        """The result of the turn with the same token, if it has its answer, which is read if need be."""
+        named, token = self._named, invocation.idempotency_token
+        unread = None if token is None else named.unread(token)
+        if token is not None and unread is not None:
+            named.note_read(token, await self._journal.answer_at(unread))
+        return named.answered_before(invocation)
 
     @property
     def _followers(self) -> TurnFollowers:
@@ -711,7 +736,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         """Run the call's turn and the turns that hooks add to it."""
         IDS.set(self._ids)
         await self._journal.catch_up()
-        known = self._named.answered_before(call.invocation)
+        known = await self._answered_before(call.invocation)
         if known is not None:
             return known
         token, stands = self._turn_of(call.invocation.idempotency_token, call.asks)
@@ -759,7 +784,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         while outcome is None:
             await self._stand_on_journal()
             driver.begin_again()
-            known = self._named.answered_before(invocation)
+            known = await self._answered_before(invocation)
             if known is not None:
                 return await driver.end(known)
             again = call.prompt if asks_with(prompt) == "nothing" else prompt

@@ -18,7 +18,7 @@ import anyio
 from msgspec import Struct
 
 from repertory.actors.call import deadline
-from repertory.actors.persister import Begin, Commit, OpenJournal, PersisterMessage, Store, VerifyLease
+from repertory.actors.persister import Begin, Commit, OpenJournal, PersisterMessage, ReadSaid, Store, VerifyLease
 from repertory.actors.writer import CommitBuffer
 from repertory.core.deferral import DEFERRED_MAX, WHERE_NOT, deferred_id
 from repertory.core.journal import deferrals
@@ -33,7 +33,7 @@ from repertory.core.state import AgentState
 from repertory.core.timers import after_firing
 from repertory.core.turn import is_whole
 from repertory.core.window.edits import edit_of
-from repertory.errors import Invalid, MailboxFull, SessionException, UnpairedTools
+from repertory.errors import Gone, Invalid, MailboxFull, SessionException, UnpairedTools
 from repertory.logs import WARNING, note
 from repertory.runtime.ref import ActorRef
 
@@ -355,6 +355,13 @@ class ActorJournal:
         """True while the store refuses this agent's rows."""
         return self._buffer.error is not None
 
+    async def answer_at(self, seq: int) -> Message:
+        """The answer with this sequence number. Errors: `Gone` for one that was lost; those of reading."""
+        said = await self._persister.ask(ReadSaid(after=seq - 1, until=seq), timeout_s=math.inf)
+        if not said:
+            raise Gone("the turn of this token has its answer, which is not there any more", seq=seq)
+        return copy_message(said[0].message)
+
     @property
     def full(self) -> bool:
         return self._buffer.full(0 if self._author is None else self._author.gathered)
@@ -671,11 +678,11 @@ class NamedTurns:
     def __init__(self, image: Image) -> None:
         open_tokens = () if is_answered(image.last_message) else image.tokens
         self._results = {
-            token: AgentResult(stop_reason="end_turn", message=turn.answer)
+            token: turn.answer_seq if turn.answer_seq != image.last_message_seq else _answered_with(image.last_message)
             for token, turn in image.finished_turns.items()
-            if is_whole(turn.answer) and token not in open_tokens
+            if token not in open_tokens
         }
-        """By token, the newest last."""
+        """By token, the newest last. A number is the message of an answer that has not been read yet."""
 
     @property
     def known(self) -> bool:
@@ -686,13 +693,21 @@ class NamedTurns:
         """True if the turn with this token has its answer."""
         return token in self._results
 
+    def unread(self, token: str) -> int | None:
+        """The message of this token's answer, if it must be read first (`note_read`)."""
+        result = self._results.get(token)
+        return result if isinstance(result, int) else None
+
+    def note_read(self, token: str, answer: Message) -> None:
+        self._results[token] = _answered_with(answer)
+
     def answered_before(self, invocation: Invocation) -> AgentResult | None:
-        """The result of the turn with the same token, if it is known."""
+        """The result of the turn with the same token, if it is known and read."""
         token = invocation.idempotency_token
         if token is None:
             return None
         result = self._results.get(token)
-        if result is None:
+        if result is None or isinstance(result, int):
             return None
         if result.structured_output is None and invocation.output_schema is not None and result.message is not None:
             with suppress(Invalid):  # The turn ended before a restart, or its caller gave no output schema.
@@ -707,7 +722,7 @@ class NamedTurns:
         for token in tokens:
             self._results.pop(token, None)
             if last is not None:
-                self.remember(token, AgentResult(stop_reason="end_turn", message=last), last)
+                self.remember(token, _answered_with(last), last)
 
     def remember(self, token: str | None, result: AgentResult, last: Message | None) -> None:
         """Keep a token's result. As in the journal, only the latest `FINISHED_TURNS_MAX` are kept."""
@@ -716,6 +731,10 @@ class NamedTurns:
         self._results[token] = result
         if len(self._results) > FINISHED_TURNS_MAX:
             del self._results[next(iter(self._results))]
+
+
+def _answered_with(answer: Message | None) -> AgentResult:
+    return AgentResult(stop_reason="end_turn", message=answer)
 
 
 def is_answered(last: Message | None) -> bool:

@@ -7,7 +7,7 @@ does not hold the turn up. What it has missed comes from the log, and from the j
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -201,14 +201,33 @@ class TurnFollowers:
         self._context.job(self._serve, reader, name="reader")
         return channel
 
-    def tell_ended(self, invocation: Invocation, result: AgentResult) -> None:
-        """Tell the caller of the stream that is being handled of its turn, which is over."""
+    def tell_ended(
+        self, invocation: Invocation, answer: Callable[[Invocation], Awaitable[AgentResult]], time_up: RepertoryError
+    ) -> None:
+        """Tell the caller of the stream that is being handled of its turn, which is over. `answer` reads its result;
+        `time_up`: what the caller gets when its deadline passes before that.
+        """
         fold, channel = self._journal.fold, self._new_channel(invocation.idempotency_token)
         turn = fold.finished_turns.get(invocation.idempotency_token or "")
-        log = channel.begin(fold.last_message_seq if turn is None else turn.answer_seq)
-        log.add({"result": result}, log.base)
-        log.end()
-        self._context.job(self._serve, _Reader(self._context.sink(), channel, invocation), name="reader")
+        at = fold.last_message_seq if turn is None else turn.answer_seq
+        reader = _Reader(self._context.sink(), channel, invocation)
+
+        async def serve() -> None:
+            failed, result = time_up, None
+            with anyio.CancelScope(deadline=invocation.deadline):
+                try:
+                    result = await answer(invocation)
+                except RepertoryError as error:
+                    failed = error
+            if result is None:
+                reader.sink.fail(failed)
+                return
+            log = channel.begin(at)
+            log.add({"result": result}, log.base)
+            log.end()
+            await self._serve(reader)
+
+        self._context.job(serve, name="reader")
 
     def _new_channel(self, token: str | None, within: ResponseChannel | None = None) -> LogChannel:
         name, fold = f"{int(self._context.rng.uniform(0, _RUNS)):x}", self._journal.fold

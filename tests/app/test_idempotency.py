@@ -24,6 +24,7 @@ from repertory import (
     BeforeInvocationEvent,
     Runtime,
     ScriptedModel,
+    SlidingWindowConversationManager,
     SQLiteSessionManager,
     SQLiteSessions,
 )
@@ -31,6 +32,7 @@ from repertory.backends.tools.function_tool import schema_class
 from repertory.core.journal.fold import FINISHED_TURNS_MAX
 from repertory.core.messages import LOST_TEXT, NO_ANSWER_TEXT, text_of
 from repertory.errors import AgentBusy, Invalid, ModelFailed, Unavailable
+from tests.app.operated_places import LOCAL, place_of
 
 pytestmark = pytest.mark.anyio
 
@@ -143,17 +145,25 @@ async def test_as_many_tokens_as_are_kept_are_known_and_the_oldest_are_forgotten
 
 
 @pytest.mark.real_time
-async def test_as_many_are_known_after_a_restart(tmp_path: Path) -> None:
-    manager = SQLiteSessionManager("s", path=tmp_path / "a.db")
-    async with agent_with(*map(str, range(200)), session_manager=manager) as agent:
-        for number in range(FINISHED_TURNS_MAX + 10):
-            await agent.invoke_async("go", idempotency_token=f"t{number}")
-    later = agent_with(*["anew"] * 10, session_manager=manager)
-    async with later:
-        shown = [text for text in texts(later.messages) if text.isdigit()]
-        for number in map(int, shown):
-            assert str(await later.invoke_async("go", idempotency_token=f"t{number}")) == str(number)
-        assert calls_of(later) == 0
+@pytest.mark.parametrize("kind", LOCAL)
+async def test_as_many_are_known_after_a_restart_however_few_messages_are_shown(tmp_path: Path, kind: str) -> None:
+    place, asked = place_of(kind, tmp_path), FINISHED_TURNS_MAX + 10
+    model = ScriptedModel([*map(str, range(asked)), "anew"])
+    window = SlidingWindowConversationManager(window_size=4)
+    spec = AgentSpec(name="a", model=model, conversation_manager=window)
+    async with Runtime(sessions=place) as runtime:
+        session = runtime.agent(spec).session("s")
+        for number in range(asked):
+            await session.invoke("go", idempotency_token=f"t{number}")
+    async with Runtime(sessions=place) as runtime:
+        session = runtime.agent(spec).session("s")
+        for number in (10, asked // 2, asked - 1):
+            again = await session.invoke("go", idempotency_token=f"t{number}")
+            assert (str(again), again.replayed) == (str(number), True)
+            events = [event async for event in session.stream("go", idempotency_token=f"t{number}")]
+            assert [str(event["result"]) for event in events] == [str(number)]
+        assert len(model.calls) == asked
+        assert str(await session.invoke("go", idempotency_token="t9")) == "anew"
 
 
 async def test_a_call_that_a_hook_denied_was_not_answered() -> None:

@@ -27,10 +27,12 @@ from repertory.core.journal.codec import (
 )
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import (
+    AnswersStated,
     Branched,
     CursorMoved,
     DeferralsChanged,
     DeferredResult,
+    FinishedTurn,
     Interrupted,
     MessageAdded,
     NodeChanged,
@@ -159,6 +161,11 @@ RECORDS: Mapping[RecordKind, st.SearchStrategy[Record]] = {
     RecordKind.DEFERRED_RESULT: st.builds(
         DeferredResult, at=ats, id=text, name=text, result=results, starts=st.booleans(), expired=st.booleans()
     ),
+    RecordKind.ANSWERS: st.builds(
+        AnswersStated,
+        at=ats,
+        answers=st.lists(st.builds(FinishedTurn, token=text, seq=counts, answer_seq=counts), max_size=3).map(tuple),
+    ),
 }
 
 
@@ -276,7 +283,7 @@ def test_unknown_versions_are_refused_by_name(version: int) -> None:
         decode(RecordKind.OWNER, version, b"{}")
 
 
-@pytest.mark.parametrize("kind", [0, 17, 255])
+@pytest.mark.parametrize("kind", [0, 18, 255])
 def test_unknown_kinds_are_refused_by_name(kind: int) -> None:
     with pytest.raises(CorruptJournal, match=f"unknown kind of record kind={kind}"):
         decode(kind, VERSION, b"{}")

@@ -15,6 +15,7 @@ from repertory.core.journal.image import Image
 from repertory.core.journal.records import (
     Branched,
     CursorMoved,
+    FinishedTurn,
     Interrupted,
     MessageAdded,
     NodeChanged,
@@ -25,7 +26,14 @@ from repertory.core.journal.records import (
     View,
     ViewChanged,
 )
-from repertory.core.journal.restore import RESTATE_AFTER, Appender, messages_of, records_of, restore
+from repertory.core.journal.restore import (
+    RESTATE_AFTER,
+    RESTATE_ANSWERS_AFTER,
+    Appender,
+    messages_of,
+    records_of,
+    restore,
+)
 from repertory.core.journal.rows import Row, verify
 from repertory.core.journal.view import VisibleMessages, view_change
 from repertory.core.messages import Message, check_next, is_stopped, text_of
@@ -56,6 +64,7 @@ def test_folding_from_low_on_equals_folding_everything(commands: list[tuple[str,
         for first in {1, low, 1 + int((low - 1) * earlier)}:
             restored = restore(rows_from(driver.rows, first))
             assert restored.fold.image().since(low) == live.since(low)
+            assert restored.fold.finished_turns == driver.fold.finished_turns
             assert restored.link == driver.appender.link
             last = live.last_message
             if driver.token is not None and last is not None and (not is_answer(last) or is_stopped(last)):
@@ -213,6 +222,21 @@ def test_opening_never_needs_more_than_the_window_and_what_is_restated() -> None
     assert len(driver.fold.shown) == 40
 
 
+@pytest.mark.parametrize("window", [4, 40])
+def test_opening_reads_hardly_more_rows_for_the_tokens_of_earlier_turns(window: int) -> None:
+    """DESIGN: tokens are stated, so that the rows of their turns need not be read."""
+    read: dict[bool, list[int]] = {}
+    for named in (False, True):
+        driver, turns = Driver(), read.setdefault(named, [])
+        for n in range(200):
+            driver.say(message("user", {"text": "go"}), new_turn=True, token=f"token-{n}" if named else None)
+            driver.run([("answer", n)])
+            driver.plan_drop(max(0, len(driver.fold.shown) - window))
+            turns.append(driver.rows[-1].seq - driver.rows[-1].low + 1)
+        assert len(driver.fold.finished_turns) == (FINISHED_TURNS_MAX if named else 0)
+    assert max(read[True]) <= max(*read[False], RESTATE_ANSWERS_AFTER) + 10
+
+
 def test_a_view_change_of_a_turn_is_a_small_patch() -> None:
     """DESIGN: bytes written grow with what was added."""
     driver = Driver()
@@ -306,10 +330,8 @@ def test_a_token_is_finished_by_the_answer_of_its_turn() -> None:
     assert "token" not in scene.fold.finished_turns
     scene.say(ASK)
     scene.say(message("user", {"toolResult": result_of("one", 1)}))
-    answer = message("assistant", {"text": "done"})
-    scene.say(answer)
-    finished = scene.fold.finished_turns["token"]
-    assert (finished.turn, finished.seq, finished.answer_seq, finished.answer) == (1, 1, 4, answer)
+    scene.say(message("assistant", {"text": "done"}))
+    assert dict(scene.fold.finished_turns) == {"token": FinishedTurn("token", seq=1, answer_seq=4)}
 
 
 def test_tokens_that_joined_a_turn_are_finished_with_it_and_name_no_later_one() -> None:

@@ -69,6 +69,7 @@ def test_there_are_golden_files() -> None:
         "journal-v1-graph.jsonl",
         "journal-v1-rewound.jsonl",
         "journal-v1-timers.jsonl",
+        "journal-v1-tokens.jsonl",
         "journal-v1-window.jsonl",
     ]
 
@@ -81,8 +82,10 @@ def test_the_golden_files_have_every_kind_of_record() -> None:
 def test_a_golden_journal_is_replayed_to_the_same_conversation(path: Path) -> None:
     rows = read(path)
     expected = json.loads(path.with_suffix(".expected.json").read_text())
-    assert summary(restore(rows).fold.image()) == expected
-    assert summary(restore(rows[rows[-1].low - 1 :]).fold.image()) == expected
+    whole, opened = restore(rows).fold.image(), restore(rows[rows[-1].low - 1 :]).fold.image()
+    if "conversation" in path.stem:  # It is from before answers were stated.
+        whole = whole.since(rows[-1].low)
+    assert summary(whole) == summary(opened) == expected
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)

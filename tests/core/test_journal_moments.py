@@ -113,7 +113,7 @@ def without_erased(image: Image) -> Image:
 
 def test_a_view_that_was_erased_does_not_matter_behind_a_patch_that_says_as_much() -> None:
     driver = Driver()
-    driver.run([("prompt", 1), ("truncate", 0), ("answer", 1)])
+    driver.run([("prompt", 2), ("truncate", 0), ("answer", 1)])
     driver.plan_drop(1)
     was, position = driver.image(), driver.fold.last_seq
     driver.run([("redact", 0)])

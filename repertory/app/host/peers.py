@@ -48,6 +48,7 @@ from repertory.app.host.peer_calls import (
 )
 from repertory.app.host.running_calls import RunningCalls
 from repertory.app.host.setbacks import PeerDrains, TurnRaised, plainly, raise_from, setback_line, setback_of
+from repertory.app.operations.reading import rows_reaching
 from repertory.backends.peers.ports import (
     BoxedCall,
     Directory,
@@ -63,6 +64,7 @@ from repertory.backends.peers.proof import check_secret
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
 from repertory.core.journal.restore import restore
+from repertory.core.memory.progress import messages_in_rows
 from repertory.core.peers import Peer, Setback, Way, chosen_peer
 from repertory.core.retry import foreign_errors
 from repertory.core.turn_start import call_token
@@ -382,7 +384,13 @@ class Cluster:
                 continue
             rows = await self._store.load(call.session, call.agent)
             image = restore(rows, session_id=call.session).fold.image()
-            answer = NamedTurns(image).answered_before(replace(invocation, idempotency_token=call.token))
+            named, turn = NamedTurns(image), image.finished_turns.get(call.token)
+            if turn is not None and named.has(call.token):
+                rows = await rows_reaching(self._store, rows, turn.seq, call.session, call.agent)
+                said = messages_in_rows(rows, turn.answer_seq - 1, turn.answer_seq, session_id=call.session)
+                if said:
+                    named.note_read(call.token, said[0].message)
+            answer = named.answered_before(replace(invocation, idempotency_token=call.token))
             if answer is not None:
                 way.heard()
                 for event in told_by_rows(rows, image, call.token, following, answer, session_id=call.session):

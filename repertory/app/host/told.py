@@ -7,10 +7,11 @@ owes.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 from repertory.actors.persister import Commit, ReadSaid
-from repertory.app.operations.reading import in_thread_when_many
+from repertory.app.operations.reading import in_thread_when_many, rows_reaching
 from repertory.app.sessions.sessions import WakingPlace
 from repertory.core.journal.restore import restore
 from repertory.core.memory.progress import messages_in_rows
@@ -58,10 +59,13 @@ async def told_stored(host: Host, spec: SessionSpec, asked: AskTurn) -> ToldTurn
     assert spec.sessions is not None
     ids, store = spec.agent, await host.store_of(spec.sessions)
     rows = await store.load(ids.session_id, ids.agent_id)
-    image, said = await in_thread_when_many(lambda: _read(rows, ids.session_id), rows)
+    image, said = await in_thread_when_many(partial(_read, rows, ids.session_id), rows)
     carried = first_message(image, asked.token)
     if carried is None:
         return None
+    whole = await rows_reaching(store, rows, carried[1], ids.session_id, ids.agent_id)
+    if whole is not rows:
+        image, said = await in_thread_when_many(partial(_read, whole, ids.session_id), whole)
     finished = image.finished_turns.get(carried[0])
     last = math.inf if finished is None else finished.answer_seq
     before = [(seq, message) for seq, message in said if seq <= last]

@@ -116,6 +116,15 @@ async def rows_of(store: SessionStore, session_id: str, agent_id: str) -> Sequen
     return rows
 
 
+async def rows_reaching(
+    store: SessionStore, rows: Sequence[Row], seq: int, session_id: str, agent_id: str
+) -> Sequence[Row]:
+    """The rows of opening, if the one with this sequence number is among them; else the whole journal."""
+    if not rows or rows[0].seq == 1 or rows[0].seq < seq:  # The first of a partial journal is there for its link.
+        return rows
+    return await store.load(session_id, agent_id, whole=True)
+
+
 async def load_journal(store: SessionStore, session_id: str, agent_id: str) -> WholeJournal:
     """The whole journal of an agent. Errors: `NotFound`, `CorruptJournal`."""
     rows = await store.load(session_id, agent_id, whole=True)

@@ -23,10 +23,12 @@ from msgspec.json import Decoder as JSONDecoder
 from repertory.core.deferral import DeferredTool, OnExpiry
 from repertory.core.interrupts import Interrupt
 from repertory.core.journal.records import (
+    AnswersStated,
     Branched,
     CursorMoved,
     DeferralsChanged,
     DeferredResult,
+    FinishedTurn,
     Interrupted,
     MessageAdded,
     NodeChanged,
@@ -337,6 +339,14 @@ def _timer_spelled(timer: Timer) -> _Fields:
     return said
 
 
+def _spell_answers(record: object) -> _Fields:
+    stated = cast("AnswersStated", record)
+    said: _Fields = {"at": stated.at}
+    if stated.answers:
+        said["answers"] = [[turn.token, turn.seq, turn.answer_seq] for turn in stated.answers]
+    return said
+
+
 def _spell_deferrals(record: object) -> _Fields:
     changed = cast("DeferralsChanged", record)
     said: _Fields = {"at": changed.at}
@@ -455,6 +465,11 @@ def _deferral_checked(said: object) -> _Fields:
     return tool
 
 
+def _read_answers(said: _Fields) -> _Fields:
+    turns = cast("list[tuple[str, int, int]]", said.get("answers", ()))
+    return {**said, "answers": tuple(FinishedTurn(*turn) for turn in turns)}
+
+
 def _read_state(said: _Fields) -> _Fields:
     return {**said, "delete": tuple(cast("list[str]", said.get("delete", ())))}
 
@@ -480,6 +495,7 @@ _CLASSES: Mapping[int, type[Record]] = {
     RecordKind.TIMERS: TimersChanged,
     RecordKind.DEFERRALS: DeferralsChanged,
     RecordKind.DEFERRED_RESULT: DeferredResult,
+    RecordKind.ANSWERS: AnswersStated,
 }
 _MESSAGE = int(RecordKind.MESSAGE)
 _MESSAGE_SHAPES = frozenset(
@@ -499,6 +515,7 @@ _SPELL: Mapping[int, Callable[[object], _Fields]] = {
     RecordKind.INTERRUPT: _spell_interrupts,
     RecordKind.TIMERS: _spell_timers,
     RecordKind.DEFERRALS: _spell_deferrals,
+    RecordKind.ANSWERS: _spell_answers,
 }
 _READ: Mapping[int, Callable[[_Fields], _Fields]] = {
     RecordKind.MESSAGE: _read_message,
@@ -512,6 +529,7 @@ _READ: Mapping[int, Callable[[_Fields], _Fields]] = {
     RecordKind.TIMERS: _read_timers,
     RecordKind.DEFERRALS: _read_deferrals,
     RecordKind.DEFERRED_RESULT: _read_finished,
+    RecordKind.ANSWERS: _read_answers,
 }
 
 
@@ -554,10 +572,10 @@ def _are(look: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: type(value) is list and all(map(look, cast("list[object]", value)))
 
 
-def _pair(first: Callable[[object], bool], second: Callable[[object], bool]) -> Callable[[object], bool]:
+def _list_of(*checks: Callable[[object], bool]) -> Callable[[object], bool]:
     def look(value: object) -> bool:
         items = cast("list[object]", value) if type(value) is list else []
-        return len(items) == 2 and first(items[0]) and second(items[1])
+        return len(items) == len(checks) and all(check(item) for check, item in zip(checks, items, strict=True))
 
     return look
 
@@ -574,9 +592,10 @@ _LOOKS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("id", "reason", "node", "label", "digest", "source", "source_link", "owner"), _is_text),
     **dict.fromkeys(("message", "view", "summary", "manager_state", "set", "full", "responses", "data"), _is_object),
     **dict.fromkeys(("metadata", "state", "kept"), _is_object),
-    **dict.fromkeys(("pinned", "replaced"), _are(_pair(_is_number, _is_object))),
+    **dict.fromkeys(("pinned", "replaced"), _are(_list_of(_is_number, _is_object))),
     **dict.fromkeys(("delete", "parked", "frontier", "settled", "told", "joined"), _are(_is_text)),
-    "hidden": _are(_pair(_is_number, _is_number)),
+    "hidden": _are(_list_of(_is_number, _is_number)),
+    "answers": _are(_list_of(_is_text, _is_number, _is_number)),
     "copied": _are(_is_number),
     **dict.fromkeys(("interrupts", "timers", "deferrals"), _is_list),
     "positions": _are_numbers_by_name,

@@ -18,13 +18,15 @@ from msgspec.structs import force_setattr, replace
 
 from repertory.core.deferral import DeferredTool
 from repertory.core.interrupts import Interrupt, outcome_id
-from repertory.core.journal.image import Anchors, FinishedTurn, Image, UnansweredTurn, UnsettledTool
+from repertory.core.journal.image import Anchors, Image, UnansweredTurn, UnsettledTool
 from repertory.core.journal.records import (
     WHOLE,
+    AnswersStated,
     Branched,
     CursorMoved,
     DeferralsChanged,
     DeferredResult,
+    FinishedTurn,
     Interrupted,
     MessageAdded,
     NodeChanged,
@@ -126,7 +128,7 @@ class Fold:
         _copy_fields(image, self)
         self._partial = partial
         self._unchecked = False
-        self._named = TurnTokens(image)
+        self._named = TurnTokens(image, self.anchors)
         self.next_timer = next_timer(self.timers) if self.timers else None
         """The timer that is due first; it is asked for more often than timers change."""
         self.shown = VisibleMessages(image.view, image.recent)
@@ -189,6 +191,7 @@ class Fold:
             at.timers,
             at.deferrals,
             at.came,
+            at.answers,
         ):
             if 0 < seq < first:
                 first = seq
@@ -205,7 +208,7 @@ class Fold:
         image = Image(
             view=self.shown.view,
             recent=tuple(self.shown.recent),
-            finished_turns={token: turn for token, turn in named.finished.items() if turn.seq >= needed},
+            finished_turns=dict(named.finished),
             unanswered={token: turn for token, turn in named.unanswered.items() if turn.seq >= needed},
             tokens={token: seq for token, seq in named.current.items() if seq >= needed},
         )
@@ -246,6 +249,8 @@ class Fold:
                 self._on_deferrals(seq, record)
             case DeferredResult():
                 self._on_deferred_result(seq, record)
+            case AnswersStated():
+                self._named.state(seq, record)
             case SnapshotTaken() | OwnerChanged():
                 pass
             case Branched():
@@ -311,7 +316,7 @@ class Fold:
         self._forget_turn()
         self.deferred, self.came, self.settled = {}, {}, ()
         self.nodes, self.frontier = {}, ()
-        self._named = TurnTokens(Image())
+        self._named = TurnTokens(_EMPTY, self.anchors)
 
     def _on_message(self, seq: int, record: MessageAdded) -> None:
         message, view, at = record.message, record.view, self.anchors
@@ -341,7 +346,7 @@ class Fold:
             self._forget_turn()
         if is_answer(message):
             at.turn = 0
-            self._named.answer(seq, message, self.turns)
+            self._named.answer(seq, message)
         elif not at.turn:
             at.turn = seq
 
@@ -511,9 +516,11 @@ UNANSWERED_ROWS = 256
 class TurnTokens:
     """The idempotency tokens of a journal. Only the fold changes them."""
 
-    __slots__ = ("current", "finished", "unanswered")
+    __slots__ = ("_anchors", "current", "finished", "unanswered")
 
-    def __init__(self, image: Image) -> None:
+    def __init__(self, image: Image, anchors: Anchors) -> None:
+        """`anchors`: the fold's own, of which this changes `answers`."""
+        self._anchors = anchors
         self.current = dict(image.tokens)
         """The tokens of the current or last turn, and the sequence numbers of the messages that carried them."""
         self.finished = dict(image.finished_turns)
@@ -583,26 +590,33 @@ class TurnTokens:
         started = [(uses[use_id], start) for use_id, start in open_tools.items() if use_id in uses]
         unknown = tuple(UnsettledTool(*each) for each in started)
         for token, seq in tokens.items():
-            self.finished.pop(token, None)
+            if self.finished.pop(token, None) is not None:
+                self._not_stated(seq)
             self._remember(UnansweredTurn(token=token, seq=seq, left=at, unknown=unknown))
 
-    def answer(self, seq: int, message: Message, turn: int) -> None:
+    def answer(self, seq: int, message: Message) -> None:
         """The current turn has this answer. Fillers and answers that were cut off or refused do not count."""
         if not is_whole(message):
             return
         for token, token_seq in self.current.items():
             self.finished.pop(token, None)
-            self.finished[token] = FinishedTurn(token=token, turn=turn, seq=token_seq, answer_seq=seq, answer=message)
+            self.finished[token] = FinishedTurn(token=token, seq=token_seq, answer_seq=seq)
+            self._not_stated(token_seq)
             if len(self.finished) > FINISHED_TURNS_MAX:
                 del self.finished[next(iter(self.finished))]
+
+    def state(self, seq: int, record: AnswersStated) -> None:
+        self.finished = {turn.token: turn for turn in record.answers}
+        self._anchors.answers = seq if record.answers else 0
+
+    def _not_stated(self, seq: int) -> None:
+        """What became of the turn of the token at `seq` is read from its messages until it is stated."""
+        self._anchors.answers = min(self._anchors.answers or seq, seq)
 
     def redact(self, target: int, message: Message) -> None:
         """The message at `target` was replaced. A turn whose answer is now a filler counts as unanswered."""
         for token, turn in list(self.finished.items()):
-            if turn.answer_seq != target:
-                continue
-            if is_whole(message):
-                self.finished[token] = replace(turn, answer=message)
+            if turn.answer_seq != target or is_whole(message):
                 continue
             del self.finished[token]
             if token not in self.current:

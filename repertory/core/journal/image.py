@@ -10,21 +10,10 @@ from msgspec.structs import replace
 
 from repertory.core.deferral import DeferredTool
 from repertory.core.interrupts import Interrupt
-from repertory.core.journal.records import DeferredResult, NodeChanged, ToolStarted, View
+from repertory.core.journal.records import DeferredResult, FinishedTurn, NodeChanged, ToolStarted, View
 from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.core.messages import Json, Message, ToolResult, ToolUse
 from repertory.core.timers import Timer
-
-
-class FinishedTurn(Struct, frozen=True, kw_only=True):
-    """An answered turn with an idempotency token: calling it again returns this answer."""
-
-    token: str
-    turn: int
-    seq: int
-    """The message that carried the token."""
-    answer_seq: int
-    answer: Message
 
 
 class UnsettledTool(NamedTuple):
@@ -75,6 +64,8 @@ class Anchors(Struct, kw_only=True):
     """The last record of deferrals, if any tool waits or has had its result."""
     came: int = 0
     """The first result of a tool that waited which is not told, or came before such a one."""
+    answers: int = 0
+    """The last record of answered turns with tokens; or the first message of one that this record does not state."""
 
 
 class Image(Struct, frozen=True, kw_only=True):
@@ -127,7 +118,7 @@ class Image(Struct, frozen=True, kw_only=True):
     recent: tuple[tuple[int, Message], ...] = ()
     """Sequence number and message, as shown, from `view.first_shown` on."""
     finished_turns: Mapping[str, FinishedTurn] = {}
-    """By idempotency token, for turns no older than `Fold.needed`."""
+    """By idempotency token, the oldest first."""
     unanswered: Mapping[str, UnansweredTurn] = {}
     """By idempotency token, for turns no older than `Fold.needed`, which those of the last `UNANSWERED_ROWS` bound."""
     tokens: Mapping[str, int] = {}
@@ -147,7 +138,8 @@ class Image(Struct, frozen=True, kw_only=True):
 
     def since(self, first: int) -> Image:
         """The same image without the tokens of turns that began before record `first`, for comparing images. A process
-        that has read the whole journal knows more answered turns than one that opened it at `first`.
+        that has read the whole journal knows more unanswered ones than one that opened it at `first`; and more answered
+        ones, if the journal is from before these were stated (`AnswersStated`).
         """
         return replace(
             self,

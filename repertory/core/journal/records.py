@@ -240,6 +240,24 @@ class DeferredResult(Struct, frozen=True, kw_only=True):
     """True if none came in time, and this says so."""
 
 
+class FinishedTurn(Struct, frozen=True):
+    """An answered turn with an idempotency token: calling it again returns its answer."""
+
+    token: str
+    seq: int
+    """The message that carried the token."""
+    answer_seq: int
+
+
+class AnswersStated(Struct, frozen=True, kw_only=True):
+    """The answered turns with idempotency tokens, the latest ones, oldest first. A full value, to which later messages
+    add: so the tokens are known without the rows of their turns.
+    """
+
+    at: float
+    answers: tuple[FinishedTurn, ...] = ()
+
+
 class OwnerChanged(Struct, frozen=True, kw_only=True):
     """A new owner took the session over. Kept for readers; the fold ignores it."""
 
@@ -265,4 +283,5 @@ Record: TypeAlias = (
     | TimersChanged
     | DeferralsChanged
     | DeferredResult
+    | AnswersStated
 )

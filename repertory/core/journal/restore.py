@@ -11,6 +11,7 @@ from repertory.core.journal.codec import MENDED, decode, decode_all, decode_mess
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import (
+    AnswersStated,
     Branched,
     CursorMoved,
     DeferralsChanged,
@@ -275,11 +276,13 @@ class Appender:
 
 
 # Keeping the opening of a journal cheap. Opening reads every row from `low` on, and `low` cannot pass the last full
-# value of the state, the view, the cursors, the timers or the deferrals. So a full value that is more than
+# value of the state, the view, the cursors, the timers, the deferrals or the answers. So a full value that is more than
 # `RESTATE_AFTER` records old is written again, together with the next records.
 
 RESTATE_AFTER = 64
 """How many records may follow a full value before it is restated."""
+RESTATE_ANSWERS_AFTER = 32
+"""The same for answers, once they lie before all that is shown: nothing else needs such rows at each opening."""
 
 
 def restatements(fold: Fold, at: float) -> list[Record]:
@@ -297,4 +300,6 @@ def restatements(fold: Fold, at: float) -> list[Record]:
         records.append(TimersChanged(at=at, timers=tuple(fold.timers.values())))
     if 0 < anchors.deferrals < bound:
         records.append(DeferralsChanged(at=at, deferrals=tuple(fold.deferred.values()), settled=fold.settled))
+    if 0 < anchors.answers < min(fold.shown.first_seq or fold.last_seq, fold.last_seq - RESTATE_ANSWERS_AFTER):
+        records.append(AnswersStated(at=at, answers=tuple(fold.finished_turns.values())))
     return records

@@ -50,6 +50,7 @@ class RecordKind(IntEnum):
     TIMERS = 14
     DEFERRALS = 15
     DEFERRED_RESULT = 16
+    ANSWERS = 17
 
 
 class Row(NamedTuple):

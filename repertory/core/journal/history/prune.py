@@ -2,7 +2,7 @@
 
 Contents are erased; rows stay, so the chain still proves everything. A message is erased with a redaction that says
 what stands in its place. Kept are: the rows that lead to a mark that stays, and rows that the conversation may depend
-on (redactions, cursors, owners, timers).
+on (redactions, cursors, owners, timers, answers).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _KEPT_KINDS = {
     RecordKind.OWNER,
     RecordKind.SNAPSHOT,
     RecordKind.TIMERS,
+    RecordKind.ANSWERS,
 }
 """Never erased for lying beyond a rewind; marks go by `keep` and `before` only."""
 

@@ -58,7 +58,7 @@ _BLOCK_NAMES = frozenset(("format", "type"))
 _RESULT_NAMES = frozenset(("type", "status", "stop_reason", "toolUseId", "name", "node_id", "agent_name"))
 """Keys of content blocks, and of node results, whose values are names."""
 _NODE_WORDS = ("task", "responses", "context", "reason", "left")
-_UNTOUCHABLE = frozenset((RecordKind.TOOL_STARTED, RecordKind.DEFERRALS, RecordKind.OWNER))
+_UNTOUCHABLE = frozenset((RecordKind.TOOL_STARTED, RecordKind.DEFERRALS, RecordKind.OWNER, RecordKind.ANSWERS))
 """Rows that hold only names. A tool that was started, or waits, must stay so."""
 
 
