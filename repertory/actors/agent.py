@@ -13,9 +13,8 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, assert_never, cast
+from typing import TYPE_CHECKING, assert_never
 
-import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -42,8 +41,9 @@ from repertory.actors.call import (
 from repertory.actors.chores import KeepProgress, RecordSummary, StateOwed, SummarySettled
 from repertory.actors.context import AgentParts, AgentSettings, PublishTurnEvent, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView, Settle, Tidy
-from repertory.actors.journal import ActorJournal, NamedTurns, TurnProgress, is_answered
+from repertory.actors.journal import ActorJournal, TurnProgress
 from repertory.actors.memory.consumer import SaidByHand, SkipTo, TurnEnded
+from repertory.actors.named_turns import NamedTurns, answer_again, is_answered
 from repertory.actors.timers import TimerAlarm, Unheard, invocation_of
 from repertory.actors.turn import TurnDriver, TurnStarter
 from repertory.actors.waits import WatchedCallQueue
@@ -307,40 +307,15 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
 
     def _answer_again(self, invocation: Invocation, channel: type[ReplyChannel] | type[StreamChannel]) -> Next:
         """Give the answer of the turn with the same token to one more caller, as a reply or as a stream."""
+        known, time_up = self._named.answered_before(invocation), self._no_time()
+        answer = partial(self._named.answer_of, journal=self._journal)
         if invocation.following is not None:
-            self._followers.tell_ended(invocation, self._answer_of, self._no_time())
-            return carry_on()
-        known = self._named.answered_before(invocation)
-        if known is not None and channel is ReplyChannel:
+            self._followers.tell_ended(invocation, answer, time_up)
+        elif known is not None and channel is ReplyChannel:
             return reply(known)
-        self.context.job(self._replay, channel(self.context), invocation, name="replay")
-        return carry_on()
-
-    async def _replay(self, channel: ReplyChannel | StreamChannel, invocation: Invocation) -> None:
-        failed, result = cast("RepertoryError", self._no_time()), None
-        with anyio.CancelScope(deadline=invocation.deadline):
-            try:
-                result = await self._answer_of(invocation)
-            except RepertoryError as error:
-                failed = error
-        if result is None:
-            channel.fail(failed)
         else:
-            await channel.succeed(result)
-
-    async def _answer_of(self, invocation: Invocation) -> AgentResult:
-        known = await self._answered_before(invocation)
-        if known is None:
-            raise Unavailable("the conversation has gone on elsewhere: call again", agent=self._settings.agent_id)
-        return known
-
-    async def _answered_before(self, invocation: Invocation) -> AgentResult | None:
-        """The result of the turn with the same token, if it has its answer, which is read if need be."""
-        named, token = self._named, invocation.idempotency_token
-        unread = None if token is None else named.unread(token)
-        if token is not None and unread is not None:
-            named.note_read(token, await self._journal.answer_at(unread))
-        return named.answered_before(invocation)
+            self.context.job(answer_again, channel(self.context), answer, invocation, time_up, name="replay")
+        return carry_on()
 
     @property
     def _followers(self) -> TurnFollowers:
@@ -736,7 +711,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         """Run the call's turn and the turns that hooks add to it."""
         IDS.set(self._ids)
         await self._journal.catch_up()
-        known = await self._answered_before(call.invocation)
+        known = await self._named.answered(call.invocation, self._journal)
         if known is not None:
             return known
         token, stands = self._turn_of(call.invocation.idempotency_token, call.asks)
@@ -784,7 +759,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         while outcome is None:
             await self._stand_on_journal()
             driver.begin_again()
-            known = await self._answered_before(invocation)
+            known = await self._named.answered(invocation, self._journal)
             if known is not None:
                 return await driver.end(known)
             again = call.prompt if asks_with(prompt) == "nothing" else prompt

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
@@ -23,26 +23,22 @@ from repertory.actors.writer import CommitBuffer
 from repertory.core.deferral import DEFERRED_MAX, WHERE_NOT, deferred_id
 from repertory.core.journal import deferrals
 from repertory.core.journal.author import JournalAuthor
-from repertory.core.journal.fold import FINISHED_TURNS_MAX, Fold, is_answer
+from repertory.core.journal.fold import Fold
 from repertory.core.journal.pending_tools import PendingTools, TurnState, pending_tools_of
 from repertory.core.journal.records import MessageAdded, Record, StateChanged, TimersChanged, ViewChanged
 from repertory.core.journal.view import ShownMessages
-from repertory.core.messages import check_messages, copy_message, text_of
-from repertory.core.result import AgentResult
+from repertory.core.messages import check_messages, copy_message
 from repertory.core.state import AgentState
 from repertory.core.timers import after_firing
-from repertory.core.turn import is_whole
 from repertory.core.window.edits import edit_of
 from repertory.errors import Gone, Invalid, MailboxFull, SessionException, UnpairedTools
 from repertory.logs import WARNING, note
 from repertory.runtime.ref import ActorRef
 
 if TYPE_CHECKING:
-    from repertory.actors.call import Invocation
     from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.core.answer import Assembler
     from repertory.core.deferral import Deferral, DeferredTool
-    from repertory.core.journal.image import Image
     from repertory.core.messages import Json, Message, ToolResult, ToolUse
     from repertory.core.owed import DueTime, Owing
     from repertory.core.timers import Timer, TimerBook
@@ -668,75 +664,3 @@ class ReadModel:
         """The callbacks' edits since the last call; None without any."""
         draft, self._draft = self._draft, None
         return draft if draft is not None and draft.edited else None
-
-
-class NamedTurns:
-    """The answers of the latest turns of one agent by idempotency token."""
-
-    __slots__ = ("_results",)
-
-    def __init__(self, image: Image) -> None:
-        open_tokens = () if is_answered(image.last_message) else image.tokens
-        self._results = {
-            token: turn.answer_seq if turn.answer_seq != image.last_message_seq else _answered_with(image.last_message)
-            for token, turn in image.finished_turns.items()
-            if token not in open_tokens
-        }
-        """By token, the newest last. A number is the message of an answer that has not been read yet."""
-
-    @property
-    def known(self) -> bool:
-        """Whether the result of any turn is known by its token."""
-        return bool(self._results)
-
-    def has(self, token: str) -> bool:
-        """True if the turn with this token has its answer."""
-        return token in self._results
-
-    def unread(self, token: str) -> int | None:
-        """The message of this token's answer, if it must be read first (`note_read`)."""
-        result = self._results.get(token)
-        return result if isinstance(result, int) else None
-
-    def note_read(self, token: str, answer: Message) -> None:
-        self._results[token] = _answered_with(answer)
-
-    def answered_before(self, invocation: Invocation) -> AgentResult | None:
-        """The result of the turn with the same token, if it is known and read."""
-        token = invocation.idempotency_token
-        if token is None:
-            return None
-        result = self._results.get(token)
-        if result is None or isinstance(result, int):
-            return None
-        if result.structured_output is None and invocation.output_schema is not None and result.message is not None:
-            with suppress(Invalid):  # The turn ended before a restart, or its caller gave no output schema.
-                filled, _ = invocation.output_schema.read(text_of(result.message))
-                result = replace(result, structured_output=filled)
-        return replace(result, replayed=True)
-
-    def note_end(self, tokens: Collection[str], last: Message | None) -> None:
-        """Note that the turn of these tokens has ended. With its answer in the journal it is answered, even if its
-        caller got an error, for example because the answer could not be stored in time.
-        """
-        for token in tokens:
-            self._results.pop(token, None)
-            if last is not None:
-                self.remember(token, _answered_with(last), last)
-
-    def remember(self, token: str | None, result: AgentResult, last: Message | None) -> None:
-        """Keep a token's result. As in the journal, only the latest `FINISHED_TURNS_MAX` are kept."""
-        if token is None or not is_answered(last):
-            return
-        self._results[token] = result
-        if len(self._results) > FINISHED_TURNS_MAX:
-            del self._results[next(iter(self._results))]
-
-
-def _answered_with(answer: Message | None) -> AgentResult:
-    return AgentResult(stop_reason="end_turn", message=answer)
-
-
-def is_answered(last: Message | None) -> bool:
-    """Whether the last message of a conversation is the whole answer of a turn."""
-    return last is not None and is_answer(last) and is_whole(last)

@@ -11,9 +11,12 @@ import pytest
 
 from repertory import Agent, Graph, MemoryManager, ScriptedModel, Sessions, SQLiteMemoryStore, tool
 from repertory.app.sessions.sessions import PlacedSession, SessionPlace
+from repertory.backends.peers.ports import BoxedCall
+from repertory.backends.ports import Batch
 from repertory.core.journal.records import CursorMoved, StateChanged
 from repertory.core.journal.restore import restore
 from repertory.core.messages import Message, text_of
+from repertory.core.owed import DueTime, Why
 from repertory.core.window.decision import WindowPlan
 from repertory.errors import Failed, Invalid, NotFound, SessionBusy, Unavailable
 from repertory.testing.session_contract import grow
@@ -301,3 +304,30 @@ async def test_sessions_expire_by_their_last_change_and_not_while_somebody_owns_
     assert list((await sessions.expire(500)).expired) == ["owned"]
     with pytest.raises(Invalid):
         await sessions.expire(-1)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_sessions_with_accepted_work_do_not_expire_and_the_report_says_why(kind: str, tmp_path: Path) -> None:
+    place = place_of(kind, tmp_path)
+    for name in ("posted", "at rest"):
+        await fill(place, name, grow(2, at=100.0))
+    store = place.open_store()
+    why: Why
+    for why in ("turn", "result", "timer"):
+        lease = await store.acquire(why)
+        due = DueTime(agent_id="agent", at=200.0, why=why)
+        await store.append([Batch(lease=lease, rows=grow(2, at=100.0), due=due)])
+        await store.release(lease)
+    box = store.call_box()
+    assert box is not None
+    await box.put(BoxedCall(session_id="posted", agent_id="agent", token="posted-1", call={"prompt": "cancel"}))
+    await store.aclose()
+    sessions = at_time(place, 1000.0)
+    for dry_run in (True, False):
+        report = await sessions.expire(500, dry_run=dry_run)
+        assert set(report.expired) == {"at rest", "timer"}
+        skipped = {each.session_id: each.why for each in report.skipped}
+        assert skipped.keys() == {"posted", "turn", "result"}
+        assert "posted calls that are not made: posted-1" in skipped["posted"]
+        assert "owes work that was accepted: turn" in skipped["turn"]
+    assert [call.token for call in (await sessions.cluster()).calls] == ["posted-1"]

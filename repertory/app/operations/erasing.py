@@ -269,18 +269,20 @@ async def delete(store: SessionStore, session_id: str, at: float, *, takeover: b
 async def expire(
     store: SessionStore, older_than: float, at: float, *, dry_run: bool, progress: OnProgress = None
 ) -> ExpiryReport:
-    """Delete every session without an owner that was last changed before a time."""
+    """Delete every session without an owner or accepted work that was last changed before a time."""
     expired: list[str] = []
     proofs: list[DeletionProof] = []
     skipped: list[Skipped] = []
     infos = [info for info in await store.sessions() if info.updated_at < older_than]
     for number, info in enumerate(infos, 1):
         why = _reason_to_keep(info)
-        if why is None and not dry_run:
-            try:
+        try:
+            if why is None and dry_run:
+                why = await _accepted_work(store, info.session_id)
+            elif why is None:
                 proofs.append(await _expire(store, info.session_id, older_than, at))
-            except RepertoryError as error:
-                why = str(error)
+        except RepertoryError as error:
+            why = str(error)
         if why is None:
             expired.append(info.session_id)
         else:
@@ -296,11 +298,32 @@ def _reason_to_keep(info: SessionInfo) -> str | None:
     return "it is damaged: repair it with `doctor`, or delete it by its name" if info.damaged else None
 
 
+_NAMED_MAX = 8
+"""How many calls a report names."""
+_ACCEPTED: Collection[str] = ("turn", "result")
+"""Why a session that owes this is not deleted for its age: a caller was told that it will be done. A timer counts as
+part of the session, and goes with it.
+"""
+
+
+async def _accepted_work(store: SessionStore, session_id: str) -> str | None:
+    """Why a session must stay: calls, turns or results that were accepted, and are not done. None if there are none."""
+    box = store.call_box()
+    calls = [] if box is None else [call.token for call in await box.calls(session_id)]
+    if calls:
+        return f"it has posted calls that are not made: {', '.join(calls[:_NAMED_MAX])}"
+    owed = sorted({each.why for each in await store.owed(session_id) if each.why in _ACCEPTED})
+    return f"it owes work that was accepted: {', '.join(owed)}" if owed else None
+
+
 async def _expire(store: SessionStore, session_id: str, older_than: float, at: float) -> DeletionProof:
     async with owned(store, session_id, takeover=False):
         info = await info_of(store, session_id)
         if info.updated_at >= older_than:
             raise SessionBusy("it was changed meanwhile", session=session_id)
+        # Looked for by its owner, so that nobody can be making it. A posted call changes nothing in the session.
+        if (why := await _accepted_work(store, session_id)) is not None:
+            raise SessionBusy(why, session=session_id)
         return await _delete(store, session_id, info, at)
 
 
