@@ -4,8 +4,8 @@ takes as much memory as a thousand small ones.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Hashable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable
 from dataclasses import fields, is_dataclass
 from typing import Generic, TypeVar, cast
 
@@ -18,16 +18,25 @@ _OPENED_MAX = 4
 """The levels of records within records that are looked into."""
 
 
+def _of_no_tenant(name: object) -> str:
+    del name
+    return ""
+
+
 class Recent(Generic[T]):
     """The latest values by their names: at most `count_max`, which weigh at most `bytes_max` together. The oldest ones
-    are forgotten first, and a value that is heavier than all may be is forgotten at once.
+    are forgotten first, and a value that is heavier than all may be is forgotten at once. Where names have tenants, the
+    oldest one of the tenant that has most of what is short is forgotten, so that no tenant's values push out another's.
     """
 
-    __slots__ = ("_bytes_max", "_count_max", "_values", "weight")
+    __slots__ = ("_bytes_max", "_count_max", "_held", "_tenant_of", "_values", "weight")
 
-    def __init__(self, count_max: int, bytes_max: int) -> None:
-        self._count_max, self._bytes_max = count_max, bytes_max
+    def __init__(self, count_max: int, bytes_max: int, tenant_of: Callable[..., str] = _of_no_tenant) -> None:
+        """`tenant_of`: the tenant of a name."""
+        self._count_max, self._bytes_max, self._tenant_of = count_max, bytes_max, tenant_of
         self._values: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
+        self._held = Counter[str](), Counter[str]()
+        """By tenant, the number of its values and their weight."""
         self.weight = 0
         """The weight of all values together."""
 
@@ -36,11 +45,20 @@ class Recent(Generic[T]):
         self.pop(name)
         weight = weight_of((name, value), self._bytes_max) if weight is None else weight
         self._values[name] = value, weight
-        self.weight += weight
-        while len(self._values) > self._count_max or self.weight > self._bytes_max:
-            _, (_, forgotten) = self._values.popitem(last=False)
-            self.weight -= forgotten
+        self._count(name, 1, weight)
+        while (heavy := self.weight > self._bytes_max) or len(self._values) > self._count_max:
+            held = self._held[heavy]
+            most = max(held.values())
+            self.pop(next(name for name in self._values if held[self._tenant_of(name)] == most))
         return value
+
+    def _count(self, name: Hashable, number: int, weight: int) -> None:
+        tenant = self._tenant_of(name)
+        self.weight += weight
+        for held, more in zip(self._held, (number, weight), strict=True):
+            held[tenant] += more
+        if not self._held[0][tenant]:
+            del self._held[0][tenant], self._held[1][tenant]
 
     def find(self, name: Hashable) -> T | None:
         """The value of that name, if it is remembered."""
@@ -49,8 +67,10 @@ class Recent(Generic[T]):
 
     def pop(self, name: Hashable) -> T | None:
         """The value of that name, which is forgotten."""
-        value, weight = self._values.pop(name, (None, 0))
-        self.weight -= weight
+        if name not in self._values:
+            return None
+        value, weight = self._values.pop(name)
+        self._count(name, -1, -weight)
         return value
 
     def has(self, name: Hashable) -> bool:

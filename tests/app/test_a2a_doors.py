@@ -10,13 +10,14 @@ import anyio
 import httpx
 import pytest
 from a2a.server.context import ServerCallContext
+from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore, TaskStore
 from a2a.types import Artifact, Part, Task, TaskState, TaskStatus, TextPart
 
-from repertory import Agent, Model, ScriptedModel
+from repertory import Agent, BeforeInvocationEvent, Model, ScriptedModel, ToolContext, tool
 from repertory.app.serving.settings import TOKEN
 from repertory.app.strands import a2a_server
 from repertory.app.strands.a2a_server import A2AServer, RecentTasks
-from repertory.asgi import Caller, bearer_tokens
+from repertory.asgi import Caller, ServiceLimits, bearer_tokens
 from repertory.errors import Invalid
 from tests.app.obedient_model import ObedientModel
 
@@ -241,3 +242,173 @@ async def test_a_task_that_is_cancelled_ends_no_turn_of_another_context_of_a_sha
         await cancel(http, "first")
         assert tasks.of["first"].status.state is TaskState.canceled
         group.cancel_scope.cancel()  # The SDK leaves those waiting who asked for a task that was cancelled.
+
+
+GLOBEX = {"authorization": f"Bearer {OTHER}"}
+
+
+async def rpc(http: httpx.AsyncClient, who: dict[str, str], method: str, params: dict[str, Any]) -> dict[str, Any]:
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    text = (await http.post("/", json=body, headers=who)).text
+    return json.loads(text.strip().removeprefix("data: ").split("\n", 1)[0])
+
+
+def said(text: str, context: str, **more: Any) -> dict[str, Any]:
+    """The parameters of a message."""
+    sent = asked(text)["params"]["message"]
+    return {"message": {**sent, "contextId": context}, **more}
+
+
+@tool
+def ask_first(tool_context: ToolContext) -> str:
+    """Ask a person."""
+    return str(tool_context.interrupt("sure?"))
+
+
+def asking(context_id: str) -> Agent:
+    model = ScriptedModel([{"toolUse": {"name": "ask_first", "input": {}}}, "done"], loop=True)
+    return Agent(model, tools=[ask_first], name="clerk", description="Answers.", callback_handler=None)
+
+
+class Widths(InMemoryTaskStore):
+    """A store with room for ids of 36 characters, as those of databases have."""
+
+    async def save(self, task: Task, context: ServerCallContext | None = None) -> None:
+        assert len(task.id) <= 36
+        await super().save(task, context)
+
+
+@pytest.mark.parametrize("store", [None, Widths])
+async def test_tasks_in_a_store_of_the_programs_own_are_of_their_tenant(store: type[TaskStore] | None) -> None:
+    pushes = InMemoryPushNotificationConfigStore()
+    parts: dict[str, Any] = {} if store is None else {"task_store": store()}
+    server = A2AServer(
+        agent_factory=asking, authenticate=TENANTS, push_config_store=pushes, push_hosts=["hooks.example"], **parts
+    )
+    server.capabilities.push_notifications = True
+    address = {"url": "https://hooks.example/a"}
+    async with client(server) as http:
+        task = (await rpc(http, BEARER, "message/send", said("Do it.", "c")))["result"]
+        named, more = {"id": task["id"]}, said("What?", "c")
+        more["message"]["taskId"] = task["id"]
+        config = {"taskId": task["id"], "pushNotificationConfig": address}
+        for method, params in (
+            ("tasks/get", named),
+            ("tasks/cancel", named),
+            ("tasks/resubscribe", named),
+            ("tasks/pushNotificationConfig/set", config),
+            ("tasks/pushNotificationConfig/get", named),
+            ("tasks/pushNotificationConfig/list", named),
+            ("tasks/pushNotificationConfig/delete", {**named, "pushNotificationConfigId": task["id"]}),
+            ("message/send", more),
+            ("message/stream", more),
+        ):
+            assert (await rpc(http, GLOBEX, method, params))["error"]["code"] == -32001, method
+        assert (await rpc(http, BEARER, "tasks/pushNotificationConfig/set", config))["result"]["taskId"] == task["id"]
+        assert (await rpc(http, BEARER, "tasks/get", named))["result"]["id"] == task["id"]
+        reply = {"interruptResponse": {"interruptId": _question(task), "response": "yes"}}
+        more["message"]["parts"] = [{"kind": "data", "data": reply}]
+        assert (await rpc(http, BEARER, "message/send", more))["result"]["status"]["state"] == "completed"
+
+
+def _question(task: dict[str, Any]) -> str:
+    parts = task["status"]["message"]["parts"]
+    return next(part["data"]["interrupts"][0]["interruptId"] for part in parts if part["kind"] == "data")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.169.254/",
+        "https://hooks.example@10.0.0.1/",
+        "https://10.0.0.1\\@hooks.example/",
+        "https://hooks.example.evil.example/",
+        "file://hooks.example/etc/passwd",
+        "http://[",
+    ],
+)
+async def test_notifications_go_to_no_host_that_the_program_does_not_name(url: str) -> None:
+    pushes = InMemoryPushNotificationConfigStore()
+    server = A2AServer(agent_factory=asking, push_config_store=pushes, push_hosts=["hooks.example"])
+    server.capabilities.push_notifications = True
+    async with client(server) as http:
+        task = (await rpc(http, {}, "message/send", said("Do it.", "c")))["result"]
+        config = {"taskId": task["id"], "pushNotificationConfig": {"url": url}}
+        refused = await rpc(http, {}, "tasks/pushNotificationConfig/set", config)
+        assert refused["error"]["code"] == -32602
+        asks = said("Do it.", "d", configuration={"pushNotificationConfig": {"url": url}})
+        assert "result" not in await rpc(http, {}, "message/send", asks)
+    assert await pushes.get_info(task["id"]) == []
+
+
+async def test_a_tenant_has_so_many_requests_and_turns_at_a_time() -> None:
+    running, go_on = list[str](), anyio.Event()
+
+    def make(context_id: str) -> Agent:
+        async def waits(event: BeforeInvocationEvent) -> None:
+            del event
+            running.append(context_id)
+            if context_id.startswith("acme"):
+                await go_on.wait()
+
+        made = agent(ScriptedModel(["four"]))
+        made.hooks.add_callback(BeforeInvocationEvent, waits)
+        return made
+
+    limits = ServiceLimits(concurrent=2, burst=8, rate_per_s=0.001)
+    async with client(A2AServer(agent_factory=make, authenticate=TENANTS, limits=limits)) as http:
+        statuses = list[int]()
+        for number in range(6):  # They are answered at once, and their turns go on.
+            message = said("2 + 2?", f"c{number}", configuration={"blocking": False})
+            sent = await http.post("/", json={**asked(), "params": message}, headers=BEARER)
+            statuses.append(sent.status_code)
+        assert statuses == [200] * 6
+        assert (await rpc(http, GLOBEX, "message/send", said("2 + 2?", "c")))["result"]["status"][
+            "state"
+        ] == "completed"
+        assert running == ["acme~c0", "acme~c1", "globex~c"]
+        statuses = [(await http.get(CARD, headers=BEARER)).status_code for _ in range(3)]
+        assert statuses == [200, 200, 429]
+        go_on.set()
+        await anyio.wait_all_tasks_blocked()
+    assert len(running) == 7
+
+
+async def test_a_tenant_pushes_out_no_context_or_task_of_another_one() -> None:
+    server = A2AServer(agent_factory=asking, authenticate=TENANTS, max_contexts=4)
+    async with client(server) as http:
+        task = (await rpc(http, GLOBEX, "message/send", said("Do it.", "ours")))["result"]
+        for number in range(10):
+            assert "result" in await rpc(http, BEARER, "message/send", said("Do it.", f"c{number}"))
+        reply = said("", "ours")
+        answer = {"interruptResponse": {"interruptId": _question(task), "response": "yes"}}
+        reply["message"] |= {"taskId": task["id"], "parts": [{"kind": "data", "data": answer}]}
+        assert (await rpc(http, GLOBEX, "message/send", reply))["result"]["status"]["state"] == "completed"
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_a_task_that_waits_is_cancelled_alone(shared: bool) -> None:
+    begun, go_on = anyio.Event(), anyio.Event()
+
+    async def waits(event: BeforeInvocationEvent) -> None:
+        del event
+        begun.set()
+        await go_on.wait()
+
+    def make(context_id: str = "") -> Agent:
+        made = agent(ScriptedModel(["four"], loop=True))
+        made.hooks.add_callback(BeforeInvocationEvent, waits)
+        return made
+
+    chosen: dict[str, Any] = {"agent": make()} if shared else {"agent_factory": make}
+    async with client(A2AServer(**chosen)) as http:
+        message = said("2 + 2?", "c", configuration={"blocking": False})
+        first = (await rpc(http, {}, "message/send", message))["result"]
+        await begun.wait()
+        second = (await rpc(http, {}, "message/send", message))["result"]
+        cancelled = await rpc(http, {}, "tasks/cancel", {"id": second["id"]})
+        assert cancelled["result"]["status"]["state"] == "canceled"
+        go_on.set()
+        await anyio.wait_all_tasks_blocked()
+        told = [(await rpc(http, {}, "tasks/get", {"id": each["id"]}))["result"] for each in (first, second)]
+    assert [each["status"]["state"] for each in told] == ["completed", "canceled"]

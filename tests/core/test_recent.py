@@ -73,3 +73,16 @@ def test_records_within_records_weigh_what_their_fields_hold() -> None:
 def test_a_value_is_weighed_no_further_than_its_bound() -> None:
     endless = [[[0] * 1_000] * 1_000] * 1_000_000
     assert weight_of(endless, MIB) > MIB
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60)), max_size=60))
+def test_values_of_one_tenant_push_out_none_of_a_tenant_that_has_less(kept: list[tuple[int, int]]) -> None:
+    recent: Recent[int] = Recent(8, 200, lambda name: name[0])
+    for number, (tenant, weight) in enumerate([(9, 10), *kept]):
+        before = recent.values(), recent.weight
+        recent.keep((f"{tenant}", number), weight, weight)
+        assert len(recent) <= 8
+        assert recent.weight <= 200
+        assert recent.weight == sum(recent.values()) <= before[1] + weight
+        # Of four others one always has more than it: two of eight values, or fifty of two hundred.
+        assert recent.has(("9", 0))

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from msgspec import Struct
@@ -73,7 +74,7 @@ class Agents:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._turns = ProtocolTurns(service)
-        self._answered: Recent[TurnTask] = Recent(RECENT_MAX, RECENT_BYTES_MAX)
+        self._answered: Recent[TurnTask] = Recent(RECENT_MAX, RECENT_BYTES_MAX, itemgetter(0))
         """By message: answers of a person that were given, so that they count once."""
         self._methods: Mapping[str, Method] = {
             "message/send": self._send,

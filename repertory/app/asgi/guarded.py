@@ -20,8 +20,8 @@ _READS = ("GET", "HEAD", "OPTIONS")
 
 
 class Guarded:
-    """Middleware. Requests that the service refuses get its answer, and so do bodies that are no JSON, too large or too
-    slow; WebSockets are refused.
+    """Middleware. Requests that the service refuses get its answer, and so do those beyond its limits, and bodies that
+    are no JSON, too large or too slow; WebSockets are refused.
     """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -44,13 +44,16 @@ class Guarded:
         async def again() -> Message:
             return read.pop(0) if read else await receive()
 
-        request = Request(scope, reading)
+        request, passed = Request(scope, reading), False
         try:
             caller = await self._service.caller(request)
             CALLER.set(caller if self._service.knows_callers else None)
-            if request.method not in _READS:
-                await self._service.json(request)
+            async with self._service.admitted(caller):
+                if request.method not in _READS:
+                    await self._service.json(request)
+                passed = True
+                await self._app(scope, again, send)
         except Problem as problem:
+            if passed:
+                raise
             await problem_response(problem, request.url.path)(scope, receive, send)
-            return
-        await self._app(scope, again, send)

@@ -15,6 +15,7 @@ from repertory.app.asgi.problems import Problem
 from repertory.core.messages import is_stopped
 from repertory.core.recent import Recent, weight_of
 from repertory.core.serving.narration import Narrated, Narration
+from repertory.core.serving.tenants import tenant_part
 from repertory.core.turn_log import read_offset
 from repertory.errors import RepertoryError
 
@@ -60,7 +61,7 @@ class ProtocolTurns:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._failed: Recent[Problem | None] = Recent(RECENT_MAX, RECENT_BYTES_MAX)
+        self._failed: Recent[Problem | None] = Recent(RECENT_MAX, RECENT_BYTES_MAX, _tenant_of)
         """How turns ended that have no answer; None: they were cancelled."""
 
     async def events(self, call: TurnCall) -> AsyncGenerator[TurnEvent]:
@@ -160,6 +161,11 @@ class ProtocolTurns:
         """Why a turn that has stopped has no answer, as far as this process knows."""
         found = self._failed.find((session.spec.key, token))
         return found or Problem(500, "the turn has ended without an answer: ask for it again, in the same way")
+
+
+def _tenant_of(name: tuple[tuple[object, str, str], str]) -> str:
+    (_, session_id, _), _ = name
+    return tenant_part(session_id)
 
 
 def _seq_of(event: TurnEvent) -> int:

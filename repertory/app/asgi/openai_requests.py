@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from secrets import token_hex
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -74,6 +75,7 @@ def problem_fields(problem: Problem) -> dict[str, Json]:
 class SentRequest(NamedTuple):
     """A request, by what makes it the same when a client sends it again."""
 
+    tenant: str
     name: str
     """Of its idempotency key in its conversation, else of its body."""
     body: str
@@ -127,8 +129,8 @@ class Clients:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.turns = ProtocolTurns(service)
-        self._places: Recent[AskedPlace] = Recent(RECENT_MAX, RECENT_BYTES_MAX)
-        """By request: what its turn is, so that a client that sends it again gets the same one."""
+        self._places: Recent[AskedPlace] = Recent(RECENT_MAX, RECENT_BYTES_MAX, itemgetter(0))
+        """By tenant and request: what its turn is, so that a client that sends it again gets the same one."""
 
     async def models(self, request: Request, caller: Caller) -> Response:
         """The agents that are served."""
@@ -162,18 +164,25 @@ class Clients:
         name = digest(path, *who, "key", key, agent, conversation) if key else digest(path, *who, "body", said)
         count = request.headers.get(RETRY_HEADER, "0")
         again = count.isascii() and count.isdecimal() and int(count[:9]) > 0
-        return SentRequest(name, digest(said)[:16], 2 * len(said) + 4096, key is not None, again or key is not None)
+        return SentRequest(
+            caller.tenant,
+            name,
+            digest(said)[:16],
+            2 * len(said) + 4096,
+            has_key=key is not None,
+            again=again or key is not None,
+        )
 
     def known(self, sent: SentRequest) -> AskedPlace | None:
         """What a request that is sent again has begun, as far as this process knows. Errors: as `SentRequest.check`."""
-        found = self._places.find(sent.name) if sent.again else None
+        found = self._places.find((sent.tenant, sent.name)) if sent.again else None
         if found is not None:
             sent.check(found.body)
         return found
 
     def keep(self, sent: SentRequest, place: AskedPlace) -> AskedPlace:
         """Remember what a request begins."""
-        return self._places.keep(sent.name, place._replace(body=sent.body), sent.weight)
+        return self._places.keep((sent.tenant, sent.name), place._replace(body=sent.body), sent.weight)
 
     def options(self, output_tokens: int | None) -> CallOptions:
         """The options of the call."""

@@ -15,6 +15,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -26,12 +27,14 @@ from repertory.app.asgi.guarded import CALLER, Guarded
 from repertory.app.asgi.problems import problem_of
 from repertory.app.asgi.service import Authenticate, Caller, Service, bearer_tokens
 from repertory.app.host.runtime import Runtime
+from repertory.app.host.turn_gate import TurnGate
 from repertory.app.inspector.guard import is_loopback
 from repertory.app.serving.settings import TOKEN
 from repertory.core.media import media_block
 from repertory.core.recent import Recent, weight_of
 from repertory.core.serving.a2a import INTERRUPT_RESPONSE_KEY, INTERRUPTS_KEY
-from repertory.core.serving.tenants import stored_id
+from repertory.core.serving.tenants import stored_id, tenant_part
+from repertory.core.serving.turn_ids import digest
 from repertory.errors import Invalid
 from repertory.logs import ERROR, note
 
@@ -39,7 +42,7 @@ try:
     from a2a.server.agent_execution import AgentExecutor, RequestContext
     from a2a.server.apps import A2AFastAPIApplication, A2AStarletteApplication
     from a2a.server.request_handlers import DefaultRequestHandler
-    from a2a.server.tasks import TaskStore, TaskUpdater
+    from a2a.server.tasks import PushNotificationConfigStore, TaskStore, TaskUpdater
     from a2a.types import (
         AgentCapabilities,
         AgentCard,
@@ -50,6 +53,7 @@ try:
         InternalError,
         InvalidParamsError,
         Part,
+        PushNotificationConfig,
         SecurityScheme,
         Task,
         TaskNotCancelableError,
@@ -66,13 +70,14 @@ except ImportError as error:  # pragma: no cover - the tests' environment has it
 if TYPE_CHECKING:
     from a2a.server.context import ServerCallContext
     from a2a.server.events import EventQueue, QueueManager
-    from a2a.server.tasks import PushNotificationConfigStore, PushNotificationSender
+    from a2a.server.tasks import PushNotificationSender
     from fastapi import FastAPI
     from starlette.applications import Starlette
 
     from repertory.app.agent.agent import Agent
     from repertory.core.messages import ContentBlock, Json
     from repertory.core.result import AgentResult
+    from repertory.core.serving.admission import ServiceLimits
 
     App = TypeVar("App", bound=Starlette)
     AgentFactory = Callable[[str], Agent]
@@ -114,7 +119,7 @@ class StrandsA2AExecutor(AgentExecutor):
     under which a session of that tenant is stored, as in `repertory.asgi`. `agent`: one for all, without a session
     manager. `max_contexts`: how many contexts are kept; the one that was used longest ago goes first.
     `enable_a2a_compliant_streaming`: pieces of an answer are pieces of one artifact; without it they are status
-    updates, and the artifact has the whole answer.
+    updates, and the artifact has the whole answer. Where callers have tenants, a tenant pushes out contexts of its own.
 
     Errors: `ValueError` for both or neither of `agent` and `agent_factory`, for an agent with a session manager, and
     for `max_contexts` below 1.
@@ -140,11 +145,13 @@ class StrandsA2AExecutor(AgentExecutor):
         self.agent = agent
         self._factory = agent_factory
         self.enable_a2a_compliant_streaming = enable_a2a_compliant_streaming
-        self._contexts: Recent[_Context] = Recent(max_contexts, CONTEXTS_BYTES_MAX)
+        self._contexts: Recent[_Context] = Recent(max_contexts, CONTEXTS_BYTES_MAX, tenant_part)
+        self.gate = TurnGate()
+        """The gate that every turn passes; open until it has limits."""
         self._turn: anyio.Lock | None = None
         """Of the shared agent; made in the event loop that serves."""
-        self._in_turn: str | None = None
-        """The context whose turn the shared agent runs."""
+        self._running: dict[str, Agent] = {}
+        """By task, the agent that runs its turn."""
         self._clean: Mapping[str, Any] | None = None
 
     @property
@@ -166,9 +173,16 @@ class StrandsA2AExecutor(AgentExecutor):
             await event_queue.enqueue_event(task)
         updater = TaskUpdater(event_queue, task.id, task.context_id)
         try:
-            async with self._agent_of(_own(context.context_id)) as agent:
-                _check_answers(agent, prompt)
-                result = await self._run(agent, prompt, context, updater)
+            key = _own(context.context_id)
+            leave = await self.gate.enter(key)
+            try:
+                async with self._agent_of(key) as agent:
+                    _check_answers(agent, prompt)
+                    self._running[task.id] = agent
+                    result = await self._run(agent, prompt, context, updater)
+            finally:
+                self._running.pop(task.id, None)
+                leave(False)
         except Exception as error:  # The caller is another process: it is told in the protocol what a service tells.
             if isinstance(error, ServerError):
                 raise
@@ -190,12 +204,9 @@ class StrandsA2AExecutor(AgentExecutor):
         if task is None:
             raise ServerError(error=UnsupportedOperationError())
         updater = TaskUpdater(event_queue, task.id, task.context_id)
-        key = _own(task.context_id)
-        known = self._contexts.find(key)
-        if known is not None and known.agent is not None:
-            known.agent.cancel()
-        elif self.agent is not None and self._in_turn == key:  # Else it is another context's turn that runs.
-            self.agent.cancel()
+        running = self._running.get(task.id)
+        if running is not None:  # Else it waits, and the agent runs the turn of another task.
+            running.cancel()
         try:
             await updater.cancel()
         except RuntimeError as error:  # It ended in the meantime.
@@ -255,11 +266,9 @@ class StrandsA2AExecutor(AgentExecutor):
             if self._clean is None:
                 self._clean = agent.save_snapshot()
             await agent.load_snapshot_async(self._clean if context.snapshot is None else context.snapshot)
-            self._in_turn = context_id
             try:
                 yield agent
             finally:
-                self._in_turn = None
                 context.snapshot = agent.save_snapshot()
                 self._weigh(context_id, context, context.snapshot)
                 with anyio.CancelScope(shield=True):
@@ -275,7 +284,7 @@ class RecentTasks(TaskStore):
     """The tasks of a server in memory, the latest ones: `TASKS_MAX`, of `TASKS_BYTES_MAX` together."""
 
     def __init__(self) -> None:
-        self._tasks: Recent[Task] = Recent(TASKS_MAX, TASKS_BYTES_MAX)
+        self._tasks: Recent[Task] = Recent(TASKS_MAX, TASKS_BYTES_MAX, itemgetter(0))
 
     async def save(self, task: Task, context: ServerCallContext | None = None) -> None:
         del context
@@ -292,6 +301,57 @@ class RecentTasks(TaskStore):
     async def delete(self, task_id: str, context: ServerCallContext | None = None) -> None:
         del context
         self._tasks.pop(_tasks_key(task_id))
+
+
+class TenantTasks(TaskStore):
+    """A store of tasks in which each tenant finds its own alone, under ids that are made of tenant and task id.
+
+    Queues of events and push notifications, which go by a task's id as well, are reached by way of its store.
+    """
+
+    def __init__(self, store: TaskStore) -> None:
+        self._store = store
+
+    async def save(self, task: Task, context: ServerCallContext | None = None) -> None:
+        await self._store.save(task.model_copy(update={"id": _stored_task(task.id)}), context)
+
+    async def get(self, task_id: str, context: ServerCallContext | None = None) -> Task | None:
+        found = await self._store.get(_stored_task(task_id), context)
+        return None if found is None else found.model_copy(update={"id": task_id})
+
+    async def delete(self, task_id: str, context: ServerCallContext | None = None) -> None:
+        await self._store.delete(_stored_task(task_id), context)
+
+
+def _stored_task(task_id: str) -> str:
+    tenant, _ = key = _tasks_key(task_id)
+    return digest(*key)[:36] if tenant else task_id  # A store of the SDK has room for 36 characters.
+
+
+class CheckedPushes(PushNotificationConfigStore):
+    """A store of addresses that callers want to have notified: on the hosts that the program allows, and no others. A
+    server that sends what a caller names would otherwise reach whatever its network reaches.
+    """
+
+    def __init__(self, store: PushNotificationConfigStore, hosts: Collection[str]) -> None:
+        self._store, self._hosts = store, frozenset(hosts)
+
+    async def set_info(self, task_id: str, notification_config: PushNotificationConfig) -> None:
+        try:
+            address = urlsplit(notification_config.url)
+            is_plain = address.scheme in ("http", "https") and not {"@", "\\"} & {*address.netloc}
+            fits = is_plain and bool({"*", address.hostname} & self._hosts)
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ServerError(error=InvalidParamsError(message="no notifications are sent to that host"))
+        await self._store.set_info(task_id, notification_config)
+
+    async def get_info(self, task_id: str) -> list[PushNotificationConfig]:
+        return await self._store.get_info(task_id)
+
+    async def delete_info(self, task_id: str, config_id: str | None = None) -> None:
+        await self._store.delete_info(task_id, config_id)
 
 
 def _own(context_id: str) -> str:
@@ -375,7 +435,10 @@ class A2AServer:
     `port`: where `serve` listens. `http_url`: the address that callers use, when it is another; its path is where the
     applications are mounted, unless `serve_at_root` says that a proxy takes it off. `version`, `skills`: of the agent's
     card; None for one skill for each tool. `task_store`, `queue_manager`, `push_config_store`, `push_sender`: parts of
-    the `a2a-sdk`; the latest tasks are kept in memory without a store.
+    the `a2a-sdk`; the latest tasks are kept in memory without a store. A tenant's tasks are its own in any store. To
+    `push_hosts` alone, names of hosts or `*`, notifications are sent that callers ask for.
+
+    `limits`: those of requests and turns, as for `repertory.asgi.asgi_app`.
 
     `authenticate`: tells who calls, as for `repertory.asgi.asgi_app`. Without it, only requests that name this machine,
     the host of `http_url` or one of `hosts` are answered, and none that a web page makes.
@@ -402,8 +465,10 @@ class A2AServer:
         enable_a2a_compliant_streaming: bool = False,
         authenticate: Authenticate | None = None,
         hosts: Collection[str] = (),
+        limits: ServiceLimits | None = None,
+        push_hosts: Collection[str] = (),
     ) -> None:
-        executor = StrandsA2AExecutor(
+        self._executor = executor = StrandsA2AExecutor(
             agent,
             agent_factory=agent_factory,
             max_contexts=max_contexts,
@@ -415,7 +480,7 @@ class A2AServer:
         self.public_base_url = f"{address.scheme}://{address.netloc}"
         self.mount_path = "" if serve_at_root else address.path.rstrip("/")
         self._address_is_given = http_url is not None
-        self._authenticate = authenticate
+        self._authenticate, self._limits = authenticate, limits
         self._hosts = {*hosts, address.hostname or ""} if self._address_is_given else {*hosts}
         described = agent_factory(_CARD) if agent_factory is not None else agent
         assert described is not None
@@ -426,9 +491,9 @@ class A2AServer:
         self._agent_card_url = self.http_url
         self.request_handler = DefaultRequestHandler(
             agent_executor=executor,
-            task_store=task_store or RecentTasks(),
+            task_store=RecentTasks() if task_store is None else TenantTasks(task_store),
             queue_manager=queue_manager,
-            push_config_store=push_config_store,
+            push_config_store=None if push_config_store is None else CheckedPushes(push_config_store, push_hosts),
             push_sender=push_sender,
         )
 
@@ -470,7 +535,10 @@ class A2AServer:
     def _guarded(self, app: App) -> App:
         """The application behind the doors of our own services."""
         # It only guards: the runtime is never started.
-        app.add_middleware(Guarded, Service(Runtime(), authenticate=self._authenticate, hosts=self._hosts))
+        runtime = Runtime()
+        service = Service(runtime, authenticate=self._authenticate, hosts=self._hosts, limits=self._limits)
+        self._executor.gate = runtime.host.gate
+        app.add_middleware(Guarded, service)
         return app
 
     def to_starlette_app(self, *, app_kwargs: dict[str, Any] | None = None) -> Starlette:
