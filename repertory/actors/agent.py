@@ -242,8 +242,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
                 return self._complete_tool(message)
             case CancelTurn():
                 beginning = self._running is not None and self._driver is None  # The turn takes the request itself.
-                request = None if beginning else self._parts.stop_request.take()
-                if request is not None:
+                if not beginning and (request := self._parts.stop_request.take()) is not None:
                     self._cancel(request[0], after_tools=request[1])
                 return carry_on()
             case LookAtSignal(invocation=invocation):
