@@ -215,5 +215,12 @@ def test_any_text_is_looked_through_without_an_error(text: str) -> None:
     assert set(found.of) == paths_of(value)
 
 
+def test_a_key_of_parts_without_end_is_not_looked_through() -> None:
+    """Each part is a path of all before it."""
+    found = positions_in("a." * 5_000 + "a = 1")
+    assert found.fault is not None
+    assert not found.of
+
+
 def test_a_path_is_written_as_in_the_document() -> None:
     assert dotted(("agents", "odd key", "tools", 1)) == 'agents."odd key".tools[1]'

@@ -18,6 +18,7 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 
 DEPTH_MAX = 60
 """Of arrays and inline tables in each other; a configuration has two."""
+_KEY_PARTS_MAX = 100
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _BLANK = re.compile(r"[ \t]*")
 _BETWEEN = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
@@ -156,6 +157,8 @@ class _Scanner:
             else:
                 raise _NoTomlError(start, "a key is letters, digits, `_` and `-`, or in quotes")
             keys.append((key, start))
+            if len(keys) > _KEY_PARTS_MAX:  # Every part is a path of all before it.
+                raise _NoTomlError(start, "a key has too many parts")
             if self.text[self._skip(_BLANK) : self.at + 1] != ".":
                 return keys
             self.at += 1
