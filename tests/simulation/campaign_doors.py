@@ -1,12 +1,14 @@
-"""A tenant that tries every door of a service with prompts of every kind, limits, tokens, ids and headers.
+"""A tenant that tries every door of a service with any prompts, limits, tokens, keys, ids, labels and headers.
 
 No tool runs that the model has not asked for, nothing of a refused prompt is stored, no turn has more steps than the
-agent allows, nothing of another tenant is seen or changed, and what was accepted is there.
+agent allows, nothing of another tenant is seen or changed, and what was accepted is there. Every turn has the tenant of
+its caller, also where no session is stored, and every answer is to the request that was made.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,6 +21,7 @@ import httpx
 from repertory import (
     AgentResult,
     AgentSpec,
+    BeforeInvocationEvent,
     CallerRules,
     Runtime,
     ScriptedModel,
@@ -29,7 +32,9 @@ from repertory import (
     Worker,
     tool,
 )
+from repertory.app.asgi.stored import LABEL_BYTES_MAX
 from repertory.asgi import Caller, ServiceLimits, asgi_app, bearer_tokens
+from repertory.core.serving.tenants import tenant_part
 from repertory.errors import Invalid
 from tests.simulation.campaigns import Report
 
@@ -39,6 +44,7 @@ STEPS_MAX = 3
 FORBIDDEN = ("s3Location", "location", "url")
 MODELS_OWN = ("guardContent", "providerContent", "reasoningContent", "citationsContent", "cachePoint")
 _JOB_S = 30.0
+_MARK = re.compile(r"m\d+-[0-9a-f]{8}")
 IDS = ("ada", "bob", "globex~ada", "~ada", "acme~ada", "%2e%2e", "globex%7Eada", "GLOBEX~ada", "ada%00")
 PLACES = ("s3://private/a", "s3://uploads/../private/a", "http://169.254.169.254/", "file:///etc/passwd")
 
@@ -51,6 +57,8 @@ class Site:
         self.folder = folder
         self.asked: Counter[int] = Counter()
         self.paid: Counter[int] = Counter()
+        self.turns: Counter[str] = Counter()
+        """By tenant, as the agent knows it."""
         self.place = SQLiteSessions(folder / "a.db")
         self.queue = SQLiteQueue(folder / "jobs.db")
         self.runtime = Runtime(sessions=self.place)
@@ -61,8 +69,12 @@ class Site:
             self.paid[amount] += 1
             return "paid"
 
-        model = ScriptedModel([self._reply], loop=True)
-        self.runtime.agent(AgentSpec(name="helper", model=model, tools=[pay], limits={"turns": STEPS_MAX}))
+        def begins(event: BeforeInvocationEvent) -> None:
+            self.turns[tenant_part(event.agent.session_id or "")] += 1
+
+        model, hooks = ScriptedModel([self._reply], loop=True), [begins]
+        spec = AgentSpec(name="helper", model=model, tools=[pay], hooks=hooks, limits={"turns": STEPS_MAX})
+        self.runtime.agent(spec)
         self.rules = CallerRules(history=rng.random() < 0.2)
         callers = bearer_tokens({HOSTILE: Caller("acme", "eve"), VICTIM: Caller("globex", "ann")})
         limits = ServiceLimits(rate_per_s=1e6, burst=10**6)
@@ -70,7 +82,8 @@ class Site:
 
     def _reply(self, messages: Any, specs: Any, system: Any) -> Any:
         if self.rng.random() < 0.5:
-            return "As you say."
+            marks = _MARK.findall(str([each for each in messages if each["role"] == "user"]))
+            return " ".join(["As you say.", *marks[-1:]])
         amount = self.rng.randrange(100)
         self.asked[amount] += 1
         return {"toolUse": {"name": "pay", "input": {"amount": amount}}}
@@ -174,6 +187,8 @@ class Hostile:
                 ("POST", f"{base}/tools/{rng.choice(self._ids)}", {"result": {"content": [image]}}),
                 ("POST", f"{base}/forks", {"session": f"fork-{self._mark}"}),
                 ("POST", f"{base}/rewind", {"to": rng.randint(0, 9)}),
+                ("GET", f"{base}/snapshots", None),
+                ("POST", f"{base}/snapshots", {"label": "l", "metadata": {"a": "é" * rng.randint(1, LABEL_BYTES_MAX)}}),
                 ("GET", "/a2a/helper/.well-known/agent-card.json", None),
             ]
         )
@@ -196,6 +211,18 @@ class Hostile:
         else:
             body = {"model": "helper", "input": messages, "max_output_tokens": 10**9}
             await self._say("POST", "/v1/responses", body, kept=True)
+
+    async def keys(self) -> None:
+        """OpenAI's API with few keys, in some conversations and in none."""
+        conversation, headers = self.rng.choice((None, "k1", "k2")), {"idempotency-key": str(self.rng.randrange(3))}
+        body: dict[str, Any] = {"model": "helper"} | ({"conversation": conversation} if conversation else {})
+        if self.rng.random() < 0.5:
+            path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": self._mark}]
+        else:
+            path, body["input"] = "/v1/responses", self._mark
+        answer = await self._say("POST", path, body, headers=headers)
+        others = {*_MARK.findall(answer.text)} - {self._mark}
+        self._report.check(not others, f"the answer to {self._mark} is to another request: {answer.text[:300]}")
 
     async def standards(self) -> None:
         """A2A and AG-UI."""
@@ -230,7 +257,7 @@ class Hostile:
 
     async def _say(
         self, method: str, path: str, body: Any, *, kept: bool = False, headers: dict[str, str] | None = None
-    ) -> None:
+    ) -> httpx.Response:
         answer = await self._client.request(
             method, path, json=body, headers={"authorization": f"Bearer {HOSTILE}", **(headers or {})}
         )
@@ -242,13 +269,16 @@ class Hostile:
             self.refused.append(self._mark)
         elif kept and answer.status_code == 200:
             self.accepted.append(self._mark)
+        if method == "POST" and path.endswith("/snapshots") and answer.status_code == 201:
+            self._report.check(len(str(body).encode()) < 2 * LABEL_BYTES_MAX, f"a label of {len(str(body))} characters")
+        return answer
 
     async def go(self, number: int) -> None:
         """One try."""
         self._mark = f"m{number}-{self.rng.randrange(16**8):08x}"
         doors: Sequence[Callable[[], Awaitable[None]]] = (
             *(self.turns, self.turns, self.names, self.chat),
-            *(self.standards, self.jobs),
+            *(self.standards, self.jobs, self.keys),
         )
         await self.rng.choice(doors)()
 
@@ -281,6 +311,8 @@ async def _round(rng: random.Random, folder: Path, seconds: float) -> Report:
 
 
 async def _check(site: Site, hostile: Hostile, report: Report) -> None:
+    report.check(site.turns.keys() <= {"acme", "globex"}, f"turns of nobody: {site.turns}")
+    report.check(site.turns["globex"] == 1, f"turns that count for another tenant: {site.turns}")
     report.check(site.paid == site.asked, f"paid {site.paid - site.asked} that no model has asked for")
     texts = list[str]()
     async with Sessions(site.place) as sessions:

@@ -1,5 +1,5 @@
 """Random tenants with limits begin turns in every way that there is: calls, streams whose readers leave, posted calls,
-timers, late results. On virtual time.
+timers, late results, conversations that nobody keeps. On virtual time.
 
 At no moment have a tenant, or all together, more turns than they may; nor has a tenant begun more than its rate allows.
 A tenant that has nothing else under way waits for one turn of each other tenant at most. In the end every prompt that
@@ -62,6 +62,7 @@ class _Watch:
 
     async def begins(self, event: BeforeInvocationEvent) -> None:
         tenant = tenant_part(event.agent.session_id or "")
+        self._report.check(bool(tenant), "a turn of no tenant")
         self.running[tenant] += 1
         self.before[tenant] = self.begun.copy()
         self.begun[tenant] += 1
@@ -91,7 +92,7 @@ class _Tenant:
         self._number += 1
         session_id = stored_id(self.name, f"s{self._rng.randrange(4)}")
         session, prompt = self._agent.session(session_id), f"{self.name} {self._number}."
-        what = self._rng.choice(("call", "left", "post", "post", "timer", "impatient"))
+        what = self._rng.choice(("call", "left", "post", "post", "timer", "impatient", "unsaved"))
         match what:
             case "call":
                 await session.invoke(prompt)
@@ -102,6 +103,9 @@ class _Tenant:
                 await session.post(prompt, token=f"t{self._number}")
             case "timer":
                 await self._runtime.schedule(session, prompt, in_s=self._rng.uniform(0.0, 5.0))
+            case "unsaved":
+                await self._agent.unsaved(self.name).invoke(prompt)
+                return what
             case _:
                 with suppress(AgentBusy):
                     await session.invoke(prompt, timeout_s=self._rng.uniform(0.1, 2.0))
