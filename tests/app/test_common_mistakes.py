@@ -143,10 +143,16 @@ MISTAKES: Mapping[str, Mistake] = {
         ("no setting region", "write region_name=..."),
     ),
     "an OpenAI model's id alone": Mistake(
-        lambda folder: Agent("gpt-5.4"), Invalid, ("no id of a Bedrock model", "Agent(OpenAIModel(model_id='gpt-5.4'))")
+        lambda folder: Agent("gpt-5.4"), Invalid, ("no id of a Bedrock model", "Agent(OpenAIModel('gpt-5.4'))")
     ),
     "an Anthropic model's id alone": Mistake(
-        lambda folder: Agent("claude-opus-4-5"), Invalid, ("Agent(AnthropicModel(model_id='claude-opus-4-5'))",)
+        lambda folder: Agent("claude-opus-4-5"), Invalid, ("Agent(AnthropicModel('claude-opus-4-5'))",)
+    ),
+    "a system prompt in the place of the model": Mistake(
+        lambda folder: Agent("You are helpful"), Invalid, ("no id of a model", "Agent(system_prompt=")
+    ),
+    "a model's id given twice": Mistake(
+        lambda folder: BedrockModel("claude-opus-4-5", model_id="claude-haiku-4-5"), TypeError, ("given twice",)
     ),
     "a place as the session manager": Mistake(
         lambda folder: agent(session_manager=SQLiteSessions(folder / "s.db")),

@@ -112,10 +112,12 @@ def default_model(model: object) -> Model:
         return cast("Model", model)
     if model is not None and not isinstance(model, str):
         raise Invalid("model is a Model, the id of a Bedrock model, or None", got=type(model).__name__)
+    if model is not None and any(map(str.isspace, model)):
+        text = "a text with spaces is no id of a model; name a system prompt: Agent(system_prompt='You are helpful.')"
+        raise Invalid(text, model=model)
     for beginnings, kind in _ELSEWHERE.items():
         if model and model.startswith(beginnings):
-            text = f"this is no id of a Bedrock model; write Agent({kind}(model_id={model!r}))"
-            raise Invalid(text, model=model)
+            raise Invalid(f"this is no id of a Bedrock model; write Agent({kind}({model!r}))", model=model)
     from repertory.backends.models.bedrock import BedrockModel  # loaded when used
 
     return BedrockModel(model_id=model) if model else BedrockModel()

@@ -20,7 +20,7 @@ from repertory.backends.models.content import (
     text_in,
 )
 from repertory.backends.models.fitting import ServiceRules
-from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call
+from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call, with_id
 from repertory.backends.models.sdk import ClientSettings, ModelService, SDKModel, as_plain, ask, with_params
 from repertory.backends.models.settings import argument_mapping
 from repertory.core.answer import count_field, is_mapping, mapping_field
@@ -81,6 +81,7 @@ class AnthropicModel(SDKModel):
     releases its connection.
 
     Args:
+        model: The model's id; None for the default, or for `model_id=` in `config`.
         client_args: Arguments for the client of the service's own package.
         client: A client that you have made; Repertory does not close it.
         connect_timeout_s: Seconds to open a connection.
@@ -107,6 +108,8 @@ class AnthropicModel(SDKModel):
 
     def __init__(
         self,
+        model: str | None = None,
+        /,
         *,
         client_args: Mapping[str, Any] | None = None,
         client: Any = None,
@@ -124,7 +127,7 @@ class AnthropicModel(SDKModel):
         settings = ClientSettings(
             client, argument_mapping("client_args", client_args), connect_timeout_s, read_timeout_s
         )
-        super().__init__(start, config, settings)
+        super().__init__(start, with_id(model, config), settings)
 
     def _rules(self, config: Mapping[str, Any]) -> ServiceRules:
         return ANTHROPIC_RULES

@@ -33,6 +33,7 @@ from repertory.backends.models.provider import (
     model_call,
     release,
     retry_after_s,
+    with_id,
 )
 from repertory.errors import (
     ContextWindowOverflowException,
@@ -103,6 +104,7 @@ class BedrockModel(ProviderModel):
     releases its connection.
 
     Args:
+        model: The model's id; None for the default, or for `model_id=` in `config`.
         region_name: The AWS region; None for the one of the environment.
         boto_session: A boto3 session, whose credentials count; None for those of the environment.
         endpoint_url: Another address of the service, such as one of a test.
@@ -129,6 +131,8 @@ class BedrockModel(ProviderModel):
 
     def __init__(
         self,
+        model: str | None = None,
+        /,
         *,
         region_name: str | None = None,
         boto_session: Any = None,
@@ -156,7 +160,7 @@ class BedrockModel(ProviderModel):
             connect_timeout_s=connect_timeout_s,
             read_timeout_s=read_timeout_s,
         )
-        super().__init__(start, config, aws_clients(BEDROCK, settings))
+        super().__init__(start, with_id(model, config), aws_clients(BEDROCK, settings))
 
     def format_request(
         self,
@@ -406,7 +410,7 @@ def from_bedrock_error(error: Exception, service: str = "Bedrock") -> RepertoryE
         case boto.NoCredentialsError() | boto.PartialCredentialsError() | boto.NoAuthTokenError():
             return ModelFailed(NO_CREDENTIALS)
         case boto.NoRegionError():
-            return ModelFailed(NO_REGION)
+            return ModelFailed(f"{NO_REGION}. Amazon Bedrock is asked where no other model is given.")
         case boto.HTTPClientError() | httpx2.DecodingError() if reason := unread_answer(error):
             return ModelFailed(f"{service}'s answer is not read: {reason}")
         case boto.HTTPClientError() | boto.ConnectionError():

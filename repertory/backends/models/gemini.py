@@ -23,6 +23,7 @@ from repertory.backends.models.provider import (
     ProviderModel,
     retry_after_s,
     seconds_in,
+    with_id,
 )
 from repertory.backends.models.sdk import (
     ModelService,
@@ -78,6 +79,7 @@ class GeminiModel(ProviderModel):
     Cancellation: closing the stream early releases its connection.
 
     Args:
+        model: The model's id; None for the default, or for `model_id=` in `config`.
         client: A client that you have made; Repertory does not close it.
         client_args: Arguments for the client of the service's own package.
         connect_timeout_s: Seconds to open a connection.
@@ -104,6 +106,8 @@ class GeminiModel(ProviderModel):
 
     def __init__(
         self,
+        model: str | None = None,
+        /,
         *,
         client: Any = None,
         client_args: Mapping[str, Any] | None = None,
@@ -128,7 +132,7 @@ class GeminiModel(ProviderModel):
         async def connect(stack: AsyncExitStack) -> Any:
             return client if client is not None else await _connect(stack, arguments, limits)
 
-        super().__init__({}, config, LoopClients(connect))
+        super().__init__({}, with_id(model, config), LoopClients(connect))
 
     def update_config(self, **settings: Any) -> None:
         """Change settings for later calls. `TypeError` names the settings that do not exist."""

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
 
 from repertory.backends.models.caching import CacheConfig, cache_routing
 from repertory.backends.models.chat_services import COMPATIBLE, MISTRAL_CHAT, OPENAI_CHAT, ChatService, chat_service
@@ -24,7 +24,7 @@ from repertory.backends.models.content import (
 )
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.gemini_request import STAND_IN_SIGNATURE, wants_signatures
-from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call
+from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call, with_id
 from repertory.backends.models.sdk import (
     ClientSettings,
     ModelService,
@@ -88,6 +88,7 @@ class OpenAIModel(SDKModel):
     releases its connection.
 
     Args:
+        model: The model's id; None for the default, or for `model_id=` in `config`.
         client: A client that you have made; Repertory does not close it.
         client_args: Arguments for the client of the service's own package.
         connect_timeout_s: Seconds to open a connection.
@@ -117,9 +118,11 @@ class OpenAIModel(SDKModel):
 
     def __init__(
         self,
-        client: Any = None,
+        model: str | None = None,
+        /,
         client_args: Mapping[str, Any] | None = None,
         *,
+        client: Any = None,
         connect_timeout_s: float = 10.0,
         read_timeout_s: float = 120.0,
         **config: Unpack[OpenAIConfig],
@@ -128,13 +131,15 @@ class OpenAIModel(SDKModel):
 
         `client_args` are arguments of `openai.AsyncOpenAI` and override the timeouts here. `client` is your own such
         client: it is used as it is, with its own timeouts and retries, and never closed. `read_timeout_s` bounds the
-        time between two pieces of an answer, not the whole answer.
+        time between two pieces of an answer, not the whole answer. Another first argument than an id is the client.
         """
+        if not isinstance(first := cast("object", model), str | None):
+            client, model = first, None
         start: OpenAIConfig = {"model_id": DEFAULT_MODEL_ID}
         settings = ClientSettings(
             client, argument_mapping("client_args", client_args), connect_timeout_s, read_timeout_s
         )
-        super().__init__(start, config, settings)
+        super().__init__(start, with_id(model, config), settings)
 
     @cached_property
     def _chat_service(self) -> ChatService:

@@ -141,6 +141,16 @@ def fitted_call(call: ModelCall, rules: ServiceRules) -> ModelCall:
     )
 
 
+def with_id(model_id: str | None, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings of a model whose id was given first. Errors: `TypeError` for an id that is given twice."""
+    if model_id is None:
+        return config
+    if "model_id" in config:
+        msg = "the model's id is given twice: first, and as model_id"
+        raise TypeError(msg)
+    return {**config, "model_id": model_id}
+
+
 class ProviderModel(Model):
     """A provider's model. Many agents may use one at once, from several event loops; each loop has its own connections,
     released by `aclose` in that loop.

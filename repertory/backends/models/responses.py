@@ -24,7 +24,7 @@ from repertory.backends.models.content import (
 )
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.openai import DEFAULT_MODEL_ID, OPENAI, STOOD, service_url, streams, unforced
-from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call
+from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call, with_id
 from repertory.backends.models.response_reader import ResponseReader, asks_the_caller
 from repertory.backends.models.sdk import ClientSettings, SDKModel, as_plain, ask, with_params
 from repertory.backends.models.settings import argument_mapping
@@ -65,6 +65,7 @@ class OpenAIResponsesModel(SDKModel):
     errors and cancellation are those of `OpenAIModel`. The service is asked to store nothing (`store`).
 
     Args:
+        model: The model's id; None for the default, or for `model_id=` in `config`.
         client_args: Arguments for the client of the service's own package.
         client: A client that you have made; Repertory does not close it.
         connect_timeout_s: Seconds to open a connection.
@@ -82,8 +83,10 @@ class OpenAIResponsesModel(SDKModel):
 
     def __init__(
         self,
-        client_args: Mapping[str, Any] | None = None,
+        model: str | None = None,
+        /,
         *,
+        client_args: Mapping[str, Any] | None = None,
         client: Any = None,
         connect_timeout_s: float = 10.0,
         read_timeout_s: float = 120.0,
@@ -92,12 +95,15 @@ class OpenAIResponsesModel(SDKModel):
         """`OpenAIResponsesConfig` documents the fields of `config`; an unknown name is a `TypeError`.
 
         `client_args` are arguments of `openai.AsyncOpenAI`. `client` is your own such client, which is never closed.
+        Another first argument than an id is `client_args`.
         """
+        if not isinstance(first := cast("object", model), str | None):
+            client_args, model = cast("Mapping[str, Any]", first), None
         start: OpenAIResponsesConfig = {"model_id": DEFAULT_MODEL_ID}
         settings = ClientSettings(
             client, argument_mapping("client_args", client_args), connect_timeout_s, read_timeout_s
         )
-        super().__init__(start, config, settings)
+        super().__init__(start, with_id(model, config), settings)
 
         self._without_reasoning: set[object] = set()
         """Models that have refused to give their reasoning in a form that goes back."""
