@@ -260,8 +260,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             prompt = read_prompt(invocation.prompt, sizes.prompt_bytes, invocation.caller)
         except (Invalid, TooLarge) as error:
             return refuse(error)
-        token = invocation.idempotency_token
-        if token is not None and self._named.has(token) and not self._journal.behind:
+        if self._named.has(invocation.idempotency_token) and not self._journal.behind:
             return self._answer_again(invocation, channel)
         if invocation.direct is None and (invocation.busy or self._calls.busy) in ("queue", "steer"):
             if self._comes_from_running(invocation):
@@ -293,7 +292,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         """
         fold = self._journal.fold
         known: KnownTurn = "unknown"
-        if token is not None and self._named.has(token):
+        if self._named.has(token):
             known = "answered"
         elif token is not None and token in fold.open_tokens:
             known = "stopped" if fold.last_message is not None and is_stopped(fold.last_message) else "open"

@@ -41,7 +41,7 @@ class NamedTurns:
         """Whether the result of any turn is known by its token."""
         return bool(self._results)
 
-    def has(self, token: str) -> bool:
+    def has(self, token: str | None) -> bool:
         """True if the turn with this token has its answer."""
         return token in self._results
 
