@@ -14,6 +14,7 @@ from dataclasses import fields, is_dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from itertools import islice
 from typing import cast
 
 from msgspec import Struct
@@ -223,9 +224,10 @@ def _checked_key(key: object) -> str:
 # Source: the spellings are those of pydantic's JSON mode.
 
 
-def plain_value(value: object) -> object:
+def plain_value(value: object, items_max: int = sys.maxsize) -> object:
     """The value one layer closer to JSON; its parts may need the same. Dates and times become ISO 8601, a duration
-    seconds, a decimal text with all its digits, a set a list.
+    seconds, a decimal text with all its digits, a set a list. `items_max`: of a larger collection, no more items are
+    taken; a range of any length takes no memory, and a list of it does.
 
     Errors: `TypeError` for bytes and for everything else without one obvious spelling.
     """
@@ -241,9 +243,9 @@ def plain_value(value: object) -> object:
         case bytes() | bytearray() | memoryview():
             raise _not_json(cast("object", value))
         case Mapping():
-            return dict(cast("Mapping[object, object]", value))
+            return dict(islice(cast("Mapping[object, object]", value).items(), items_max))
         case Set() | Sequence():
-            return list(cast("Sequence[object]", value))
+            return list(islice(cast("Sequence[object]", value), items_max))
         case _ if is_dataclass(value) and not isinstance(value, type):
             return {field.name: getattr(value, field.name) for field in fields(value)}
         case _:

@@ -26,6 +26,8 @@ ERROR_TEXT_MAX = 2_000
 """The model is shown this many characters of an exception's message."""
 
 _DEPTH_MAX = 64
+_ITEMS_LOOKED_AT = RESULT_BYTES // VALUE_BYTES
+"""Items of a collection that are looked at for what is not JSON among them."""
 _MEDIA = ("image", "document")
 _BLOCKS = ("text", "json", *_MEDIA)
 
@@ -49,7 +51,7 @@ def tool_result(tool_use_id: str, value: object, bytes_max: int = RESULT_BYTES) 
         return error_result(tool_use_id, exception_text(value))
     if isinstance(value, Deferral):
         return {"toolUseId": tool_use_id, "status": "success", "content": [{"text": value.text}]}
-    scale = Scale(bytes_max)
+    scale, items_max = Scale(bytes_max), bytes_max // VALUE_BYTES + 1
 
     def weighed(value: object) -> object:
         if not scale.put(value):
@@ -57,7 +59,11 @@ def tool_result(tool_use_id: str, value: object, bytes_max: int = RESULT_BYTES) 
         return value
 
     def plain(value: object) -> object:
-        return weighed(plain_value(value))
+        size: object = getattr(value, "size", None)
+        if type(size) is int and size > items_max and hasattr(value, "tolist"):  # an array of a numerical library
+            scale.values += size
+            raise result_too_large(scale)
+        return weighed(plain_value(value, items_max))
 
     fields = _fields_of(weighed(value))
     content = fields.get("content")
@@ -220,7 +226,7 @@ def _culprit(value: object, place: str, depth: int) -> tuple[object, str] | None
         items = enumerate(cast("list[object]", value))
         return _first(_culprit(item, f"{place}[{index}]", depth + 1) for index, item in items)
     try:
-        return _culprit(plain_value(value), place, depth + 1)
+        return _culprit(plain_value(value, _ITEMS_LOOKED_AT), place, depth + 1)
     except (TypeError, ValueError):
         return value, place
 

@@ -11,6 +11,7 @@ import math
 import pathlib
 import signal
 import types
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory.core.tools import ERROR_TEXT_MAX, exception_text, timeout_text, tool_result
-from repertory.errors import Failed
+from repertory.errors import Failed, TooLarge
 
 PNG = {"image": {"format": "png", "source": {"bytes": b"\x89PNG"}}}
 
@@ -210,3 +211,37 @@ def test_a_timeout_says_that_an_effect_may_still_come():
     told = "Error: TimeoutError - pay did not finish within 2.5 s"
     assert timeout_text("pay", 2.5, effects=False) == told
     assert timeout_text("pay", 2.5, effects=True) == f"{told}; it may or may not take effect"
+
+
+class Endless(Sequence[int]):
+    """A sequence without an end that says that it is short, and counts what was taken of it."""
+
+    taken = 0
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, at: Any) -> Any:
+        self.taken += 1
+        return at
+
+
+class Array:
+    """As of a numerical library: it knows its size, and takes much more memory as a list."""
+
+    size = 10**9
+
+    def tolist(self) -> list[int]:
+        raise AssertionError("it was made a list before it was weighed")
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_collection_is_weighed_before_it_is_made_a_list(wrapped: bool) -> None:
+    endless = Endless()
+    for value in (endless, range(2**80), {"a": range(10**12)}, Array()):
+        with pytest.raises(TooLarge, match="too large to be shown"):
+            tool_result("u", {"a": value} if wrapped else value, 25_600)
+    assert 0 < endless.taken <= 102
+    with pytest.raises(Failed, match="got='object'"):
+        tool_result("u", [range(10), object()])
+    assert content(range(3)) == [{"text": "[0, 1, 2]"}]

@@ -1,10 +1,10 @@
 """Servers that want what they are not given, and clients that want no one else to be served.
 
 Agents and tool servers over loopback lead a program to a foreign server: by their cards, their metadata for OAuth,
-redirects, and addresses that look like others; or they send without end. No credential and no prompt reaches the
-foreign server, each call ends with an answer or a typed error, and no more is read than the bound. An honest agent is
-answered. Meanwhile clients of a service with few descriptors say nothing, half of a head, or a body that drips: an
-honest client of it is answered.
+redirects, and addresses that look like others; or they send without end. Model services answer with odd values in any
+place: whatever they say, the conversation goes on. No credential and no prompt reaches the foreign server, each call
+ends with an answer or a typed error, and no more is read than the bound. An honest agent is answered. Meanwhile clients
+of a service with few descriptors say nothing, half of a head, or a body that drips: an honest client of it is answered.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import anyio
 import httpx
 from a2a.client import A2AClientError, ClientConfig
 
-from repertory import MCPClient
+from repertory import Agent, AnthropicModel, GeminiModel, MCPClient, OllamaModel, OpenAIModel
 from repertory.app.strands import a2a_agent
 from repertory.app.strands.a2a_agent import A2AAgent
-from repertory.errors import RepertoryError
+from repertory.errors import ModelFailed, RepertoryError
 from tests.app.embedding_process import started
 from tests.app.serving_process import CONFIGURATION, Served
 from tests.backends.recorded_http import Answer, Heard, RecordedServer, recorded_server
@@ -108,7 +108,7 @@ async def _call_hostile_servers(rng: random.Random, seconds: float, report: Repo
     try:
         with recorded_server() as server, recorded_server() as issuer, recorded_server() as foreign:
             while time.monotonic() < end:
-                kind = rng.choice((_ask_an_agent, _ask_an_endless_agent, _ask_a_tool_server))
+                kind = rng.choice((_ask_an_agent, _ask_an_endless_agent, _ask_a_tool_server, _ask_a_model))
                 report.counts[kind.__name__.removeprefix("_")] += 1
                 with anyio.move_on_after(CALL_S) as scope:
                     await kind(rng, server, issuer, foreign, report)
@@ -260,3 +260,121 @@ async def _ask_a_tool_server(
         report.counts["refused"] += 1
     stolen = [each.path for each in server.heard if each.carries(SECRETS[0])]
     report.check(not stolen, f"the tool server got the secret of the issuer at {stolen}")
+
+
+MODELS: Mapping[str, Callable[[str], Any]] = {
+    "chat": lambda url: OpenAIModel(client_args={"api_key": "k", "base_url": url}, model_id="m"),
+    "anthropic": lambda url: AnthropicModel(client_args={"api_key": "k", "base_url": url}, model_id="m", max_tokens=9),
+    "ollama": lambda url: OllamaModel(url, model_id="m"),
+    "gemini": lambda url: GeminiModel(
+        client_args={"api_key": "k", "http_options": {"base_url": url}}, model_id="gemini-2.5-flash"
+    ),
+}
+"""Each adapter with a reader of its own, asked at a URL."""
+ODD: tuple[Any, ...] = (
+    "x\ud800", "\udfff", "a\0b", "\u202e", "", " ", "n" * 100_000, None, True, -5, 1.5, 10**300, float("nan"), [], {},
+    [1], {"a": None}, ["\ud800"], {"\ud800": "\ud800"}, [[[[]]]],
+)  # fmt: skip
+"""Values in the place of others."""
+
+
+def _chunks(service: str, text: str) -> list[Any]:
+    """An answer of the service with a text, reasoning, and a tool call."""
+    name, args = "no_such_tool", {"q": "x"}
+    match service:
+        case "chat":
+            call = {"index": 0, "id": "u1", "function": {"name": name, "arguments": json.dumps(args)}}
+            details = [{"type": "reasoning.text", "index": 0, "text": "t"}]
+            deltas = ({"content": text, "reasoning_details": details}, {"tool_calls": [call]})
+            chunks: list[Any] = [{"id": "i", "choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+            usage = {"prompt_tokens": 1, "completion_tokens": 1}
+            return [*chunks, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": usage}]
+        case "anthropic":
+            blocks = (
+                ({"type": "thinking", "thinking": ""}, {"type": "signature_delta", "signature": "s"}),
+                ({"type": "text", "text": ""}, {"type": "text_delta", "text": text}),
+                ({"type": "server_tool_use", "id": "s", "name": "n", "input": {}}, {"type": "x", "partial_json": "{}"}),
+                ({"type": "tool_use", "id": "u", "name": name}, {"type": "input_json_delta", "partial_json": "{}"}),
+            )
+            chunks = [{"type": "message_start", "message": {"id": "i", "usage": {"input_tokens": 1}}}]
+            for index, (block, delta) in enumerate(blocks):
+                chunks.append({"type": "content_block_start", "index": index, "content_block": block})
+                chunks.append({"type": "content_block_delta", "index": index, "delta": delta})
+                chunks.append({"type": "content_block_stop", "index": index})
+            ended = {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 1}}
+            return [*chunks, ended, {"type": "message_stop"}]
+        case "ollama":
+            said = {"content": text, "thinking": "t", "tool_calls": [{"function": {"name": name, "arguments": args}}]}
+            return [{"model": "m", "message": said, "done": True, "done_reason": "stop", "eval_count": 1}]
+        case _:
+            parts = [{"text": "t", "thought": True}, {"text": text}, {"functionCall": {"name": name, "args": args}}]
+            cited = {"citations": [{"uri": "u", "startIndex": 0}]}
+            candidate = {
+                "content": {"role": "model", "parts": parts},
+                "citationMetadata": cited,
+                "finishReason": "STOP",
+            }
+            return [{"candidates": [candidate], "usageMetadata": {"promptTokenCount": 1}}]
+
+
+def _spoil(rng: random.Random, value: Any) -> Any:
+    """The value with something odd in the place of one in it."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    if not keys or rng.random() < 0.1:
+        return rng.choice(ODD)
+    key = rng.choice(keys)
+    spoiled = _spoil(rng, value[key])
+    if isinstance(value, dict):
+        return {**value, key: spoiled}
+    return [*value[:key], *([spoiled] * rng.choice((0, 1, 1, 1, 50))), *value[key + 1 :]]
+
+
+async def _ask_a_model(
+    rng: random.Random, server: RecordedServer, issuer: RecordedServer, foreign: RecordedServer, report: Report
+) -> None:
+    """An answer with odd values: it ends in a typed error or is taken, and the conversation goes on."""
+    del issuer, foreign
+    service = rng.choice(list(MODELS))
+    spoiled = _chunks(service, "hi")
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        spoiled = _spoil(rng, spoiled)
+    honest = _without_calls(service)
+    bodies = [spoiled if isinstance(spoiled, list) else [spoiled]]
+
+    def answer(heard: Heard) -> Answer:
+        chunks = bodies.pop() if bodies else honest
+        if service == "ollama":
+            lines = b"".join(json.dumps(each).encode() + b"\n" for each in chunks)
+            return 200, {"content-type": "application/x-ndjson"}, lines
+        sent = b"".join(b"data: " + json.dumps(each).encode() + b"\r\n\r\n" for each in chunks)
+        return 200, {"content-type": "text/event-stream"}, sent
+
+    server.answer = answer
+    report.acknowledged += 1
+    model = MODELS[service](server.url)
+    try:
+        agent = Agent(model, callback_handler=None, retry_strategy=None)
+        with suppress(RepertoryError):
+            await agent.invoke_async(SECRETS[2])
+        try:
+            said = str(await agent.invoke_async("again")).strip()
+        except ModelFailed as error:
+            said = str(error)
+        report.check(said == "fine", f"after {spoiled!r:.2000} of {service}, the conversation ends in {said!r:.300}")
+        report.found += 1
+    finally:
+        await model.aclose()
+
+
+def _without_calls(service: str) -> list[Any]:
+    """An honest answer that says `fine`."""
+    match service:
+        case "chat":
+            return [{"id": "i", "choices": [{"index": 0, "delta": {"content": "fine"}, "finish_reason": "stop"}]}]
+        case "anthropic":
+            chunks = _chunks(service, "fine")
+            return [chunks[0], *chunks[4:7], {**chunks[-2], "delta": {"stop_reason": "end_turn"}}, chunks[-1]]
+        case "ollama":
+            return [{"message": {"content": "fine"}, "done": True, "done_reason": "stop"}]
+        case _:
+            return [{"candidates": [{"content": {"parts": [{"text": "fine"}]}, "finishReason": "STOP"}]}]

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from repertory.backends.models.anthropic_citations import stored_citation
+from repertory.backends.models.held_back import HeldBack
 from repertory.backends.models.provider import metadata_event
 from repertory.core.answer import count_field, filled, is_mapping, malformed, mapping_field
-from repertory.core.limits import ANSWER_BYTES
-from repertory.errors import ModelStreamBroken, TooLarge
+from repertory.errors import ModelStreamBroken
 
 if TYPE_CHECKING:
     from repertory.core.converse import ContentBlockDelta, ContentBlockStart, MessageStopEvent, StreamEvent
@@ -43,6 +43,7 @@ class MessagesReader:
         "_container",
         "_early",
         "_ended",
+        "_held",
         "_inputs",
         "_iterations",
         "_more",
@@ -61,6 +62,7 @@ class MessagesReader:
         self._open: set[int] = set()
         self._next = 0
         """The first index that no block has had."""
+        self._held = HeldBack()
         self._parts: dict[int, _Part] = {}
         self._early: Sequence[object] = ()
         """Content that came with the start of the message; it counts if no blocks follow."""
@@ -165,7 +167,8 @@ class MessagesReader:
                 caller = block.get("caller")
                 if is_mapping(caller) and caller.get("type") != "direct":
                     use["caller"] = caller
-                self._inputs[index] = block.get("input")
+                self._held.add(whole_input := block.get("input"))
+                self._inputs[index] = whole_input
                 yield self._begun(index, {"toolUse": use})
             case "text":
                 yield self._begun(index, {})
@@ -178,7 +181,7 @@ class MessagesReader:
                 data = filled(block.get("data"), name, "data")
                 yield _delta(index, {"reasoningContent": {"redactedContent": data.encode()}})
             case str(kind) if kind:
-                self._parts[index] = _Part(block)
+                self._parts[index] = _Part(block, self._held)
                 yield self._begun(index, {"providerContent": {"provider": PROVIDER}})
             case _:
                 pass
@@ -256,39 +259,49 @@ class MessagesReader:
 class _Part:
     """A block that only the service can read, while its pieces arrive."""
 
-    __slots__ = ("_block", "_pieces", "_size")
+    __slots__ = ("_block", "_citations", "_held", "_texts")
 
-    def __init__(self, block: Mapping[str, object]) -> None:
+    def __init__(self, block: Mapping[str, object], held: HeldBack) -> None:
+        held.add(block)
+        self._held = held
         self._block = dict(block)
-        self._pieces: list[str] = []
-        self._size = 0
+        self._texts: dict[str, list[str]] = {"partial_json": []}
+        self._citations: list[object] = []
 
     def add(self, delta: Mapping[str, object]) -> None:
         for name, value in delta.items():
-            if isinstance(value, str):
-                self._size += len(value)
             if name == "type" or value is None:
                 continue
-            if name == "partial_json" and isinstance(value, str):
-                self._pieces.append(value)
-            elif name == "citation":
-                before = self._block.get("citations")
-                self._block["citations"] = [*(cast("list[object]", before) if isinstance(before, list) else ()), value]
+            if isinstance(value, str):
+                self._held.add_text(value)
+            else:
+                self._held.add(name, value)
+            if name == "citation":
+                self._citations.append(value)
+            elif not isinstance(value, str):
+                self._texts.pop(name, None)
+                self._block[name] = value
+            elif name in self._texts:
+                self._texts[name].append(value)
             else:
                 before = self._block.get(name)
-                self._block[name] = before + value if isinstance(before, str) and isinstance(value, str) else value
-        if self._size > ANSWER_BYTES:
-            raise TooLarge(f"the model's answer is too large: one block of it has more than {ANSWER_BYTES:,} bytes")
+                self._texts[name] = [before, value] if isinstance(before, str) else [value]
 
     def content(self) -> Mapping[str, object] | None:
         """The whole block; None if its input was cut off."""
-        text = "".join(self._pieces)
+        text = "".join(self._texts.pop("partial_json", ()))
         if text.strip():
             try:
                 self._block["input"] = json.loads(text)
             except (ValueError, RecursionError):
                 return None
-        return self._block
+        if self._citations:
+            before = self._block.get("citations")
+            self._block["citations"] = [
+                *cast("list[object]", before if isinstance(before, list) else ()),
+                *self._citations,
+            ]
+        return self._block | {name: "".join(pieces) for name, pieces in self._texts.items()}
 
 
 def _counts(usage: Mapping[str, object]) -> dict[str, int]:

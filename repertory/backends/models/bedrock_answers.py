@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from repertory.backends.models.bedrock_families import PROVIDER
+from repertory.backends.models.held_back import HeldBack
 from repertory.core.answer import is_mapping, message_events
-from repertory.core.limits import ANSWER_BYTES
-from repertory.errors import ModelFailed, TooLarge
+from repertory.errors import ModelFailed
 
 if TYPE_CHECKING:
     from repertory.core.converse import ContentBlockDelta, ContentBlockStart, MetadataEvent, StreamEvent
@@ -30,11 +30,12 @@ _OURS = frozenset(("text", "citationsContent"))
 class ConverseReader:
     """Reads the events of one stream."""
 
-    __slots__ = ("_parts", "_provider", "_thinking")
+    __slots__ = ("_held", "_parts", "_provider", "_thinking")
 
     def __init__(self, reasoning_provider: str = PROVIDER) -> None:
         """`reasoning_provider`: whose the model's reasoning is."""
         self._provider = reasoning_provider
+        self._held = HeldBack()
         self._parts: dict[object, _Part] = {}
         self._thinking: set[object] = set()
 
@@ -58,9 +59,9 @@ class ConverseReader:
             return (event,)
         match start:
             case {"toolUse": use} if is_mapping(use) and use.get("type") == _SERVER_TOOL:
-                self._parts[index] = _Part("toolUse", use)
+                self._parts[index] = _Part("toolUse", use, self._held)
             case {"toolResult": result} if is_mapping(result):
-                self._parts[index] = _Part("toolResult", result)
+                self._parts[index] = _Part("toolResult", result, self._held)
             case _:
                 return (event,)
         return (_started(index, {"providerContent": {"provider": PROVIDER}}),)
@@ -93,36 +94,41 @@ class ConverseReader:
 class _Part:
     """A use of the service's own tool, or its result, while its pieces arrive."""
 
-    __slots__ = ("_fields", "_input", "_kind", "_results", "_size")
+    __slots__ = ("_fields", "_held", "_input", "_kind", "_results")
 
-    def __init__(self, kind: str, fields: Mapping[str, object]) -> None:
+    def __init__(self, kind: str, fields: Mapping[str, object], held: HeldBack) -> None:
+        held.add(fields)
+        self._held = held
         self._kind = kind
         self._fields = dict(fields)
         self._input: list[str] = []
-        self._results: list[dict[str, object]] = []
-        self._size = 0
+        self._results: list[dict[str, object] | list[str]] = []
+        """The parts of a result; a text as its pieces."""
 
     def add(self, delta: Mapping[str, object]) -> None:
         use, results = delta.get("toolUse"), delta.get("toolResult")
         if is_mapping(use) and isinstance(piece := use.get("input"), str):
+            self._held.add_text(piece)
             self._input.append(piece)
-            self._size += len(piece)
         for each in cast("list[object]", results if isinstance(results, list) else ()):
             if not is_mapping(each):
                 continue
-            self._size += sum(len(value) for value in each.values() if isinstance(value, str))
-            last, text = self._results[-1] if self._results else {}, each.get("text")
-            if isinstance(text, str) and isinstance(before := last.get("text"), str):
-                last["text"] = before + text
-            else:
+            text, last = each.get("text"), self._results[-1] if self._results else None
+            if not isinstance(text, str):
+                self._held.add(each)
                 self._results.append(dict(each))
-        if self._size > ANSWER_BYTES:
-            raise TooLarge(f"the model's answer is too large: one block of it has more than {ANSWER_BYTES:,} bytes")
+                continue
+            self._held.add_text(text)
+            if isinstance(last, list):
+                last.append(text)
+            else:
+                self._results.append([text])
 
     def content(self) -> dict[str, object] | None:
         """The whole block; None if its input was cut off."""
         if self._kind == "toolResult":
-            return {"toolResult": {**self._fields, "content": self._results}}
+            content = [{"text": "".join(each)} if isinstance(each, list) else each for each in self._results]
+            return {"toolResult": {**self._fields, "content": content}}
         try:
             value = json.loads("".join(self._input).strip() or "{}")
         except (ValueError, RecursionError):

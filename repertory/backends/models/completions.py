@@ -19,11 +19,12 @@ from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from repertory.backends.models.held_back import HeldBack
 from repertory.backends.models.provider import metadata_event
-from repertory.core.answer import filled, is_mapping, malformed, mapping_field
-from repertory.errors import ModelFailed, ModelStreamBroken
+from repertory.core.answer import TOOL_USES_MAX, filled, is_mapping, malformed, mapping_field
+from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
 
 if TYPE_CHECKING:
     from repertory.backends.models.chat_services import ChatService
@@ -57,6 +58,7 @@ class CompletionReader:
         "_details",
         "_done",
         "_finish",
+        "_held",
         "_names",
         "_provider",
         "_reasoning_start",
@@ -82,15 +84,15 @@ class CompletionReader:
         """The kind of the open block, text or reasoning; None when none is open."""
         self._spoken = 0
         """The index of the open block."""
-        self._calls = ToolCalls()
+        self._held = HeldBack()
+        self._calls = ToolCalls(self._held)
         self._finish: str | None = None
         self._done = False
         """True if the service has said that nothing follows."""
         self._refused = False
         self._usage = _SILENCE
         self._names: tuple[object, object] = (None, None)
-        self._details: list[dict[str, object]] = []
-        """The reasoning in the service's own form, its pieces put together."""
+        self._details = _Details(self._held)
         self._citations: list[Mapping[str, object]] = []
         """Sources that wait for the end of the text."""
         self._sources = _SILENCE
@@ -149,8 +151,8 @@ class CompletionReader:
             if (rest := call.rest()) is not None:
                 yield _delta(cast("int", call.block), {"toolUse": {"input": rest}})
             yield {"contentBlockStop": {"contentBlockIndex": call.block}}
-        if self._details:
-            yield from self._part({_DETAILS: self._details})
+        if self._details.some:
+            yield from self._part({_DETAILS: self._details.whole()})
         yield from self._medium("audio", *self._sound.finish())
         yield {"messageStop": {"stopReason": self._stop_reason(self._finish)}}
         if usage := _counted(self._usage):
@@ -175,9 +177,11 @@ class CompletionReader:
     def _on_rest(self, delta: Mapping[str, object]) -> Iterator[StreamEvent]:
         """Read the rarer fields of a piece: annotations, audio and images."""
         if delta.get("annotations"):
-            self._citations += [cited for note in mappings_in(delta, "annotations") if (cited := citation_of(note))]
+            cited = [cited for note in mappings_in(delta, "annotations") if (cited := citation_of(note))]
+            self._held.add(*cited)
+            self._citations += cited
         if is_mapping(audio := delta.get("audio")):
-            self._sound.add(audio)
+            self._sound.add(audio, self._held)
             if audio.get("transcript"):
                 yield from self._speak("text", {"text": filled(audio["transcript"], "audio", "transcript")})
         if delta.get("images"):
@@ -191,7 +195,7 @@ class CompletionReader:
         if delta.get(_DETAILS):
             details = mappings_in(delta, _DETAILS)
             for detail in details:
-                _put_together(self._details, detail)
+                self._details.add(detail)
             thought = thought or "".join(map(_text_of_detail, details))
         if thought:
             yield from self._speak("reasoning", {"reasoningContent": {"text": thought}})
@@ -242,8 +246,9 @@ class CompletionReader:
                 use["reasoningSignature"] = call.signature
             yield _start(call.block, {"toolUse": use})
         if call.block is not None and call.pending:
-            piece, call.pending = call.pending, ""
-            yield _delta(call.block, {"toolUse": {"input": piece}})
+            piece, call.pending = "".join(call.pending), []
+            if piece:
+                yield _delta(call.block, {"toolUse": {"input": piece}})
 
     def _on_image(self, image: Mapping[str, object]) -> Iterator[StreamEvent]:
         """A picture of the answer, as OpenRouter sends it: its bytes in a data URL."""
@@ -284,9 +289,11 @@ class _Sound:
         self._form = {"pcm16": "pcm"}.get(form or "", form) or "wav"
         self._pieces: list[bytes] = []
 
-    def add(self, audio: Mapping[str, object]) -> None:
+    def add(self, audio: Mapping[str, object], held: HeldBack) -> None:
         if audio.get("data"):
-            self._pieces.append(medium_bytes(filled(audio["data"], "audio", "data")))
+            piece = medium_bytes(filled(audio["data"], "audio", "data"))
+            held.add(piece)
+            self._pieces.append(piece)
 
     def finish(self) -> tuple[str, Sequence[bytes]]:
         return self._form, self._pieces
@@ -360,18 +367,40 @@ def _text_of_detail(detail: Mapping[str, object]) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _put_together(details: list[dict[str, object]], piece: Mapping[str, object]) -> None:
-    """Add a piece to the detail that it continues: the last one, if that has its type and index."""
-    grows = _GROWING.get(str(piece.get("type")))
-    last = details[-1] if details else _SILENCE
-    if grows is None or any(last.get(key) != piece.get(key) for key in ("type", "index")):
-        details.append(dict(piece))
-        return
-    known = details[-1]
-    text = _text_of_detail(known) + _text_of_detail(piece)
-    known.update({key: value for key, value in piece.items() if value is not None})
-    if grows in known:
-        known[grows] = text
+class _Details:
+    """The reasoning in the service's own form, its pieces put together."""
+
+    def __init__(self, held: HeldBack) -> None:
+        self._details: list[tuple[dict[str, object], list[str]]] = []
+        self._held = held
+
+    @property
+    def some(self) -> bool:
+        return bool(self._details)
+
+    def add(self, piece: Mapping[str, object]) -> None:
+        """Add a piece to the detail that it continues: the last one, if that has its type and index."""
+        grows, text = _GROWING.get(str(piece.get("type"))), _text_of_detail(piece)
+        last = self._details[-1][0] if self._details else _SILENCE
+        if grows is None or any(last.get(key) != piece.get(key) for key in ("type", "index")):
+            self._held.add(piece)
+            self._details.append((dict(piece), [text] if text else []))
+            return
+        known, texts = self._details[-1]
+        changed = {key: value for key, value in piece.items() if value is not None and known.get(key) != value}
+        changed = {key: value for key, value in changed.items() if key != grows or key not in known}
+        if changed:
+            self._held.add(changed)
+            known.update(changed)
+        if text:
+            self._held.add_text(text)
+            texts.append(text)
+
+    def whole(self) -> list[dict[str, object]]:
+        for detail, texts in self._details:
+            if texts:
+                detail[_GROWING[str(detail["type"])]] = "".join(texts)
+        return [detail for detail, _ in self._details]
 
 
 def _start(index: int, start: Mapping[str, object]) -> StreamEvent:
@@ -434,9 +463,9 @@ class ToolCall(Struct):
     """The index of the call in the answer, from 0."""
     given_id: str = ""
     name: str = ""
-    pending: str = ""
+    pending: list[str] = field(default_factory=list[str])
     """Arguments that arrived and were not passed on yet."""
-    custom: str | None = None
+    custom: list[str] | None = None
     """The input of a custom tool, which is text of any kind; None for a function."""
     signature: str = ""
     """Ties the reasoning before it to the call, as Gemini has it."""
@@ -445,15 +474,16 @@ class ToolCall(Struct):
 
     def rest(self) -> str | None:
         """The input that can be passed on only when it is whole."""
-        return None if self.custom is None else json.dumps({"input": self.custom}, ensure_ascii=False)
+        return None if self.custom is None else json.dumps({"input": "".join(self.custom)}, ensure_ascii=False)
 
 
 class ToolCalls:
     """The calls of one answer."""
 
-    __slots__ = ("_by_index", "_calls", "_used_ids")
+    __slots__ = ("_by_index", "_calls", "_held", "_used_ids")
 
-    def __init__(self) -> None:
+    def __init__(self, held: HeldBack) -> None:
+        self._held = held
         self._calls: list[ToolCall] = []
         self._by_index: dict[int, ToolCall] = {}
         self._used_ids: set[str] = set()
@@ -475,10 +505,15 @@ class ToolCalls:
             return self._take_custom(part, custom)
         given_id, name = _text(part.get("id")), _text(function.get("name"))
         call = self._call_of(part.get("index"), given_id, name)
+        if call.block is None and (given_id or name):
+            self._held.add(given_id, name, part.get("extra_content"), part.get("provider_specific_fields"))
         call.given_id = call.given_id or given_id
         call.name = call.name or name
         arguments = function.get("arguments")
-        call.pending += json.dumps(arguments) if is_mapping(arguments) else _text(arguments)
+        piece = json.dumps(arguments) if is_mapping(arguments) else _text(arguments)
+        if call.block is None:
+            self._held.add_text(piece)
+        call.pending.append(piece)
         if "extra_content" in part or "provider_specific_fields" in part:
             call.signature = call.signature or _signature_of(part)
         return call
@@ -488,7 +523,10 @@ class ToolCalls:
         call = self._call_of(part.get("index"), given_id, name)
         call.given_id = call.given_id or given_id
         call.name = call.name or name
-        call.custom = (call.custom or "") + _text(custom.get("input"))
+        piece = _text(custom.get("input"))
+        self._held.add_text(f"{given_id}{name}{piece}")
+        call.custom = call.custom or []
+        call.custom.append(piece)
         return call
 
     def use_id(self, call: ToolCall, answer_id: str) -> str:
@@ -512,6 +550,8 @@ class ToolCalls:
         return self._new() if name or not self._calls else self._calls[-1]
 
     def _new(self) -> ToolCall:
+        if len(self._calls) >= TOOL_USES_MAX:
+            raise TooLarge(f"the model's answer is too large: it has more than {TOOL_USES_MAX:,} tool uses")
         call = ToolCall(len(self._calls))
         self._calls.append(call)
         return call

@@ -21,6 +21,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from repertory.backends.models.gemini_request import MEDIA_TYPES, PROVIDER
+from repertory.backends.models.held_back import HeldBack
 from repertory.backends.models.provider import metadata_event
 from repertory.core.answer import filled, is_mapping, malformed, mapping_field
 from repertory.errors import ModelFailed, ModelRefused, ModelStreamBroken
@@ -70,6 +71,7 @@ class ContentReader:
         "_citations",
         "_finish",
         "_grounding",
+        "_held",
         "_kind",
         "_names",
         "_pages",
@@ -100,7 +102,8 @@ class ContentReader:
         self._names: tuple[object, object] = (None, None)
         self._started = False
         self._grounding: dict[str, object] = {}
-        self._citations: list[Mapping[str, object]] = []
+        self._held = HeldBack()
+        self._citations: dict[str, Mapping[str, object]] = {}
         self._pages: Sequence[Mapping[str, object]] = ()
 
     def feed(self, piece: Mapping[str, object]) -> Iterator[StreamEvent]:
@@ -182,6 +185,7 @@ class ContentReader:
         if self._kind is None:
             yield from self._own(part)
         else:
+            self._held.add(part)
             self._behind.append(part)
 
     def _fall_silent(self) -> Iterator[StreamEvent]:
@@ -230,7 +234,7 @@ class ContentReader:
     def _called(self, called: Mapping[str, object], signed: str | None) -> Iterator[StreamEvent]:
         if called.get("name"):
             yield from self._end_call()
-            self._call = _PartialCall(called, signed)
+            self._call = _PartialCall(called, signed, self._held)
         elif self._call is not None:
             self._call.add(called, signed)
         elif called:
@@ -243,7 +247,7 @@ class ContentReader:
         if call is None:
             return
         self._call = None
-        text = json.dumps(call.args)
+        text = json.dumps(call.whole())
         yield from self._fall_silent()
         yield from self._block({"toolUse": self._use(call, text)}, {"toolUse": {"input": text}})
 
@@ -271,13 +275,16 @@ class ContentReader:
         if is_mapping(grounding := candidate.get("grounding_metadata")):
             self._grounding |= grounding
         if is_mapping(cited := candidate.get("citation_metadata")):
-            self._citations += [each for each in _each(cited.get("citations")) if each not in self._citations]
+            for each in _each(cited.get("citations")):
+                if (known := json.dumps(each, sort_keys=True, default=str)) not in self._citations:
+                    self._held.add(known, each)
+                    self._citations[known] = each
         if is_mapping(read := candidate.get("url_context_metadata")):
             self._pages = list(_each(read.get("url_metadata")))
 
     def _cite(self) -> Iterator[StreamEvent]:
         """Add the sources to the open text, or to a text without words behind everything else."""
-        sources = [*_grounds(self._grounding), *map(_cited, self._citations)]
+        sources = [*_grounds(self._grounding, self._held), *map(_cited, self._citations.values())]
         known = {_url_of(each) for each in sources}
         sources += [each for each in map(_read, self._pages) if each and _url_of(each) not in known]
         deltas = [{"citation": each} for each in sources if each]
@@ -298,40 +305,61 @@ class _PartialCall:
     Source: the Gemini API, `PartialArg`; RFC 9535 for the paths.
     """
 
-    __slots__ = ("_open", "args", "call_id", "name", "signature")
+    __slots__ = ("_args", "_held", "_open", "_place", "_texts", "call_id", "name", "signature")
 
-    def __init__(self, called: Mapping[str, object], signature: str | None) -> None:
+    def __init__(self, called: Mapping[str, object], signature: str | None, held: HeldBack) -> None:
         self.name = filled(called.get("name"), "function_call", "name")
         self.call_id = ""
         self.signature: str | None = None
-        self.args: dict[str, object] = {}
+        self._args: dict[str, object] = {}
+        self._held = held
         self._open: str | None = None
         """The path of the text that the next piece continues."""
+        self._place: tuple[object, str | int] = (self._args, "")
+        """The object or list that holds this text, and its name or index there."""
+        self._texts: list[str] = []
+        """The pieces of this text."""
         self.add(called, signature)
 
     def add(self, called: Mapping[str, object], signature: str | None) -> None:
         self.call_id = self.call_id or str(called.get("id") or "")
         self.signature = self.signature or signature
         if called.get("args"):
-            self.args |= mapping_field(called["args"], "function_call", "args")
+            self._held.add(called["args"])
+            self._args |= mapping_field(called["args"], "function_call", "args")
         for piece in _each(called.get("partial_args")):
             self._put(piece)
+
+    def whole(self) -> Mapping[str, object]:
+        """The arguments as far as they have come."""
+        if self._texts:
+            _set(*self._place, "".join(self._texts), self._held)
+            self._texts = []
+        return self._args
 
     def _put(self, piece: Mapping[str, object]) -> None:
         path = filled(piece.get("json_path"), "partial_args", "json_path")
         value = _value_of(piece)
+        if not (self._open == path and isinstance(value, str)):
+            self.whole()
+            self._held.add(value)
+            self._place = self._set_first(path, value)
+        if isinstance(value, str):
+            self._held.add_text(value)
+            self._texts.append(value)
+        self._open = path if piece.get("will_continue") else None
+
+    def _set_first(self, path: str, value: object) -> tuple[object, str | int]:
+        """Set what the path names to the first piece of its value. Returns what holds it, and its name or index."""
         steps = _steps(path)
         if not steps:
-            self.args |= mapping_field(value, "partial_args", "$")
-            return
-        into: Any = self.args
+            self._args |= mapping_field(value, "partial_args", "$")
+            return self._args, ""
+        into: Any = self._args
         for step, following in pairwise(steps):
-            into = _inside(into, step, [] if isinstance(following, int) else {})
-        last = steps[-1]
-        if self._open == path and isinstance(value, str):
-            value = str(_inside(into, last, "")) + value
-        _set(into, last, value)
-        self._open = path if piece.get("will_continue") else None
+            into = _inside(into, step, [] if isinstance(following, int) else {}, self._held)
+        _set(into, steps[-1], value, self._held)
+        return into, steps[-1]
 
 
 _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
@@ -357,22 +385,24 @@ def _steps(path: str) -> list[str | int]:
     return steps
 
 
-def _inside(into: object, step: str | int, otherwise: object) -> object:
+def _inside(into: object, step: str | int, otherwise: object, held: HeldBack) -> object:
     """The value at the step; `otherwise`, which is stored there, if it has none yet."""
     if isinstance(into, list) and isinstance(step, int):
         items = cast("list[object]", into)
         if step >= len(items) or items[step] is None:
-            _set(items, step, otherwise)
+            _set(items, step, otherwise, held)
         return items[step]
     if not isinstance(into, dict) or not isinstance(step, str):
         malformed("partial_args", "a path through objects and lists", step)
     return cast("dict[str, object]", into).setdefault(step, otherwise)
 
 
-def _set(into: object, step: str | int, value: object) -> None:
+def _set(into: object, step: str | int, value: object, held: HeldBack) -> None:
     if isinstance(into, list) and isinstance(step, int):
         items = cast("list[object]", into)
-        items += [None] * (step + 1 - len(items))
+        missing = max(0, step + 1 - len(items))
+        held.add_values(missing)  # An index of four digits makes ten thousand values.
+        items += [None] * missing
         items[step] = value
     elif isinstance(into, dict) and isinstance(step, str):
         cast("dict[str, object]", into)[step] = value
@@ -392,7 +422,7 @@ def _value_of(piece: Mapping[str, object]) -> object:
 # Sources as citations.
 
 
-def _grounds(grounding: Mapping[str, object]) -> list[Citation]:
+def _grounds(grounding: Mapping[str, object], held: HeldBack) -> list[Citation]:
     """The sources of a grounded answer: those of each of its statements, then those that no statement names."""
     chunks = [_chunk(each) for each in _each(grounding.get("grounding_chunks"))]
     found: list[Citation] = []
@@ -403,6 +433,7 @@ def _grounds(grounding: Mapping[str, object]) -> list[Citation]:
         for number in cast("Sequence[object]", support.get("grounding_chunk_indices") or ()):
             if isinstance(number, int) and 0 <= number < len(chunks) and (chunk := chunks[number]):
                 named.add(number)
+                held.add_values(1)
                 found.append({**chunk, "supports": words} if isinstance(words, str) and words else chunk)
     return found + [chunk for number, chunk in enumerate(chunks) if chunk and number not in named]
 

@@ -207,12 +207,14 @@ class LiteLLMReader(CompletionReader):
         fields = delta.get("provider_specific_fields")
         if is_mapping(fields):
             self._fields |= {name: fields[name] for name in _RETURNED if fields.get(name)}
-            self._citations += [stored_citation(cited) for cited in _citations_in(fields)]
+            cited = [stored_citation(cited) for cited in _citations_in(fields)]
+            self._held.add(*cited)
+            self._citations += cited
         calls = mappings_in(delta, "tool_calls")
-        if any(str(call.get("id")).startswith(_SERVER_SIDE) for call in calls):
-            ran = [call for call in calls if str(call.get("id")).startswith(_SERVER_SIDE)]
+        if ran := [call for call in calls if str(call.get("id")).startswith(_SERVER_SIDE)]:
             self._fields.setdefault("server_tool_calls", ran)
-            delta = {**delta, "tool_calls": [call for call in calls if call not in ran]}
+            others = [call for call in calls if not str(call.get("id")).startswith(_SERVER_SIDE)]
+            delta = {**delta, "tool_calls": others}
         yield from super()._on_delta(delta, answer_id)
 
     def _on_reasoning(self, delta: Mapping[str, object]) -> Iterator[StreamEvent]:

@@ -405,23 +405,34 @@ async def server_sent(response: Any, errors: tuple[type[Exception], ...]) -> Asy
         await release(chunks, response.aclose, errors)
 
 
+_LINE_BYTES = 64
+"""What a line takes in memory besides its bytes."""
+
+
 class EventDecoder:
     """Cuts bytes into the data of events. Lines end in LF or CRLF; fields other than `data` are skipped."""
 
-    __slots__ = ("_data", "_lines")
+    __slots__ = ("_data", "_lines", "_size")
 
     def __init__(self) -> None:
         self._lines = LineCutter()
         self._data: list[bytes] = []
+        self._size = 0
 
     def feed(self, chunk: bytes) -> Iterator[str]:
-        """The data of the events that this chunk completes. `ValueError` when it is not UTF-8, and for a long line."""
+        """The data of the events that this chunk completes. `ValueError` when it is not UTF-8, and for a long line or
+        event.
+        """
         for line in self._lines.feed(chunk):
             text = line.removesuffix(b"\r")
             if text.startswith(b"data:"):
                 self._data.append(text[5:].removeprefix(b" "))
+                self._size += len(text) + _LINE_BYTES
+                if self._size > BODY_BYTES_MAX:
+                    msg = f"an event is longer than {BODY_BYTES_MAX:,} bytes"
+                    raise ValueError(msg)
             elif not text and self._data:
-                data, self._data = b"\n".join(self._data), []
+                data, self._data, self._size = b"\n".join(self._data), [], 0
                 yield data.decode()
 
 
