@@ -12,13 +12,16 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx
+import sniffio
 
 from repertory import (
+    Agent,
     AgentResult,
     AgentSpec,
     BeforeInvocationEvent,
@@ -101,6 +104,9 @@ class Hostile:
         self._done = anyio.Event()
         self._tokens = ["victims", "t1", "t2"]
         self._ids = ["mine"]
+        self.clerks: httpx.AsyncClient | None = None
+        """A client of an `A2AServer`, whose SDK runs on asyncio alone."""
+        self.victims_task = "none"
 
     # What it says.
 
@@ -240,6 +246,30 @@ class Hostile:
         run = {"threadId": self.rng.choice(IDS[:5]), "runId": self._mark, "state": {}, "tools": [], "context": []}
         await self._say("POST", "/ag-ui/helper", {**run, "forwardedProps": {}, "messages": messages})
 
+    async def clerk(self) -> None:
+        """`A2AServer`, with what it knows of a task and a context of another tenant."""
+        if self.clerks is None:
+            return
+        rng = self.rng
+        named = {"id": rng.choice((*(self.victims_task,) * 4, self._mark))}
+        part = rng.choice(({"kind": "text", "text": self._mark}, {"kind": "data", "data": {"interruptResponse": {}}}))
+        sent = {"kind": "message", "messageId": self._mark, "role": "user", "parts": [part]}
+        sent |= rng.choice(({}, {"contextId": "ada"}, {"contextId": "ada", "taskId": named["id"]}))
+        address = {"taskId": named["id"], "pushNotificationConfig": {"url": rng.choice(PLACES)}}
+        method, params = rng.choice(
+            [
+                *((f"tasks/{what}", named) for what in ("get", "cancel", "resubscribe")),
+                *((f"tasks/pushNotificationConfig/{what}", named) for what in ("get", "list")),
+                ("tasks/pushNotificationConfig/set", address),
+                *((f"message/{what}", {"message": sent}) for what in ("send", "stream")),
+            ]
+        )
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        answer = await self.clerks.post("/", json=body, headers={"authorization": f"Bearer {HOSTILE}"})
+        reaches = SECRET in answer.text or (self.victims_task in answer.text and '"error"' not in answer.text)
+        self._report.check(not reaches, f"reaches another tenant's task: {body}: {answer.text[:300]}")
+        self._report.counts["clerk"] += 1
+
     async def jobs(self) -> None:
         """A queue: its session is the tenant's, and its prompt anything."""
         prompt = self._prompt()
@@ -278,13 +308,14 @@ class Hostile:
         self._mark = f"m{number}-{self.rng.randrange(16**8):08x}"
         doors: Sequence[Callable[[], Awaitable[None]]] = (
             *(self.turns, self.turns, self.names, self.chat),
-            *(self.standards, self.jobs, self.keys),
+            *(self.standards, self.jobs, self.keys, self.clerk),
         )
         await self.rng.choice(doors)()
 
 
 def doors(rng: random.Random, folder: Path, seconds: float) -> Report:
     """A round of tries, on a loop that chance chooses."""
+    import_module("repertory.app.strands.a2a_server")  # Not in the event loop: it reads files.
     return anyio.run(_round, rng, folder, seconds, backend=rng.choice(["asyncio", "trio"]))
 
 
@@ -298,16 +329,60 @@ async def _round(rng: random.Random, folder: Path, seconds: float) -> Report:
         before = (await client.get("/v1/agents/helper/sessions/ada/messages", headers=victim)).json()
         hostile = Hostile(site, client, report)
         await Worker(site.runtime, site.queue, on_done=hostile.job_done, callers=site.rules).start()
+        before_task = None
+        if sniffio.current_async_library() == "asyncio":
+            hostile.clerks, hostile.victims_task = await _clerk()
+            before_task = await _victims_task(hostile)
         number = 0
         while time.monotonic() < end and number < 400:
             await hostile.go(number)
             number += 1
+        if hostile.clerks is not None:
+            report.check(await _victims_task(hostile) == before_task, "another tenant's task was changed")
+            await hostile.clerks.aclose()
         after = (await client.get("/v1/agents/helper/sessions/ada/messages", headers=victim)).json()
         report.check(before == after, "another tenant's conversation was changed")
         listed = (await client.get("/v1/agents/helper/sessions", headers=victim)).json()["sessions"]
         report.check([one["session"] for one in listed] == ["ada"], f"another tenant has sessions: {listed}")
     await _check(site, hostile, report)
     return report
+
+
+async def _clerk() -> tuple[httpx.AsyncClient, str]:
+    """A client of an `A2AServer` with stores of the program's own, and the id of a task of the other tenant."""
+    from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore  # asyncio alone
+
+    from repertory.app.strands.a2a_server import A2AServer
+
+    def make(context_id: str) -> Agent:
+        model = ScriptedModel([SECRET if context_id.startswith("globex") else "four"], loop=True)
+        return Agent(model, name="clerk", description="Answers.", callback_handler=None)
+
+    callers = bearer_tokens({HOSTILE: Caller("acme"), VICTIM: Caller("globex")})
+    server = A2AServer(
+        agent_factory=make,
+        authenticate=callers,
+        limits=ServiceLimits(rate_per_s=1e6, burst=10**6),
+        task_store=InMemoryTaskStore(),
+        push_config_store=InMemoryPushNotificationConfigStore(),
+        push_hosts=["169.254.169.254"],
+        max_contexts=8,
+    )
+    server.capabilities.push_notifications = True
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(server.to_starlette_app()), base_url="http://localhost")
+    parts = [{"kind": "text", "text": SECRET}]
+    sent = {"kind": "message", "messageId": "1", "role": "user", "contextId": "ada", "parts": parts}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": sent}}
+    told = (await client.post("/", json=body, headers={"authorization": f"Bearer {VICTIM}"})).json()
+    return client, told["result"]["id"]
+
+
+async def _victims_task(hostile: Hostile) -> str:
+    assert hostile.clerks is not None
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": hostile.victims_task}}
+    answer = await hostile.clerks.post("/", json=body, headers={"authorization": f"Bearer {VICTIM}"})
+    assert SECRET in answer.text
+    return answer.text
 
 
 async def _check(site: Site, hostile: Hostile, report: Report) -> None:
