@@ -245,8 +245,8 @@ class EventReader(Generic[E_co]):
         return task is not None and not call.ended and call.gone is None and task is current_task()
 
     def on_ended(self, callback: Callable[[], object]) -> None:
-        """Call `callback` when the writer has ended the stream, at once if it has. What is buffered is still to be
-        read. It must neither raise nor wait.
+        """Call `callback` when the writer has ended the stream, at once if it has. The reader may still read the events
+        that are buffered. The callback must neither raise nor wait.
 
         Args:
             callback: A function without arguments.
