@@ -68,6 +68,7 @@ BROAD_EXCEPTS: dict[str, str] = {
     "repertory/core/json_fields.py": "a value may be anybody's object; where it has no text, what it is stands for it",
     "repertory/core/retry.py": "what one session cannot have written, whatever that raises, fails it alone",
     "repertory/app/serving/process.py": "a program may be anybody's code; what it raises is the cause",
+    "repertory/app/serving/web_server.py": "an application may be anybody's code; others are answered all the same",
     "repertory/app/configuration/sources.py": "a module may be anybody's code; what it raises is the cause",
     "repertory/app/agent/persisted.py": "a serializer is anybody's code; what it raises is the cause",
     "repertory/app/agent/snapshots.py": "a conversation manager may be anybody's code, and may begin anew",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import resource
+import select
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from queue import SimpleQueue
 from typing import Any
 
 import anyio
@@ -24,6 +26,9 @@ from tests.app.asgi_client import ADA
 from tests.app.embedding_process import PATIENCE_S
 from tests.source_tree import ROOT
 
+ENDED: SimpleQueue[str] = SimpleQueue()
+"""What the applications of large answers say when they return."""
+LARGE = 10_000_000
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -65,11 +70,14 @@ def bounded(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     """uvicorn with our bound, in a thread."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-            await send({"type": "http.response.body", "body": b"ok"})
+        body = b"ok" * (LARGE if scope["path"] == "/large" else 1)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+        if scope["path"] == "/large":
+            ENDED.put("/large")
 
     monkeypatch.setattr(BoundedHttp, "head_s", 0.2)
+    monkeypatch.setattr(BoundedHttp, "stalled_s", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as bound:
         config = uvicorn.Config(
             app, http=BoundedHttp, lifespan="off", log_level="critical", ws="none", timeout_keep_alive=1
@@ -100,6 +108,25 @@ def test_uvicorn_ends_a_connection_whose_head_does_not_come(said: bytes, monkeyp
         assert got.count(b"HTTP/1.1 200") == said.count(GET)
 
 
+@pytest.mark.real_time
+@pytest.mark.parametrize("reads", [False, True], ids=["one that reads nothing", "one that reads"])
+def test_uvicorn_lets_a_client_go_that_takes_nothing_of_its_answer(
+    reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with bounded(monkeypatch) as address, socket.create_connection(address, timeout=PATIENCE_S) as slow:
+        slow.sendall(GET.replace(b"/", b"/large", 1))
+        got = 0
+        if not reads:
+            gone = select.poll()
+            gone.register(slow, 0)  # The system reports an end of the connection alone.
+            assert gone.poll(PATIENCE_S * 1000)
+        with suppress(ConnectionResetError):
+            while got < 2 * LARGE and (piece := slow.recv(1_000_000)):
+                got += len(piece)
+        assert ENDED.get(timeout=PATIENCE_S)
+    assert (got >= 2 * LARGE) == reads
+
+
 SCRAPED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -123,8 +150,9 @@ def test_metrics_are_scraped_though_silent_connections_took_all_descriptors(back
         assert child.stdout is not None
         assert child.stdin is not None
         host, _, port = child.stdout.readline().strip().rpartition(":")
-        for _ in range(80):
-            stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
+        for number in range(80):
+            silent = stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
+            silent.sendall(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n"[: number % 60])  # read by nobody
         with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as honest:
             honest.sendall(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert honest.recv(100).startswith(b"HTTP/1.1 200")

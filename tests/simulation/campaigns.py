@@ -51,6 +51,7 @@ CAMPAIGNS = {
     "hostile-keys": "tests.simulation.campaign_keys:hostile_keys",
     "hostile-peers": "tests.simulation.campaign_hostile_peers:hostile_peers",
     "doors": "tests.simulation.campaign_doors:doors",
+    "stalled-readers": "tests.simulation.campaign_readers:stalled_readers",
     "tenants": "tests.simulation.campaign_tenants:tenants",
     "crowd": "tests.simulation.campaign_crowd:crowd",
     "soak": "tests.simulation.campaign_crowd:soak",

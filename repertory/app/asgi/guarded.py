@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from repertory.app.asgi.problems import Problem, problem_response
+from repertory.core.serving.heads import is_ambiguous
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -46,6 +47,8 @@ class Guarded:
 
         request, passed = Request(scope, reading), False
         try:
+            if is_ambiguous(scope["headers"]):
+                raise Problem(400, "the head of the request is ambiguous", headers={"connection": "close"})
             caller = await self._service.caller(request)
             CALLER.set(caller if self._service.knows_callers else None)
             async with self._service.admitted(caller):

@@ -53,8 +53,15 @@ def routes(service: Service, *, memory: CallersMemory | None, version: str) -> l
     made = operations(service, memory)
     told = document(made, PREFIX, version, secured=service.knows_callers)
 
+    written: dict[str, bytes] = {}
+    """The document, by the path that the application is mounted at: whoever asks without a token costs no encoding."""
+
     async def openapi(request: Request, caller: Caller) -> Response:
-        return JSONResponse({**told, "servers": [{"url": request.scope.get("root_path", "") or "/"}]})
+        at = request.scope.get("root_path", "") or "/"
+        if at not in written:
+            written.clear()  # A server may let clients say where it is mounted.
+            written[at] = bytes(JSONResponse({**told, "servers": [{"url": at}]}).body)
+        return Response(written[at], media_type="application/json")
 
     own = Operation(
         method="GET",

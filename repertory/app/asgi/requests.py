@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
 
+from repertory.app.asgi.problems import Problem, problem_response
 from repertory.app.host.edge import telemetry
+from repertory.core.serving.heads import is_ambiguous
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,7 +23,9 @@ _TRACE = ("traceparent", "tracestate", "baggage")
 
 
 class EachRequest:
-    """Middleware. A request that says `X-Request-ID` keeps it, if it is of letters and digits."""
+    """Middleware. A request that says `X-Request-ID` keeps it, if it is of letters and digits. One that a proxy before
+    this server may have read as another one is answered with 400.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -42,6 +46,10 @@ class EachRequest:
                 told.setdefault("cache-control", "no-store")
             await send(message)
 
+        if is_ambiguous(scope["headers"]):
+            problem = Problem(400, "the head of the request is ambiguous", headers={"connection": "close"})
+            await problem_response(problem, scope["path"])(scope, receive, telling)
+            return
         _go_on_with_trace(headers)
         await self._app(scope, receive, telling)
 

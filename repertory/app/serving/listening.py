@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,14 @@ def listen_at_path(path: Path) -> socket.socket:
             os.umask(mask)
     except OSError as error:
         raise Unavailable("the server cannot listen there", address=str(path), cause=str(error)) from error
+
+
+def forget_unsent(connected: socket.socket) -> None:
+    """Have the system reset this connection when it is closed, and give back what it holds for a client that takes
+    nothing: it would try for minutes to send it.
+    """
+    with suppress(OSError, ValueError):  # It is closed.
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def _is_left_over(path: Path) -> bool:

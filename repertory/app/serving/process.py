@@ -35,7 +35,6 @@ from repertory.logs import INFO, note
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from repertory.app.host.reports import DrainReport
     from repertory.app.host.runtime import Runtime
@@ -207,7 +206,7 @@ async def serve_prepared(
     async with runtime, quiet, anyio.create_task_group() as group:
         await group.start(runtime.serve_signals)
         await serve_web(
-            LastAnswers(prepared.app),
+            prepared.app,
             listening,
             until=until_it_ends,
             started=started,
@@ -216,20 +215,3 @@ async def serve_prepared(
         )
         await runtime.drain()
     return await runtime.drain()  # which is over: this gives its report
-
-
-class LastAnswers:
-    """An application whose answers, once it is leaving, tell clients to ask elsewhere the next time."""
-
-    def __init__(self, app: Starlette) -> None:
-        self._app: ASGIApp = app
-        self._service = app.state.service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def closing(message: Message) -> None:
-            if message["type"] == "http.response.start" and self._service.leaving:
-                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
-            await send(message)
-
-        asks_for_http_1 = scope["type"] == "http" and str(scope["http_version"]).startswith("1")
-        await self._app(scope, receive, closing if asks_for_http_1 else send)

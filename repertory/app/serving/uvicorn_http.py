@@ -1,5 +1,5 @@
-"""HTTP/1.1 of uvicorn with a bound on how long a head may take. uvicorn itself has none for a connection that says
-nothing, or never ends the head of a request: `uvicorn --http repertory.app.serving.uvicorn_http:BoundedHttp app:app`.
+"""HTTP/1.1 of uvicorn with bounds on how long a head may take, and on how long a client may take nothing of its answer.
+uvicorn itself has neither: `uvicorn --http repertory.app.serving.uvicorn_http:BoundedHttp app:app`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from repertory.app.serving.listening import forget_unsent
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -15,14 +17,20 @@ if TYPE_CHECKING:
 
 
 class BoundedHttp(H11Protocol):
-    """Closes a connection that sends no whole head in time: after it was made, or after its last answer."""
+    """Closes a connection that sends no whole head in time, after it was made or after its last answer, and one whose
+    client takes nothing of what is written any more.
+    """
 
     head_s = 10.0
     """Seconds for the first head, and for each after its first byte; between requests uvicorn's own bound holds."""
+    stalled_s = 60.0
+    """Seconds in which a client takes something, while there is something for it."""
     _due: asyncio.TimerHandle | None = None
+    _stalls: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # Writing is paused for as long as there is anything to be taken.
         self._look()
 
     def data_received(self, data: bytes) -> None:
@@ -31,7 +39,32 @@ class BoundedHttp(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
+        self._stop_stalling()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._wait_for_progress()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_stalling()
+
+    def _wait_for_progress(self) -> None:
+        size = self.transport.get_write_buffer_size()
+        self._stalls = self.loop.call_later(self.stalled_s, self._look_for_progress, size)
+
+    def _look_for_progress(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() < before:
+            self._wait_for_progress()
+        else:
+            forget_unsent(self.transport.get_extra_info("socket"))
+            self.transport.abort()
+
+    def _stop_stalling(self) -> None:
+        if self._stalls is not None:
+            self._stalls.cancel()
+            self._stalls = None
 
     def _look(self) -> None:
         cycle = cast("RequestResponseCycle | None", self.cycle)

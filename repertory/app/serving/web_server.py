@@ -1,76 +1,137 @@
-"""A web server in this process, on asyncio and on trio: Hypercorn, told by us when to begin and when to end."""
+"""A web server in this process, on asyncio and on trio: it is told when to begin and when to end."""
 
 from __future__ import annotations
 
 import logging
+import math
 import socket
-from collections.abc import Awaitable, Callable
-from importlib import import_module
-from typing import cast
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import anyio
-from anyio.lowlevel import current_token
+from anyio.abc import SocketListener, SocketStream, TaskGroup
 
-try:
-    from hypercorn.config import Config
-    from hypercorn.logging import Logger
-except ImportError as error:
-    message = f"the server needs hypercorn ({error}): pip install 'repertory[serve]', or 'repertory[inspect]'"
-    raise ImportError(message, name=error.name) from error
-
-from repertory.app.serving.listening import BACKLOG
-from repertory.backends.worker_threads import run_in_thread
+from repertory.app.serving.http_connection import BROKEN, WebApp, WebConnection, WebLimits, WebServer
+from repertory.backends.peers.addresses import steady_stream
+from repertory.errors import Failed
+from repertory.logs import DEBUG, ERROR, WARNING, note
 
 _LOG = logging.getLogger("repertory.app")
+LIMITS = WebLimits()
 _LAST_S = 1.0
-"""How long the server may take to close what is left when its time is up."""
-
-
-class _Failures(Logger):
-    """What the server logs, without what it tells of its own beginning: whoever serves says that."""
-
-    async def info(self, message: str, *args: object, **fields: object) -> None:
-        del message, args, fields
+"""How long after the grace applications that were cancelled may still answer; connections are closed then."""
+_ACCEPT_AGAIN_S = 0.1
+_LOG_S = 10.0
+"""Strangers do not fill the log: of each kind of failure, so many seconds have one line."""
 
 
 async def serve_web(
-    app: object,
+    app: WebApp,
     listening: socket.socket,
     *,
     until: Callable[[], Awaitable[object]],
     started: Callable[[], object] = lambda: None,
     ending: Callable[[], object] = lambda: None,
     grace_s: float,
+    limits: WebLimits = LIMITS,
 ) -> None:
     """Serve an ASGI application on a socket until `until` returns, or until cancelled.
 
     `started` is called when requests are taken. At the end no more connections are taken, `ending` is called, idle
-    connections are closed, and requests in flight have `grace_s` to be answered. The socket is closed then. The server
-    is not cancelled, since its own end leaves no request and no socket behind: it is told to end, and is waited for.
+    connections are closed, and requests in flight have `grace_s` to be answered, also after a cancellation. Then their
+    applications are cancelled, and no client holds up the end any more, whatever it reads or does not. The socket is
+    closed then. The application has no lifespan: whoever serves has begun what it needs.
     """
-    config = Config()
-    config.bind = [f"fd://{listening.detach()}"]
-    config.accesslog, config.errorlog = None, _LOG
-    config.graceful_timeout = grace_s
-    config.logger_class = _Failures
-    config.backlog = BACKLOG
-    config.include_server_header = False
-    backend = "trio" if current_token().backend_class.__module__.endswith("_trio") else "asyncio"
-    loaded = await run_in_thread(lambda: import_module(f"hypercorn.{backend}"))
-    serve = cast("Callable[..., Awaitable[None]]", loaded.serve)
-    stop, shield = anyio.Event(), anyio.CancelScope(shield=True)
+    listener = await SocketListener.from_socket(listening)
+    server = _Listening(app, limits)
     async with anyio.create_task_group() as group:
-
-        async def run() -> None:
-            with shield:
-                await serve(app, config, shutdown_trigger=stop.wait)
-            group.cancel_scope.cancel()
-
-        group.start_soon(run, name="web server")
+        await group.start(server.run, listener)
         try:
             started()
             await until()
         finally:
+            server.end(grace_s)
             ending()
-            stop.set()
-            shield.deadline = anyio.current_time() + grace_s + _LAST_S
+
+
+class _Listening:
+    """Everybody who is connected."""
+
+    def __init__(self, app: WebApp, limits: WebLimits) -> None:
+        self._app = app
+        self._limits = limits
+        self._open: set[WebConnection] = set()
+        self._accepting = anyio.CancelScope()
+        self._logged: dict[str, float] = {}
+        self._server: WebServer
+        self._connections: TaskGroup
+        self._requests: TaskGroup
+
+    async def run(self, listener: SocketListener, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as self._connections, anyio.create_task_group() as requests:
+                self._requests = requests
+                self._server = WebServer(self._app, self._limits, self._start)
+                task_status.started()
+                async with listener:
+                    with self._accepting:
+                        await self._accept(listener)
+
+    def end(self, grace_s: float) -> None:
+        """Take no more, and be over in time."""
+        self._server.ending = True
+        self._accepting.cancel()
+        for connection in self._open:
+            if connection.idle is not None:
+                connection.idle.cancel()
+        self._requests.cancel_scope.deadline = anyio.current_time() + grace_s
+        self._connections.cancel_scope.deadline = anyio.current_time() + grace_s + _LAST_S
+
+    async def _accept(self, listener: SocketListener) -> None:
+        while True:
+            try:
+                stream = await listener.accept()
+            except (OSError, anyio.BrokenResourceError) as error:  # Out of descriptors, or it has gone already.
+                self._log(WARNING, "a connection could not be taken", error.__cause__ or error)
+                await anyio.sleep(_ACCEPT_AGAIN_S)
+            else:
+                self._connections.start_soon(self._serve, stream)
+
+    async def _serve(self, stream: SocketStream) -> None:
+        connection: WebConnection | None = None
+        try:
+            stream = await steady_stream(stream)
+            connection = WebConnection(self._server, stream)
+            self._open.add(connection)
+            await self._alone("a connection failed", connection.run)
+        except BROKEN as error:
+            note(_LOG, DEBUG, "a connection broke off", error)
+        finally:
+            if connection is not None:
+                self._open.discard(connection)
+            with anyio.CancelScope(shield=True):
+                await (stream.aclose() if connection is None else connection.close())
+
+    def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._requests.start_soon(self._alone, "an application failed", work)
+
+    async def _alone(self, failure: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do the work; whatever it raises ends nothing else."""
+        try:
+            await _named(work)
+        except Failed as error:
+            self._log(ERROR, failure, error.__cause__ or error)
+
+    def _log(self, level: int, text: str, error: BaseException) -> None:
+        now = anyio.current_time()
+        recent = now - self._logged.get(text, -math.inf) < _LOG_S
+        if not recent:
+            self._logged[text] = now
+        note(_LOG, DEBUG if recent else level, text, error)
+
+
+async def _named(work: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await work()
+    except Exception as error:
+        raise Failed("an application, or what serves it, failed") from error
