@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("repertory.models")
 
-NONSENSE = (ValueError, TypeError, LookupError, AttributeError)
+NONSENSE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 """Raised by client libraries for answers of an unexpected shape."""
 
 _CALL_OPTIONS = (

@@ -132,3 +132,13 @@ def test_lines_are_cut_anywhere_and_have_a_bound(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ValueError, match="longer than 100 bytes"):
         for _ in range(101):
             lines.feed(b"x")
+
+
+@pytest.mark.parametrize("name", ["openai", "anthropic", "responses", "ollama"])
+async def test_an_answer_that_is_nested_too_deeply_cannot_be_read(name: str) -> None:
+    deep = b'{"id":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"
+    body = deep if name == "ollama" else b"data: " + deep + b"\n"
+    headers = {"content-type": MEDIA.get(name, "text/event-stream")}
+    answers = recorded_server(lambda _: (200, headers, body))
+    with answers as service, pytest.raises(ModelFailed, match=r"cannot be read|the model call failed"):
+        await agent_of(name, service.url, streaming=True).invoke_async("hello")
