@@ -14,7 +14,7 @@ from repertory.logs import ActorLogger
 from repertory.runtime.channel import Sink, StreamCall
 from repertory.runtime.child import Keeper, Services, Spawn
 from repertory.runtime.children import Children
-from repertory.runtime.lifecycle import ExitReason
+from repertory.runtime.lifecycle import ExitFailed, ExitReason, Killed
 from repertory.runtime.message import (
     ORIGIN,
     AskEnvelope,
@@ -133,8 +133,8 @@ class JobMaker(Protocol):
         """The jobs of this incarnation, none of which runs yet."""
         ...
 
-    def job_failed(self, error: Exception) -> None:
-        """A job has raised this."""
+    def job_failed(self, reason: ExitFailed | Killed) -> None:
+        """A job has ended unasked, and by no return."""
         ...
 
     def jobs_ended(self) -> None:
@@ -274,8 +274,9 @@ class Context:
         """Run `fn(*args)` beside the actor's turns, as a task of this incarnation: cancelled and joined before
         `on_stop`.
 
-        An exception in it ends the incarnation at once, like one in a handler; `StreamClosed`, from a sink whose reader
-        has left, ends the job alone. It inherits the trace, not the deadline.
+        An exception in it ends the incarnation at once, like one in a handler, and so does a cancellation that nobody
+        asked for; `StreamClosed`, from a sink whose reader has left, ends the job alone. It inherits the trace, not the
+        deadline.
 
         Args:
             fn: An async function.
@@ -475,8 +476,13 @@ class Context:
 # They run in the system's task group, so an actor without jobs costs nothing and one with jobs costs one task each.
 
 JobWork: TypeAlias = Callable[[], Awaitable[object]]
-Attempt: TypeAlias = Callable[[JobWork], Awaitable[Exception | None]]
-"""Runs work to its end; the exception that it raised, or None. A cancellation is not raised: the task ends with it."""
+Attempt: TypeAlias = Callable[[JobWork], Awaitable[ExitFailed | Killed | None]]
+"""Runs work to its end; how it failed, or None. A cancellation is not raised: the task ends with it."""
+
+
+def over(handle: anyio.TaskHandle[None]) -> bool:
+    """True if the task has ended. Never for one that has ended before its first step."""
+    return handle.status not in {anyio.TaskHandle.Status.PENDING, anyio.TaskHandle.Status.CANCELLING}
 
 
 class Job:
@@ -487,12 +493,14 @@ class Job:
         finish: True if an orderly stop waits for it.
     """
 
-    __slots__ = ("_handle", "finish", "name")
+    __slots__ = ("_ended", "_handle", "_over", "finish", "name")
 
     def __init__(self, name: str, *, finish: bool = False) -> None:
         self.name = name
         self.finish = finish
+        self._over = False
         self._handle: anyio.TaskHandle[None] | None = None
+        self._ended: anyio.Event | None = None
 
     def attach(self, handle: anyio.TaskHandle[None]) -> None:
         """The runtime's own: set the job's task.
@@ -505,8 +513,13 @@ class Job:
     @property
     def done(self) -> bool:
         """True if it has ended, with or without an error."""
-        status = anyio.TaskHandle.Status
-        return self._handle is not None and self._handle.status not in {status.PENDING, status.CANCELLING}
+        return self._over or (self._handle is not None and over(self._handle))
+
+    def end(self) -> None:
+        """The runtime's own: it has ended."""
+        self._over = True
+        if self._ended is not None:
+            self._ended.set()
 
     def cancel(self) -> None:
         """Cancel it; it has ended when `wait` returns. Allowed more than once."""
@@ -515,8 +528,9 @@ class Job:
 
     async def wait(self) -> None:
         """Wait until it has ended. Its error is not raised here."""
-        if self._handle is not None:
-            await self._handle.wait()
+        if not self.done:
+            self._ended = self._ended or anyio.Event()
+            await self._ended.wait()
 
 
 class Jobs:
@@ -541,8 +555,9 @@ class Jobs:
     def start(self, work: JobWork, name: str, *, finish: bool = False) -> Job:
         """Run `work` beside the actor's turns. The cell gets an exception in it; `StreamClosed` just ends it."""
         job = Job(name, finish=finish)
-        self._running.add(job)
-        job.attach(self._spawn(self._run(job, work, ORIGIN.get().trace), f"{self._owner.path}#{name}"))
+        name, ended = f"{self._owner.path}#{name}", partial(self._ended, job, Killed())
+        job.attach(self._spawn(self._run(job, work, ORIGIN.get().trace), name, ended))
+        self._running.add(job)  # Once it has a task, so that an interrupt of the program leaves none that never ends.
         return job
 
     def to_finish(self) -> Job | None:
@@ -558,11 +573,18 @@ class Jobs:
 
     async def _run(self, job: Job, work: JobWork, trace: object) -> None:
         ORIGIN.set(CallContext(self._owner, None, trace))
+        failed: ExitFailed | Killed | None = None
         try:
-            error = await self._attempt(work)
+            failed = await self._attempt(work)
         finally:
-            self._running.discard(job)
-            if not self._running:
-                self._maker.jobs_ended()
-        if error is not None and not isinstance(error, StreamClosed):  # The reader has left: no failure.
-            self._maker.job_failed(error)
+            self._ended(job, failed)
+
+    def _ended(self, job: Job, failed: ExitFailed | Killed | None) -> None:
+        self._running.discard(job)
+        if not self._running:
+            self._maker.jobs_ended()
+        job.end()
+        if isinstance(failed, ExitFailed) and isinstance(failed.error, StreamClosed):
+            return  # The reader has left: no failure.
+        if failed is not None:
+            self._maker.job_failed(failed)

@@ -1,9 +1,9 @@
 """One incarnation of an actor: its task, from the start to the last clean-up.
 
 Only this file turns a failure into an exit reason. An actor's exception never enters a task group; its supervisor is
-told, and decides. A cancellation is a kill, unless this file itself cancelled a start, a turn or a drain that took too
-long. A cancelled task ends here and does not re-raise: after a native cancellation that would take every other actor's
-task down with it.
+told, and decides. A cancellation of its task is a kill, unless this file itself cancelled a start, a turn or a drain
+that took too long. A cancelled task ends here and does not re-raise: after a native cancellation that would take every
+other actor's task down with it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import anyio.lowlevel
 
 from repertory.errors import ActorDead, ActorFailed, RestartLimitReached, StartFailed
 from repertory.logs import ERROR, note
-from repertory.runtime.actor import Actor, Context, Jobs, JobWork
+from repertory.runtime.actor import Actor, Context, Jobs, JobWork, over
 from repertory.runtime.child import Child, Exited, Keeper, Services
+from repertory.runtime.faults import ForeignFailure, being_cancelled, ends_program
 from repertory.runtime.lifecycle import (
     ActorInfo,
     ExitFailed,
@@ -64,17 +65,19 @@ BURST = 64
 """Messages handled before other tasks get a turn, and system messages handled before a waiting normal one."""
 
 
-async def attempt(work: JobWork) -> Exception | None:
-    """Run `work` as the last thing that its task does. Returns its exception, or None; None also if cancelled."""
+async def attempt(work: JobWork) -> ExitFailed | Killed | None:
+    """Run `work` as the last thing that its task does. Returns how it failed; `Killed` if its task was cancelled
+    natively; None if it has ended, or was cancelled by a scope.
+    """
     try:
         await work()
-    except anyio.get_cancelled_exc_class():
-        return None
     except BaseException as error:
+        if isinstance(error, anyio.get_cancelled_exc_class()) and being_cancelled():
+            return None if anyio.current_effective_deadline() == -math.inf else Killed()
         failure = _failure_in(error)
         if failure is None:
             raise
-        return failure
+        return ExitFailed(failure)
     return None
 
 
@@ -136,7 +139,7 @@ class Cell:
     def launch(self) -> None:
         """Start the task. Its cancel scope exists before its first step, so it can be ended at any time from now on."""
         self._expire_in(self._child.spec.start_timeout_s)
-        self._handle = self._services.spawn(self._run(), self._child.ref.path)
+        self._handle = self._services.spawn(self._run(), self._child.ref.path, self._end_unbegun)
 
     def request_stop(self, reason: Shutdown, *, keep_queue: bool) -> None:
         """Stop in order; a start is cut short. A second request changes nothing."""
@@ -157,6 +160,9 @@ class Cell:
             self._expire_in(child.spec.stop_timeout_s)
 
     def kill(self) -> None:
+        if not self._rests and (self._handle is None or over(self._handle)):
+            self._end(Killed())  # An interrupt of the program has ended its task at any line, and left the rest to do.
+            return
         self._end_with(Killed())
         if self._hook is not None:
             self._hook.cancel()
@@ -198,7 +204,8 @@ class Cell:
         assert self._variables is not None
         # In a copy, because the caller may run among these very variables.
         variables = self._variables.copy()
-        self._handle = variables.run(self._services.spawn_here, self._run(), self._child.ref.path)
+        spawn, path = self._services.spawn_here, self._child.ref.path
+        self._handle = variables.run(spawn, self._run(), path, self._end_unbegun)
 
     # --------------------------------------------------------------------------------------------------------- the task
 
@@ -213,13 +220,16 @@ class Cell:
                     reason = await self._serve(await self._start() if actor is None else actor)
                 else:
                     reason = self._cut  # Ended before its first step.
-            except anyio.get_cancelled_exc_class():
-                reason = self._cut or Killed()
             except BaseException as error:
-                failure = _failure_in(error)
-                if failure is None:
+                cancelled = isinstance(error, anyio.get_cancelled_exc_class()) and being_cancelled()
+                failure = None if cancelled else _failure_in(error)
+                if cancelled:
+                    reason = self._cut or Killed()
+                elif failure is None:
                     raise
-                reason = ExitLimitReached(failure) if isinstance(failure, RestartLimitReached) else ExitFailed(failure)
+                else:
+                    limit = isinstance(failure, RestartLimitReached)
+                    reason = ExitLimitReached(failure) if limit else ExitFailed(failure)
             if reason is not None:
                 self._leave_turn(reason)
                 reason = await self._close(reason)
@@ -485,18 +495,18 @@ class Cell:
     async def _clean_up(self, actor: Actor[object], reason: ExitReason) -> ExitReason:
         """Run `on_stop`. If it raises or takes too long, that replaces the reason of an orderly end."""
         self._origin.deadline = math.inf
-        error: Exception | None = None
+        failed: ExitFailed | Killed | None = None
         with anyio.move_on_after(self._child.spec.stop_timeout_s, shield=True) as self._hook:
-            error = await attempt(partial(_stop, actor, reason))
-        if error is not None:
-            note(_LOG, ERROR, "on_stop failed", error, actor=self._child.ref.path)
-        elif self._hook.cancel_called:
+            failed = await attempt(partial(_stop, actor, reason))
+        if isinstance(failed, ExitFailed):
+            note(_LOG, ERROR, "on_stop failed", failed.error, actor=self._child.ref.path)
+        elif failed is not None or self._hook.cancel_called:
             note(_LOG, ERROR, "on_stop was cut short", actor=self._child.ref.path)
         else:
             return reason
         if not isinstance(reason, Normal | Shutdown):
             return reason
-        return Killed() if error is None else ExitFailed(error)
+        return failed or Killed()
 
     def _ends_now(self, reason: Shutdown) -> bool:
         """Stop in this step, without a task, while the actor rests. False if something of it has to be waited for."""
@@ -521,6 +531,10 @@ class Cell:
         self._end(ended)
         return True
 
+    def _end_unbegun(self) -> None:
+        """Its task has ended before its first step."""
+        self._end(self._cut or Killed())
+
     def _end(self, reason: ExitReason) -> None:
         """Release everything and tell the supervisor, in one step that nothing can interrupt."""
         child, context = self._child, self._context
@@ -535,9 +549,10 @@ class Cell:
             child.ref.mailbox.lane.clear()
         child.processed += self._processed + context.taken
         child.failed += self._failed
-        if child.state is not State.STOPPING:
-            child.advance(LifecycleEvent.END)
-        child.advance(LifecycleEvent.ENDED)
+        if child.state is not State.STOPPED:
+            if child.state is not State.STOPPING:
+                child.advance(LifecycleEvent.END)
+            child.advance(LifecycleEvent.ENDED)
         if isinstance(reason, ExitFailed | ExitLimitReached):
             self._report(reason)
         self._keeper.child_ended(child, reason)
@@ -594,12 +609,12 @@ class Cell:
         if self._rests:
             self._context.rest()
 
-    def job_failed(self, error: Exception) -> None:
+    def job_failed(self, reason: ExitFailed | Killed) -> None:
         """As `JobMaker`."""
-        if self._child.state is State.STOPPING:
-            note(_LOG, ERROR, "a job failed while the actor stopped", error, actor=self._child.ref.path)
-        else:
-            self._end_with(ExitFailed(error))
+        if self._child.state is not State.STOPPING:
+            self._end_with(reason)
+        elif isinstance(reason, ExitFailed):
+            note(_LOG, ERROR, "a job failed while the actor stopped", reason.error, actor=self._child.ref.path)
 
     def _end_with(self, reason: ExitReason) -> None:
         """Cancel what the task does now. `reason` counts unless there is a more specific one."""
@@ -639,7 +654,7 @@ def _failure_in(error: BaseException) -> Exception | None:
     if isinstance(error, Exception) and not isinstance(error, ExceptionGroup):
         return error
     if not isinstance(error, BaseExceptionGroup):
-        return None
+        return None if ends_program(error) else ForeignFailure(error)
     cancelled = anyio.get_cancelled_exc_class()
     group = cast("BaseExceptionGroup[BaseException]", error)
     inner = [one for one in group.exceptions if not isinstance(one, cancelled)]

@@ -14,7 +14,11 @@ from repertory.runtime.ref import ActorRef, Transport
 from repertory.runtime.spec import ChildSpec
 from repertory.runtime.timers import Clock, Rng
 
-Spawn: TypeAlias = Callable[[Coroutine[object, object, None], str], anyio.TaskHandle[None]]
+Spawn: TypeAlias = Callable[
+    [Coroutine[object, object, None], str, Callable[[], object]],
+    anyio.TaskHandle[None],
+]
+"""Starts a task, by its work and its name; calls the function instead if the task ends before its first step."""
 
 
 class Incarnation(Protocol):

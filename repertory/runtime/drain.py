@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from repertory.errors import Invalid
 from repertory.runtime.cell import attempt
+from repertory.runtime.lifecycle import ExitFailed
 
 Hook: TypeAlias = Callable[[], Awaitable[object]]
 
@@ -135,10 +136,10 @@ class Drain:
             await hook()
             ended = True
 
-        error = await attempt(to_its_end)
-        if error is not None:
-            errors.append(f"{_name(hook)}: {error!r}")
-        if ended or error is not None:
+        failed = await attempt(to_its_end)
+        if isinstance(failed, ExitFailed):
+            errors.append(f"{_name(hook)}: {failed.error!r}")
+        if ended or isinstance(failed, ExitFailed):
             unfinished.remove(_name(hook))
 
     def _deadline(self, now: float, end: float) -> float:

@@ -87,7 +87,7 @@ class HostTask(Generic[T]):
         self._owner: _Owner = _NoOwner() if self._detached else _AsyncioOwner() if asyncio_runs else _TrioOwner()
         self._task: _Task = _AsyncioTask() if asyncio_runs else _TrioTask()
         context = contextvars.Context() if self._detached else contextvars.copy_context()
-        self._task.start(self._host, self._name, context)
+        self._task.start(self._host, self._name, context, self._end)
         try:
             await self._entered.wait()
         except anyio.get_cancelled_exc_class() as cancelled:
@@ -146,10 +146,13 @@ class HostTask(Generic[T]):
         except Exception as error:  # noqa: BLE001 - relayed: the leaving task raises it
             self._error = error
         finally:
-            self._ended.set()
-            self._entered.set()
+            self._end()
             if self._error is not None and self._value and not (self._left or self._let_go):
                 self._owner.interrupt()
+
+    def _end(self) -> None:
+        self._ended.set()
+        self._entered.set()
 
 
 class Apart(AbstractAsyncContextManager[T]):
@@ -175,7 +178,9 @@ class _Task(Protocol):
     @property
     def scope(self) -> AbstractContextManager[object]: ...
 
-    def start(self, work: HostWork, name: str, context: contextvars.Context) -> None: ...
+    def start(self, work: HostWork, name: str, context: contextvars.Context, ended: Callable[[], None]) -> None:
+        """`ended` is called when the task has ended, if it may have done so before its first step."""
+        ...
 
     def cancel(self) -> None: ...
 
@@ -209,12 +214,13 @@ class _AsyncioTask:
         self.scope: AbstractContextManager[object] = nullcontext()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, work: HostWork, name: str, context: contextvars.Context) -> None:
+    def start(self, work: HostWork, name: str, context: contextvars.Context, ended: Callable[[], None]) -> None:
         import asyncio
 
         self._task = asyncio.get_running_loop().create_task(work(), name=name, context=context)
         _running.add(self._task)
         self._task.add_done_callback(_running.discard)
+        self._task.add_done_callback(lambda _: ended())
 
     def cancel(self) -> None:
         if self._task is not None:
@@ -259,7 +265,7 @@ class _TrioTask:
     def scope(self) -> AbstractContextManager[object]:
         return self._scope
 
-    def start(self, work: HostWork, name: str, context: contextvars.Context) -> None:
+    def start(self, work: HostWork, name: str, context: contextvars.Context, ended: Callable[[], None]) -> None:
         self._spawn(work, name=name, context=context)
 
     def cancel(self) -> None:

@@ -319,7 +319,11 @@ class ActorSystem:
 
         Args:
             reason: The reason, for the report.
+
+        Raises:
+            NotReady: Before it is open. Enter its block first.
         """
+        assert self._root
         self._begin_drain(reason)
         await self._drained.wait()
         if self._report is None:
@@ -392,11 +396,19 @@ class ActorSystem:
         if self._raises:
             self._host.cancel_scope.cancel()
 
-    def _spawn(self, work: Coroutine[object, object, None], name: str) -> anyio.TaskHandle[None]:
-        return self._group.create_task(work, name=name, context=self._base)
+    def _spawn(
+        self, work: Coroutine[object, object, None], name: str, unbegun: Callable[[], object]
+    ) -> anyio.TaskHandle[None]:
+        handle = self._group.create_task(work, name=name, context=self._base)
+        self._services.transport.waker.look_if_begun(work, unbegun)
+        return handle
 
-    def _spawn_here(self, work: Coroutine[object, object, None], name: str) -> anyio.TaskHandle[None]:
-        return self._group.create_task(work, name=name)
+    def _spawn_here(
+        self, work: Coroutine[object, object, None], name: str, unbegun: Callable[[], object]
+    ) -> anyio.TaskHandle[None]:
+        handle = self._group.create_task(work, name=name)
+        self._services.transport.waker.look_if_begun(work, unbegun)
+        return handle
 
     def _incarnate(self, child: Child, keeper: Keeper) -> Incarnation:
         return Cell(child, keeper, self._services)
@@ -424,7 +436,7 @@ class ActorSystem:
             note(_LOG, DEBUG, "a drain begins", reason=reason)
             self._drain = self._new_drain()
             self._draining.set()
-            self._spawn(self._carry_out_drain(self._drain, reason), "drain")
+            self._spawn(self._carry_out_drain(self._drain, reason), "drain", self._over.set)
 
     def _new_drain(self) -> Drain:
         return Drain(self._settings.phases, self._settings.grace_s, self._hooks, self._root)

@@ -8,6 +8,7 @@ receiver is cancelled natively.
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Coroutine, Generator
 from functools import cache
@@ -56,6 +57,12 @@ class Waker(Protocol):
         """Run `function` in the loop's thread, from any thread."""
         ...
 
+    def look_if_begun(self, work: Coroutine[object, object, object], unbegun: Callable[[], object]) -> None:
+        """Call `unbegun` if the task that was just made for `work` ends before its first step, as asyncio's tasks do
+        which are cancelled natively until then. Nothing of `work` has run then, not even its `finally`.
+        """
+        ...
+
 
 class _AsyncioParking:
     def __init__(self) -> None:
@@ -66,6 +73,7 @@ class _AsyncioParking:
         self.waiter: Callable[[], Waiter] = loop.create_future
         self.now = time.monotonic if standard else loop.time
         self._call = loop.call_soon_threadsafe
+        self._soon = loop.call_soon
         self._sleep = asyncio.sleep
         self._current = asyncio.current_task
 
@@ -77,6 +85,15 @@ class _AsyncioParking:
 
     def call_threadsafe(self, function: Callable[[], object]) -> None:
         self._call(function)
+
+    def look_if_begun(self, work: Coroutine[object, object, object], unbegun: Callable[[], object]) -> None:
+        self._soon(_look_if_begun, work, unbegun)  # The loop calls this behind the task's first step.
+
+
+def _look_if_begun(work: Coroutine[object, object, object], unbegun: Callable[[], object]) -> None:
+    if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+        work.close()
+        unbegun()
 
 
 class _TrioParking:
@@ -94,6 +111,9 @@ class _TrioParking:
 
     def call_threadsafe(self, function: Callable[[], object]) -> None:
         self._token.run_sync_soon(function)
+
+    def look_if_begun(self, work: Coroutine[object, object, object], unbegun: Callable[[], object]) -> None:
+        """Trio's tasks begin, cancelled or not."""
 
 
 @cache
@@ -153,6 +173,16 @@ def current_task() -> object:
     import trio
 
     return trio.lowlevel.current_task()
+
+
+def cancelled_natively() -> bool:
+    """True if the running task has been cancelled by asyncio's own `Task.cancel`, or by a scope through it."""
+    if not runs_on_asyncio():
+        return False
+    import asyncio
+
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def parking_here() -> Waker:

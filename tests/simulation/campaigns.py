@@ -53,6 +53,7 @@ CAMPAIGNS = {
     "doors": "tests.simulation.campaign_doors:doors",
     "stalled-readers": "tests.simulation.campaign_readers:stalled_readers",
     "tenants": "tests.simulation.campaign_tenants:tenants",
+    "endings": "tests.simulation.campaign_endings:endings",
     "crowd": "tests.simulation.campaign_crowd:crowd",
     "soak": "tests.simulation.campaign_crowd:soak",
 }

@@ -1,0 +1,63 @@
+"""Exceptions that are no `Exception`: which end the running task or the program, and which are failures of its code.
+
+A cancellation belongs to a task that is being cancelled. One that comes out of somebody's code while nobody cancels the
+running task, as from an asyncio task that several share, is a failure of that code like any other. So is a library's
+own `BaseException`, such as a panic of an extension module.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import anyio
+
+from repertory.runtime.waker import cancelled_natively
+
+
+class ForeignFailure(Exception):
+    """A failure that is no `Exception`, as one. Its `__cause__` is what was raised."""
+
+    def __init__(self, raised: BaseException) -> None:
+        super().__init__(f"{type(raised).__name__}: {raised}")
+        self.__cause__ = raised
+
+    def __repr__(self) -> str:
+        return repr(self.__cause__)
+
+
+def failure_of(error: BaseException) -> Exception:
+    """The failure that code raised which may be a user's: an `Exception` itself, anything else as `ForeignFailure`.
+
+    Raises:
+        BaseException: The same error, if it is no failure: an interrupt or exit of the program, a cancellation of the
+            running task, or the end of a coroutine whose event loop is gone.
+    """
+    if isinstance(error, Exception):
+        return error
+    if ends_program(error) or (_has(error, anyio.get_cancelled_exc_class()) and being_cancelled()):
+        raise error
+    return ForeignFailure(error)
+
+
+def being_cancelled() -> bool:
+    """True if a scope around the running code is cancelled, or its task natively."""
+    return anyio.current_effective_deadline() == -math.inf or cancelled_natively()
+
+
+def ends_program(error: BaseException) -> bool:
+    """True for an interrupt or exit, alone or in a group, and for everything where no event loop runs."""
+    return _has(error, (KeyboardInterrupt, SystemExit)) or not _loop_runs()
+
+
+def _loop_runs() -> bool:
+    try:
+        return bool(anyio.get_cancelled_exc_class())
+    except anyio.NoEventLoopError:
+        return False
+
+
+def _has(error: BaseException, kind: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(_has(one, kind) for one in cast("BaseExceptionGroup[BaseException]", error).exceptions)
+    return isinstance(error, kind)
