@@ -334,7 +334,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         token = invocation.idempotency_token
         others = [*self._waiting] if self._running is None else [self._running, *self._waiting]
         calls = [one for call in others for one in call.sharing()]  # Also those that were steered into one.
-        same = [call for call in calls if token in (call.invocation.idempotency_token, call.token)]
+        same = [one for one in calls if token in (one.invocation.idempotency_token, one.token) and not one.left]
         if token is None or not same:
             return False
         if same[0] is not self._running:

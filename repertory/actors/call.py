@@ -229,7 +229,9 @@ class StreamChannel:
 
 
 class Call(Struct, kw_only=True, eq=False):
-    """A queued or running call. `shared` are calls of the same token, or steered into this one: they get its result."""
+    """A queued or running call. `shared` are calls of the same token, or steered into this one: they get its result.
+    `left`: it runs and is cut short, because its caller has gone; how it ends is no answer to another call.
+    """
 
     invocation: Invocation
     prompt: UserMessages | InterruptResponses
@@ -239,6 +241,7 @@ class Call(Struct, kw_only=True, eq=False):
     token: str | None = None
     """That of its turn, once it runs: a call without one may go on with a turn that has one."""
     shared: list[Call] = []
+    left: bool = False
 
     @property
     def asks(self) -> CallAsks:
@@ -634,19 +637,19 @@ class CallQueueActor(Actor[M], Generic[M, L]):
 
     def _time_up(self, invocation: Invocation) -> None:
         """Refuse a call that is still queued, or that shares another call's turn."""
-        call = self._withdraw(invocation)
-        if call is not None:
+        if (call := self._withdraw(invocation)) is not None:
             call.channel.fail(self._no_time())
 
     def _abandon(self, invocation: Invocation) -> None:
         """The caller has gone: end its running call, unless other calls share it, or remove it from the queue."""
         running = self._running
-        calls = [*([] if running is None else [running]), *self._waiting]
-        if any(call.invocation is invocation and call.channel.goes_on_alone() for call in calls):
+        calls = [call for call in (running, *self._waiting) if call is not None and call.invocation is invocation]
+        if any(call.channel.goes_on_alone() for call in calls):
             return
         if running is None or running.invocation is not invocation:
             self._withdraw(invocation)
         elif not running.shared:
+            running.left = True
             self._cancel()
 
     def _next(self) -> Awaitable[None] | None:

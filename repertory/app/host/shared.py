@@ -197,6 +197,8 @@ class _OpenStore(Struct):
     number: int
     writer: ActorRef[object]
     maintained: bool = False
+    tries: int = 0
+    """How often a keeper was started."""
     keeper: ActorRef[object] | None = None
     """None for a store without maintenance."""
     users: int = 0
@@ -238,7 +240,9 @@ class OpenStores:
             entry = self._open[key]
             if not entry.maintained:
                 give_up = partial(self._asked, key) if self._asked is not None else None
-                spec = keeper_spec(entry.durable.store, f"keeper {entry.number}", give_up)
+                name = f"keeper {entry.number}" + (f" {entry.tries}" if entry.tries else "")
+                entry.tries += 1  # One whose start was cancelled may just be ending: nobody gets its name again.
+                spec = keeper_spec(entry.durable.store, name, give_up)
                 entry.keeper = await self._system.start(spec) if spec is not None else None
                 entry.maintained = True
 
@@ -293,7 +297,12 @@ class OpenStores:
 
         self._started += 1
         spec = ChildSpec(name=f"writer {self._started}", factory=writer, mailbox=_MAILBOX)
-        ref = await self._system.start(spec)
+        try:
+            ref = await self._system.start(spec)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await store.aclose()
+            raise
         patience = self._buffers.patience
         leases = SessionLeases(store, busy_s=patience.busy_s, wait_s=patience.wait_s, counts=self._counts)
         durable = Durable(store=store, leases=leases, writer=ref, buffers=self._buffers)
