@@ -26,6 +26,7 @@ from repertory.backends.aws_errors import (
     with_retries,
 )
 from repertory.backends.queues.ports import SHOWN, Delivery, JobSetAside, QueueCounts, job_set_aside
+from repertory.backends.shields import waited_for
 from repertory.core.notebook import without_login
 from repertory.core.queue_jobs import Again, Aside, Done, JobVerdict, Malformed, TurnJob, job_text, read_job
 from repertory.errors import Gone, Invalid, RepertoryError, Throttled, TooLarge, Unavailable
@@ -36,6 +37,8 @@ POLL_MAX_S = 20
 _DELAY_MAX_S, _HIDE_MAX_S = 900, 43_200
 _SLACK_S = 10.0
 """How much longer than it may wait a request may take."""
+_LATE_S = 2.0
+"""The same for a request whose caller is cancelled: a drain must end, though SQS may be silent."""
 _LOOKS = 20
 """So many requests are made to look at what was set aside: each gives ten at most, and some again."""
 _WHY = "repertory-why"
@@ -151,26 +154,28 @@ class SQSQueue:
         """Wait for jobs. SQS gives ten at most, and waits for 20 s at most. A FIFO queue gives one job: a request for
         more may give several of one session.
 
-        A cancelled call ends when its request has ended. SQS hides for `lease_s` the jobs that it gave to a request.
+        A cancelled call ends when its request has ended, at the latest 2 s after SQS should have answered. SQS hides
+        for `lease_s` the jobs that it gave to a request.
 
         Args:
             limit: The most that is returned.
             wait_s: Seconds to wait for the first job.
         """
         await self._aside_place()
+        poll_s = int(min(wait_s, POLL_MAX_S))
         request = {
             "MaxNumberOfMessages": 1 if self._fifo else max(1, min(limit, BATCH_MAX)),
-            "WaitTimeSeconds": int(min(wait_s, POLL_MAX_S)),
+            "WaitTimeSeconds": poll_s,
             "VisibilityTimeout": round(self._lease_s),
             "AttributeNames": ["ApproximateReceiveCount"],
         }
-        async with self._whole(POLL_MAX_S + 2 * _SLACK_S):
+        async with self._whole(POLL_MAX_S + 2 * _SLACK_S, if_cancelled_s=poll_s + _LATE_S):
             answer = await self._ask_once("receive_message", request)
         taken = [_delivery(message) for message in answer.get("Messages", ())]
         try:
             await anyio.lowlevel.checkpoint_if_cancelled()
         except anyio.get_cancelled_exc_class():
-            async with self._whole(_SLACK_S):
+            async with self._whole(_LATE_S, if_cancelled_s=_LATE_S):
                 await self._hide(taken, 0)
             raise
         return taken
@@ -318,9 +323,9 @@ class SQSQueue:
             await self._ask("change_message_visibility_batch", {"Entries": entries})
 
     @asynccontextmanager
-    async def _whole(self, within_s: float) -> AsyncGenerator[None]:
-        """A block that a cancellation waits for, within a time limit. Errors: `Unavailable` when that is over."""
-        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + within_s) as scope:
+    async def _whole(self, within_s: float, *, if_cancelled_s: float) -> AsyncGenerator[None]:
+        """A block that a cancellation waits for, see `waited_for`. Errors: `Unavailable` when it was cut."""
+        async with waited_for(within_s, if_cancelled_s=if_cancelled_s) as scope:
             yield
         if scope.cancelled_caught:
             raise Unavailable("SQS gave no answer in time", queue=self._url)
