@@ -44,6 +44,7 @@ from repertory.core.window.gauge import Beside, TokenGauge
 from repertory.errors import ContextWindowOverflowException, Invalid, LimitReached, UnpairedTools
 from repertory.logs import DEBUG, WARNING, note
 from repertory.runtime.actor import Actor
+from repertory.runtime.faults import failure_of
 from repertory.runtime.message import CARRY_ON, Ask, Next, ReplySlot, refuse, reply
 
 if TYPE_CHECKING:
@@ -386,7 +387,8 @@ class ConversationActor(Actor[ConversationMessage]):
             try:
                 decision = self._manager.reduce(self._messages, self._budget(message.error, left - self._target))
                 self._refused = self._carry_out(decision, changes)
-            except Exception as failure:  # noqa: BLE001 - A manager may be a user's code.
+            except BaseException as raised:  # noqa: BLE001 - A manager may be a user's code.
+                failure = failure_of(raised)
                 return self._eased_or(_could_not_shorten(failure), changes)
             if self._refused:
                 return self._answer(changes, undecided=True)
@@ -495,7 +497,8 @@ class ConversationActor(Actor[ConversationMessage]):
         """Tidy up, as if the messages before `end` were all. True if a decision is still open."""
         try:
             decision = self._manager.manage(self._messages if end is None else self._messages[:end])
-        except Exception as error:  # noqa: BLE001 - A manager may be a user's code, and what is shown is valid as it is.
+        except BaseException as raised:  # noqa: BLE001 - A manager may be a user's code, and what is shown is valid as it is.
+            error = failure_of(raised)
             self._log(error)
             return False
         return self._carry_out(decision, changes)
@@ -509,7 +512,8 @@ class ConversationActor(Actor[ConversationMessage]):
                     return undecided
         except ContextWindowOverflowException as error:
             note(self.context.logger, DEBUG, "there is nothing left to shorten", error)
-        except Exception as error:  # noqa: BLE001 - Best effort: a manager may be a user's code, and the call may fit.
+        except BaseException as raised:  # noqa: BLE001 - Best effort: a manager may be a user's code, and the call may fit.
+            error = failure_of(raised)
             self._log(error)
         return False
 
@@ -566,7 +570,8 @@ class ConversationActor(Actor[ConversationMessage]):
                     trace = trace_here()
                     with nullcontext() if trace is None else trace.work("repertory.summarize", {}):
                         decided = Decided(shown=shown, plan=decision.plan(await self._summarize(decision)))
-        except Exception as error:  # noqa: BLE001 - No failure may end the conversation actor.
+        except BaseException as raised:  # noqa: BLE001 - No failure may end the conversation actor.
+            error = failure_of(raised)
             decided = Decided(shown=shown, error=error)
         self.context.self_ref.tell(decided)
 
@@ -594,13 +599,15 @@ class ConversationActor(Actor[ConversationMessage]):
     def _restore(self, state: Mapping[str, Json]) -> None:
         try:
             self._manager.restore(self._removed, state)
-        except Exception as error:  # noqa: BLE001 - A manager may be a user's code, and may begin anew.
+        except BaseException as raised:  # noqa: BLE001 - A manager may be a user's code, and may begin anew.
+            error = failure_of(raised)
             self._log(error)
 
     def _state_now(self) -> Mapping[str, Json]:
         try:
             return self._manager.keep(self._removed)
-        except Exception as error:  # noqa: BLE001 - A manager may be a user's code; the last state stays.
+        except BaseException as raised:  # noqa: BLE001 - A manager may be a user's code; the last state stays.
+            error = failure_of(raised)
             self._log(error)
             return self._state
 

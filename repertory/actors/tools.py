@@ -13,7 +13,6 @@ Start with `run_tools`. `call_unrecorded` is the same for a call that the progra
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -47,6 +46,7 @@ from repertory.core.tools import check_result_size, exception_text, timeout_text
 from repertory.core.turn import CANCELLED, Park, RunTools, StopReason, ToolsEnded, ToolsParked
 from repertory.core.turn_start import delegated_answer
 from repertory.errors import HookFailed, Invalid, RepertoryError
+from repertory.runtime.faults import failure_of
 from repertory.runtime.message import traced
 
 if TYPE_CHECKING:
@@ -573,16 +573,13 @@ async def _guarded(call: _Call) -> ToolResult:
     """
     try:
         return _result_for(call.use, await call.tool.run(call.use, call.context), call.context.result_bytes)
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
-    except Exception as error:  # A tool is a user's code; the model must handle its failure.
+    except SystemExit as error:
+        return error_result(call.use["toolUseId"], exception_text(error))
+    except BaseException as raised:  # A tool is a user's code; the model must handle its failure.
+        error = failure_of(raised)
         questions, question = call.context.questions, question_in(error)
         if question is not None and questions is not None and questions.were_asked(question.interrupts):
             raise
         if call.context.on_exception is not None:
             call.context.on_exception(error)
-        return error_result(call.use["toolUseId"], exception_text(error))
-    except BaseException as error:
-        if anyio.current_effective_deadline() == -math.inf:  # This task is being cancelled: let that go on.
-            raise
-        return error_result(call.use["toolUseId"], exception_text(error))
+        return error_result(call.use["toolUseId"], exception_text(raised))

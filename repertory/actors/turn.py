@@ -89,6 +89,7 @@ from repertory.core.window.decision import with_noted_summary
 from repertory.core.window.gauge import Beside
 from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed, RepertoryError
 from repertory.logs import ERROR, WARNING, note
+from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -758,7 +759,8 @@ async def _answered(model: Model, request: ModelRequest, publish: Publish | None
         return assembler.finish()
     except RepertoryError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        failure_of(error)  # What is none goes on.
         raise ModelFailed("the model raised an error", model=type(model).__name__, error=repr(error)) from error
 
 
@@ -786,15 +788,13 @@ async def call_until_answered(model: Model, request: ModelRequest, strategy: Ret
 
 def retry_delay_s(strategy: RetryStrategy | None, error: Exception, attempt: int, jitter: float) -> float | None:
     """Seconds to wait before the call is repeated; None gives up. A strategy that fails is logged and gives up, too."""
-    if strategy is None:
-        return None
     try:
-        delay_s = strategy.delay_s(error, attempt, jitter)
+        delay_s = None if strategy is None else strategy.delay_s(error, attempt, jitter)
         if delay_s is None or 0 <= delay_s < math.inf:
             return delay_s
         note(_log, ERROR, "retry strategy gave no time to wait", delay_s=delay_s)
-    except Exception as failure:  # noqa: BLE001 - A strategy may be a user's code, and the model's failure matters more.
-        note(_log, ERROR, "retry strategy failed", failure)
+    except BaseException as failure:  # noqa: BLE001 - It may be a user's code, and the model's failure matters more.
+        note(_log, ERROR, "retry strategy failed", failure_of(failure))
     return None
 
 
@@ -814,7 +814,8 @@ def _told_by(model: Model) -> tuple[int | None, bool]:
         return None, False
     try:
         return model.context_window_limit, model.counts_tokens
-    except Exception as error:
+    except BaseException as error:
+        failure_of(error)  # What is none goes on.
         raise ModelFailed("the model's settings cannot be read", model=type(model).__name__) from error
 
 
@@ -822,6 +823,6 @@ async def _counted(model: Model, messages: Sequence[Message], beside: Beside) ->
     """The model's token count; its `tokens` is None if the model cannot count."""
     try:
         return Counted(tokens=await model.count_tokens(messages, beside.tool_specs, beside.system_prompt))
-    except Exception as error:  # noqa: BLE001 - A model may be a user's code; the estimate stays.
-        note(_counts_log, WARNING, "the model did not count", error, model=type(model).__name__)
+    except BaseException as error:  # noqa: BLE001 - A model may be a user's code; the estimate stays.
+        note(_counts_log, WARNING, "the model did not count", failure_of(error), model=type(model).__name__)
         return Counted(tokens=None)

@@ -27,6 +27,7 @@ from repertory.core.retry import DEFAULT_PATIENCE, StorePatience, unwritable
 from repertory.errors import LeaseLost, RepertoryError, Retryable, StoreUnavailable
 from repertory.logs import DEBUG, note
 from repertory.runtime.actor import Actor
+from repertory.runtime.faults import failure_of
 from repertory.runtime.message import Ask, Next, carry_on, refuse, reply
 from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec
@@ -216,8 +217,8 @@ class StoreWriter(Actor[WriterMessage]):
         except RepertoryError as error:
             self._commits.ended(batches, began, error)
             raise
-        except Exception as error:
-            failed = unwritable(error, sorted({batch.lease.session_id for batch in batches}))
+        except BaseException as error:
+            failed = unwritable(failure_of(error), sorted({batch.lease.session_id for batch in batches}))
             self._commits.ended(batches, began, failed)
             raise failed from error
         self._commits.ended(batches, began)

@@ -44,6 +44,7 @@ from repertory.core.messages import (
 from repertory.core.turn_start import InterruptResponses, UserMessages, read_prompt
 from repertory.errors import HookFailed, Invalid, RepertoryError, UnpairedTools
 from repertory.logs import ERROR, note
+from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.events import HookRegistry, Registered
@@ -72,7 +73,8 @@ async def fire(
             outcome = registered.callback(event)
             if outcome is not None and inspect.isawaitable(outcome):
                 await outcome
-        except Exception as error:  # noqa: BLE001 - A callback is a user's code; a guard's failure is raised.
+        except BaseException as raised:  # noqa: BLE001 - A callback is a user's code; a guard's failure is raised.
+            error = failure_of(raised)
             question = question_in(error)
             if asked is not None and question is not None:
                 asked.extend(one for one in question.interrupts if one not in asked)
@@ -89,7 +91,8 @@ def fire_sync(registry: HookRegistry, event: HookEvent) -> None:
             if inspect.iscoroutine(outcome):
                 outcome.close()
                 raise TypeError("an asynchronous callback where nothing can be awaited")
-        except Exception as error:  # noqa: BLE001 - As above.
+        except BaseException as raised:  # noqa: BLE001 - As above.
+            error = failure_of(raised)
             _settle(registered, event, error, observed=False)
 
 
@@ -106,7 +109,8 @@ def fire_built(registry: HookRegistry, event: HookEvent) -> Sequence[Callable[[]
             outcome = registered.callback(event)
             if outcome is not None and inspect.isawaitable(outcome):
                 late.append(partial(_call_late, registered, event, outcome))
-        except Exception as error:  # noqa: BLE001 - As above.
+        except BaseException as raised:  # noqa: BLE001 - As above.
+            error = failure_of(raised)
             _settle(registered, event, error, observed=False)
     return late
 
@@ -116,7 +120,8 @@ async def _call_late(registered: Registered, event: HookEvent, begun: Awaitable[
         outcome = registered.callback(event) if begun is None else begun
         if outcome is not None:
             await outcome
-    except Exception as error:  # noqa: BLE001 - As above.
+    except BaseException as raised:  # noqa: BLE001 - As above.
+        error = failure_of(raised)
         _settle(registered, event, error, observed=False)
 
 

@@ -19,6 +19,7 @@ from repertory.core.injection import Occasion, blocks_of, is_occasion, with_inje
 from repertory.core.messages import ContentBlock, Message, copy_message
 from repertory.core.tokens import estimate_tokens
 from repertory.logs import ERROR, WARNING, note
+from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from repertory.core.state import AgentState
@@ -107,7 +108,8 @@ async def _render(injection: Injection, context: InjectionContext) -> list[Conte
                 return []
             given = injection.render(context)
             return blocks_of(await given if inspect.isawaitable(given) else given)
-    except Exception as error:  # noqa: BLE001 - A renderer is a user's code; the call goes on without it.
+    except BaseException as raised:  # noqa: BLE001 - A renderer is a user's code; the call goes on without it.
+        error = failure_of(raised)
         note(_log, ERROR, "injection failed", error, injection=injection.name)
         return _left_out(injection, context, "failed")
     note(_log, WARNING, "injection was too slow", injection=injection.name, timeout_s=injection.timeout_s)

@@ -26,6 +26,7 @@ from repertory.core.messages import Message, Usage, check_message, copy_message,
 from repertory.core.result import derived_event
 from repertory.core.tokens import projected_tokens
 from repertory.errors import Invalid, MiddlewareFailed, ModelFailed, RepertoryError
+from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Model, OutputSchema, Tool, ToolContext
@@ -249,7 +250,8 @@ async def run_through(
                 raise TypeError(f"an output handler returned a result of {type(result).__name__}")
     except RepertoryError:
         raise
-    except Exception as error:
+    except BaseException as raised:
+        error = failure_of(raised)
         if question_in(error) is not None:
             raise
         raise MiddlewareFailed("middleware failed", stage=stage.name, error=repr(error)) from error

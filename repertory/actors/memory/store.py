@@ -34,6 +34,7 @@ from repertory.core.messages import Json, Message
 from repertory.errors import ActorDead, ActorFailed, Failed, RepertoryError, Retryable, Unavailable
 from repertory.logs import WARNING, note
 from repertory.runtime.actor import Actor, Job
+from repertory.runtime.faults import failure_of
 from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.message import Ask, Next, ReplySlot, carry_on
 from repertory.runtime.ref import ActorRef
@@ -351,7 +352,8 @@ class MemoryStoreClient:
             raise Unavailable(text, store=self.name, method=method, timeout_s=timeout_s) from error
         except OSError as error:
             raise Unavailable("the memory store could not be reached", store=self.name, error=repr(error)) from error
-        except Exception as error:
+        except BaseException as error:
+            failure_of(error)  # What is none goes on.
             raise Failed(
                 "the memory store raised an error", store=self.name, method=method, error=repr(error)
             ) from error

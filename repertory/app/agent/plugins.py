@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
 from repertory.actors.hooks.events import check_callback
 from repertory.backends.tools.function_tool import FunctionTool
 from repertory.errors import HookFailed, Invalid, RepertoryError
+from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.events import HookProvider
@@ -165,7 +166,8 @@ class LatePlugins:
                 await (begun or plugin.init_agent(self._agent) or _nothing())
             except RepertoryError:
                 raise
-            except Exception as error:
+            except BaseException as error:
+                failure_of(error)  # What is none goes on.
                 raise HookFailed("a plugin could not be prepared", plugin=plugin.name, error=repr(error)) from error
             del self._left[0]
 

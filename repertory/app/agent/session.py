@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
@@ -41,6 +42,7 @@ from repertory.core.timers import TimerBook
 from repertory.core.window.decision import BLOCK_CHARS_MAX, REQUESTS_MAX, halves, is_summary, summarised
 from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed
 from repertory.logs import ERROR, note
+from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from repertory.actors.agent import CallSettings
@@ -370,7 +372,7 @@ def read_call(
     elif (
         isinstance(cast("object", timeout_s), bool)
         or not isinstance(cast("object", timeout_s), int | float)
-        or not 0 < timeout_s < math.inf
+        or not 0 < timeout_s <= sys.float_info.max  # An integer may be larger than any float.
     ):
         raise Invalid("timeout_s is a positive number of seconds", got=timeout_s)
     return Invocation(
@@ -551,5 +553,6 @@ async def call_handler(handler: CallbackHandler, event: Mapping[str, object], re
         outcome = handler(**event, request_state=request_state)
         if outcome is not None and inspect.isawaitable(outcome):
             await outcome
-    except Exception as error:  # noqa: BLE001 - a handler is the user's code, and only watches
+    except BaseException as raised:  # noqa: BLE001 - a handler is the user's code, and only watches
+        error = failure_of(raised)
         note(_log, ERROR, "callback handler failed", error)

@@ -19,6 +19,7 @@ from repertory.core.snapshots.fields import SnapshotFields
 from repertory.core.snapshots.portable import read_fields, snapshot_of
 from repertory.errors import Invalid, RepertoryError, SnapshotException
 from repertory.logs import WARNING, note
+from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from repertory.actors.journal import ReadModel
@@ -104,7 +105,8 @@ def show_snapshot(
 def _restore_manager(manager: ConversationManager, removed: object, state: Mapping[str, Json]) -> None:
     try:
         restore_state(manager, removed if isinstance(removed, int) else 0, state)
-    except Exception as error:  # noqa: BLE001 - A manager may be the user's code, and may begin anew.
+    except BaseException as raised:  # noqa: BLE001 - A manager may be the user's code, and may begin anew.
+        error = failure_of(raised)
         note(_log, WARNING, "a conversation manager could not go on from a snapshot", error, manager=manager.name)
 
 
@@ -144,7 +146,8 @@ def saved_by(name: str, component: Snapshottable) -> dict[str, Json]:
         return dict(component.save_snapshot())
     except RepertoryError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        failure_of(error)  # What is none goes on.
         raise SnapshotException("this gave no snapshot", of=name, cause=repr(error)) from error
 
 
@@ -154,7 +157,8 @@ def loaded_by(name: str, component: Snapshottable, data: Json) -> None:
         component.load_snapshot(data)
     except RepertoryError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        failure_of(error)  # What is none goes on.
         raise SnapshotException("this did not take its snapshot", of=name, cause=repr(error)) from error
 
 

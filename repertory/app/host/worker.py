@@ -42,6 +42,7 @@ from repertory.core.retry import foreign_errors
 from repertory.errors import Failed, HookFailed, Invalid, RepertoryError, Retryable
 from repertory.logs import DEBUG, INFO, WARNING, note
 from repertory.runtime.actor import Actor, Job
+from repertory.runtime.faults import failure_of
 from repertory.runtime.lifecycle import ExitFailed, ExitReason
 from repertory.runtime.message import Next, carry_on
 from repertory.runtime.spec import ChildSpec
@@ -430,7 +431,8 @@ class JobTaker(Actor[JobTakerMessage]):
             return await session.invoke(job.prompt, invocation_state=state, idempotency_token=job.token, busy="queue")
         except RepertoryError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            failure_of(error)  # What is none goes on.
             text = "a part of the program has raised an error of its own"
             raise _ProgramFailed(text, session=job.session_id, agent=job.agent) from error
 
@@ -442,7 +444,8 @@ class JobTaker(Actor[JobTakerMessage]):
             told = self._settings.on_done(job, outcome)
             if inspect.isawaitable(told):
                 await told
-        except Exception as error:
+        except BaseException as error:
+            failure_of(error)  # What is none goes on.
             raise _ProgramFailed("on_done failed", session=job.session_id, agent=job.agent) from error
 
     async def _tell_aside(self, delivery: Delivery, error: Exception) -> None:

@@ -37,6 +37,7 @@ from repertory.errors import (
     RepertoryError,
 )
 from repertory.logs import WARNING, note
+from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Model
@@ -255,7 +256,8 @@ async def ask_extractor(
         return _noted(read_results(given), context.store_name)
     except RepertoryError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        failure_of(error)  # What is none goes on.
         name = type(extractor).__name__
         raise ExtractionFailed("the extractor raised an error", extractor=name, error=repr(error)) from error
 

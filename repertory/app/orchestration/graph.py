@@ -25,6 +25,7 @@ from repertory.core.json_fields import json_integer, json_list, json_texts
 from repertory.core.orchestration.plan import Edge, GraphPlan, in_a_row, shape_of
 from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.errors import HookFailed, Invalid
+from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from repertory.actors.call import Busy
@@ -140,7 +141,8 @@ class GraphEdge:
             held = cast("object", self.condition(state, **with_state))
             if not isinstance(held, Awaitable):
                 return bool(held)
-        except Exception as error:
+        except BaseException as error:
+            failure_of(error)  # What is none goes on.
             raise HookFailed("a condition failed", edge=str(self)) from error
         if isinstance(held, Coroutine):
             cast("Coroutine[Any, Any, Any]", held).close()

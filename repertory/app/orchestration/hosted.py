@@ -19,6 +19,7 @@ from repertory.core.orchestration.journals import journal_name
 from repertory.core.orchestration.results import MultiAgentResult
 from repertory.core.orchestration.run import Run
 from repertory.errors import AgentBusy, Gone, HookFailed, Invalid, SessionBusy
+from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from repertory.actors.call import Invocation
@@ -95,7 +96,8 @@ class HostedOrchestrator(Generic[Result]):
     def _new(self, placed: PlacedSession) -> Orchestrator[Result]:
         try:
             made = cast("object", self._make(placed.session_id))
-        except Exception as error:
+        except BaseException as error:
+            failure_of(error)  # What is none goes on.
             raise HookFailed("the function that makes graphs failed", orchestrator=self._name) from error
         if not isinstance(made, Orchestrator):
             raise Invalid("the function makes a Graph or a Swarm", orchestrator=self._name, got=type(made).__name__)

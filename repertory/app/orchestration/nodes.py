@@ -6,7 +6,6 @@ A node's session stays alive from the node's first execution in a call until the
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -46,7 +45,6 @@ from repertory.core.snapshots.fields import SnapshotFields
 from repertory.core.snapshots.portable import AgentInRun, OtherInRun, last_turn, said_of_agent
 from repertory.errors import (
     ActorDead,
-    Failed,
     InterruptNotFound,
     InterruptsWaiting,
     Invalid,
@@ -54,6 +52,7 @@ from repertory.errors import (
     RunUnfinished,
     Unavailable,
 )
+from repertory.runtime.faults import failure_of
 from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
@@ -430,14 +429,8 @@ async def _asked(node: Askable, call: NodeCall) -> NodeOutcome:
         if isinstance(node, Streamable):
             return _checked(await _streamed(node, call), call.node)
         return _checked(await node.invoke_async(call.prompt, invocation_state=call.invocation_state), call.node)
-    except Exception as error:  # noqa: BLE001 - a node may be the user's code, and the run judges its failure
-        return error
-    except anyio.get_cancelled_exc_class() as error:
-        if anyio.current_effective_deadline() == -math.inf:  # This task is cancelled: raise on.
-            raise
-        failure = Failed(f"the node's own code raised {type(error).__name__}", node=call.node)
-        failure.__cause__ = error
-        return failure
+    except BaseException as raised:  # noqa: BLE001 - a node may be the user's code, and the run judges its failure
+        return failure_of(raised)
 
 
 async def _streamed(node: Streamable, call: NodeCall) -> object:

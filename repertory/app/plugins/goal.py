@@ -22,6 +22,7 @@ from repertory.core.messages import texts_in
 from repertory.core.provider_content import text_for_others
 from repertory.errors import Invalid
 from repertory.logs import WARNING, note
+from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Model
@@ -234,7 +235,8 @@ class GoalLoop(Plugin):
                 return await self._judged(self._goal, answer, agent)
             checked: object = self._goal(answer, agent)
             return _read(await checked if inspect.isawaitable(checked) else checked)
-        except Exception as error:
+        except BaseException as raised:
+            error = failure_of(raised)
             if isinstance(error, InterruptException):
                 raise
             note(_log, WARNING, "a validator failed, so the answer is not accepted", error)

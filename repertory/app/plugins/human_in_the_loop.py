@@ -18,6 +18,7 @@ from repertory.core.interrupts import InterruptException, hook_scope, question_i
 from repertory.core.provider_content import asks_for_approval
 from repertory.errors import Invalid, StructuredOutputException
 from repertory.logs import WARNING, note
+from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.events import BeforeToolCallEvent
@@ -164,7 +165,8 @@ class HumanInTheLoop(InterventionHandler):
             if isinstance(found, ClassifierResult) and type(found.requires_human_in_the_loop) is bool:
                 return found
             raise Invalid("a classifier gave a malformed or non-boolean decision", got=repr(found)[:200])
-        except Exception as error:
+        except BaseException as raised:
+            error = failure_of(raised)
             if isinstance(error, InterruptException):
                 raise
             note(_log, WARNING, "classifier failed, so a person is asked", error, tool=tool)

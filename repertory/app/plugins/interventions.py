@@ -42,6 +42,7 @@ from repertory.actors.hooks.events import (
 from repertory.core.interrupts import InterruptException
 from repertory.errors import Invalid
 from repertory.logs import WARNING, note
+from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.events import HookRegistry
@@ -315,7 +316,8 @@ async def _decide(handlers: Sequence[InterventionHandler], method: str, event: I
                 advice.append(f"[{handler.name}] {action.feedback}")
             elif _carry_out(event, action, f"{handler.name}.{method}"):
                 return
-        except Exception as error:
+        except BaseException as raised:
+            error = failure_of(raised)
             if isinstance(error, InterruptException) or not _is_excused(handler, event, error):
                 raise
             if handler.on_error == "deny":

@@ -31,6 +31,7 @@ from repertory.core.interrupts import InterruptException
 from repertory.core.state import AgentState
 from repertory.errors import Invalid, StructuredOutputException
 from repertory.logs import ERROR, note
+from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Model
@@ -315,7 +316,8 @@ def _note(callback: Callable[[Any, SteeringContext], None], context: SteeringCon
 async def _decided(deciding: Awaitable[object]) -> object:
     try:
         return await deciding
-    except Exception as error:
+    except BaseException as raised:
+        error = failure_of(raised)
         if isinstance(error, InterruptException):
             raise
         note(_log, ERROR, "steering failed, and what it looked at passes", error)

@@ -32,6 +32,7 @@ from repertory.backends.worker_threads import run_foreign
 from repertory.core.journal.history.redact import without_text
 from repertory.core.messages import copy_message, text_of
 from repertory.errors import HookFailed, RepertoryError
+from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.events import EventTypes, HookCallback
@@ -112,7 +113,8 @@ class HookedManager:
                 await self._call(self._restores[0], event)
             except RepertoryError:
                 raise
-            except Exception as error:
+            except BaseException as error:
+                failure_of(error)  # What is none goes on.
                 text = "the session manager could not restore the session"
                 raise HookFailed(text, manager=type(self.manager).__name__, error=repr(error)) from error
             del self._restores[0]

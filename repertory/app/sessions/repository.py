@@ -31,6 +31,7 @@ from repertory.core.ids import check_id
 from repertory.core.message_tree.documents import OURS
 from repertory.core.message_tree.json_files import epoch, json_file, parsed, read, to_file
 from repertory.errors import AlreadyExists, Invalid, NotFound, PreconditionFailed, RepertoryError, StoreFailed
+from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from repertory.backends.ports import SessionStore
@@ -304,7 +305,8 @@ class RepositoryObjects:
             return await answer if inspect.isawaitable(answer) else answer
         except RepertoryError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            failure_of(error)  # What is none goes on.
             msg = f"the session repository failed in {name}: {type(error).__name__}: {error}"
             raise StoreFailed(msg) from error
 

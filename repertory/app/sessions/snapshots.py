@@ -42,6 +42,7 @@ from repertory.core.snapshots.trigger import (
 )
 from repertory.errors import Invalid, NotFound
 from repertory.logs import ERROR, note
+from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from repertory.actors.context import MarkTurn
@@ -441,7 +442,8 @@ class _TriggeredSnapshots:
         with anyio.move_on_after(ANSWER_S) as scope:
             try:
                 due = await self._due(turn, agent.history.last_at)
-            except Exception as error:  # noqa: BLE001 - A trigger is the user's code; the turn has its answer already.
+            except BaseException as raised:  # noqa: BLE001 - A trigger is the user's code; the turn has its answer already.
+                error = failure_of(raised)
                 note(_log, ERROR, "snapshot trigger failed; the latest snapshot is saved", error)
                 agent.want_latest()
         if scope.cancelled_caught:

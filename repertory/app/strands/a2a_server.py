@@ -37,6 +37,7 @@ from repertory.core.serving.tenants import stored_id, tenant_part
 from repertory.core.serving.turn_ids import digest
 from repertory.errors import Invalid
 from repertory.logs import ERROR, note
+from repertory.runtime.faults import failure_of
 
 try:
     from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -183,7 +184,8 @@ class StrandsA2AExecutor(AgentExecutor):
             finally:
                 self._running.pop(task.id, None)
                 leave(False)
-        except Exception as error:  # The caller is another process: it is told in the protocol what a service tells.
+        except BaseException as raised:  # The caller is another process: it is told in the protocol as by a service.
+            error = failure_of(raised)
             if isinstance(error, ServerError):
                 raise
             note(_log, ERROR, "a turn that was asked for over A2A failed", error, task=task.id)

@@ -60,7 +60,9 @@ class PydanticSchema:
             problems = error.errors(include_url=False, include_context=False, include_input=False)
             listed = "\n".join(_problem(problem) for problem in problems[:_PROBLEMS_MAX])
             raise Invalid(f"Validation failed for {self.name}. Please fix the following errors:\n{listed}") from None
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # Validators are the user's code, which nobody cancels: it does not wait.
             raise Invalid(f"Validation failed for {self.name}: {type(error).__name__} - {error}") from error
         return read, self._as_json(read) or text
 
@@ -69,7 +71,9 @@ class PydanticSchema:
         try:
             text = self._adapter.dump_json(read, by_alias=True, warnings=False).decode()
             return text if self._adapter.validate_json(text) == read else None
-        except Exception:  # noqa: BLE001 - Serializers are the user's code; there is another text to fall back on.
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # noqa: BLE001 - Serializers are the user's code; there is another text to fall back on.
             return None
 
 
