@@ -90,6 +90,13 @@ class InterruptException(Exception):
         self.interrupts = (interrupt, *more)
 
 
+def is_yes(answer: object) -> bool:
+    """True if a person's answer is a yes: True, or the text `y` or `yes`. Anything else is a no: an answer
+    that nobody understands must allow nothing.
+    """
+    return answer is True or (isinstance(answer, str) and answer.strip().lower() in ("y", "yes"))
+
+
 def question_in(error: Exception) -> InterruptException | None:
     """The questions in an exception, also in a task group that raised nothing but questions; None for an error."""
     if isinstance(error, InterruptException):

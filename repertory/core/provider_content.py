@@ -13,12 +13,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import cast
 
+from repertory.core.interrupts import is_yes
 from repertory.core.limits import clip
 from repertory.core.messages import ContentBlock, Json, ToolUse
 
 MCP_APPROVAL = "mcp_approval_request"
 """The name of the tool use by which a service asks a person to approve one of its own calls. Its input is the item."""
-_YES = frozenset(("y", "yes", "ok", "okay", "approve", "approved", "true"))
 TEXT_CHARS_MAX = 4_000
 """Characters of a part's text for another provider's model; the middle of a longer one is left out."""
 
@@ -63,10 +63,10 @@ def approval_of(answer: object) -> dict[str, Json]:
     if isinstance(answer, Mapping):
         fields = cast("Mapping[str, object]", answer)
         reason = fields.get("reason")
-        approve = _is_yes(fields.get("approve", fields.get("approved")))
+        approve = is_yes(fields.get("approve", fields.get("approved")))
         return {"approve": approve, **({"reason": reason} if isinstance(reason, str) and reason else {})}
     text = answer.strip() if isinstance(answer, str) else ""
-    approve = _is_yes(answer)
+    approve = is_yes(answer)
     return {"approve": approve, **({} if approve or not text or text.lower() in ("n", "no") else {"reason": text})}
 
 
@@ -79,10 +79,6 @@ def kind_of(content: Mapping[str, object]) -> str:
 def is_compaction(block: ContentBlock) -> bool:
     """True if the block is a provider's part that stands for all that was said before."""
     return "providerContent" in block and kind_of(block["providerContent"]["content"]).startswith("compaction")
-
-
-def _is_yes(answer: object) -> bool:
-    return answer is True or (isinstance(answer, str) and answer.strip(" .!").lower() in _YES)
 
 
 def asks_for_approval(use: ToolUse) -> bool:

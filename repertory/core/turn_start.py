@@ -226,11 +226,13 @@ def _check_answers(pending: PendingTools, uses: tuple[ToolUse, ...], responses: 
 
 
 def _settled(use_id: str, response: Json) -> ToolResult | None:
-    """A person's answer about an unknown outcome: "retry", "fail", or {"result": text} when they know it."""
+    """A person's answer about an unknown outcome: "retry", "fail", or {"result": text} when they know it. False, a
+    question that was cancelled, is "fail".
+    """
     match response:
         case "retry":
             return None
-        case "fail":
+        case "fail" | False:
             return error_result(use_id, UNKNOWN_TEXT)
         case {"result": result}:
             text = result if isinstance(result, str) else repr(result)

@@ -57,7 +57,7 @@ async def test_somebody_who_approves_each_tool_is_asked_once() -> None:
     agent = Agent(ScriptedModel([ASKS, "Done."]), interventions=[HumanInTheLoop()], callback_handler=None)
     (asked,) = (await agent.invoke_async("Order tea.")).interrupts
     assert asked.reason == {"server": "shop", "tool": "order", "arguments": '{"item": "tea"}'}
-    response = {"interruptResponse": {"interruptId": asked.id, "response": "ok"}}
+    response = {"interruptResponse": {"interruptId": asked.id, "response": "yes"}}
     assert str(await agent.invoke_async([response])) == "Done."
 
 

@@ -87,6 +87,13 @@ def test_an_unknown_outcome_may_be_reported_to_the_model_as_failed() -> None:
     assert "fresh" not in opening.known
 
 
+def test_a_question_about_an_unknown_outcome_that_was_cancelled_runs_nothing_again() -> None:
+    (question,) = start_turn(CRASHED, prompt(None), lambda use: "ask").interrupts  # type: ignore[union-attr]
+    opening = start_turn(CRASHED, InterruptResponses(responses={question.id: False}), lambda use: "ask")
+    assert isinstance(opening, Continued)
+    assert opening.known["unknown"]["status"] == "error"
+
+
 def test_a_new_prompt_closes_open_tools_without_running_any() -> None:
     opening = start_turn(CRASHED, prompt("forget it"), lambda use: "retry")
     assert isinstance(opening, Began)

@@ -32,6 +32,7 @@ from repertory.app.memory.sqlite import SQLiteMemoryStore
 from repertory.app.operations.sessions import Sessions
 from repertory.backends.line_files import new_file
 from repertory.backends.worker_threads import run_foreign, run_in_thread
+from repertory.core.interrupts import is_yes
 from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -498,7 +499,7 @@ async def _ask(options: argparse.Namespace, question: str) -> None:
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     answer = await run_foreign(sys.stdin.readline)
-    if answer.strip().lower() not in ("y", "yes"):
+    if not is_yes(answer):
         raise Declined
 
 

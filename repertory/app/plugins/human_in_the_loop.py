@@ -139,10 +139,10 @@ class HumanInTheLoop(InterventionHandler):
         prompt = f'Approve "{tool}"{because}?\n  Input: {json.dumps(event.tool_use["input"])}'
 
         def allows(answer: Any) -> bool:
-            if self._enable_trust and f"!{tool}" not in self._allowed and self._evaluate_trust(answer):
+            if self._enable_trust and f"!{tool}" not in self._allowed and self._evaluate_trust(answer) is True:
                 _trust(event, tool)
                 return True
-            return self._evaluate(answer)
+            return self._evaluate(answer) is True
 
         if self._ask is None:
             return Confirm(prompt=prompt, evaluate=allows)

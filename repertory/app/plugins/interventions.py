@@ -39,7 +39,7 @@ from repertory.actors.hooks.events import (
     HookOrder,
     MessageAddedEvent,
 )
-from repertory.core.interrupts import InterruptException
+from repertory.core.interrupts import InterruptException, is_yes
 from repertory.errors import Invalid
 from repertory.logs import WARNING, note
 from repertory.runtime.faults import failure_of
@@ -59,7 +59,7 @@ OnError = Literal["throw", "proceed", "deny"]
 
 def default_evaluate(response: object) -> bool:
     """Whether a person's answer is a yes: True, `y` or `yes`."""
-    return response is True or (isinstance(response, str) and response.strip().lower() in ("y", "yes"))
+    return is_yes(response)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Confirm:
         prompt: What the person is asked.
         reason: The reason, for the log and for who reads it; it may be empty.
         response: An answer that is known already.
-        evaluate: Whether an answer is a yes; None for `default_evaluate`.
+        evaluate: Called with the answer; True, and nothing else, is a yes. None for `default_evaluate`.
 
     Attributes:
         type: `confirm`.
@@ -380,7 +380,7 @@ def _guide(event: InterventionEvent, feedback: str) -> None:
 
 def _confirmed(event: BeforeToolCallEvent, action: Confirm, name: str) -> bool:
     answer = event.interrupt(name, reason=action.prompt, response=action.response)
-    if (action.evaluate or default_evaluate)(answer):
+    if (action.evaluate or default_evaluate)(answer) is True:  # A coroutine, for one, allows nothing.
         return True
     event.cancel_tool = f"CONFIRMATION_FAILED: {action.prompt}"
     return False

@@ -27,7 +27,7 @@ from repertory.actors.hooks.events import (
     HookOrder,
 )
 from repertory.app.agent.plugins import Plugin, hook
-from repertory.core.interrupts import InterruptException
+from repertory.core.interrupts import InterruptException, is_yes
 from repertory.core.state import AgentState
 from repertory.errors import Invalid, StructuredOutputException
 from repertory.logs import ERROR, note
@@ -43,7 +43,6 @@ LEDGER_CALLS_MAX = 200
 """How many of the latest tool uses a ledger keeps."""
 LEDGER_TEXT_MAX = 4_000
 """Longer texts of results are cut in a ledger; characters."""
-_REFUSALS = frozenset(("", "n", "no", "false", "deny", "denied", "reject", "rejected"))
 
 
 class SteeringProceed(BaseModel):
@@ -61,7 +60,7 @@ class SteeringGuide(BaseModel):
 
 
 class SteeringInterrupt(BaseModel):
-    """Ask a person, who is shown `reason`, whether the tool may run."""
+    """Ask a person, who is shown `reason`, whether the tool may run. It runs for True, `y` and `yes` alone."""
 
     type: Literal["interrupt"] = "interrupt"
     reason: str
@@ -261,7 +260,7 @@ class SteeringHandler(Plugin):
                 event.cancel_tool = f"Tool call cancelled. {reason} You MUST follow this guidance immediately."
             case SteeringInterrupt(reason=reason):
                 answer = event.interrupt(name=f"steering_input_{name}", reason={"message": reason})
-                if not _allows(answer):
+                if not is_yes(answer):
                     event.cancel_tool = f"Manual approval denied: {reason}"
             case _:
                 raise Invalid("Unknown steering action type for tool call", got=repr(action))
@@ -322,10 +321,6 @@ async def _decided(deciding: Awaitable[object]) -> object:
             raise
         note(_log, ERROR, "steering failed, and what it looked at passes", error)
         return SteeringProceed(reason="no decision")
-
-
-def _allows(answer: object) -> bool:
-    return answer.strip().lower() not in _REFUSALS if isinstance(answer, str) else bool(answer)
 
 
 # A handler that asks a model.

@@ -178,7 +178,8 @@ def _answers(value: object) -> tuple[str | None, list[InterruptResponseContent]]
             raise Invalid("resume: the ids of interrupts of one run")
         token = check_id(found[0], "interruptId")
         if entry.get("status") == "cancelled":
-            answers.append(response_to(found[1], {"cancelled": True}))
+            # False is a no for every reader, a program's own `if answer:` included.
+            answers.append(response_to(found[1], False))
         elif entry.get("status") == "resolved":
             answers.append(response_to(found[1], entry.get("payload")))
         else:
