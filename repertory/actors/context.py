@@ -135,6 +135,10 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     """True if a `Runtime` has the session, so that turns may begin though nobody calls."""
     defers: bool = True
     """False if the results of its tools cannot come later: nothing brings its conversation to life for them."""
+    marks_questions: bool = False
+    """False gives questions to a person the ids of the SDK, for conversations that its programs go on with, and those
+    of this program alone. Those ids may repeat.
+    """
     confirm_s: float = 1.0
     """If the last confirmation of the lease is older than this, the store is asked who owns the session before a model
     is called.

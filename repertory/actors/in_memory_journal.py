@@ -43,6 +43,10 @@ class InMemoryJournal(Struct):
         """What nobody knows who has read the conversation only; see `JournalAuthor.secret`."""
         return self.random
 
+    def before_last_message(self) -> bytes:
+        """What no other journal has; see `JournalAuthor.before_last_message`."""
+        return self.random
+
     def add(self, record: Record) -> int:
         """Append a record; returns its sequence number. Errors: `Invalid` if the record is not allowed here."""
         seq = self.fold.last_seq + 1

@@ -21,6 +21,7 @@ from repertory.actors.call import deadline
 from repertory.actors.persister import Begin, Commit, OpenJournal, PersisterMessage, ReadSaid, Store, VerifyLease
 from repertory.actors.writer import CommitBuffer
 from repertory.core.deferral import DEFERRED_MAX, WHERE_NOT, deferred_id
+from repertory.core.interrupts import step_mark
 from repertory.core.journal import deferrals
 from repertory.core.journal.author import JournalAuthor
 from repertory.core.journal.fold import Fold
@@ -134,6 +135,13 @@ class ActorJournal:
     @property
     def pending_tools(self) -> PendingTools:
         return pending_tools_of(self.fold)
+
+    def step_mark(self, *place: str) -> str:
+        """The mark of the running step's questions. `place`: the session and the agent. A rewind goes on with later
+        numbers. Safe from any thread.
+        """
+        fold = self.fold
+        return step_mark(*place, fold.last_message_seq, self._journal.before_last_message().hex())
 
     def add(self, record: Record) -> int:
         """Append a record; returns its sequence number. The persister gets it with the next `hand_over` or `commit`.

@@ -27,7 +27,7 @@ from repertory.actors.context import AgentParts, AgentSettings, TurnContext, Tur
 from repertory.actors.hooks.calls import ToolEnded
 from repertory.actors.hooks.events import AfterToolsEvent, BeforeToolsEvent
 from repertory.backends.ports import OutputSchema, Tool, ToolContext
-from repertory.core.interrupts import Interrupt, InterruptException, Questions, question_in
+from repertory.core.interrupts import Interrupt, InterruptException, Questions, ids_by_name, question_in
 from repertory.core.journal.pending_tools import PendingTools, Start
 from repertory.core.journal.records import ToolFinished, ToolStarted
 from repertory.core.messages import (
@@ -153,7 +153,7 @@ class ToolStep:
         self._form = turn.invocation.output_schema
         self._tools = turn.parts.tools if turn.invocation.direct is None else turn.parts.tools.whole
         wall = (lambda: 0.0) if record is None else record.journal.wall
-        self._questions = Questions(wall, begun.responses)
+        self._questions = Questions(wall, begun.responses, known=ids_by_name(begun.questions), mark=self._mark)
         middleware = turn.parts.middleware
         self._wraps = None if middleware is None else middleware.around_tools
         self._running = 0
@@ -173,6 +173,12 @@ class ToolStep:
         """The first error of a guard or of the store; tools that had not started did not run then."""
         self.asked: dict[str, Interrupt] = {}
         """What a person must answer before the step can end, by id."""
+
+    def _mark(self) -> str:
+        settings, record = self._turn.settings, self._record
+        if record is None or not settings.marks_questions:
+            return ""
+        return record.journal.step_mark(settings.session_id, settings.agent_id)
 
     # The step: hooks before it, and its end.
 

@@ -502,6 +502,10 @@ class StoreCapabilities(Struct, frozen=True, kw_only=True):
     """True if programs that know no leases may add messages to its sessions at any time. The owner's next append is
     then refused with `LeaseLost`; acquiring the session again reads the added messages.
     """
+    shares_turns: bool = False
+    """True if programs of the Strands Agents SDK may go on with its turns: questions to a person have the ids that the
+    SDK gives them, which may repeat.
+    """
     maintained: bool = False
     """True if `maintain` must run: commits are requests that cost money, and leases expire. Groups of different
     sessions may then be appended at the same time, so sessions do not wait for each other.

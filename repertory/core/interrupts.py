@@ -4,15 +4,21 @@ A question is identified by its name: within one tool use (or one step, for a ho
 name is the same question, also after a restart. So code that asks runs twice: first the question parks the turn, then
 the response is there.
 
+The ids of the SDK are made of the tool use's id, which many services of models give again, and of the name. So that an
+answer that somebody sends again answers no later question, an id ends with a mark of the step that asks (`step_mark`),
+except where programs of the SDK go on with the turns.
+
 Source: the ids are those of the SDK whose users we serve.
 """
 
 from __future__ import annotations
 
 import copy
+import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import sha1
+from dataclasses import dataclass, replace
+from hashlib import blake2s, sha1
 from typing import cast
 from urllib.parse import quote
 
@@ -27,6 +33,7 @@ STEP_SCOPE = "v1:before_tools"
 """The scope of a hook's questions before the tools of a step."""
 _OUTCOME = "v1:unknown_outcome:"
 _NODE = "v1:before_node_call"
+_MARK = re.compile(r"~[0-9a-f]{32}\Z")
 _OID = bytes.fromhex("6ba7b8129dad11d180b400c04fd430c8")
 """The namespace of object identifiers (RFC 9562)."""
 
@@ -139,13 +146,34 @@ def agent_prefix(tool_use_id: str) -> str:
 
 
 def outcome_id(tool_use_id: str) -> str:
-    """The id of the question about a tool of unknown outcome."""
+    """The id of the question about a tool of unknown outcome, without its mark."""
     return f"{_OUTCOME}{tool_use_id}"
+
+
+def step_mark(*asking: object) -> str:
+    """The mark of a step that asks. `asking`: JSON values that no other step has together."""
+    text = json.dumps(asking, sort_keys=True).encode()
+    return blake2s(text, digest_size=16).hexdigest()
+
+
+def marked(interrupt_id: str, mark: str) -> str:
+    """The id with the mark of the step that asks; empty for none."""
+    return f"{interrupt_id}~{mark}" if mark else interrupt_id
+
+
+def unmarked(interrupt_id: str) -> str:
+    """The id without the mark at its end, if it has one."""
+    return _MARK.sub("", interrupt_id)
+
+
+def is_outcome_id(interrupt_id: str) -> bool:
+    """True if this is the id of a question that a crash raised."""
+    return interrupt_id.startswith(_OUTCOME)
 
 
 def is_about_outcome(interrupt: Interrupt) -> bool:
     """True if a crash raised this question, and no tool or hook."""
-    return interrupt.id.startswith(_OUTCOME)
+    return is_outcome_id(interrupt.id)
 
 
 def question_id(scope: str, name: str) -> str:
@@ -162,6 +190,11 @@ def question_id(scope: str, name: str) -> str:
     return f"{scope}:{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+def ids_by_name(interrupts: Iterable[Interrupt]) -> dict[str, str]:
+    """The ids of these questions by their ids without a mark."""
+    return {unmarked(one.id): one.id for one in interrupts}
+
+
 def held_up(interrupt: Interrupt, uses: Sequence[ToolUse]) -> tuple[str, ...]:
     """The ids of the tool uses that wait for the answer: one, or all of them for a question about the step."""
     for use in uses:
@@ -170,7 +203,7 @@ def held_up(interrupt: Interrupt, uses: Sequence[ToolUse]) -> tuple[str, ...]:
             question_id(scope, interrupt.name)
             for scope in (tool_scope(use_id), hook_scope(use_id), middleware_scope(use_id))
         )
-        if interrupt.id in own or interrupt.id.startswith(agent_prefix(use_id)):
+        if unmarked(interrupt.id) in own or interrupt.id.startswith(agent_prefix(use_id)):
             return (use_id,)
     return tuple(use["toolUseId"] for use in uses)
 
@@ -184,6 +217,12 @@ class Questions(Struct, eq=False):
     """By interrupt id."""
     asked: dict[str, Interrupt] = {}
     """By interrupt id."""
+    mark: Callable[[], str] = str
+    """Returns the mark of the step; empty for none. Called when there is a question: most steps have none."""
+    known: Mapping[str, str] = {}
+    """The ids of questions that were asked before, in this step, by their ids without a mark: they keep them, also in a
+    fork and in a journal that another program began.
+    """
 
     def ask(self, scope: str, name: str, reason: object, response: object, expires_s: float | None) -> Json:
         """The response if there is one, else `response` unless that is None.
@@ -191,7 +230,7 @@ class Questions(Struct, eq=False):
         Raises `InterruptException` when there is none. Errors: `Invalid` for an invalid name, time or value, and for a
         name that asked something else in this step.
         """
-        interrupt_id = question_id(scope, name)
+        interrupt_id = self._id(question_id(scope, name))
         reason_json, given = json_copy(reason), json_copy(response)
         wall = self.wall()
         expires_at = None if expires_s is None else wall + _checked(expires_s)
@@ -203,24 +242,37 @@ class Questions(Struct, eq=False):
             self._noted(Interrupt(id=interrupt_id, name=name, reason=reason_json, expires_at=expires_at))
         )
 
-    def pass_on(self, interrupts: Iterable[Interrupt]) -> InterruptException:
-        """The exception to raise for another agent's questions."""
-        return InterruptException(*[self._noted(interrupt) for interrupt in interrupts])
+    def pass_on(self, prefix: str, interrupts: Iterable[Interrupt]) -> InterruptException:
+        """The exception to raise for another agent's questions. Their ids here begin with `prefix`."""
+        ours = [replace(one, id=self._id(f"{prefix}{_inner(one.id)}")) for one in interrupts]
+        return InterruptException(*[self._noted(interrupt) for interrupt in ours])
 
     def answers_below(self, prefix: str) -> dict[str, Json]:
         """The responses to questions whose id begins with `prefix`, by the rest of the id."""
         below = {key: value for key, value in self.responses.items() if key.startswith(prefix)}
-        return {key.removeprefix(prefix): copy.deepcopy(value) for key, value in below.items()}
+        return {_outer(unmarked(key).removeprefix(prefix)): copy.deepcopy(value) for key, value in below.items()}
 
     def were_asked(self, interrupts: Iterable[Interrupt]) -> bool:
         """True if all of these were asked here, and were not made up by the caller."""
         return all(self.asked.get(interrupt.id) is interrupt for interrupt in interrupts)
+
+    def _id(self, interrupt_id: str) -> str:
+        return self.known.get(interrupt_id) or marked(interrupt_id, self.mark())
 
     def _noted(self, interrupt: Interrupt) -> Interrupt:
         known = self.asked.setdefault(interrupt.id, interrupt)
         if known.reason != interrupt.reason:
             raise Invalid("two questions have the same name; give them different ones", name=interrupt.name)
         return known
+
+
+def _inner(interrupt_id: str) -> str:
+    """Another agent's id as a part of one of ours, whose own mark must be the only one."""
+    return interrupt_id.replace("%", "%25").replace("~", "%7E")
+
+
+def _outer(interrupt_id: str) -> str:
+    return interrupt_id.replace("%7E", "~").replace("%25", "%")
 
 
 def _checked(expires_s: object) -> float:

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from repertory.core.answer import Answer
 from repertory.core.callers import CallerRules, check_allowed, check_parts
-from repertory.core.interrupts import Interrupt, held_up, is_about_outcome, outcome_id
+from repertory.core.interrupts import Interrupt, held_up, is_about_outcome
 from repertory.core.journal.image import UnansweredTurn
 from repertory.core.journal.pending_tools import PendingTools
 from repertory.core.journal.records import ToolStarted
@@ -163,7 +163,7 @@ def _going_on(tools: _Tools, policy: Policy) -> Continued | AskPerson:
         use_id = use["toolUseId"]
         if use_id in known or use_id not in pending.started:
             continue
-        answer = outcome_id(use_id)
+        answer = pending.outcome_id(use_id)
         decided = policy(use)
         if answer in pending.responses:
             result = _settled(use_id, pending.responses[answer])
@@ -172,7 +172,7 @@ def _going_on(tools: _Tools, policy: Policy) -> Continued | AskPerson:
         elif decided == "fail":
             known[use_id] = error_result(use_id, UNKNOWN_TEXT)
         elif decided == "ask":
-            interrupts.append(interrupt_for(use))
+            interrupts.append(interrupt_for(use, answer))
     if interrupts:
         return AskPerson(interrupts=tuple(interrupts))
     return Continued(uses=tools.uses, known=known)
@@ -203,7 +203,7 @@ def _closing(tools: _Tools, use_id: str) -> ToolResult:
 def _check_answers(pending: PendingTools, uses: tuple[ToolUse, ...], responses: Mapping[str, Json], now: float) -> None:
     """Errors: `InterruptNotFound`, `InterruptExpired`, `Invalid`."""
     outcomes = {
-        outcome_id(use["toolUseId"]): use["toolUseId"]
+        pending.outcome_id(use["toolUseId"]): use["toolUseId"]
         for use in uses
         if use["toolUseId"] in pending.started and use["toolUseId"] not in pending.finished
     }
@@ -241,10 +241,10 @@ def _settled(use_id: str, response: Json) -> ToolResult | None:
             raise Invalid('an unknown tool outcome is answered with "retry", "fail" or {"result": ...}', got=response)
 
 
-def interrupt_for(use: ToolUse) -> Interrupt:
-    """The interrupt that asks about a tool use of unknown outcome. One use always gives one id."""
+def interrupt_for(use: ToolUse, interrupt_id: str) -> Interrupt:
+    """The interrupt that asks about a tool use of unknown outcome."""
     return Interrupt(
-        id=outcome_id(use["toolUseId"]),
+        id=interrupt_id,
         name="unknown_tool_outcome",
         reason={"tool": use["name"], "toolUseId": use["toolUseId"], "input": use["input"]},
     )

@@ -51,9 +51,11 @@ class Bank:
         model = ScriptedModel([lambda said, *_: "done" if "toolResult" in said[-1]["content"][0] else use], loop=True)
         return Agent(model, tools=[pay], callback_handler=None, unknown_tool_outcome="retry")
 
-    def graph(self, *names: str, **more: Any) -> Graph:
+    def graph(self, *names: str, saved: bool = True, **more: Any) -> Graph:
         """All of them at once."""
-        builder = GraphBuilder().set_session_manager(PlacedSession("s", self.world, takeover=True))
+        builder = GraphBuilder()
+        if saved:
+            builder.set_session_manager(PlacedSession("s", self.world, takeover=True))
         for name in names:
             builder.add_node(self.clerk(name, **more), name)
             builder.set_entry_point(name)
@@ -108,10 +110,13 @@ async def test_hooks_of_two_agents_that_ask_about_their_tools_are_answered_apart
 
 async def test_an_id_that_a_node_uses_itself_is_understood_as_long_as_only_one_node_does() -> None:
     bank = Bank()
-    asked = await bank.graph("a", "b").invoke_async("Pay")
+    unsaved = bank.graph("a", "b", saved=False)  # Where ids are those of the SDK.
+    asked = await unsaved.invoke_async("Pay")
     (own,) = {one.id.removeprefix(f"v1:node:{one.reason}:") for one in asked.interrupts}
     with pytest.raises(Invalid, match="several nodes"):
-        await bank.graph("a", "b").invoke_async(answering({own: "yes"}))
+        await unsaved.invoke_async(answering({own: "yes"}))
+    asked = await bank.graph("a", "b").invoke_async("Pay")
+    assert len({one.id.removeprefix(f"v1:node:{one.reason}:") for one in asked.interrupts}) == 2
     await bank.graph("a", "b").invoke_async(about(asked, "a"))
     with pytest.raises(InterruptNotFound):
         await bank.graph("a", "b").invoke_async(answering({"v1:node:c:" + own: "yes"}))

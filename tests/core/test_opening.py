@@ -77,7 +77,7 @@ def test_a_finished_tool_keeps_its_recorded_result_and_one_that_never_started_ru
 
 def test_an_unknown_outcome_is_asked_about_by_default() -> None:
     opening = start_turn(CRASHED, prompt(None), lambda use: "ask")
-    assert opening == AskPerson(interrupts=(interrupt_for(USES[1]),))
+    assert opening == AskPerson(interrupts=(interrupt_for(USES[1], outcome_id(USES[1]["toolUseId"])),))
 
 
 def test_an_unknown_outcome_may_be_reported_to_the_model_as_failed() -> None:
@@ -120,7 +120,16 @@ def test_a_new_prompt_closes_open_tools_without_running_any() -> None:
     ],
 )
 def test_a_person_decides_about_an_unknown_outcome(response: object, known: ToolResult | None) -> None:
-    answers = read_prompt([{"interruptResponse": {"interruptId": interrupt_for(USES[1]).id, "response": response}}])
+    answers = read_prompt(
+        [
+            {
+                "interruptResponse": {
+                    "interruptId": outcome_id("unknown"),
+                    "response": response,
+                }
+            }
+        ]
+    )
     assert isinstance(answers, InterruptResponses)
     opening = start_turn(CRASHED, answers, lambda use: "ask")
     assert isinstance(opening, Continued)
@@ -238,7 +247,7 @@ def test_a_question_about_the_step_holds_up_all_that_has_no_result() -> None:
 
 def test_questions_and_unknown_outcomes_wait_beside_each_other() -> None:
     standing = replace(CRASHED, questions=(APPROVE,))
-    outcome = interrupt_for(USES[1])
+    outcome = interrupt_for(USES[1], outcome_id(USES[1]["toolUseId"]))
     assert start_turn(standing, prompt(None), ask) == AskPerson(interrupts=(APPROVE, outcome))
     told = replace(standing, questions=(APPROVE, outcome))
     assert start_turn(told, answers(outcome="fail"), ask) == AskPerson(interrupts=(APPROVE,))
@@ -253,7 +262,7 @@ def test_questions_and_unknown_outcomes_wait_beside_each_other() -> None:
 
 def test_only_the_questions_of_tools_hold_a_prompt_up() -> None:
     """A prompt moves on from unknown outcomes, as after any crash."""
-    told = replace(CRASHED, questions=(interrupt_for(USES[1]),))
+    told = replace(CRASHED, questions=(interrupt_for(USES[1], outcome_id(USES[1]["toolUseId"])),))
     assert isinstance(start_turn(told, prompt("leave it"), ask), Began)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from journal_driver import Driver, result_of
 from msgspec.structs import replace
 
-from repertory.core.interrupts import Interrupt, is_about_outcome, outcome_id
+from repertory.core.interrupts import Interrupt, outcome_id, unmarked
 from repertory.core.journal.pending_tools import PendingTools, Start, pending_tools_of, standing_records
 from repertory.core.journal.records import Branched, Interrupted, Resumed, ToolFinished, ToolStarted
 from repertory.core.journal.restore import messages_of, records_of, restore
@@ -56,8 +56,8 @@ def settle(standing: PendingTools, uses: Collection[str]) -> PendingTools:
     gone = {outcome_id(use_id) for use_id in uses}
     return replace(
         standing,
-        questions=tuple(one for one in standing.questions if not (is_about_outcome(one) and one.id in gone)),
-        responses={key: value for key, value in standing.responses.items() if key not in gone},
+        questions=tuple(one for one in standing.questions if unmarked(one.id) not in gone),
+        responses={key: value for key, value in standing.responses.items() if unmarked(key) not in gone},
     )
 
 
@@ -94,7 +94,7 @@ class Live:
         message = self.standing.last
         assert message is not None
         uses = [use for use in tool_uses(message) if use["toolUseId"] in self.standing.started]
-        new = self.standing.not_asked([interrupt_for(use) for use in uses])
+        new = self.standing.not_asked([interrupt_for(use, self.standing.outcome_id(use["toolUseId"])) for use in uses])
         if new:
             self.driver.append(Interrupted(at=1.0, interrupts=new))
             self.standing = told_to_ask(self.standing, new)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import uuid
+from functools import partial
 
 import pytest
 
@@ -16,13 +17,18 @@ from repertory.core.interrupts import (
     agent_prefix,
     held_up,
     hook_scope,
+    ids_by_name,
     is_about_outcome,
+    marked,
     outcome_id,
     question_id,
+    step_mark,
     tool_scope,
 )
 from repertory.core.messages import ToolUse
 from repertory.errors import Invalid
+
+OTHER_USE: ToolUse = {"toolUseId": "another", "name": "x", "input": {}}
 
 
 def now() -> float:
@@ -77,11 +83,39 @@ def test_only_what_was_asked_here_counts_as_asked() -> None:
 def test_questions_of_somebody_else_are_passed_on_and_their_answers_found() -> None:
     questions, prefix = Questions(now), agent_prefix("a:b/c")
     one, other = (Interrupt(id=f"{prefix}{name}", name=name) for name in "xy")
-    passed = questions.pass_on([one, other])
+    passed = questions.pass_on(prefix, [Interrupt(id=name, name=name) for name in "xy"])
     assert passed.interrupts == (one, other)
     assert questions.were_asked(passed.interrupts)
     answered = Questions(now, {one.id: 1, "v1:tool_call:z": 2})
     assert answered.answers_below(prefix) == {"x": 1}
+
+
+def test_marks_of_inner_and_outer_questions_are_told_apart(rng: random.Random) -> None:
+    """At each depth the mark may be missing, as in conversations that programs of the SDK share."""
+    for _ in range(100):
+        depth = rng.randint(1, 4)
+        marks = [step_mark(rng.random()) if rng.random() < 0.7 else "" for _ in range(depth)]
+        uses = ["".join(rng.choices("a~%:/7E25", k=rng.randint(1, 8))) for _ in range(depth)]
+        interrupt = asked(Questions(now, mark=partial(str, marks[0])), tool_scope(uses[0]), "why")
+        ids = [interrupt.id]
+        for mark, use_id in zip(marks[1:], uses[1:], strict=True):
+            questions = Questions(now, mark=partial(str, mark))
+            (interrupt,) = questions.pass_on(agent_prefix(use_id), [interrupt]).interrupts
+            ids.append(interrupt.id)
+            assert held_up(interrupt, [{"toolUseId": use_id, "name": "x", "input": {}}, OTHER_USE]) == (use_id,)
+        for use_id, inner in zip(uses[:0:-1], ids[-2::-1], strict=True):
+            assert Questions(now, {ids.pop(): 1}).answers_below(agent_prefix(use_id)) == {inner: 1}
+
+
+def test_a_question_that_is_known_keeps_its_id_whatever_the_mark_is_now() -> None:
+    first = asked(Questions(now, mark=lambda: step_mark(1)), tool_scope("t"), "why")
+    assert first.id == marked(question_id(tool_scope("t"), "why"), step_mark(1))
+    theirs = Interrupt(id=question_id(hook_scope("t"), "why"), name="why")
+    later = Questions(now, known=ids_by_name([first, theirs]), mark=lambda: step_mark(2))
+    assert asked(later, tool_scope("t"), "why").id == first.id
+    assert asked(later, hook_scope("t"), "why").id == theirs.id
+    answered = Questions(now, {first.id: "yes"}, known=ids_by_name([first]), mark=lambda: step_mark(2))
+    assert answered.ask(tool_scope("t"), "why", None, None, None) == "yes"
 
 
 def test_a_question_holds_up_the_tool_that_it_is_about() -> None:

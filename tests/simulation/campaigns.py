@@ -48,6 +48,7 @@ CAMPAIGNS = {
     "workers": "tests.simulation.campaign_workers:workers",
     "hostile-queues": "tests.simulation.campaign_queues:hostile_queues",
     "vanishing-clients": "tests.simulation.campaign_vanishing:vanishing_clients",
+    "old-answers": "tests.simulation.campaign_old_answers:old_answers",
     "hostile-keys": "tests.simulation.campaign_keys:hostile_keys",
     "hostile-peers": "tests.simulation.campaign_hostile_peers:hostile_peers",
     "doors": "tests.simulation.campaign_doors:doors",

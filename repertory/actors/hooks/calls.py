@@ -28,6 +28,7 @@ from repertory.actors.hooks.events import (
     HookEvent,
     MessageAddedEvent,
     ModelStopResponse,
+    SeenInput,
 )
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.core.interrupts import question_in
@@ -289,20 +290,23 @@ class TurnHooks:
         """The tool and input to run, and the reason not to run it (now), if any."""
         if BeforeToolCallEvent not in self._listened:
             return ToolChosen(tool, use)
-        given, asked = copy_use(use), list["Interrupt"]()
+        seen, asked = SeenInput(use), list["Interrupt"]()
         event = BeforeToolCallEvent(
             agent=self._agent,
             selected_tool=tool,
-            tool_use=given,
+            tool_use=copy_use(use),
             invocation_state=self._state,
             questions=questions,
+            seen=seen,
         )
+        await seen.show(event)
         await self._fire(event, asked=asked)
         check_asked(event, asked, questions)
         if asked:
             return ToolChosen(tool, use, asked=tuple(asked))
         chosen = tool if event.selected_tool is tool else _checked(event, "selected_tool", _one_tool)
         changed: ToolUse = {**_checked(event, "tool_use", _tool_use), "toolUseId": use["toolUseId"]}
+        changed["input"] = seen.given(changed)
         return ToolChosen(chosen, changed, _text(event.cancel_tool, "tool cancelled by user"))
 
     async def after_tool(self, ended: ToolEnded) -> tuple[ToolResult, bool]:

@@ -44,12 +44,13 @@ from typing import (
 from repertory.actors.hooks.injections import Injection
 from repertory.actors.hooks.order import HookOrder
 from repertory.core.interrupts import STEP_SCOPE, InterruptException, hook_scope
+from repertory.core.messages import copy_use
 from repertory.core.window.decision import Shorten
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt, Questions
-    from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse
+    from repertory.core.messages import ContentBlock, Json, Message, ToolResult, ToolUse
     from repertory.core.result import AgentResult
 
 
@@ -330,6 +331,43 @@ class AfterToolsEvent(HookEvent):
     end_turn: bool | str | list[ContentBlock] = False
 
 
+class SeenInput:
+    """One input, as the model wrote it and as callbacks see it.
+
+    A tool converts its input, "5000" to 5000, and fills in defaults. Callbacks see that, so that they decide about what
+    runs. The tool then reads what nobody has edited as the model wrote it: a value need not mean the same when it is
+    converted twice.
+    """
+
+    def __init__(self, use: ToolUse) -> None:
+        self._given = self._shown = use["input"]
+        self._tool: object = None
+
+    async def show(self, event: BeforeToolCallEvent) -> None:
+        """Show the input to the callbacks that follow, after edits of those before them, too. Tools that do not say how
+        they read it are shown what is given.
+        """
+        given = self.given(event.tool_use)
+        tool = cast("object", event.selected_tool)
+        if tool is self._tool and given == self._given:
+            return
+        seen: Any = getattr(tool, "seen_input", None)
+        self._tool, self._given = tool, given
+        self._shown = given if seen is None else await seen(given)
+        event.tool_use = copy_use({**event.tool_use, "input": self._shown})
+
+    def given(self, use: ToolUse) -> Json:
+        """The model's input with the edits of callbacks."""
+        changed, shown, given = use["input"], self._shown, self._given
+        if changed == shown:
+            return given
+        if not (isinstance(given, dict) and isinstance(shown, dict) and isinstance(changed, dict)):
+            return changed
+        kept = {name for name, value in changed.items() if name in shown and value == shown[name]}
+        as_written = {name: value for name, value in given.items() if name in kept}
+        return {**as_written, **{name: value for name, value in changed.items() if name not in kept}}
+
+
 @dataclass(kw_only=True)
 class BeforeToolCallEvent(Asking, HookEvent):
     """One tool is about to run; its start is not recorded yet. `interrupt` asks a person about it.
@@ -337,10 +375,12 @@ class BeforeToolCallEvent(Asking, HookEvent):
     Args:
         agent: The agent.
         selected_tool: The tool, None if its name is unknown; assign another to run that.
-        tool_use: A copy; edit its input or assign another to run with that; its id and the history stay.
+        tool_use: A copy, with the input as the tool gets it: converted, and with defaults. Edit its input or assign
+            another to run with that; its id and the history stay.
         invocation_state: Values of the caller for the hooks and tools of this call. The model never sees them.
         cancel_tool: True or a text is the error result, and the tool does not run.
         questions: The interrupts asked so far; the runtime fills it in.
+        seen: The input as the model wrote it; the runtime fills it in.
 
     Attributes:
         scope: What tells its interrupts from those of other tools.
@@ -354,6 +394,7 @@ class BeforeToolCallEvent(Asking, HookEvent):
     invocation_state: dict[str, Any] = field(default_factory=dict[str, Any])
     cancel_tool: bool | str = False
     questions: Questions | None = field(default=None, repr=False)
+    seen: SeenInput | None = field(default=None, repr=False)
     scope: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -97,6 +97,8 @@ class OrchestratorSettings(Struct, frozen=True, kw_only=True):
     waiting_max: int = 1000
     wakes: bool = False
     """True if the store is told when the session must be woken, because a `Runtime` can do that."""
+    marks_questions: bool = True
+    """See `AgentSettings.marks_questions`."""
     gate: Gate | None = None
     """The gate that runs pass before they begin, in a host; their nodes begin within them."""
 
@@ -405,7 +407,9 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
             self._journal.add(self._run.restated(at=self._wall()))
         self._journal.state_due()
         await self._take_over()
-        driver = RunDriver(self._parts, self._run, self._journal, invocation, call.channel.publish)
+        own = self._settings
+        marks_as = own.session_id if own.marks_questions else None
+        driver = RunDriver(self._parts, self._run, self._journal, invocation, call.channel.publish, marks_as)
         self._driver = driver
         if self._stop_asked is not None:
             driver.stop(self._stop_asked)

@@ -20,7 +20,7 @@ from msgspec import Struct
 from repertory.actors.call import BUDGET_OWNER, trace_here
 from repertory.actors.hooks.calls import check_asked, fire
 from repertory.actors.orchestrator.events import AfterNodeCallEvent, BeforeNodeCallEvent
-from repertory.core.interrupts import Questions
+from repertory.core.interrupts import Questions, ids_by_name, step_mark, unmarked
 from repertory.core.orchestration.calls import GoOn, answers_about, asked_by_hook, questions_of, still_answered, waiting
 from repertory.core.orchestration.plan import frontier_of
 from repertory.core.orchestration.results import MultiAgentResult, Status, node_result_of
@@ -180,13 +180,17 @@ class RunDriver:
         journal: ActorJournal,
         invocation: Invocation,
         publish: Callable[[TurnEvent], Awaitable[None]] | None,
+        marks_as: str | None,
     ) -> None:
-        """`run` has begun already, maybe in an earlier call."""
+        """`run` has begun already, maybe in an earlier call. `marks_as`: the session, for ids of questions that never
+        repeat; None for ids of the SDK.
+        """
         self._parts = parts
         self._run = run
         self._journal = journal
         self._invocation = invocation
         self._publish = publish
+        self._marks_as = marks_as
         self._frontier = frontier_of(run.frontier)
         self._answers: Mapping[str, Mapping[str, Json]] = {}
         self._expired: frozenset[str] = frozenset()
@@ -516,7 +520,15 @@ class RunDriver:
             return "nobody answered in time"
         if not hooks.callbacks_for(BeforeNodeCallEvent):
             return None
-        questions = Questions(self._journal.wall, self._run.responses)
+        known = {unmarked(each): each for each in self._run.responses}
+        if note is not None:
+            known |= ids_by_name(questions_of(node, note.result))
+        token = execution_token(self._parts.orchestrator_id, self._run, node, 0 if note is None else note.visits)
+
+        def mark() -> str:
+            return "" if self._marks_as is None else step_mark(self._marks_as, token)
+
+        questions = Questions(self._journal.wall, self._run.responses, known=known, mark=mark)
         event = BeforeNodeCallEvent(source=self._parts.owner, node_id=node, invocation_state=state, questions=questions)
         asked: list[Interrupt] = []
         await fire(hooks, event, asked=asked)

@@ -925,6 +925,7 @@ class Agent(SdkAgentMembers):
             tool_execution=self._execution,
             limits=self._limits,
             tracks_messages=self.tracks_messages,
+            marks_questions=manager is not None,
         )
 
     def blueprint(self) -> AgentSessionSpec:

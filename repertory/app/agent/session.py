@@ -113,6 +113,8 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
         # Programs without leases may add messages to the sessions of some stores.
         others_add = isinstance(keeper, Durable) and keeper.store.capabilities.others_add
         wakes = self.wakes and isinstance(keeper, Durable) and keeper.store.capabilities.wakes
+        if isinstance(keeper, Durable):
+            agent = replace(agent, marks_questions=not keeper.store.capabilities.shares_turns)
         if others_add or self.wakes:
             agent = replace(agent, others_add=others_add, wakes=wakes, hosted=self.wakes)
         self.parts.timers = TimerBook(host.wall, agent.limits.sizes.prompt_bytes) if wakes else None

@@ -6,7 +6,6 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -173,7 +172,7 @@ class AgentTool(SdkMembers):
             if len(self._waiting) > _WAITING_MAX:
                 del self._waiting[one_to_drop(self._waiting)]
         prefix = agent_prefix(use_id)
-        raise context.questions.pass_on(replace(one, id=f"{prefix}{one.id}") for one in result.interrupts)
+        raise context.questions.pass_on(prefix, result.interrupts)
 
 
 async def _passed_on(agent: Answering, answers: Mapping[str, Json]) -> Prompt:

@@ -137,8 +137,16 @@ class RunSessionSpec(SessionSpec, frozen=True, kw_only=True):
             session_id=session_id, agent_id=journal, takeover=self.takeover, busy_by=self.busy_by
         )
         wakes = self.wakes and isinstance(keeper, Durable) and keeper.store.capabilities.wakes
+        marks = self.agent.marks_questions
+        if isinstance(keeper, Durable):
+            marks = not keeper.store.capabilities.shares_turns
         own = OrchestratorSettings(
-            orchestrator_id=journal, session_id=session_id, reject=self.reject, wakes=wakes, gate=host.gate
+            orchestrator_id=journal,
+            session_id=session_id,
+            reject=self.reject,
+            wakes=wakes,
+            gate=host.gate,
+            marks_questions=marks,
         )
         parts = self.parts_on(host)
 
@@ -559,6 +567,7 @@ class AgentNode:
             session_id=place.session_id,
             agent_id=place.agent_id,
             durable=place.sessions is not None,
+            marks_questions=True,
         )
         prepare = partial(self._move_in, place, self.agent.blueprint().parts, own.prepare)
         own = replace(own, sessions=place.sessions, own=False, takeover=place.takeover, wakes=False)

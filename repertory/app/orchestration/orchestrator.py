@@ -437,6 +437,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
             agent=AgentSettings(
                 session_id=where.session_id,
                 agent_id=check_id(journal_name(where.agent_id), "orchestrator id"),
+                marks_questions=place is not None,
             ),
             parts_on=lambda host: self._parts(where.agent_id, SessionNodeRunner(host, self._runner(place_of))),
             finished=self._end,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from repertory.actors.hooks.events import BeforeToolCallEvent
 
 _COUNTS = "cedar-authorization"  # Sessions of the Strands Agents SDK have their counts under this key.
+_PROBLEM = re.compile(r"error while evaluating policy `([^`]+)`")
 _RESOURCE = 'Resource::"agent"'
 
 TypeAndId: TypeAlias = Mapping[str, str]
@@ -39,6 +41,8 @@ class _Rules(NamedTuple):
     policies: str
     entities: list[dict[str, Any]]
     schema: str | None
+    permits: frozenset[str]
+    """The ids of the policies that permit: to leave these out allows nothing."""
 
 
 class CedarAuthorization(InterventionHandler):
@@ -47,7 +51,9 @@ class CedarAuthorization(InterventionHandler):
         permit(principal == User::"alice", action == Action::"send_email", resource)
         when { context.session.call_count <= 3 && context.input.to like "*@example.com" };
 
-    The action is the name of the tool. `context.input` is the input of the tool; `context.session` has `hour_utc`,
+    The action is the name of the tool. `context.input` is the input as the tool gets it: converted, with defaults, and
+    without nulls, which Cedar has not. A policy that forbids and cannot be evaluated refuses, so write
+    `context.input has to && ...` for what may be missing. `context.session` has `hour_utc`,
     `call_count` (the allowed uses of this tool, and this one) and what `context_enricher` gives. The resource is
     `Resource::"agent"`.
 
@@ -112,7 +118,7 @@ class CedarAuthorization(InterventionHandler):
 
     def before_tool_call(self, event: BeforeToolCallEvent, **kwargs: Any) -> Proceed | Deny:
         """Let the tool run if the policies permit it. Errors: what the given functions raise."""
-        tool, said = event.tool_use["name"], event.tool_use.get("input") or {}
+        tool, said = event.tool_use["name"], _readable(event.tool_use.get("input") or {})
         who = self._principal if self._resolver is None else self._resolver(event.invocation_state)
         if not who or not who.get("type") or not who.get("id"):
             return Deny(reason="No principal identity is known for this call")
@@ -165,22 +171,23 @@ class CedarAuthorization(InterventionHandler):
         except (RuntimeError, TypeError, ValueError) as error:
             return f"Cedar evaluation failed: {error}"
         problems = [str(getattr(each, "error", each)) for each in found.diagnostics.errors or ()]
+        # Cedar leaves out what it cannot evaluate: a policy that forbids would then forbid nothing.
+        undecided = [each for each in problems if not _is_about(each, rules.permits)]
         if found.decision == self._cedar.Decision.NoDecision:
             return ": ".join(["Cedar evaluation failed", *([", ".join(problems)] if problems else [])])
-        if found.allowed:
+        if found.allowed and not undecided:
             return None
         why = [str(each) for each in found.diagnostics.reasons or ()] + problems
         return ": ".join(["Access denied by Cedar policy", *([", ".join(why)] if why else [])])
 
     def _read(self) -> _Rules:
         policies, entities, schema = self._sources
-        rules = _Rules(
-            _text(policies, ".cedar"), _entities(entities), None if schema is None else _text(schema, ".cedarschema")
-        )
+        text, known = _text(policies, ".cedar"), _entities(entities)
         try:
-            parsed: object = json.loads(self._cedar.policies_to_json_str(rules.policies))
+            parsed: object = json.loads(self._cedar.policies_to_json_str(text))
         except ValueError as error:
             raise Invalid(f"Invalid Cedar policy: {error}") from error
+        rules = _Rules(text, known, None if schema is None else _text(schema, ".cedarschema"), _permits(parsed))
         if rules.schema is not None:
             found = self._cedar.validate_policies(rules.policies, rules.schema)
             if not found.validation_passed:
@@ -239,6 +246,27 @@ def _is_entity(entity: object) -> bool:
 
 def _mapping(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _permits(parsed: object) -> frozenset[str]:
+    """The ids of the policies that permit."""
+    policies = _mapping(_mapping(parsed).get("staticPolicies"))
+    return frozenset(name for name, policy in policies.items() if _mapping(policy).get("effect") == "permit")
+
+
+def _is_about(problem: str, policies: frozenset[str]) -> bool:
+    found = _PROBLEM.match(problem)
+    return found is not None and found[1] in policies
+
+
+def _readable(value: object) -> object:
+    """A value of JSON as Cedar reads it: it has no nulls, and whole numbers alone."""
+    if isinstance(value, dict):
+        fields = cast("dict[str, object]", value)
+        return {name: _readable(each) for name, each in fields.items() if each is not None}
+    if isinstance(value, list):
+        return [_readable(each) for each in cast("list[object]", value)]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _actions(parsed: object) -> Iterator[str]:

@@ -309,6 +309,8 @@ async def _decide(handlers: Sequence[InterventionHandler], method: str, event: I
     """Ask the handlers, and carry out what they decide."""
     advice: list[str] = []
     for handler in handlers:
+        if isinstance(event, BeforeToolCallEvent) and event.seen is not None:
+            await event.seen.show(event)  # Hooks and handlers before this one may have edited it.
         try:
             decided = getattr(handler, method)(event)
             action: object = await decided if inspect.isawaitable(decided) else decided

@@ -291,7 +291,7 @@ class _Delegation(ABC):
         self._waiting[key] = worker, [one.id for one in asked]
         if len(self._waiting) > WAITING_MAX:
             del self._waiting[one_to_drop(self._waiting)]
-        raise context.questions.pass_on(replace(one, id=f"{prefix}{one.id}") for one in asked)
+        raise context.questions.pass_on(prefix, asked)
 
     @abstractmethod
     def _built(self, said: Mapping[str, Any], context: ToolContext) -> tuple[_Worker, Prompt]:

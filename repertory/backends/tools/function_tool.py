@@ -11,7 +11,7 @@ import inspect
 import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
@@ -179,6 +179,12 @@ class FunctionTool(SdkMembers, Generic[P, R]):
                 raise
             return self._failed(error, use_id, context, began=arguments is not None)
 
+    async def seen_input(self, value: object) -> object:
+        """The input as JSON, as the function gets it; see `InputSchema.seen`. One that is refused stays as it is."""
+        with suppress(Exception):  # Types of users convert. When the tool runs, the model is told.
+            return (await self._schema()).seen(value)
+        return value
+
     async def stream(
         self, tool_use: ToolUse, invocation_state: Mapping[str, Any], **kwargs: Any
     ) -> AsyncGenerator[dict[str, Any], None]:
@@ -216,13 +222,15 @@ class FunctionTool(SdkMembers, Generic[P, R]):
         return {**super().get_display_properties(), "Function": getattr(self._function, "__name__", self.name)}
 
     async def _arguments(self, value: object, context: ToolContext) -> dict[str, Any]:
-        declaration = self._declaration
-        if not declaration.has_schema:
-            await load_schema_library()
-        arguments = declaration.schema.read(value)
-        for name, what in declaration.parameters.injected.items():
+        arguments = (await self._schema()).read(value)
+        for name, what in self._declaration.parameters.injected.items():
             arguments[name] = context if what == "context" else context.agent
         return arguments
+
+    async def _schema(self) -> InputSchema:
+        if not self._declaration.has_schema:
+            await load_schema_library()
+        return self._declaration.schema
 
     def _failed(self, error: Exception, use_id: str, context: ToolContext, *, began: bool) -> ToolResult:
         """The result of a run that failed, noted and logged. `began`: whether the function was called."""

@@ -13,9 +13,11 @@ import inspect
 import json
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Optional, cast
 
 import pydantic
+import pydantic_core
 import typing_extensions
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
@@ -43,6 +45,8 @@ class InputSchema:
         """Errors: `Invalid`, naming the parameter whose annotation cannot be resolved or has no JSON schema."""
         self._tool_name = tool_name
         self._names = tuple(parameter.name for parameter in parameters)
+        plain = (each for each in parameters if not isinstance(each.default, FieldInfo))
+        self._defaults = {each.name: each.default for each in plain if each.default is not _NOTHING}
         self._fields_left_out = {each.name: each.default for each in parameters if isinstance(each.default, FieldInfo)}
         fields = {
             parameter.name: _field(parameter, _annotation(tool_name, function, parameter), descriptions)
@@ -50,6 +54,7 @@ class InputSchema:
         }
         adapter = _adapter(tool_name, fields)
         self._validate = adapter.validator.validate_python
+        self._dump = adapter.dump_python
         self.json_schema: Mapping[str, object] = _json_schema(adapter)
 
     def read(self, value: object) -> dict[str, Any]:
@@ -74,6 +79,18 @@ class InputSchema:
         for name, field in self._fields_left_out.items():
             read.setdefault(name, _default_of(field))
         return read
+
+    def seen(self, value: object) -> object:
+        """The input as JSON, as the function gets it: converted, and with the defaults of what is left out. Those who
+        decide about the call look at this: "5000" for a number is 5000. Errors: those of `read`, and any of the types.
+        """
+        read = self.read(value)
+        shown: dict[str, Any] = self._dump(read, mode="json", by_alias=True, warnings=False)
+        for name, default in self._defaults.items():
+            if name not in read:
+                with suppress(pydantic_core.PydanticSerializationError):  # A default need not be JSON.
+                    shown[name] = pydantic_core.to_jsonable_python(default)
+        return shown
 
     def _fields(self) -> str:
         return f"its fields are: {', '.join(self._names) or 'none'}"

@@ -85,6 +85,13 @@ class JournalAuthor:
         seq = self.fold.last_message_seq
         return next(row.link for row in reversed(self._turn_rows) if row.seq == seq)
 
+    def before_last_message(self) -> bytes:
+        """What no other journal has, and no restart changes while its last message is the last one: the link of the row
+        before it, or nothing where that is not at hand. Safe from any thread.
+        """
+        seq = self.fold.last_message_seq
+        return next((row.link for row in reversed(self._turn_rows) if row.seq < seq), b"")
+
     def add_view(self, change: ViewChanged) -> None:
         """Append a view change: as part of the message right before it when that was not handed over and can hold it,
         else as a record of its own. Errors: `Invalid` when it may not follow.

@@ -17,7 +17,7 @@ from typing import TypeVar, assert_never
 from msgspec.structs import force_setattr, replace
 
 from repertory.core.deferral import DeferredTool
-from repertory.core.interrupts import Interrupt, outcome_id
+from repertory.core.interrupts import Interrupt, outcome_id, unmarked
 from repertory.core.journal.image import Anchors, Image, UnansweredTurn, UnsettledTool
 from repertory.core.journal.records import (
     WHOLE,
@@ -414,8 +414,8 @@ class Fold:
             self.parked = _without(self.parked, use_id)
         if self.questions or self.responses:
             asked = outcome_id(use_id)
-            self.questions = tuple(one for one in self.questions if one.id != asked)
-            self.responses = _without(self.responses, asked)
+            self.questions = tuple(one for one in self.questions if unmarked(one.id) != asked)
+            self.responses = _without(self.responses, *(key for key in self.responses if unmarked(key) == asked))
 
     def _on_redacted(self, record: Redacted) -> None:
         self.shown.redact(record.target, record.message)

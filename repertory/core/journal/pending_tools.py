@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.core.interrupts import Interrupt, is_about_outcome, outcome_id
+from repertory.core.interrupts import Interrupt, is_outcome_id, marked, outcome_id, step_mark, unmarked
 from repertory.core.journal.records import WHOLE, Interrupted, NodeChanged, Record, Resumed, ToolFinished
 from repertory.core.messages import Json, Message, ToolResult
 
@@ -20,20 +21,28 @@ if TYPE_CHECKING:
     from repertory.core.journal.records import ToolStarted
 
 
-def standing_records(fold: Fold, at: float) -> Iterator[Record]:
+def standing_records(fold: Fold, at: float, mark: str = "") -> Iterator[Record]:
     """The run's nodes, tools without a result, results that no message holds yet, interrupts, and their responses.
 
-    To be appended after a `Branched`, which drops them. Idempotency tokens cannot be restated.
+    To be appended after a `Branched`, which drops them. Idempotency tokens cannot be restated. `mark`: of a fork, whose
+    questions are others than those of its source.
     """
+
+    def own(interrupt_id: str) -> str:
+        name = unmarked(interrupt_id)
+        changes = mark and name != interrupt_id and not is_outcome_id(interrupt_id)
+        return marked(name, mark) if changes else interrupt_id
+
     yield from _nodes(fold)
     yield from fold.open_tools.values()
     yield from fold.parked.values()
     for use_id, result in fold.finished_tools.items():
         yield ToolFinished(at=at, tool_use_id=use_id, result=result)
     if fold.questions or fold.parked:
-        yield Interrupted(at=at, interrupts=fold.questions, parked=tuple(fold.parked))
+        questions = tuple(dataclasses.replace(one, id=own(one.id)) for one in fold.questions)
+        yield Interrupted(at=at, interrupts=questions, parked=tuple(fold.parked))
     if fold.responses:
-        yield Resumed(at=at, responses=dict(fold.responses))
+        yield Resumed(at=at, responses={own(key): response for key, response in fold.responses.items()})
 
 
 def nodes_stated(fold: Fold, at: float) -> Iterator[NodeChanged]:
@@ -122,6 +131,14 @@ class PendingTools(Struct, frozen=True, kw_only=True):
         """Those of `interrupts` that are not waiting already."""
         return tuple(one for one in interrupts if one not in self.waiting)
 
+    def outcome_id(self, use_id: str) -> str:
+        """The id of the question about this use's unknown outcome. Each attempt at a use has another: an answer that is
+        sent again must run nothing again.
+        """
+        start = self.starts.get(use_id)
+        mark = step_mark(start.key, start.attempt) if start is not None and start.key else ""
+        return marked(outcome_id(use_id), mark)
+
     def new_answers(self, responses: Mapping[str, Json]) -> dict[str, Json]:
         """Those of `responses` that are new or differ from the ones known."""
         known = self.responses
@@ -141,6 +158,6 @@ class PendingTools(Struct, frozen=True, kw_only=True):
             started=self.started - results.keys(),
             finished={**self.finished, **results},
             starts={use_id: start for use_id, start in self.starts.items() if use_id not in results},
-            questions=tuple(one for one in self.questions if not (is_about_outcome(one) and one.id in settled)),
-            responses={key: value for key, value in self.responses.items() if key not in settled},
+            questions=tuple(one for one in self.questions if unmarked(one.id) not in settled),
+            responses={key: value for key, value in self.responses.items() if unmarked(key) not in settled},
         )

@@ -138,6 +138,7 @@ class AgentCoreSessionStore(SessionStore):
     def capabilities(self) -> StoreCapabilities:
         return StoreCapabilities(
             maintained=True,
+            shares_turns=True,
             flush_delay_s=FLUSH_DELAY_S,
             look_every_s=0.5,
             yields_within_s=self._shared.settings.renew_s * 1.25 + 1.0,

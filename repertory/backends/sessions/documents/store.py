@@ -147,6 +147,7 @@ class MessageTreeStore(SessionStore):
         renew_s = self._settings.renew_every_s
         return StoreCapabilities(
             others_add=True,
+            shares_turns=True,
             maintained=renew_s is not None,
             acquires_again=True,
             flush_delay_s=0.005,  # Each message is one request, however long the store waits for more.

@@ -83,7 +83,8 @@ class SnapshotSessionStore(SessionStore):
     @property
     def capabilities(self) -> StoreCapabilities:
         # Other programs' changes have no position in the journal before they are taken in.
-        return replace(self._journal.capabilities, reads_positions=False, acquires_again=False)
+        known = self._journal.capabilities
+        return replace(known, reads_positions=False, acquires_again=False, shares_turns=True)
 
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
         self.snapshots.drop(session_id, given_up=False)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from repertory.core.interrupts import step_mark
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.pending_tools import standing_records
 from repertory.core.journal.records import Branched, CursorMoved, MessageAdded, Record, Redacted, View, ViewChanged
@@ -53,7 +54,9 @@ def fork(then: PointInTime, *, at: float, entropy: Entropy) -> Fork:
         rows.append(appender.append(_copied(said[seq], len(placed) - 1)))
     rows += appender.append_all(_view(fold, placed, appender.fold, at))
     # A tool that was started has an unknown outcome in the fork as well: it never runs again without a decision.
-    rows += appender.append_all([*standing_records(fold, at), *_cursors(fold, placed, at)])
+    # Its questions get ids of their own: an answer is for one conversation.
+    standing = standing_records(fold, at, mark=step_mark(rows[-1].link.hex()))
+    rows += appender.append_all([*standing, *_cursors(fold, placed, at)])
     return Fork(rows=rows, messages=len(copied))
 
 
