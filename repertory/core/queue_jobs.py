@@ -148,6 +148,16 @@ def given_token(given_id: str) -> str:
     return f"job-{blake2b(given_id.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
 
 
+def with_token(body: str, job: TurnJob | Malformed) -> str:
+    """The message with the token that its job was read with, for a queue that will call it by another name. All else
+    in it stays as it is, and what is no job too.
+    """
+    if isinstance(job, Malformed) or msgspec.json.decode(body).get("token") is not None:
+        return body
+    # Behind a `"token": null`: of two fields of one name, the last one counts.
+    return f'{body.rstrip()[:-1]},"token":{msgspec.json.encode(job.token).decode()}}}'
+
+
 class Done(Struct, frozen=True):
     """The job is over: the queue forgets it."""
 

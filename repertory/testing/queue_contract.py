@@ -80,14 +80,6 @@ async def aside(queue: QueueDesk, count: int) -> Sequence[JobSetAside]:
         await anyio.sleep(0.05)
 
 
-async def put_back(queue: QueueDesk, job_id: str) -> None:
-    """Put a job back that was set aside: who has looked at it may hide it for a moment."""
-    while True:
-        if await queue.retry(job_id):
-            return
-        await anyio.sleep(0.1)
-
-
 class TurnQueueContract(ABC):
     """The contract. Two queues opened on the same place share its jobs, as two processes would."""
 
@@ -287,11 +279,46 @@ class TurnQueueContract(ABC):
             assert named == {*tokens([first]), "a s", "it cannot be: ünmöglich"}
             assert "prompt" in kept.text
             assert not await queue.retry("there is none")
-            await put_back(queue, kept.id)
+            assert await queue.retry(kept.id)
             assert not await queue.retry(kept.id)
             (again,) = await take_jobs(queue, 1)
             assert (again.job, again.tries) == (first.job, 1)
             assert list(await queue.set_aside(10)) == []
+
+    async def test_what_is_listed_can_be_put_back_at_once(self, tmp_path: Path) -> None:
+        async with self.queues(tmp_path) as (queue,):
+            for number in range(3):
+                await queue.send(job_number(number, f"s{number}"))
+            for delivery in await take_jobs(queue, 3):
+                assert await queue.settle(delivery, Aside("why"))
+            assert [await queue.retry(each.id) for each in await aside(queue, 3)] == [True] * 3
+            assert {*tokens(await take_jobs(queue, 3))} == {f"s{number}-{number}" for number in range(3)}
+
+    async def test_a_job_that_was_set_aside_or_is_done_is_given_when_it_is_sent_again(self, tmp_path: Path) -> None:
+        async with self.queues(tmp_path) as (queue,):
+            for verdict in (Aside("why"), Done(), Done()):
+                await queue.send(job_number(1))
+                (delivery,) = await take_jobs(queue, 1)
+                assert (delivery.job, delivery.tries) == (job_number(1), 1)
+                assert await queue.settle(delivery, verdict)
+
+    async def test_a_message_without_a_token_keeps_the_one_it_was_given_when_it_is_put_back(
+        self, tmp_path: Path
+    ) -> None:
+        async with self.queues(tmp_path) as (queue,):
+            await queue.receive(1, 0)
+            await self.put_raw(
+                tmp_path, b'{"token": null, "agent": "a", "session_id": "s", "prompt": "pay", "more": 1} '
+            )
+            seen: set[str] = set()
+            for _ in range(3):
+                (delivery,) = await take_jobs(queue, 1)
+                assert await queue.settle(delivery, Aside("why"))
+                (kept,) = await aside(queue, 1)
+                assert '"more": 1' in kept.text
+                assert await queue.retry(kept.id)
+                seen |= {kept.token, *tokens([delivery])}
+            assert len(seen) == 1
 
     async def test_messages_of_others_that_are_no_jobs_can_be_set_aside_and_keep_nobody_waiting(
         self, tmp_path: Path

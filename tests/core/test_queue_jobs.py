@@ -24,6 +24,7 @@ from repertory.core.queue_jobs import (
     verdict_on_error,
     verdict_on_stop,
     wait_after_s,
+    with_token,
 )
 from repertory.core.serving.admission import TENANT_TURNS
 from repertory.errors import (
@@ -97,6 +98,18 @@ def test_a_job_without_a_token_has_one_of_its_messages_name() -> None:
     first, again, other = (read_job(body, name) for name in ("one", "one", "two"))
     assert isinstance(first, TurnJob)
     assert first == again != other
+
+
+@pytest.mark.parametrize(
+    "body", ['{"agent": "a", "session_id": "s", "n": 1e400}', '{"token": null, "agent": "a", "session_id": "s"}\n']
+)
+def test_a_message_keeps_its_token_under_another_name_and_all_else_that_it_says(body: str) -> None:
+    first = read_job(body.encode(), "one")
+    written = with_token(body, first)
+    assert read_job(written.encode(), "two") == first
+    assert written.startswith(body.rstrip()[:-1])
+    assert with_token(written, first) == written
+    assert with_token("[", Malformed("no")) == "["
 
 
 def test_a_message_that_is_too_large_is_not_even_parsed() -> None:

@@ -98,9 +98,9 @@ SHOWN = 2_000
 """So many characters of a job that was set aside are shown."""
 
 
-def job_set_aside(job_id: str, body: bytes, why: str) -> JobSetAside:
-    """What is shown of it."""
-    job, text = read_job(body, job_id), body[: 4 * SHOWN].decode(errors="replace")[:SHOWN]
+def job_set_aside(job_id: str, body: bytes, why: str, *, given_id: str = "") -> JobSetAside:
+    """What is shown of it. `given_id`: what its token is made of where it names none, if that is not its id."""
+    job, text = read_job(body, given_id or job_id), body[: 4 * SHOWN].decode(errors="replace")[:SHOWN]
     if isinstance(job, Malformed):
         return JobSetAside(id=job_id, text=text, why=why)
     named = {"agent": job.agent, "session_id": job.session_id, "token": job.token}

@@ -282,8 +282,7 @@ class _JobTable:
     def writing(self, *, lasting: bool = False) -> Generator[None]:
         """One transaction; after an error nothing of it is stored."""
         try:
-            if os.stat(self._path).st_ino != self._inode:
-                raise Unavailable("the queue database was replaced while it was open", path=str(self._path))
+            self._refuse_lost_file()
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if lasting else 'NORMAL'}")
             with transaction(self._connection):
                 yield
@@ -292,9 +291,23 @@ class _JobTable:
                 raise
             raise _KIND.mapped_error(error, self._path) from error
 
+    def _refuse_lost_file(self) -> None:
+        """SQLite would go on with a removed file, and never see a job of the new one. Not opened anew: whoever puts a
+        backup there may not have removed the old log yet.
+        """
+        if os.stat(self._path).st_ino != self._inode:
+            text = "the queue database was replaced while it was open: start this process again"
+            raise Unavailable(text, path=str(self._path))
+
+    @contextmanager
+    def _reading(self) -> Generator[None]:
+        with _KIND.mapped_errors(self._path):
+            self._refuse_lost_file()
+            yield
+
     def take(self, limit: int, lease_s: float) -> list[Delivery]:
         """Claim heads that are due, the one that is due for the longest time first. A transaction of its own."""
-        with _KIND.mapped_errors(self._path):
+        with self._reading():
             due = f"FROM jobs WHERE head = 1 AND due_at <= {_NOW}"
             if limit <= 0 or self._connection.execute(f"SELECT 1 {due} LIMIT 1").fetchone() is None:
                 self._tidy()
@@ -316,7 +329,7 @@ class _JobTable:
             (lease_s, key),
         )
         ((claim, tries, data),) = changed.fetchall()
-        return Delivery(id=str(key), claim=claim, job=read_job(data or b"", f"{self._path.name}-{key}"), tries=tries)
+        return Delivery(id=str(key), claim=claim, job=read_job(data or b"", self._given_id(key)), tries=tries)
 
     def give_back(self, deliveries: Iterable[Delivery]) -> None:
         """As if these had not been taken. A transaction of its own."""
@@ -379,7 +392,7 @@ class _JobTable:
 
     def counts(self) -> QueueCounts:
         """See the port."""
-        with _KIND.mapped_errors(self._path):
+        with self._reading():
             waiting, taken, aside = self._execute(
                 f"SELECT count(*) FILTER (WHERE aside_at IS NULL AND (claim IS NULL OR due_at <= {_NOW})),"
                 f" count(*) FILTER (WHERE aside_at IS NULL AND claim IS NOT NULL AND due_at > {_NOW}),"
@@ -389,15 +402,19 @@ class _JobTable:
 
     def aside(self, limit: int) -> list[JobSetAside]:
         """See the port."""
-        with _KIND.mapped_errors(self._path):
+        with self._reading():
             found = self._execute(
                 f"SELECT id, {_JOB}, CAST(why AS BLOB) FROM jobs WHERE aside_at IS NOT NULL"
                 " ORDER BY aside_at, id LIMIT ?",
                 (limit,),
             )
             return [
-                job_set_aside(str(key), data or b"", bytes(why).decode(errors="replace")) for key, data, why in found
+                job_set_aside(str(key), data or b"", bytes(why).decode(errors="replace"), given_id=self._given_id(key))
+                for key, data, why in found
             ]
+
+    def _given_id(self, key: int) -> str:
+        return f"{self._path.name}-{key}"
 
     def close(self) -> None:
         """Close the connection."""

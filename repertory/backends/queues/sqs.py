@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from itertools import count
@@ -28,13 +29,27 @@ from repertory.backends.aws_errors import (
 from repertory.backends.queues.ports import SHOWN, Delivery, JobSetAside, QueueCounts, job_set_aside
 from repertory.backends.shields import waited_for
 from repertory.core.notebook import without_login
-from repertory.core.queue_jobs import Again, Aside, Done, JobVerdict, Malformed, TurnJob, job_text, read_job
+from repertory.core.queue_jobs import (
+    Again,
+    Aside,
+    Done,
+    JobVerdict,
+    Malformed,
+    TurnJob,
+    job_text,
+    read_job,
+    with_token,
+)
 from repertory.errors import Gone, Invalid, RepertoryError, Throttled, TooLarge, Unavailable
 
 BATCH_MAX = 10
 """What SQS gives or takes at most in one request."""
 POLL_MAX_S = 20
 _DELAY_MAX_S, _HIDE_MAX_S = 900, 43_200
+_BACK_MAX_S = 43_000
+"""The longest wait of a job that is given back: SQS counts the 12 hours of `_HIDE_MAX_S` from the receipt on."""
+_UNTRIED_MAX = 10_000
+"""So many jobs that were given back untried are remembered."""
 _SLACK_S = 10.0
 """How much longer than it may wait a request may take."""
 _LATE_S = 2.0
@@ -51,15 +66,17 @@ class SQSQueue:
     """A queue in SQS, standard or FIFO, which must exist. Building one connects to nothing.
 
     A FIFO queue gives the jobs of a session one at a time and in the order in which they were sent, also after
-    failures. It takes the same session, agent and token once within five minutes. A standard queue promises neither.
+    failures. A standard queue promises neither.
     What is set aside goes to the queue of `aside_queue_url`, else to the dead letter queue of the redrive policy: a
     worker needs one of the two. Messages that SQS itself moves there, by `maxReceiveCount`, are listed without a
     reason.
 
-    Receiving counts as a try, also of a job that was given back untried. Credentials and region are looked up at the
-    first call, as in every AWS tool. It needs sqs:SendMessage, sqs:ReceiveMessage, sqs:DeleteMessage,
-    sqs:ChangeMessageVisibility and sqs:GetQueueAttributes on the queue, and the same and sqs:GetQueueUrl on the other
-    one.
+    SQS counts every receipt as a try. Left out are those before the time of a job, and those after which this object
+    has given the job back untried; others that other workers gave back untried count.
+
+    Credentials and region are looked up at the first call, as in every AWS tool. It needs sqs:SendMessage,
+    sqs:ReceiveMessage, sqs:DeleteMessage, sqs:ChangeMessageVisibility and sqs:GetQueueAttributes on the queue, and the
+    same and sqs:GetQueueUrl on the other one.
 
     Errors of every call: `Throttled` and `Unavailable` (retries took 20 s), `Failed` (no such queue, not allowed),
     `Invalid` (no credentials, no region, no place for what is set aside).
@@ -109,6 +126,8 @@ class SQSQueue:
         self._clients = aws_clients(_SERVICE, aws)
         self._retry_policy = RetryPolicy()
         self._numbers = count(1)
+        self._untried: dict[str, int] = {}
+        """By message, how often it was given back here without a try."""
         self._closed = False
 
     def _place(self) -> str:
@@ -134,20 +153,25 @@ class SQSQueue:
         await self.aclose()
 
     async def send(self, job: TurnJob) -> None:
-        """Keep a job. `not_before` may be 15 minutes ahead in a standard queue, and nothing in a FIFO one; a worker
-        gives back what comes too early. Cancelled, it may be kept. Errors: see the class.
+        """Keep a job. SQS itself waits up to 15 minutes for `not_before`, and a FIFO queue not at all; a worker gives
+        back what comes too early. Cancelled, it may be kept. Errors: see the class.
 
         Args:
             job: The job.
 
         Raises:
             TooLarge: For a job that is larger than SQS takes. Send less.
+            Invalid: For `not_before` after the time for which the queue retains messages. Raise that, at most to 14
+                days, or send the job later.
         """
         request: dict[str, Any] = {"MessageBody": job_text(job)}
+        ahead_s = 0 if job.not_before is None else await self._ahead_s(job.not_before)
         if self._fifo:
-            request |= _fifo_fields(job, json.dumps([job.session_id, job.agent, job.token]))
-        elif job.not_before is not None:
-            request["DelaySeconds"] = await self._delay_s(job.not_before)
+            # One key for each call: of two messages with one key SQS drops the second, even when the first was set
+            # aside meanwhile. A token has one turn anyway.
+            request |= _fifo_fields(job, json.dumps([job.session_id, job.agent, job.token, anyio.current_time()]))
+        elif ahead_s:
+            request["DelaySeconds"] = min(ahead_s, _DELAY_MAX_S)
         await self._ask("send_message", request)
 
     async def receive(self, limit: int, wait_s: float) -> Sequence[Delivery]:
@@ -167,16 +191,16 @@ class SQSQueue:
             "MaxNumberOfMessages": 1 if self._fifo else max(1, min(limit, BATCH_MAX)),
             "WaitTimeSeconds": poll_s,
             "VisibilityTimeout": round(self._lease_s),
-            "AttributeNames": ["ApproximateReceiveCount"],
+            "AttributeNames": ["ApproximateReceiveCount", "ApproximateFirstReceiveTimestamp"],
         }
         async with self._whole(POLL_MAX_S + 2 * _SLACK_S, if_cancelled_s=poll_s + _LATE_S):
             answer = await self._ask_once("receive_message", request)
-        taken = [_delivery(message) for message in answer.get("Messages", ())]
+        taken = [self._delivery(message) for message in answer.get("Messages", ())]
         try:
             await anyio.lowlevel.checkpoint_if_cancelled()
         except anyio.get_cancelled_exc_class():
             async with self._whole(_LATE_S, if_cancelled_s=_LATE_S):
-                await self._hide(taken, 0)
+                await self._hide([each.claim for each in taken], 0)
             raise
         return taken
 
@@ -186,7 +210,7 @@ class SQSQueue:
         Args:
             deliveries: The jobs that this worker still holds.
         """
-        await self._hide(deliveries, round(self._lease_s))
+        await self._hide([each.claim for each in deliveries], round(self._lease_s))
 
     async def settle(self, delivery: Delivery, verdict: JobVerdict) -> bool:
         """Forget the job, give it back, or set it aside. False if its receipt is not valid any more.
@@ -201,13 +225,18 @@ class SQSQueue:
                 case Done():
                     await self._ask("delete_message", receipt)
                 case Again():
-                    hidden_s = min(round(verdict.after_s), _HIDE_MAX_S)
+                    # Never less than was asked for: the job would be received again and again in the rest of a second.
+                    hidden_s = min(math.ceil(verdict.after_s), _BACK_MAX_S)
                     await self._ask("change_message_visibility", {**receipt, "VisibilityTimeout": hidden_s})
+                    if not verdict.counts:
+                        self._note_untried(delivery.id)
                 case Aside():
                     await self._move_aside(delivery, verdict.why)
                     await self._ask("delete_message", receipt)
         except _ReceiptGone:
             return False
+        if not isinstance(verdict, Again):
+            self._untried.pop(delivery.id, None)
         return True
 
     async def counts(self) -> QueueCounts:
@@ -250,9 +279,10 @@ class SQSQueue:
 
     async def _send_again(self, message: Mapping[str, Any]) -> None:
         body, job_id = str(message["Body"]), str(message["MessageId"])
-        request: dict[str, Any] = {"MessageBody": body}
+        job = read_job(body.encode(errors="surrogatepass"), job_id)
+        request: dict[str, Any] = {"MessageBody": with_token(body, job)}
         if self._fifo:
-            request |= _fifo_fields(read_job(body.encode(errors="surrogatepass"), job_id), f"again {job_id}")
+            request |= _fifo_fields(job, f"again {job_id}")
         await self._ask("send_message", request)
         receipt = {"ReceiptHandle": message["ReceiptHandle"]}
         await self._ask("delete_message", receipt, url=await self._aside_place())
@@ -263,7 +293,7 @@ class SQSQueue:
         await self._clients.aclose()
 
     async def _looked_at(self) -> AsyncGenerator[Mapping[str, Any]]:
-        """What was set aside, each hidden from others for the moment of looking alone."""
+        """What was set aside, each hidden from others while this looks."""
         url = await self._aside_place()
         request = {
             "MaxNumberOfMessages": BATCH_MAX,
@@ -271,22 +301,33 @@ class SQSQueue:
             "VisibilityTimeout": 2,
             "MessageAttributeNames": [_WHY],
         }
-        for _ in range(_LOOKS):
-            messages = (await self._ask("receive_message", request, url=url)).get("Messages", ())
-            for message in messages:
-                yield message
-            if not messages:
-                return
+        seen: list[str] = []
+        try:
+            for _ in range(_LOOKS):
+                messages = (await self._ask("receive_message", request, url=url)).get("Messages", ())
+                seen += [str(message["ReceiptHandle"]) for message in messages]
+                for message in messages:
+                    yield message
+                if not messages:
+                    return
+        finally:
+            with suppress(RepertoryError):  # They are seen again soon in any case.
+                await self._hide(seen, 0, url=url)
 
     async def _move_aside(self, delivery: Delivery, why: str) -> None:
-        """A copy in the other queue. If it is made twice, a FIFO queue keeps one."""
+        """A copy in the other queue, with its token, since SQS gives it another id. If it is made twice, a FIFO queue
+        keeps one.
+        """
         url = await self._aside_place()
         assert isinstance(delivery, _Message)
-        reason = {"DataType": "String", "StringValue": why[:SHOWN] or "no reason"}
-        request: dict[str, Any] = {"MessageBody": delivery.body, "MessageAttributes": {_WHY: reason}}
+        request: dict[str, Any] = {"MessageBody": with_token(delivery.body, delivery.job)}
         if url.endswith(".fifo"):
             request |= _fifo_fields(delivery.job, delivery.id)
-        await self._ask("send_message", request, url=url)
+        reason = {_WHY: {"DataType": "String", "StringValue": why[:SHOWN] or "no reason"}}
+        try:
+            await self._ask("send_message", {**request, "MessageAttributes": reason}, url=url)
+        except TooLarge:  # The reason counts as well. Without it, the job is not given again and again.
+            await self._ask("send_message", request, url=url)
 
     async def _aside_place(self) -> str:
         """The URL of the queue for what is set aside. Errors: `Invalid` if there is none."""
@@ -307,20 +348,46 @@ class SQSQueue:
         names = "", "Delayed", "NotVisible"
         return {full: int(attributes.get(full, 0)) for each in names if (full := f"ApproximateNumberOfMessages{each}")}
 
-    async def _delay_s(self, not_before: float) -> int:
-        """Seconds from now, by the clock of SQS, as the heads of its answers tell it."""
-        answer = await self._ask("get_queue_attributes", {"AttributeNames": ["CreatedTimestamp"]})
+    async def _ahead_s(self, not_before: float) -> int:
+        """Seconds from now, by the clock of SQS, as the heads of its answers tell it. Errors: `Invalid` for a time that
+        the message does not live to see.
+        """
+        answer = await self._ask("get_queue_attributes", {"AttributeNames": ["MessageRetentionPeriod"]})
         date = str(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
-        return max(0, min(round(not_before - parsedate_to_datetime(date).timestamp()), _DELAY_MAX_S))
+        ahead_s = max(0, math.ceil(not_before - parsedate_to_datetime(date).timestamp()))
+        retained_s = int(answer.get("Attributes", {}).get("MessageRetentionPeriod", ahead_s))
+        if ahead_s > retained_s:
+            text = (
+                "SQS would drop this job before its time: raise MessageRetentionPeriod of the queue, or send it later"
+            )
+            raise Invalid(text, queue=self._url, retained_s=retained_s, ahead_s=ahead_s)
+        return ahead_s
 
-    async def _hide(self, deliveries: Sequence[Delivery], seconds: int) -> None:
+    def _delivery(self, message: Mapping[str, Any]) -> _Message:
+        body, given_id = str(message["Body"]), str(message["MessageId"])
+        job = read_job(body.encode(errors="surrogatepass"), given_id)
+        attributes = message.get("Attributes", {})
+        first_ms = attributes.get("ApproximateFirstReceiveTimestamp")
+        untried = self._untried.get(given_id, 0)
+        if isinstance(job, TurnJob) and job.not_before is not None and first_ms is not None:
+            # Whoever received it before its time has hidden it until then, or for as long as SQS can.
+            untried = max(untried, math.ceil((job.not_before - int(first_ms) / 1000) / _BACK_MAX_S))
+        tries = max(1, int(attributes.get("ApproximateReceiveCount", 1)) - untried)
+        return _Message(id=given_id, claim=str(message["ReceiptHandle"]), job=job, tries=tries, body=body)
+
+    def _note_untried(self, message_id: str) -> None:
+        self._untried[message_id] = self._untried.pop(message_id, 0) + 1
+        if len(self._untried) > _UNTRIED_MAX:
+            del self._untried[next(iter(self._untried))]
+
+    async def _hide(self, claims: Sequence[str], seconds: int, *, url: str = "") -> None:
         """Set for how long nobody is given these. What is not this holder's any more is left alone."""
-        for start in range(0, len(deliveries), BATCH_MAX):
+        for start in range(0, len(claims), BATCH_MAX):
             entries = [
-                {"Id": str(number), "ReceiptHandle": each.claim, "VisibilityTimeout": seconds}
-                for number, each in enumerate(deliveries[start : start + BATCH_MAX])
+                {"Id": str(number), "ReceiptHandle": claim, "VisibilityTimeout": seconds}
+                for number, claim in enumerate(claims[start : start + BATCH_MAX])
             ]
-            await self._ask("change_message_visibility_batch", {"Entries": entries})
+            await self._ask("change_message_visibility_batch", {"Entries": entries}, url=url)
 
     @asynccontextmanager
     async def _whole(self, within_s: float, *, if_cancelled_s: float) -> AsyncGenerator[None]:
@@ -360,17 +427,6 @@ class _Message(Delivery, frozen=True, kw_only=True):
     """A delivery with the message as it was sent, which is what is set aside."""
 
     body: str
-
-
-def _delivery(message: Mapping[str, Any]) -> _Message:
-    body = str(message["Body"])
-    return _Message(
-        id=str(message["MessageId"]),
-        claim=str(message["ReceiptHandle"]),
-        job=read_job(body.encode(errors="surrogatepass"), str(message["MessageId"])),
-        tries=int(message.get("Attributes", {}).get("ApproximateReceiveCount", 1)),
-        body=body,
-    )
 
 
 def _shown(message: Mapping[str, Any]) -> JobSetAside:

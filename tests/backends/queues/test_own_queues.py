@@ -17,7 +17,7 @@ from moto_sqs import made_queue, moto_sqs
 
 from repertory import FolderQueue, SQLiteQueue, SQSQueue, TurnJob
 from repertory.core.queue_jobs import Again, Aside, Done, Malformed
-from repertory.errors import Failed, Invalid
+from repertory.errors import Failed, Invalid, Unavailable
 from tests.source_tree import ROOT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
@@ -218,6 +218,23 @@ async def test_a_job_with_a_time_takes_its_place_at_that_time(tmp_path: Path) ->
             order.append(found[0].job.token)
             assert await queue.settle(found[0], Done())
         assert order == ["t1", "t2"]
+
+
+async def test_a_file_that_was_replaced_is_noticed_by_who_only_looks(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    async with SQLiteQueue(path) as idle:
+        assert await idle.receive(1, 0) == []
+        for again in (False, True):
+            for file in os.listdir(tmp_path):
+                os.unlink(tmp_path / file)
+            if again:
+                async with SQLiteQueue(path) as new:
+                    await new.send(job(1))
+            for look in (lambda: idle.receive(1, 1.0), idle.counts, lambda: idle.set_aside(1), lambda: idle.retry("1")):
+                with pytest.raises(Unavailable, match="replaced" if again else "cannot be used"):
+                    await look()
+    async with SQLiteQueue(path) as new:
+        assert len(await new.receive(1, 0)) == 1
 
 
 async def test_a_file_that_is_no_queue_is_left_alone(tmp_path: Path) -> None:

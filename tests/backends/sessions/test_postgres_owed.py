@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from repertory.backends.peers.ports import BoxedCall
 from repertory.backends.ports import Batch, Lease
 from repertory.backends.sessions.postgres.store import PostgresSessionStore
 from repertory.core.owed import DueTime, OwedWork
@@ -56,6 +57,27 @@ async def test_of_many_claims_at_the_same_moment_each_gets_other_work_the_longes
         assert sorted(work.session_id for some in claimed for work in some) == sorted(names)
         assert all([*some] == sorted(some, key=lambda work: work.at) for some in claimed)
         assert {work.claims for work in await owner.owed()} == {1}
+
+
+async def test_one_line_with_odd_numbers_stops_the_work_of_nobody_else(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    store, schema = postgres_store(tmp_path, "one"), schema_of(tmp_path)
+    async with closing(store):
+        leases = await owing(store, ["odd", "sound"])
+        assert list(await store.release_all(leases)) == [None] * 2
+        for token in ("odd", "sound"):
+            await store.call_box().put(BoxedCall(session_id=token, agent_id="a", token=token, call={"prompt": "hi"}))
+        for number, ttl_s in enumerate(("NaN", "Infinity", "-Infinity", "1e300", "-1")):
+            line = f"'x{number}', NULL, now(), '{ttl_s}', now(), now(), NULL"
+            postgres.sql(f"INSERT INTO {schema}.owners VALUES ({line})")
+        postgres.sql(f"UPDATE {schema}.owed SET claims = -5 WHERE at = 0.0")
+        postgres.sql(f"UPDATE {schema}.calls SET tries = 2147483647, ended = 2147483647 WHERE token = 'odd'")
+        postgres.sql(f"INSERT INTO {schema}.taken SELECT session, id, 'dead' FROM {schema}.calls WHERE token = 'odd'")
+        works = await store.claim_due(1000.0, 10, {"default"})
+        assert [(work.session_id, work.claims) for work in works] == [("odd", 1), ("sound", 1)]
+        assert [call.token for call in await store.call_box().take(10, ["a"])] == ["sound"]
+        assert {call.token: call.parked for call in await store.call_box().calls()} == {"odd": True, "sound": False}
 
 
 async def test_of_a_dead_owner_work_is_claimed_at_once_and_of_a_live_one_never(

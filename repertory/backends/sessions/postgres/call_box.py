@@ -36,6 +36,11 @@ _COLUMNS: Final = (
 )
 
 
+def _count(column: str) -> str:
+    """A count that has room for more: one odd line would fail the statement for all."""
+    return f"least({column}, 1000000000)"
+
+
 class PostgresCallBox(CallBox):
     """Errors: those of the store."""
 
@@ -72,7 +77,7 @@ class PostgresCallBox(CallBox):
         self._done_sql = f"{untaken} DELETE FROM {calls} AS c USING untaken WHERE c.id = untaken.call"
         # The same; then seconds, error, whether to park it.
         self._again_sql = (
-            f"{untaken} UPDATE {calls} AS c SET tries = c.tries + 1, error = $6::text,"
+            f"{untaken} UPDATE {calls} AS c SET tries = {_count('c.tries')} + 1, error = $6::text,"
             " not_before = clock_timestamp() + make_interval(secs => $5::float8),"
             " parked_at = CASE WHEN $7::boolean THEN clock_timestamp() END FROM untaken WHERE c.id = untaken.call"
         )
@@ -84,7 +89,7 @@ class PostgresCallBox(CallBox):
     def _take(self, calls: str, taken: str, schema: str) -> None:
         # Owner, how many, agents, the sessions of which it knows, why calls are parked, tenants that are passed over.
         waits = "{0}.parked_at IS NULL AND {0}.agent = ANY ($3::text[])"
-        parks = f"c.ended + f.dead >= {POISON_OWNERS}"
+        parks = f"{_count('c.ended')} + f.dead >= {POISON_OWNERS}"
         self._take_sql = (
             f"WITH gone AS MATERIALIZED (SELECT t.owner FROM (SELECT DISTINCT owner FROM {taken}"
             f" WHERE owner <> $1::text) AS t WHERE NOT {alive_sql('t.owner', schema)}),"
@@ -93,7 +98,8 @@ class PostgresCallBox(CallBox):
             " OR t.owner = $1::text AND t.session <> ALL ($4::text[]) FOR UPDATE OF t SKIP LOCKED),"
             f" freed AS (DELETE FROM {taken} AS t USING left_over AS l WHERE t.session = l.session"
             " RETURNING l.call, l.dead),"
-            f" counted AS (UPDATE {calls} AS c SET tries = c.tries + f.dead, ended = c.ended + f.dead,"
+            f" counted AS (UPDATE {calls} AS c SET tries = {_count('c.tries')} + f.dead,"
+            f" ended = {_count('c.ended')} + f.dead,"
             f" error = CASE WHEN {parks} THEN $5::text ELSE c.error END,"
             f" parked_at = CASE WHEN {parks} THEN clock_timestamp() END FROM freed AS f WHERE c.id = f.call),"
             f" first AS MATERIALIZED (SELECT c.id, c.session FROM {calls} AS c WHERE {waits.format('c')}"

@@ -40,10 +40,11 @@ class OwedLines:
             " OR (s.name, w.agent) IN (SELECT * FROM unnest($7::text[], $8::text[]))"
             " ELSE s.owner NOT IN (SELECT owner FROM living) END)"
             " ORDER BY w.at LIMIT $2::bigint FOR UPDATE OF w SKIP LOCKED),"
-            f" claimed AS (UPDATE {schema}.owed AS w SET at = ($6::float8[])[w.claims + 1], claims = w.claims + 1"
+            f" claimed AS (UPDATE {schema}.owed AS w SET at = ($6::float8[])[greatest(w.claims, 0) + 1],"
+            " claims = greatest(w.claims, 0) + 1"
             " FROM due WHERE w.session = due.session AND w.agent = due.agent)"
-            " SELECT name, agent, at, why, claims + 1, set_config('synchronous_commit', 'off', true) FROM due"
-            " ORDER BY at"
+            " SELECT name, agent, at, why, greatest(claims, 0) + 1, set_config('synchronous_commit', 'off', true)"
+            " FROM due ORDER BY at"
         )
         listed = (
             f"SELECT s.name, w.agent, w.at, w.why, w.claims FROM {schema}.owed AS w"

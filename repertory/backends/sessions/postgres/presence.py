@@ -42,6 +42,8 @@ _BEATS: Final = 5
 _DOUBTED: Final = 2 / 3
 """After this share of the time without a beat, an owner refuses to write."""
 _WAIT_S: Final = 5.0
+_TTL_MAX_S: Final = 86_400
+"""Owners that were silent for so long are forgotten."""
 _RETRY_S: Final = 0.1
 _RETRY_MAX_S: Final = 2.0
 _UNSYNCED: Final = "set_config('synchronous_commit', 'off', true)"
@@ -63,8 +65,10 @@ connections.
 
 def _alive(schema: str) -> str:
     back = f"coalesce((SELECT back FROM {schema}.servers WHERE server_start = {_START}), clock_timestamp())"
+    # Bounded, NaN too: an interval of one odd line would fail the statement for all owners.
+    ttl_s = f"least(greatest(o.ttl_s, 0), {_TTL_MAX_S})"
     return (
-        f"greatest(o.beat, {back}) > clock_timestamp() - make_interval(secs => o.ttl_s)"
+        f"greatest(o.beat, {back}) > clock_timestamp() - make_interval(secs => {ttl_s})"
         f" AND (o.lock_key IS NULL OR o.server_start <> {_START} OR o.joined < {back}"
         " OR NOT pg_try_advisory_xact_lock_shared(o.lock_key))"
     )
