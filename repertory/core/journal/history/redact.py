@@ -75,6 +75,15 @@ def without_text(message: Message, text: str) -> Message:
     return {**message, "content": [*words, *tools] if message["role"] == "assistant" else [*tools, *words]}
 
 
+def _cut_off_as(said: Message, message: Message) -> Message:
+    """The replacement, marked as cut off if the original was: else the turn of its token would count as answered."""
+    reason = said.get("metadata", {}).get("custom", {}).get("stop_reason")
+    if reason is None or message["role"] != "assistant":
+        return message
+    metadata = message.get("metadata", {})
+    return {**message, "metadata": {**metadata, "custom": {**metadata.get("custom", {}), "stop_reason": reason}}}
+
+
 def redact(appender: Appender, rows: Sequence[Row], target: int, message: Message, at: float) -> Redaction:
     """Replace the message at `target` for good. `rows`: the whole journal; for a message added since the last answer,
     the rows from the last row's `low` on suffice.
@@ -88,6 +97,7 @@ def redact(appender: Appender, rows: Sequence[Row], target: int, message: Messag
         raise NotFound("no message stands there", seq=target)
     if target == appender.fold.last_message_seq and any(tool_uses(said.message)):
         raise Invalid("this message waits for its tools; redact it after they ended", seq=target)
+    message = _cut_off_as(said.message, message)
     texts = Texts(only_in(said.message, message))
     erase = {seq for seq, record in _copies(records, target) if record is not None}
     erase |= settled_copies(rows, records, texts, appender.fold)
