@@ -41,9 +41,8 @@ from repertory.actors.call import (
 from repertory.actors.chores import KeepProgress, RecordSummary, StateOwed, SummarySettled
 from repertory.actors.context import AgentParts, AgentSettings, PublishTurnEvent, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView, Settle, Tidy
-from repertory.actors.journal import ActorJournal, TurnProgress
+from repertory.actors.journal import ActorJournal, NamedTurns, TurnProgress, answer_again, is_answered
 from repertory.actors.memory.consumer import SaidByHand, SkipTo, TurnEnded
-from repertory.actors.named_turns import NamedTurns, answer_again, is_answered
 from repertory.actors.timers import TimerAlarm, Unheard, invocation_of
 from repertory.actors.turn import TurnDriver, TurnStarter
 from repertory.actors.waits import WatchedCallQueue

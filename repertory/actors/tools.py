@@ -153,7 +153,8 @@ class ToolStep:
         self._form = turn.invocation.output_schema
         self._tools = turn.parts.tools if turn.invocation.direct is None else turn.parts.tools.whole
         wall = (lambda: 0.0) if record is None else record.journal.wall
-        self._questions = Questions(wall, begun.responses, known=ids_by_name(begun.questions), mark=self._mark)
+        known = ids_by_name(begun.questions) if begun.questions else {}
+        self._questions = Questions(wall, begun.responses, known=known, mark=self._mark)
         middleware = turn.parts.middleware
         self._wraps = None if middleware is None else middleware.around_tools
         self._running = 0

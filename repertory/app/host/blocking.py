@@ -30,6 +30,7 @@ from repertory.errors import Invalid, RepertoryError, StoreUnavailable, Unavaila
 from repertory.forking import call_in_children, never_collect
 from repertory.logs import ERROR, WARNING, note
 from repertory.runtime.cell import attempt
+from repertory.runtime.lifecycle import ExitFailed, Killed
 from repertory.runtime.waker import parking_here
 
 if TYPE_CHECKING:
@@ -148,8 +149,8 @@ class BlockingHost:
             try:
                 with anyio.CancelScope() as scope:
                     scopes.append(scope)
-                    if not given_up and (error := await attempt(keep)) is not None:
-                        failures.append(error)
+                    if not given_up and isinstance(failure := await attempt(keep), ExitFailed):
+                        failures.append(failure.error)
             finally:
                 with suppress(RuntimeError):  # The caller's loop has ended.
                     waker.call_threadsafe(ended.set)
@@ -463,14 +464,15 @@ async def _finish_one(waiting: dict[int, Unfinished], key: int, one: Unfinished,
     async def finish() -> None:
         outcome.append(await one.finish(by))
 
-    error: Exception | None = None
+    failure: ExitFailed | Killed | None = None
     with anyio.CancelScope(deadline=by):
-        error = await attempt(finish)  # If it raises, the other work still runs, and the process ends.
-    if (error is None and not outcome) or waiting.pop(key, None) is None:
+        failure = await attempt(finish)  # If it raises, the other work still runs, and the process ends.
+    if (failure is None and not outcome) or waiting.pop(key, None) is None:
         return
     with _lock:
         more = _under_way.pop(key, False)
-    why = outcome[0] if outcome else type(error).__name__
+    failed = failure.error if isinstance(failure, ExitFailed) else failure
+    why = outcome[0] if outcome else type(failed).__name__
     if why is not None:
         _tell(one, why)
     elif more:

@@ -24,8 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from repertory.actors.call import Invocation, names_of_turns
-from repertory.actors.journal import LATE_S
-from repertory.actors.named_turns import NamedTurns
+from repertory.actors.journal import LATE_S, NamedTurns
 from repertory.app.host.doorman import Doorman, Insistence, NoRoom
 from repertory.app.host.edge import telemetry, trace_headers
 from repertory.app.host.peer_actor import LOOK_S, LookAround, PeerActor, PeerSession, RunTurn, WatchSignal
