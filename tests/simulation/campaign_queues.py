@@ -1,7 +1,8 @@
 """Hostile jobs among good ones, put into a queue as other programs would.
 
-The worker ends when the queue is empty, and not before. Each good job is answered, once. What is no job is set aside
-with its reason; what turns out to be one is answered, or waits for its time.
+The worker ends when the queue is empty, and not before. Each good job is answered, once, also one of SQS that comes
+before its time. What is no job is set aside with its reason; what turns out to be one is answered, or waits for its
+time. What is listed as set aside can be put back, and has its token then.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+from urllib.error import HTTPError
 
 import anyio
+import boto3
 
 from repertory import (
     AgentSpec,
@@ -23,14 +27,19 @@ from repertory import (
     Sessions,
     SQLiteQueue,
     SQLiteSessions,
+    SQSQueue,
     TurnJob,
     Worker,
 )
 from repertory.core.messages import text_of
+from repertory.core.queue_jobs import Done, Malformed
 from repertory.errors import RepertoryError
+from tests.backends.queues.moto_sqs import asked, made_queue, moto_sqs
 from tests.simulation.campaigns import Report
 
+_Queue: TypeAlias = FolderQueue | SQLiteQueue | SQSQueue
 _GOOD = 8
+_IN_SQS = 40
 _END_S = 60.0
 _FIELDS = ("agent", "session_id", "prompt", "token", "not_before", "attributes", "more")
 _VALUES: tuple[str, ...] = (
@@ -68,6 +77,9 @@ def hostile_queues(rng: random.Random, folder: Path, seconds: float) -> Report:
         (folder / kind).mkdir()
         backend = rng.choice(("asyncio", "trio"))
         anyio.run(_round, kind, folder / kind, rng, 40 if seconds < 20 else 300, report, backend=backend)
+    with moto_sqs(folder / "log") as url:
+        backend = rng.choice(("asyncio", "trio"))
+        anyio.run(_sqs_round, url, folder, rng, rng.random() < 0.5, report, backend=backend)
     return report
 
 
@@ -98,6 +110,7 @@ async def _round(kind: str, folder: Path, rng: random.Random, hostile: int, repo
     again = FolderQueue(folder / "spool") if kind == "folder" else SQLiteQueue(folder / "jobs.db")
     async with again:
         counts, aside = await again.counts(), await again.set_aside(10_000)
+        await _put_back(kind, again, report)
     report.check(all(each.why for each in aside), f"{kind}: set aside without a reason")
     report.check(counts.taken == 0, f"{kind}: {counts.taken} are still taken")
     lost = hostile + _GOOD - stats.finished - counts.set_aside - counts.waiting
@@ -105,6 +118,58 @@ async def _round(kind: str, folder: Path, rng: random.Random, hostile: int, repo
     report.counts[f"{kind}: set aside"] += counts.set_aside
     report.counts[f"{kind}: answered"] += stats.finished
     report.counts[f"{kind}: waiting for their time"] += counts.waiting
+
+
+async def _sqs_round(url: str, folder: Path, rng: random.Random, fifo: bool, report: Report) -> None:
+    """Good jobs that come before their time, and hostile ones."""
+    kind, place = "fifo" if fifo else "sqs", made_queue(url, "jobs", fifo=fifo)
+    keys = boto3.Session(aws_access_key_id="AKIDEXAMPLE", aws_secret_access_key="x", region_name="us-east-1")
+
+    def put(name: str, body: str) -> None:
+        more = {"MessageGroupId": name, "MessageDeduplicationId": name} if fifo else {}
+        try:
+            asked(url, "SendMessage", QueueUrl=place, MessageBody=body, **more)
+        except HTTPError:
+            report.counts[f"{kind}: refused"] += 1
+
+    for number in range(_IN_SQS):
+        put(f"bad{number}", hostile_job(number, rng).decode(errors="replace"))
+    due = [time.time() + rng.uniform(0.0, 3.0) for _ in range(_GOOD)]
+    for number, at in enumerate(due):
+        job = {"agent": "clerk", "session_id": f"good{number}", "prompt": f"order {number}", "not_before": at}
+        put(f"good{number}", json.dumps(job))
+    async with Runtime(sessions=SQLiteSessions(folder / "sqs.db")) as runtime:
+        clerk = runtime.agent(AgentSpec(name="clerk", model=ScriptedModel(["done"], loop=True)))
+        worker = Worker(runtime, SQSQueue(place, endpoint_url=url, boto_session=keys), tries=1)
+        await worker.start()
+        await anyio.sleep(max(due) - time.time() + 1.0)
+        for number in range(_GOOD):
+            said: list[str] = []
+            with anyio.move_on_after(10.0):
+                while len(said) < 2:
+                    await anyio.sleep(0.05)
+                    said = [text_of(message) for message in await clerk.session(f"good{number}").messages()]
+            report.acknowledged += 1
+            report.found += said == [f"order {number}", "done"]
+            report.check(said == [f"order {number}", "done"], f"{kind}: good{number} has {said}")
+        await worker.stop()
+    async with SQSQueue(place, endpoint_url=url, boto_session=keys) as queue:
+        await _put_back(kind, queue, report)
+
+
+async def _put_back(kind: str, queue: _Queue, report: Report) -> None:
+    """Put back what was set aside, and take all of it."""
+    aside = await queue.set_aside(10_000)
+    report.check(bool(aside), f"{kind}: nothing was set aside")
+    for each in aside:
+        report.check(await queue.retry(each.id), f"{kind}: {each.id} is listed, and cannot be put back")
+    given: set[str] = set()
+    while found := await queue.receive(10, 0.0):
+        given |= {each.job.token for each in found if not isinstance(each.job, Malformed)}
+        for each in found:
+            await queue.settle(each, Done())
+    lost = {each.token for each in aside if each.token} - given
+    report.check(not lost, f"{kind}: {len(lost)} jobs that were put back have lost their tokens: {sorted(lost)[:3]}")
 
 
 def _put_file(folder: Path, name: str, body: bytes, rng: random.Random) -> None:
