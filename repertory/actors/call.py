@@ -113,7 +113,7 @@ class Invocation(Struct, frozen=True, kw_only=True, eq=False):
     following: Following | None = None
     """The events get offsets, and are kept until the answer is; such a call has a token and is streamed."""
     while_reading: bool = False
-    """Whether the caller reads the events of another turn of this session, which waits for it to read on."""
+    """True if the caller reads the events of another turn of this session, which waits for it to read on."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """The caller's context variables; hooks, tools and the model see them."""
 

@@ -14,14 +14,14 @@ class KeepProgress(Struct, Ask[None], frozen=True, kw_only=True):
     store: str
     position: int
     kept: Json = None
-    """What else the journal keeps for the memory store; None for nothing."""
+    """Further data that the journal keeps for the memory store; None for nothing."""
 
 
 class StateOwed(Struct, Ask[None], frozen=True, kw_only=True):
     """Tell the store what is owed, whatever it was told before; answered when that is on its way."""
 
     again_at: float | None = None
-    """When the turn that could not be finished now is to be tried again, in epoch seconds; None if there is none."""
+    """The time at which a turn that could not be finished is tried again, in epoch seconds; None without one."""
 
 
 class RecordSummary(Struct, Ask[None], frozen=True, kw_only=True):

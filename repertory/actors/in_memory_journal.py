@@ -44,7 +44,7 @@ class InMemoryJournal(Struct):
         return self.random
 
     def before_last_message(self) -> bytes:
-        """What no other journal has; see `JournalAuthor.before_last_message`."""
+        """Bytes that no other journal has; see `JournalAuthor.before_last_message`."""
         return self.random
 
     def add(self, record: Record) -> int:

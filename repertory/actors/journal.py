@@ -701,7 +701,7 @@ class NamedTurns:
             for token, turn in image.finished_turns.items()
             if token not in open_tokens
         }
-        """By token, the newest last. A number is the message of an answer that has not been read yet."""
+        """The results by token, the newest last. A number is the message of an answer that has not been read yet."""
 
     @property
     def known(self) -> bool:

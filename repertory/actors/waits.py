@@ -29,7 +29,7 @@ from repertory.runtime.message import Next, Request, carry_on
 from repertory.runtime.ref import ActorRef
 
 FIRST_LOOK_S, LAST_LOOK_S = 1.0, 30.0
-"""How long calls wait for a running turn before the first look at what that turn waits for, and between later ones."""
+"""The seconds that calls wait for a running turn before the first look at what it waits for, and between later ones."""
 REFUSED_AT_ONCE_MAX = 16
 """The calls that are refused in one step of the event loop. The rest is looked at again."""
 
@@ -41,7 +41,7 @@ class WatchedCallQueue(CallQueueActor[M, L], Generic[M, L]):
     """A call queue that finds such calls."""
 
     _look_s = 0.0
-    """How long after the last look at what the running turn waits for the next one comes; 0 if none is to come."""
+    """The seconds from the last look at what the running turn waits for to the next one; 0 if none is to come."""
 
     _outside: tuple[OutsideWait, ...] = ()
     """Calls that wait before they come here."""
@@ -85,8 +85,8 @@ class WatchedCallQueue(CallQueueActor[M, L], Generic[M, L]):
         return [*running, *(one for call in self._waiting for one in call.sharing())]
 
     def in_the_way_of(self, invocation: Invocation | None) -> tuple[object, ...]:
-        """What a call waits for here: the running turn and, if that is not its own, its place in the queue. None: a
-        call that has not come yet.
+        """The things that a call waits for here: the running turn and, if that is not its own, its place in the queue.
+        None: a call that has not come yet.
         """
         running = self._running
         if invocation is None or (running is not None and running.invocation is invocation):

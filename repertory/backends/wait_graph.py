@@ -23,7 +23,7 @@ import anyio
 from repertory.core.waits import Waiting
 
 _Found: TypeAlias = tuple[Iterable[Any], bool]
-"""What is waited for, and whether the first of it is enough."""
+"""The things that are waited for, and True if the first of them is enough."""
 _NOTHING: _Found = ((), False)
 _WRAPPERS = ("FutureIter", "coroutine_wrapper", "async_generator_asend", "async_generator_athrow")
 """Types of `await` that have no attribute for what they await. The garbage collector knows it."""
@@ -61,7 +61,7 @@ class _Look:
         self._frames.pop(threading.get_ident(), None)  # It does not wait, and would hold itself.
 
     def waits_of(self, node: Any) -> _Found:
-        """What the node waits for."""
+        """The things that the node waits for."""
         if isinstance(node, threading.Thread):
             return (self._frames.get(node.ident or 0),), False
         if isinstance(node, FrameType):
@@ -80,7 +80,7 @@ class _Look:
         return self._others(node), False
 
     def _stack(self, innermost: FrameType) -> _Found:
-        """What a thread is blocked in. A sync call of ours is more than the future that it waits for."""
+        """The thing that a thread is blocked in. A sync call of ours is more than the future that it waits for."""
         found: _Found | None = None
         frame: FrameType | None = innermost
         while frame is not None:
@@ -92,7 +92,7 @@ class _Look:
         return found or _NOTHING
 
     def _coroutine(self, awaiting: Any) -> _Found:
-        """What the innermost `await` waits for, or a known one around it."""
+        """The thing that the innermost `await` waits for, or a known one around it."""
         while awaiting is not None:
             kind = next((kind for kind in ("cr", "gi", "ag") if hasattr(awaiting, f"{kind}_frame")), None)
             if kind is None:
@@ -109,8 +109,8 @@ class _Look:
         return _NOTHING
 
     def _frame(self, frame: FrameType) -> _Found | None:
-        """What a frame waits for; None if it is not a known one. Variables are read of known ones alone: up to Python
-        3.12, reading them keeps them alive as long as their frame.
+        """The thing that a frame waits for; None if it is not a known one. Variables are read of known ones alone: up
+        to Python 3.12, reading them keeps them alive as long as their frame.
         """
 
         def value(name: str) -> Any:
@@ -205,12 +205,12 @@ def _module(frame: FrameType) -> str:
 
 
 def _of_many(all_of_them: Iterable[Any], timeout: object, *, first: bool) -> _Found:
-    """Those that have not ended. Ended ones are not waited for."""
+    """The ones that have not ended. Ended ones are not waited for."""
     return _NOTHING if timeout is not None else (tuple(each for each in all_of_them if not each.done()), first)
 
 
 def _is_future(node: object) -> bool:
-    """Whether it is one of asyncio, by the attribute that asyncio goes by: under trio it may not be loaded."""
+    """True if it is one of asyncio, by the attribute that asyncio goes by: under trio it may not be loaded."""
     return hasattr(type(node), "_asyncio_future_blocking")
 
 

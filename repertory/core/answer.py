@@ -171,8 +171,8 @@ class Assembler:
         )
 
     def partial(self) -> Answer | None:
-        """What there is of the answer when its stream is cut short: its text, since the rest is of use only when it is
-        whole. None without any.
+        """The part of the answer that is there when its stream is cut short: its text, since the rest is of use only
+        when it is whole. None without any.
         """
         replacement = self._redactions.get("redactAssistantContentMessage")
         texts = [block.text_so_far for block in self._blocks if isinstance(block, TextBuilder)]
@@ -438,7 +438,7 @@ class TextBuilder:
 
     @property
     def text_so_far(self) -> str:
-        """What has come so far, without the first half of a surrogate pair whose second half has not come."""
+        """The text that has come so far, without the first half of a surrogate pair whose second half has not come."""
         text = "".join(self._parts)
         return well_formed_text(text[:-1] if "\ud800" <= text[-1:] <= "\udbff" else text)
 

@@ -36,7 +36,7 @@ class Recent(Generic[T]):
         self._count_max, self._bytes_max, self._tenant_of = count_max, bytes_max, tenant_of
         self._values: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
         self._held = Counter[str](), Counter[str]()
-        """By tenant, the number of its values and their weight."""
+        """The number of values, and their weight, by tenant."""
         self.weight = 0
         """The weight of all values together."""
 

@@ -158,7 +158,7 @@ class StopReason(Struct, frozen=True, kw_only=True):
     text: str | None = None
     """The turn's answer, if any."""
     keep_partial: bool = False
-    """Whether the answer so far stays in the conversation, as one that was cut off."""
+    """True if the answer so far stays in the conversation, as one that was cut off."""
 
 
 CANCELLED = StopReason()

@@ -240,7 +240,7 @@ class EventReader(Generic[E_co]):
 
     @property
     def read_here(self) -> bool:
-        """Whether the running task reads it, so that its writer waits for this task until it reads on."""
+        """True if the running task reads it, so that its writer waits for this task until it reads on."""
         call, task = self._call, self._task
         return task is not None and not call.ended and call.gone is None and task is current_task()
 

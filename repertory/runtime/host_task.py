@@ -65,12 +65,12 @@ class HostTask(Generic[T]):
 
     @property
     def over(self) -> bool:
-        """Whether the block was entered and has ended since."""
+        """True if the block was entered and has ended since."""
         return self._begun and self._ended.is_set()
 
     @property
     def left(self) -> bool:
-        """Whether `leave` was called."""
+        """True if `leave` was called."""
         return self._left
 
     async def enter(self) -> T:

@@ -146,7 +146,7 @@ class Agent(SdkAgentMembers):
     """
 
     _opens_late = False
-    """Whether another process had the session when the agent was made in sync code."""
+    """True if another process had the session when the agent was made in sync code."""
 
     def __init__(
         self,

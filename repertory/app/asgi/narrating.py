@@ -151,7 +151,7 @@ class ProtocolTurns:
         return turn
 
     def was_cancelled(self, session: HostedSession, turn: ToldTurn) -> bool:
-        """Whether it was cancelled, as far as its answer says or this process knows."""
+        """True if it was cancelled, as far as its answer says or this process knows."""
         if turn.messages and is_stopped(turn.messages[-1]):
             return True
         name = session.spec.key, turn.token

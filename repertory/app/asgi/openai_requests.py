@@ -130,7 +130,7 @@ class Clients:
         self.service = service
         self.turns = ProtocolTurns(service)
         self._places: Recent[AskedPlace] = Recent(RECENT_MAX, RECENT_BYTES_MAX, itemgetter(0))
-        """By tenant and request: what its turn is, so that a client that sends it again gets the same one."""
+        """The turns by tenant and request, so that a client that sends it again gets the same one."""
 
     async def models(self, request: Request, caller: Caller) -> Response:
         """The agents that are served."""
@@ -174,7 +174,7 @@ class Clients:
         )
 
     def known(self, sent: SentRequest) -> AskedPlace | None:
-        """What a request that is sent again has begun, as far as this process knows. Errors: as `SentRequest.check`."""
+        """The turn of a request that is sent again, as far as this process knows. Errors: as `SentRequest.check`."""
         found = self._places.find((sent.tenant, sent.name)) if sent.again else None
         if found is not None:
             sent.check(found.body)

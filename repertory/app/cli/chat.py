@@ -464,7 +464,7 @@ class Chat:
 
 
 def is_cut_short(messages: Sequence[Message]) -> bool:
-    """Whether the last turn of a conversation has no answer yet, or one that was stopped."""
+    """True if the last turn of a conversation has no answer yet, or one that was stopped."""
     last = messages[-1] if messages else None
     return last is not None and (last["role"] == "user" or any(tool_uses(last)) or is_stopped(last))
 

@@ -234,7 +234,7 @@ class Host:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether its block was entered in another event loop."""
+        """True if its block was entered in another event loop."""
         return self._loop is not None and self._loop is not current_token().native_token
 
     def check_loop(self) -> None:
@@ -244,7 +244,7 @@ class Host:
 
     @property
     def lost_its_loop(self) -> bool:
-        """Whether the event loop of its block was closed in the middle of it, without ending its tasks."""
+        """True if the event loop of its block was closed in the middle of it, without ending its tasks."""
         return self._loop is not None and getattr(self._loop, "is_closed", bool)()
 
     async def __aenter__(self) -> Host:

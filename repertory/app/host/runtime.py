@@ -452,7 +452,7 @@ class Runtime:
 
     @property
     def started(self) -> bool:
-        """Whether its block was entered, or `start` was called, and it has not ended since."""
+        """True if its block was entered, or `start` was called, and it has not ended since."""
         return self._task.begun and not self._task.over
 
     @property

@@ -264,7 +264,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
     stop_request: StopRequest = field(default_factory=StopRequest)
     rest: Rest = field(default_factory=Rest)
     readers: list[EventReader[TurnEvent]] = field(default_factory=list[Any])
-    """Those whose turns wait for them."""
+    """The readers whose turns wait for them."""
 
     @property
     def in_a_turn(self) -> bool:
@@ -304,7 +304,7 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
             force_setattr(invocation, "while_reading", True)
 
     async def read_here(self) -> bool:
-        """Whether the running task reads a stream of this session, so that a turn waits for it."""
+        """True if the running task reads a stream of this session, so that a turn waits for it."""
         for _ in range(_CLOSING_STEPS):
             if not any(reader.read_here for reader in self.readers):
                 return False

@@ -198,7 +198,7 @@ class _OpenStore(Struct):
     writer: ActorRef[object]
     maintained: bool = False
     tries: int = 0
-    """How often a keeper was started."""
+    """The number of times that a keeper was started."""
     keeper: ActorRef[object] | None = None
     """None for a store without maintenance."""
     users: int = 0

@@ -299,7 +299,7 @@ def _reason_to_keep(info: SessionInfo) -> str | None:
 
 
 _NAMED_MAX = 8
-"""How many calls a report names."""
+"""The number of calls that a report names, at most."""
 _ACCEPTED: Collection[str] = ("turn", "result")
 """Why a session that owes this is not deleted for its age: a caller was told that it will be done. A timer counts as
 part of the session, and goes with it.

@@ -32,7 +32,7 @@ WebApp: TypeAlias = Callable[
     [AsgiMessage, Callable[[], Awaitable[AsgiMessage]], Callable[[AsgiMessage], Awaitable[None]]], Awaitable[None]
 ]
 BROKEN: Final = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
-"""How a stream says that the client has gone; `TimeoutError` is an `OSError`."""
+"""The errors by which a stream says that the client has gone; `TimeoutError` is an `OSError`."""
 _LINGER_S: Final = 2.0
 _PIECE: Final = 64 * 1024
 """Bytes that are written at once: of each piece there is progress, or there is none."""
@@ -49,7 +49,7 @@ class WebLimits(Struct, frozen=True, kw_only=True):
 
 
 class WebServer:
-    """What the connections of one server share."""
+    """The state that the connections of one server share."""
 
     def __init__(
         self, app: WebApp, limits: WebLimits, start: Callable[[Callable[[], Coroutine[Any, Any, None]]], object]

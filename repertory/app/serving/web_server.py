@@ -19,7 +19,7 @@ from repertory.logs import DEBUG, ERROR, WARNING, note
 _LOG = logging.getLogger("repertory.app")
 LIMITS = WebLimits()
 _LAST_S = 1.0
-"""How long after the grace applications that were cancelled may still answer; connections are closed then."""
+"""The seconds after the grace in which cancelled applications may still answer; then connections are closed."""
 _ACCEPT_AGAIN_S = 0.1
 _LOG_S = 10.0
 """Strangers do not fill the log: of each kind of failure, so many seconds have one line."""

@@ -152,7 +152,7 @@ class StrandsA2AExecutor(AgentExecutor):
         self._turn: anyio.Lock | None = None
         """Of the shared agent; made in the event loop that serves."""
         self._running: dict[str, Agent] = {}
-        """By task, the agent that runs its turn."""
+        """The agents by the task whose turn they run."""
         self._clean: Mapping[str, Any] | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""What a reader of an answer holds back until it can pass it on: bounded as the answer is, and put together once."""
+"""The pieces that a reader of an answer holds back until it can pass them on: bounded as the answer is, joined once."""
 
 from __future__ import annotations
 

@@ -406,7 +406,7 @@ async def server_sent(response: Any, errors: tuple[type[Exception], ...]) -> Asy
 
 
 _LINE_BYTES = 64
-"""What a line takes in memory besides its bytes."""
+"""The memory that a line takes besides its bytes."""
 
 
 class EventDecoder:

@@ -99,7 +99,7 @@ SHOWN = 2_000
 
 
 def job_set_aside(job_id: str, body: bytes, why: str, *, given_id: str = "") -> JobSetAside:
-    """What is shown of it. `given_id`: what its token is made of where it names none, if that is not its id."""
+    """The part of it that is shown. `given_id`: the source of its token where it names none, if that is not its id."""
     job, text = read_job(body, given_id or job_id), body[: 4 * SHOWN].decode(errors="replace")[:SHOWN]
     if isinstance(job, Malformed):
         return JobSetAside(id=job_id, text=text, why=why)

@@ -49,7 +49,7 @@ _DELAY_MAX_S, _HIDE_MAX_S = 900, 43_200
 _BACK_MAX_S = 43_000
 """The longest wait of a job that is given back: SQS counts the 12 hours of `_HIDE_MAX_S` from the receipt on."""
 _UNTRIED_MAX = 10_000
-"""So many jobs that were given back untried are remembered."""
+"""The number of jobs given back untried that are remembered, at most."""
 _SLACK_S = 10.0
 """How much longer than it may wait a request may take."""
 _LATE_S = 2.0
@@ -127,7 +127,7 @@ class SQSQueue:
         self._retry_policy = RetryPolicy()
         self._numbers = count(1)
         self._untried: dict[str, int] = {}
-        """By message, how often it was given back here without a try."""
+        """The number of times, by message, that it was given back here without a try."""
         self._closed = False
 
     def _place(self) -> str:
@@ -293,7 +293,7 @@ class SQSQueue:
         await self._clients.aclose()
 
     async def _looked_at(self) -> AsyncGenerator[Mapping[str, Any]]:
-        """What was set aside, each hidden from others while this looks."""
+        """The jobs that were set aside, each hidden from others while this looks."""
         url = await self._aside_place()
         request = {
             "MaxNumberOfMessages": BATCH_MAX,

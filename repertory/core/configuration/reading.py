@@ -116,7 +116,7 @@ def _fault(name: str, positions: TomlPositions, path: KeyPath, text: str) -> Con
 
 
 def _stands_alone(path: KeyPath, wrong: Set[KeyPath]) -> bool:
-    """Whether a fault between keys is more than the consequence of another fault: a wrong key counts as left out.
+    """True if a fault between keys is more than the consequence of another fault: a wrong key counts as left out.
 
     `wrong`: the tables with a fault.
     """
@@ -265,7 +265,7 @@ class _Reader:
         return f'; did you mean "{near}"?' if near else ""
 
     def _elsewhere(self, key: str, known: Mapping[str, object], path: KeyPath) -> str:
-        """What was probably meant: a key of this table that is much like it, or this key in another table."""
+        """The key that was probably meant: one of this table that is much like it, or this key in another table."""
         if len(self.faults) >= FAULTS_MAX:
             return ""
         if near := near_name(key, known):

@@ -610,7 +610,7 @@ class TurnTokens:
         self._anchors.answers = seq if record.answers else 0
 
     def _not_stated(self, seq: int) -> None:
-        """What became of the turn of the token at `seq` is read from its messages until it is stated."""
+        """The end of the turn of the token at `seq` is read from its messages until it is stated."""
         self._anchors.answers = min(self._anchors.answers or seq, seq)
 
     def redact(self, target: int, message: Message) -> None:
