@@ -86,8 +86,8 @@ class JournalAuthor:
         return next(row.link for row in reversed(self._turn_rows) if row.seq == seq)
 
     def before_last_message(self) -> bytes:
-        """Bytes that no other journal has, and no restart changes while its last message is the last one: the link of the
-        row before it, or nothing where that is not at hand. Safe from any thread.
+        """Bytes that no other journal has, and no restart changes while its last message is the last one: the link of
+        the row before it, or nothing where that is not at hand. Safe from any thread.
         """
         seq = self.fold.last_message_seq
         return next((row.link for row in reversed(self._turn_rows) if row.seq < seq), b"")
