@@ -288,7 +288,8 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
     @asynccontextmanager
     async def stream(self, invocation: Invocation) -> AsyncGenerator[EventReader[TurnEvent]]:
         """Run a turn and read its events; leaving the block cancels it."""
-        await self._note_reading(invocation)
+        if invocation.following is None:  # Who follows the same turn gets what was said of it, whoever reads it too.
+            await self._note_reading(invocation)
         async with self.agent.stream(InvokeStreaming(invocation=invocation), timeout_s=math.inf) as events:
             if invocation.following is not None:
                 yield events
