@@ -19,7 +19,9 @@ class ForeignFailure(Exception):
     """A failure that is no `Exception`, as one. Its `__cause__` is what was raised."""
 
     def __init__(self, raised: BaseException) -> None:
-        super().__init__(f"{type(raised).__name__}: {raised}")
+        name = type(raised).__name__  # What a cancellation says names tasks of the event loop.
+        cancelled = _loop_runs() and isinstance(raised, anyio.get_cancelled_exc_class())
+        super().__init__(f"{name}, which nobody asked for" if cancelled else f"{name}: {raised}")
         self.__cause__ = raised
 
     def __repr__(self) -> str:

@@ -14,6 +14,7 @@ import pytest
 from repertory import Agent, AgentResult
 from repertory.app.host.blocking import BlockingHost
 from repertory.app.host.host import HostSettings
+from repertory.core.messages import STOPPED_TEXT
 from tests.app.embedding_process import started
 from tests.app.histories import read_histories
 from tests.app.obedient_model import ObedientModel
@@ -78,7 +79,7 @@ def test_a_program_that_dies_of_ctrl_c_does_not_wait_for_its_turn_to_end(tmp_pat
         program.signal(signal.SIGINT)
         assert program.exit_code() == -signal.SIGINT
     (history,) = anyio.run(read_histories, database, "helper", ["s"])
-    assert history[-3:] == ["hello", "done: hello", "endless two"]
+    assert history[-4:] == ["hello", "done: hello", "endless two", f"done: endless two\n{STOPPED_TEXT}"]
 
 
 def test_a_thread_that_still_waits_when_the_sync_loop_stops_is_answered_within_the_drain(

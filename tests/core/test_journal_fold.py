@@ -230,7 +230,7 @@ def test_opening_reads_hardly_more_rows_for_the_tokens_of_earlier_turns(window: 
         driver, turns = Driver(), read.setdefault(named, [])
         for n in range(200):
             driver.say(message("user", {"text": "go"}), new_turn=True, token=f"token-{n}" if named else None)
-            driver.run([("answer", n)])
+            driver.run([("answer", 5 * n)])
             driver.plan_drop(max(0, len(driver.fold.shown) - window))
             turns.append(driver.rows[-1].seq - driver.rows[-1].low + 1)
         assert len(driver.fold.finished_turns) == (FINISHED_TURNS_MAX if named else 0)
