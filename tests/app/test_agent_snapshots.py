@@ -44,7 +44,7 @@ from tests.app.test_conversation import NarrowModel
 pytestmark = pytest.mark.anyio
 
 BLOCKS: list[dict[str, Any]] = [
-    {"text": "naïve 🐙 \ud800 \x00"},
+    {"text": "naïve 🐙 \x00"},
     {"image": {"format": "png", "source": {"bytes": b"\x89PNG\x00\xff"}}},
     {"document": {"format": "pdf", "name": "d", "source": {"bytes": b"%PDF"}}},
     {"video": {"format": "mp4", "source": {"s3Location": {"uri": "s3://b/k"}}}},
@@ -131,6 +131,14 @@ async def test_every_content_block_comes_back_as_it_was(block: dict[str, Any]) -
         *history,
         *tooled,
     ]
+
+
+async def test_a_text_that_cannot_be_sent_is_refused_and_a_state_with_it_comes_back() -> None:
+    with pytest.raises(Invalid, match="without lone surrogates"):
+        agent_with(messages=[{"role": "user", "content": [{"text": "naïve 🐙 \ud800 \x00"}]}])
+    state = {"k\udfff": ["naïve 🐙 \ud800 \x00"]}
+    snapshot = over_json(agent_with(state=state).save_snapshot())
+    assert agent_with(snapshot=snapshot).state.get() == state
 
 
 def changed(path: Sequence[Any], value: object) -> Callable[[dict[str, Any]], object]:

@@ -200,9 +200,31 @@ def test_half_of_a_surrogate_pair_in_a_record_is_replaced_when_it_is_read_and_wh
         [{"text": "\ufffd"}, mended],
     ]
     assert b"\\ud" not in b"".join(row.body for row in rows)
-    state = StateChanged(at=1.0, set={"k": "\ud83d"}, delete=())
-    kind, body = encode(state)
-    assert decode(kind, VERSION, body) == state, "state is never sent"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        StateChanged(at=1.0, set={"k\udfff": "\ud83d"}, delete=("\ud800",)),
+        StateChanged(at=1.0, full={"k\udfff": ["\ud83d"]}),
+        Branched(at=1.0, position=0, last=0, state={"k\udfff": {"\ud800": "\ud83d"}}),
+        SnapshotTaken(at=1.0, label="here", metadata={"k\udfff": "\ud83d"}),
+    ],
+)
+def test_half_of_a_surrogate_pair_in_what_is_never_sent_comes_back(record: Record) -> None:
+    kind, body = encode(record)
+    assert decode(kind, VERSION, body) == record
+    appender = Appender("agent", Fold(), None, lambda size: b"s" * size)
+    row = appender.append(record)
+    assert row.body == body
+    assert decode(row.kind, row.version, row.body) == record
+
+
+def test_a_view_that_a_rewind_states_is_repaired_beside_its_state() -> None:
+    summary: Message = {"role": "user", "content": [{"text": "\ud83d"}]}
+    kind, body = encode(Branched(at=1.0, position=0, last=0, view=View(summary=summary), state={"k": "\ud83d"}))
+    read = cast("Branched", decode(kind, VERSION, body))
+    assert (read.view.summary, read.state) == ({"role": "user", "content": [{"text": "\ufffd"}]}, {"k": "\ud83d"})
 
 
 @given(RECORDS[RecordKind.MESSAGE], views)

@@ -59,6 +59,10 @@ MENDED = "content blocks of wrong types stand as text"
 """The `repaired` reason of a message that differs from its row. The session that opens it records the repair."""
 _PLAIN = (None, None, ())
 _YEAR_10000 = 253_402_300_800.0
+_NEVER_SENT = frozenset(("set", "delete", "full", "state", "metadata"))
+"""Fields with values of programs, which come back exactly: the state, in `StateChanged` and `Branched`, and what a
+snapshot is labelled with.
+"""
 
 
 def encode(record: Record) -> tuple[int, bytes]:
@@ -96,7 +100,7 @@ def decode(kind: int, version: int, body: bytes) -> Record:
         if _has_many_containers(body) and is_too_deep(value, RECORD_DEPTH_MAX):
             raise ValueError("nested too deep")
         if may_be_unsendable(kind, body):
-            value = well_formed(value)
+            value = _sendable(value)
         return _record(kind, made, value)
     except (TypeError, ValueError, KeyError) as error:
         raise CorruptJournal("malformed record", kind=made.__name__, cause=str(error)) from error
@@ -104,9 +108,15 @@ def decode(kind: int, version: int, body: bytes) -> Record:
 
 def may_be_unsendable(kind: int, body: bytes) -> bool:
     """True if the body may hold half of a surrogate pair, with which every later request would fail: `decode` replaces
-    it. State is never sent, and stays as it is.
+    it, except in what is never sent (`_NEVER_SENT`).
     """
     return kind != RecordKind.STATE and (b"\\ud" in body or b"\\uD" in body)
+
+
+def _sendable(value: Json) -> Json:
+    if not isinstance(value, dict):
+        return value
+    return {name: said if name in _NEVER_SENT else well_formed(said) for name, said in value.items()}
 
 
 def decode_all(rows: Sequence[Row]) -> list[Record] | None:
