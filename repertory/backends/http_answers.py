@@ -7,11 +7,12 @@ body, or one event of a stream.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
@@ -19,6 +20,8 @@ BODY_BYTES_MAX = 32 * 1024 * 1024
 """The largest answer that comes whole, and the largest event of a stream."""
 REFUSAL_BYTES_MAX = 1024 * 1024
 """Bytes that are read of an answer with an error status. The rest is cut off: the status says enough."""
+
+T = TypeVar("T")
 
 _EVENT_ENDS = {
     "text/event-stream": (b"\n\n", b"\n\r\n", b"\r\r"),
@@ -112,3 +115,39 @@ async def unwind(reader: AsyncIterator[object], *errors: type[Exception]) -> Non
         scope.cancel()
         async for _ in reader:
             pass
+
+
+class Noting(Generator[Any, Any, T]):
+    """Does a piece of work when it is awaited, and notes the generators that begin in it, the outer ones first.
+
+    An error in the middle of nested generators ends those above it and drops those below. Once noted, these can be
+    unwound.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, T], begun: list[AsyncGenerator[object]]) -> None:
+        self._work = work
+        self._begun = begun
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self
+
+    def send(self, value: Any, /) -> Any:
+        return self._step(self._work.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._step(self._work.throw, *error)
+
+    def _step(self, step: Callable[..., Any], *given: Any) -> Any:
+        """One step of the work, during which Python tells of the generators that begin in this thread."""
+        before = sys.get_asyncgen_hooks().firstiter
+
+        def note(generator: Any) -> None:
+            self._begun.append(generator)
+            if before is not None:
+                before(generator)
+
+        sys.set_asyncgen_hooks(firstiter=note)
+        try:
+            return step(*given)
+        finally:
+            sys.set_asyncgen_hooks(firstiter=before)

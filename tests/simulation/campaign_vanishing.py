@@ -37,7 +37,9 @@ CLIENTS, LONG_S = 24, 30.0
 FOR_EVER_S = 50_000.0
 """Virtual seconds after which whoever still waits would wait for ever."""
 _WANTED = re.compile(r"do (\w+)")
-_EARLIER = re.compile(r"\(Go on with .*?(?:the one (?:(\d+) )?before my last one|my last message)")
+_EARLIER = re.compile(
+    r"\((?:Go on with|Answer) .*?(?:the one (?:(\d+) )?before my last one|my last message|your last answer)"
+)
 
 
 def vanishing(rng: random.Random, vanishes: bool, call: Callable[[], Coroutine[Any, Any, Any]]) -> Awaitable[Any]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, runtime_checkab
 import anyio
 from msgspec import Struct
 
-from repertory.backends.http_answers import BODY_BYTES_MAX, bound_answers
+from repertory.backends.http_answers import BODY_BYTES_MAX, Noting, bound_answers, unwind
 from repertory.backends.loop_clients import LoopClients
 from repertory.backends.models.provider import NONSENSE, ProviderModel, is_overflow, release, retry_after_s
 from repertory.backends.worker_threads import run_in_thread
@@ -160,12 +160,22 @@ async def _wrapped(stream: Any, errors: tuple[type[Exception], ...]) -> AsyncGen
 async def released(
     pieces: AsyncIterator[object], close: Callable[[], Awaitable[object]], errors: tuple[type[Exception], ...]
 ) -> AsyncGenerator[object, None]:
-    """The pieces of an answer. Closing the generator, also half way, releases the connection."""
+    """The pieces of an answer. Closing the generator, also half way, releases the connection, and so does an error."""
+    begun: list[AsyncGenerator[object]] = []
     try:
-        async for piece in pieces:
+        while (piece := await Noting(_next(pieces), begun)) is not _END:
             yield piece
     finally:
+        for each in begun:
+            await unwind(each, *errors)
         await release(pieces, close, errors)
+
+
+_END = object()
+
+
+async def _next(pieces: AsyncIterator[object]) -> object:
+    return await anext(pieces, _END)
 
 
 def as_plain(answer: object) -> object:

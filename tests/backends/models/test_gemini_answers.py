@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 from typing import Any
 
 import pytest
@@ -453,3 +454,13 @@ async def test_a_blocked_prompt_is_refused(reason: str, streaming: bool) -> None
     with pytest.raises(ModelRefused, match=f"{reason} No\\.") as caught:
         await _asked(handle, streaming=streaming)
     assert caught.value.fields["refused_prompt"] is True
+
+
+@pytest.mark.parametrize(
+    "spoiled", [b"data: nope\n\n", event({"candidates": 5}), event({"error": {"code": 503, "message": "x"}})]
+)
+async def test_a_stream_that_the_sdk_cannot_read_is_unwound(spoiled: bytes) -> None:
+    """The SDK drops its readers half way, of which trio warns, and the connection with them."""
+    with pytest.raises(RepertoryError):
+        await _asked(GEMINI.streaming(spoiled, event(gemini_piece({"text": "So"}))))
+    gc.collect()
