@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
+from repertory.actors.between_turns import KeepProgress, RecordSummary, StateOwed, SummarySettled
 from repertory.actors.call import (
     BUDGETS,
     AgentMessage,
@@ -38,7 +39,6 @@ from repertory.actors.call import (
     TimersDue,
     limits_of,
 )
-from repertory.actors.chores import KeepProgress, RecordSummary, StateOwed, SummarySettled
 from repertory.actors.context import AgentParts, AgentSettings, PublishTurnEvent, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView, Settle, Tidy
 from repertory.actors.journal import ActorJournal, NamedTurns, TurnProgress, answer_again, is_answered
@@ -387,7 +387,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         return True
 
     def _cancel(self, stop: StopReason | None = None, *, after_tools: bool = False) -> None:
-        """Without a reason, its caller stops it: a reader, unless that is a turn, or goes because this process ends."""
+        """End the running turn early. `stop`: None where its caller has left, or another call has interrupted it."""
         if self._driver is not None and self._running is not None:
             self._wait_for_no_reader()
             unread = self._refusing or self._running.runs_for_another

@@ -30,7 +30,7 @@ from anyio.lowlevel import current_token
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from repertory.actors.chores import KeepProgress, RecordSummary, StateOwed, SummarySettled
+from repertory.actors.between_turns import KeepProgress, RecordSummary, StateOwed, SummarySettled
 from repertory.actors.leases import Gate
 from repertory.backends.ports import OutputSchema
 from repertory.core.budget import Budget
@@ -163,7 +163,7 @@ class ResponseChannel(Protocol):
         ...
 
     def wait_no_more(self) -> None:
-        """From now on the turn waits for nobody who reads its events: what they have not read is kept for them."""
+        """Have the turn wait for nobody who reads its events: what they have not read is kept for them."""
         ...
 
     async def succeed(self, result: CallResult) -> None: ...
@@ -337,7 +337,7 @@ class OutsideWait(Struct, eq=False, kw_only=True):
     """The wait of a call that comes here only when the running one has ended. Compared by identity."""
 
     scope: anyio.CancelScope
-    """Cancelled to refuse the call, with `error`."""
+    """The scope that is cancelled to refuse the call, with `error`."""
     error: RepertoryError | None = None
     over: bool = False
 
@@ -346,7 +346,7 @@ class LookAtWaits(Struct, frozen=True):
     """The running turn may wait for a call that waits for it."""
 
     outside: OutsideWait | None = None
-    """One more such call."""
+    """Another such call, to be looked at from now on."""
 
 
 class Abandon(Struct, frozen=True, kw_only=True):
@@ -455,7 +455,7 @@ class OpenTurn(Struct, kw_only=True, eq=False):
     """The number of calls that are noted before those that are over are forgotten."""
     over: bool = False
     work: object = None
-    """Its coroutine, until it is over."""
+    """The coroutine that runs the turn, until the turn is over."""
 
     @property
     def name(self) -> str:

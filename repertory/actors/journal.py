@@ -769,21 +769,28 @@ class NamedTurns:
             del self._results[next(iter(self._results))]
 
 
+async def read_in_time(
+    answer: Callable[[Invocation], Awaitable[AgentResult]], invocation: Invocation, time_up: RepertoryError
+) -> AgentResult | RepertoryError:
+    """The answer of an earlier turn, or the error for its caller: `time_up` when its deadline passes before that."""
+    with anyio.CancelScope(deadline=invocation.deadline):
+        try:
+            return await answer(invocation)
+        except RepertoryError as error:
+            return error
+    return time_up
+
+
 async def answer_again(
     channel: ReplyChannel | StreamChannel,
     answer: Callable[[Invocation], Awaitable[AgentResult]],
     invocation: Invocation,
     time_up: RepertoryError,
 ) -> None:
-    """Read an answer and give it to its caller, who gets `time_up` when its deadline passes before that."""
-    failed, result = time_up, None
-    with anyio.CancelScope(deadline=invocation.deadline):
-        try:
-            result = await answer(invocation)
-        except RepertoryError as error:
-            failed = error
-    if result is None:
-        channel.fail(failed)
+    """Read an answer and give it to its caller. `time_up`: see `read_in_time`."""
+    result = await read_in_time(answer, invocation, time_up)
+    if isinstance(result, RepertoryError):
+        channel.fail(result)
     else:
         await channel.succeed(result)
 

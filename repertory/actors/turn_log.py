@@ -15,6 +15,7 @@ import anyio
 from msgspec.structs import replace
 
 from repertory.actors.call import Call, Following
+from repertory.actors.journal import read_in_time
 from repertory.actors.persister import Commit, ReadSaid
 from repertory.core.messages import copy_message
 from repertory.core.turn_log import BEFORE_MAX, START, Entry, Offset, TurnLog, begun_at, is_piece, read_offset
@@ -213,14 +214,9 @@ class TurnFollowers:
         reader = _Reader(self._context.sink(), channel, invocation)
 
         async def serve() -> None:
-            failed, result = time_up, None
-            with anyio.CancelScope(deadline=invocation.deadline):
-                try:
-                    result = await answer(invocation)
-                except RepertoryError as error:
-                    failed = error
-            if result is None:
-                reader.sink.fail(failed)
+            result = await read_in_time(answer, invocation, time_up)
+            if isinstance(result, RepertoryError):
+                reader.sink.fail(result)
                 return
             log = channel.begin(at)
             log.add({"result": result}, log.base)

@@ -28,7 +28,7 @@ _EVENT_ENDS = {
     "application/x-ndjson": (b"\n",),
 }
 _FRAMES = "application/vnd.amazon.eventstream"
-"""Frames, which botocore bounds by the lengths in their heads."""
+"""The media type of frames, which botocore bounds by the lengths in their heads."""
 
 
 def bound_answers(

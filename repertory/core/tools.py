@@ -27,7 +27,7 @@ ERROR_TEXT_MAX = 2_000
 
 _DEPTH_MAX = 64
 _ITEMS_LOOKED_AT = RESULT_BYTES // VALUE_BYTES
-"""Items of a collection that are looked at for what is not JSON among them."""
+"""The number of items of a collection that are looked at for one that is not JSON."""
 _MEDIA = ("image", "document")
 _BLOCKS = ("text", "json", *_MEDIA)
 

@@ -532,7 +532,7 @@ class Cell:
         return True
 
     def _end_unbegun(self) -> None:
-        """Its task has ended before its first step."""
+        """End the incarnation, whose task was cancelled before its first step."""
         self._end(self._cut or Killed())
 
     def _end(self, reason: ExitReason) -> None:

@@ -100,7 +100,7 @@ class StreamCall(Request):
         return True
 
     def wait_no_more(self) -> None:
-        """From now on there is room for every event."""
+        """Make room for every event from now on."""
         self.capacity = sys.maxsize
         self._wake_writers()
 
@@ -204,7 +204,7 @@ class Sink(Generic[E_contra]):
             await self._call.room()
 
     def wait_no_more(self) -> None:
-        """From now on, `send` waits for no reader: what it has not read yet is kept for it."""
+        """Let `send` wait for no reader from now on: what it has not read yet is kept for it."""
         self._call.wait_no_more()
 
     def end(self) -> None:

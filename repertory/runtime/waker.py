@@ -113,7 +113,7 @@ class _TrioParking:
         self._token.run_sync_soon(function)
 
     def look_if_begun(self, work: Coroutine[object, object, object], unbegun: Callable[[], object]) -> None:
-        """Trio's tasks begin, cancelled or not."""
+        """Do nothing more: trio's tasks begin, cancelled or not."""
 
 
 @cache

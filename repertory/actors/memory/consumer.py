@@ -22,8 +22,8 @@ from anyio.lowlevel import current_token
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from repertory.actors.between_turns import KeepProgress
 from repertory.actors.call import BUDGETS, refusals
-from repertory.actors.chores import KeepProgress
 from repertory.actors.memory.store import AddBatch, AddMemory, MemoryStoreClient, PrepareStore, ask_store
 from repertory.actors.persister import ReadImage, ReadSaid, VerifyLease
 from repertory.core.journal.fold import is_answer
@@ -693,8 +693,8 @@ class MemoryConsumer(Actor[MemoryMessage]):
 
 
 def _filtered(entries: Sequence[JournaledMessage], store: StoreProgress) -> Filtered:
-    """Without the placeholders of redacted messages, and without answers that were stopped: half of a sentence may say
-    the opposite of the whole.
+    """The entries without the placeholders of redacted messages, and without answers that were stopped: half of a
+    sentence may say the opposite of the whole.
     """
     messages: list[Message] = [
         {**each.message, "content": []} if each.redacted or is_stopped(each.message) else each.message

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never
 import anyio
 from msgspec import Struct
 
+from repertory.actors.between_turns import KeepProgress, RecordSummary, StateOwed, SummarySettled
 from repertory.actors.call import (
     BUDGETS,
     AgentMessage,
@@ -33,7 +34,6 @@ from repertory.actors.call import (
     StreamChannel,
     TimersDue,
 )
-from repertory.actors.chores import KeepProgress, RecordSummary, StateOwed, SummarySettled
 from repertory.actors.hooks.calls import fire
 from repertory.actors.journal import ActorJournal
 from repertory.actors.leases import Gate

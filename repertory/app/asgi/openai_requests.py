@@ -77,7 +77,7 @@ class SentRequest(NamedTuple):
 
     tenant: str
     name: str
-    """Of its idempotency key in its conversation, else of its body."""
+    """A digest of the idempotency key and its conversation; without a key, of the body."""
     body: str
     """A digest of its body."""
     weight: int

@@ -17,6 +17,7 @@ from anyio.lowlevel import checkpoint
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
+from repertory.actors.between_turns import RecordSummary, StateOwed
 from repertory.actors.call import (
     OPEN_TURNS,
     Abandon,
@@ -32,7 +33,6 @@ from repertory.actors.call import (
     ShowSnapshot,
 )
 from repertory.actors.call import deadline as caller_deadline
-from repertory.actors.chores import RecordSummary, StateOwed
 from repertory.actors.context import StopRequest
 from repertory.actors.history import History
 from repertory.actors.journal import LATE_S, ReadModel

@@ -307,7 +307,7 @@ part of the session, and goes with it.
 
 
 async def _accepted_work(store: SessionStore, session_id: str) -> str | None:
-    """Why a session must stay: calls, turns or results that were accepted, and are not done. None if there are none."""
+    """The reason for which a session must stay: accepted calls, turns or results that are not done; or None."""
     box = store.call_box()
     calls = [] if box is None else [call.token for call in await box.calls(session_id)]
     if calls:

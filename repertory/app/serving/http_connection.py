@@ -43,9 +43,9 @@ class WebLimits(Struct, frozen=True, kw_only=True):
     """The times that a client has."""
 
     head_s: float = 5.0
-    """Until the head of a request has come whole, since the connection was made or its last request was answered."""
+    """Seconds for the head of a request to come whole, from the start of the connection or the last answer on it."""
     stalled_s: float = 60.0
-    """Until a client has taken 64 KiB of its answer, or less where less is left."""
+    """Seconds for a client to take 64 KiB of its answer, or less where less is left."""
 
 
 class WebServer:
@@ -68,7 +68,7 @@ class WebConnection:
         self.server = server
         self.http = h11.Connection(h11.SERVER)
         self.idle: anyio.CancelScope | None = None
-        """Cancelled to close a connection on which no request is under way."""
+        """The scope that is cancelled to close a connection on which no request is under way."""
         self._stream = stream
         self._reading = anyio.Lock(fast_acquire=True)
         self._writing = anyio.Lock(fast_acquire=True)
@@ -170,7 +170,7 @@ class WebConnection:
         await self.write(head + (self.http.send(h11.EndOfMessage()) or b""))
 
     async def _linger(self) -> None:
-        """Closing with unread bytes would destroy the answer before the client reads it."""
+        """Read what still comes, for a while: closing with unread bytes destroys an answer on its way."""
         with suppress(*BROKEN), anyio.move_on_after(_LINGER_S):
             async with self._reading:
                 await self._stream.send_eof()

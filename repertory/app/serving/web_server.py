@@ -22,7 +22,7 @@ _LAST_S = 1.0
 """The seconds after the grace in which cancelled applications may still answer; then connections are closed."""
 _ACCEPT_AGAIN_S = 0.1
 _LOG_S = 10.0
-"""Strangers do not fill the log: of each kind of failure, so many seconds have one line."""
+"""The seconds for which one line stands for a kind of failure, so that strangers do not fill the log."""
 
 
 async def serve_web(
@@ -55,7 +55,7 @@ async def serve_web(
 
 
 class _Listening:
-    """Everybody who is connected."""
+    """The connections that are open."""
 
     def __init__(self, app: WebApp, limits: WebLimits) -> None:
         self._app = app

@@ -110,7 +110,7 @@ class _Context(Struct):
     snapshot: Mapping[str, Any] | None = None
     """Where it stands, when all contexts share an agent."""
     weight: int = 4096
-    """Its size in bytes after its last turn."""
+    """The size of the conversation after its last turn, in bytes."""
 
 
 class StrandsA2AExecutor(AgentExecutor):

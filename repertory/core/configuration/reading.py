@@ -28,7 +28,7 @@ from repertory.errors import Invalid
 
 BYTES_MAX = 4 * 1024 * 1024
 FAULTS_MAX = 50
-"""Faults that are listed, and looked for similar words; of more there is a count."""
+"""The number of faults that are listed, and compared with similar words; the rest is counted."""
 _END = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 """How `tomllib` says where it stopped."""
 _WRONG = object()

@@ -118,7 +118,7 @@ class Image(Struct, frozen=True, kw_only=True):
     recent: tuple[tuple[int, Message], ...] = ()
     """Sequence number and message, as shown, from `view.first_shown` on."""
     finished_turns: Mapping[str, FinishedTurn] = {}
-    """By idempotency token, the oldest first."""
+    """The turns by idempotency token, the oldest first."""
     unanswered: Mapping[str, UnansweredTurn] = {}
     """By idempotency token, for turns no older than `Fold.needed`, which those of the last `UNANSWERED_ROWS` bound."""
     tokens: Mapping[str, int] = {}

@@ -186,7 +186,7 @@ def _elements(value: object) -> list[object] | None:
 
 
 def _rank(elements: Sequence[object]) -> int:
-    """Objects are surely facts, texts may be a quotation, and an empty array says nothing."""
+    """The rank of an array as one of facts: objects surely are, texts may be a quotation, an empty one says nothing."""
     return 2 if any(isinstance(each, dict) for each in elements) else int(bool(elements))
 
 
@@ -249,4 +249,4 @@ def _integer(digits: str) -> int | None:
 
 
 _DECODER = json.JSONDecoder(parse_int=_integer, parse_constant=lambda _: None, strict=False)
-"""Raw line breaks in strings are accepted. A number that is none in JSON is null: it costs no fact."""
+"""The decoder of JSON as models write it: raw line breaks in strings, and null for a number that JSON does not have."""

@@ -48,7 +48,7 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
 
 
 TENANT_TURNS = "tenant turns"
-"""Of the limits below: that of the turns that wait."""
+"""The name, in a refusal, of the limit for turns that wait."""
 
 
 class NotAdmitted(Struct, frozen=True):

@@ -43,7 +43,7 @@ _DOUBTED: Final = 2 / 3
 """After this share of the time without a beat, an owner refuses to write."""
 _WAIT_S: Final = 5.0
 _TTL_MAX_S: Final = 86_400
-"""Owners that were silent for so long are forgotten."""
+"""The seconds of silence after which an owner is forgotten."""
 _RETRY_S: Final = 0.1
 _RETRY_MAX_S: Final = 2.0
 _UNSYNCED: Final = "set_config('synchronous_commit', 'off', true)"
