@@ -6,6 +6,8 @@
 SHELL := /bin/sh
 export PYTHON
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# Where it is set (images often do), each of a thousand processes would compile the package and its tests once more.
+unexport PYTHONDONTWRITEBYTECODE
 
 RUN := .venv/bin/python
 VENV := .venv/.installed$(if $(PYTHON),-$(subst /,_,$(PYTHON)))
@@ -35,15 +37,20 @@ demo: $(VENV) ## Run the offline demonstration
 cluster-demo: $(VENV) $(PEERS) ## Run four processes on PostgreSQL under load: one is killed, one frozen, all replaced
 	@$(RUN) -m tests.simulation.cluster_demo
 
-fast: $(VENV) $(PEERS) ## Run the quick tests, in three minutes (ARGS="tests/app" for a part of them)
+fast: $(VENV) ## Run the quick tests, in three minutes (ARGS="tests/app/agent" for a part of them)
+	@test -e tests/peers/node_modules/.installed || echo "fast: make peers has not run: tests with its servers, its browser and the SDK are skipped"
 	@echo "fast: pytest over tests/, as tests/lanes.py says"
 	@$(RUN) -m pytest -n $(WORKERS) --dist worksteal --fast $(ARGS)
 
-test: $(VENV) $(PEERS) ## Run every test, the slow ones on asyncio or trio by turns (ARGS="-n 0 ..." for one process)
+test: $(VENV) $(PEERS) ## Run every test, each on asyncio or trio by turns (ARGS="-n 0 ..." for one process)
 	@echo "test: pytest over tests/, as tests/lanes.py says"
 	@$(RUN) -m pytest -n $(WORKERS) --dist worksteal --alternate-loops $(ARGS)
 
-check: lint types contracts documents ## Format, lint, types, import contracts and the documents with their examples
+# Types take one core for minutes, and the documents wait often: they run at the same time.
+check: lint contracts $(PEERS) ## Format, lint, types, import contracts and the documents with their examples
+	@log=$$(mktemp); $(MAKE) --no-print-directory types >$$log 2>&1 & types=$$!; trap "kill $$types" INT TERM; \
+	$(MAKE) --no-print-directory documents; documents=$$?; \
+	wait $$types; types=$$?; cat $$log; rm -f $$log; exit $$((types | documents))
 
 lint: $(VENV) ## ruff: lint and format; codespell: misspelled words; bandit: careless code
 	@echo "check: ruff"
@@ -57,8 +64,8 @@ lint: $(VENV) ## ruff: lint and format; codespell: misspelled words; bandit: car
 audit: ## Look for published advisories about what requirements.lock names (needs uv and the network)
 	@sh scripts/audit
 
-types: $(VENV) ## pyright over the package, mypy over tests/typing, both strict
-	@echo "check: pyright, strict, over repertory and the examples in folders"
+types: $(VENV) ## pyright over the package, and over the programs of tests/typing with mypy, all strict
+	@echo "check: pyright, strict, over repertory, the examples in folders and tests/typing"
 	@$(RUN) -m pyright --project pyproject.toml
 	@echo "check: mypy, strict, over tests/typing"
 	@$(RUN) -m mypy
@@ -84,7 +91,7 @@ format: $(VENV) ## Rewrite the files as ruff wants them
 bench: $(VENV) ## Run every benchmark and say which bars were missed (ARGS=--strict makes a miss an error)
 	@$(RUN) -m bench $(ARGS)
 
-soak: $(VENV) $(PEERS) ## Run the long fault campaigns (MINUTES=2 for each, a quarter of an hour of many turns, slow tests on their other loop, extras old, new and alone, every Python, the SDK's own tests)
+soak: $(VENV) $(PEERS) ## Run the long fault campaigns (MINUTES=2 for each, a quarter of an hour of many turns, tests on their other loop, extras old, new and alone, every Python, the tests of the SDK and of packages that import it)
 	@$(RUN) -m pytest -n $(WORKERS) --dist worksteal --other-loops
 	@$(RUN) -m bench.conservation --seeds 1000
 	@$(RUN) -m tests.simulation.damaged_documents --seeds 300
@@ -92,12 +99,13 @@ soak: $(VENV) $(PEERS) ## Run the long fault campaigns (MINUTES=2 for each, a qu
 	@$(RUN) -m bench.fights --seeds 20
 	@$(RUN) -m tests.simulation.random_damage --seeds 1000
 	@$(RUN) -m examples.demo --kills 30 --sessions 8
-	@$(RUN) -m tests.simulation.campaigns --minutes $(or $(MINUTES),2) --except soak
-	@$(RUN) -m tests.simulation.campaigns soak --minutes 15
+	@$(RUN) -m tests.campaigns.campaigns --minutes $(or $(MINUTES),2) --except soak
+	@$(RUN) -m tests.campaigns.campaigns soak --minutes 15
 	@$(RUN) -m tests.simulation.extras
 	@$(RUN) -m tests.simulation.alone
 	@$(RUN) -m tests.simulation.pythons
 	@$(RUN) -m tests.simulation.sdk_suite
+	@$(RUN) -m tests.simulation.sdk_packages
 
 lock: ## Resolve pyproject.toml into requirements.lock again (needs uv)
 	@uv pip compile pyproject.toml --universal --python-version 3.11 --extra all --group dev --generate-hashes \

@@ -18,7 +18,7 @@ import anyio
 
 from bench.harness import Figure, report
 from repertory import AgentSpec, Peers, PostgresSessions, Runtime, ScriptedModel
-from repertory.app.host.hosted import HostedAgent
+from repertory.app.embedding.hosted import HostedAgent
 from repertory.errors import Throttled
 from tests.postgres_server import PostgresServer, postgres_server
 

@@ -21,7 +21,7 @@ import httpx
 
 from bench.harness import Figure, report
 from repertory import AgentSpec, Inspector, Runtime, ScriptedModel, SlidingWindowConversationManager, SQLiteSessions
-from repertory.app.inspector.server import serve_place
+from repertory.inspector.server import serve_place
 
 SHORT, LONG, LIVE = 400, 10_000, 1_000
 ROUNDS, TURNS = 9, 300

@@ -19,8 +19,8 @@ from bench.bench_drain import idle_sessions
 from bench.bench_session import folder
 from bench.harness import Figure, report
 from repertory import AgentSpec, Runtime, ScriptedModel, SQLiteSessions
-from repertory.app.host.metrics import unwatch_host, watch_host
 from repertory.runtime.lifecycle import ActorInfo
+from repertory.telemetry.metrics import unwatch_host, watch_host
 
 SESSIONS = 1_000
 MANY = 10_000

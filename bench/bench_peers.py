@@ -16,8 +16,8 @@ import anyio
 from anyio.abc import SocketAttribute, SocketStream
 
 from bench.harness import Figure, report
-from repertory.backends.peers.http import HttpPeers
-from repertory.backends.peers.ports import JsonLine
+from repertory.backends.peer_ports import JsonLine
+from repertory.cluster.wire.http import HttpPeers
 from repertory.testing.wire_contract import served
 
 ROUNDS = 7

@@ -87,7 +87,7 @@ def stop_s(where: Path, loop: str) -> tuple[float, int]:
     where.mkdir()
     (where / "repertory.toml").write_text(_CONFIGURATION.replace("LOOP", loop))
     (where / "slow_clerk.py").write_text(_MODEL)
-    command = [sys.executable, "-m", "repertory.app.cli.main", "serve"]
+    command = [sys.executable, "-m", "repertory.console.main", "serve"]
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     with subprocess.Popen(
         command, cwd=where, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

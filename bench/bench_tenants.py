@@ -17,9 +17,9 @@ import anyio
 
 from bench.harness import Figure, report
 from repertory import AgentSpec, Runtime, ScriptedModel, Sessions, SQLiteSessions
-from repertory.app.host.hosted import HostedSession
+from repertory.app.embedding.hosted import HostedSession
 from repertory.backends.ports import Batch
-from repertory.core.serving.admission import ServiceLimits
+from repertory.core.admission import ServiceLimits
 from repertory.testing.session_contract import grow
 
 OWN, OTHERS, GROUP = 50, 8_000, 400

@@ -22,7 +22,7 @@ from types import FrameType
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from repertory import AgentSpec, Model, OfflineModel, RepertoryError, Runtime, SQLiteSessions
-from repertory.app.host.hosted import HostedAgent
+from repertory.app.embedding.hosted import HostedAgent
 from repertory.runtime.drain import ActorsReport
 
 NAMES = ("Ada", "Ben", "Cleo", "Dora")

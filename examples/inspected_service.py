@@ -4,7 +4,8 @@
     python examples/inspected_service.py                # three seconds, as a test
 
 Bakers' customers talk to an agent with tools and a memory. Their sessions wake, work, wait in queues behind each other
-and come to rest; now and then a tool fails. Ctrl-C drains: the overview shows the phases until the process ends.
+and come to rest. Now and then a tool fails, and a person is asked before money is paid back. Ctrl-C drains: the
+overview shows the phases until the process ends.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ from pathlib import Path
 
 import anyio
 
-from repertory import AgentSpec, MemoryManager, Runtime, ScriptedModel, SQLiteMemoryStore, SQLiteSessions, tool
+from repertory import (
+    AgentSpec,
+    HumanInTheLoop,
+    MemoryManager,
+    Runtime,
+    ScriptedModel,
+    SQLiteMemoryStore,
+    SQLiteSessions,
+    tool,
+)
 from repertory.errors import RepertoryError
 
 CUSTOMERS = 60
@@ -45,6 +55,18 @@ async def order(item: str, count: int) -> str:
     return f"{count} of {item} will be ready on Friday."
 
 
+@tool
+async def pay_back(amount: float, why: str) -> str:
+    """Pay a customer's money back.
+
+    Args:
+        amount: In euros.
+        why: What was wrong.
+    """
+    await anyio.sleep(0.2)
+    return f"{amount} EUR are on their way."
+
+
 def answer(messages: object, tool_specs: object, system_prompt: object) -> object:
     """What the model says next: half of the time it asks for a tool first."""
     last = messages[-1]["content"][0] if isinstance(messages, list) else {}
@@ -56,6 +78,8 @@ def answer(messages: object, tool_specs: object, system_prompt: object) -> objec
                 "Our pure rye loaf has no wheat in it.",
             )
         )
+    if random.random() < 0.05:
+        return {"toolUse": {"name": "pay_back", "input": {"amount": 8.4, "why": "the loaf was burnt"}}}
     wanted = random.choice(({"name": "price", "input": {"item": "rye loaf"}}, {"name": "order", "input": ORDER}))
     return [{"text": "Let me see."}, {"toolUse": wanted}]
 
@@ -65,10 +89,14 @@ ORDER = {"item": "bun", "count": 12}
 
 async def customer(agent: object, name: str) -> None:
     """One customer, who asks again and again."""
+    said: object = None
     while True:
         await anyio.sleep(random.expovariate(1 / 8))
         try:
-            await agent.session(name).invoke(random.choice(QUESTIONS))  # type: ignore[attr-defined]
+            result = await agent.session(name).invoke(said or random.choice(QUESTIONS))  # type: ignore[attr-defined]
+            said = [{"interruptResponse": {"interruptId": each.id, "response": "yes"}} for each in result.interrupts]
+            if said:
+                await anyio.sleep(20)  # Nobody answers at once.
         except RepertoryError:
             await anyio.sleep(5)  # it shuts down, or its mailbox is full
 
@@ -78,7 +106,15 @@ async def main(address: str, seconds: float, folder: Path) -> None:
     memory = MemoryManager(stores=[SQLiteMemoryStore(folder / "memory.db", extraction=True)])
     async with Runtime(sessions=SQLiteSessions(folder / "agents.db"), memory=memory, idle_timeout_s=20) as runtime:
         model = ScriptedModel([answer], loop=True, delay_s=0.2, chunk=8)
-        agent = runtime.agent(AgentSpec(name="baker", model=model, tools=[price, order]))
+        agent = runtime.agent(
+            AgentSpec(
+                name="baker",
+                model=model,
+                system_prompt="You serve the customers of a bakery. Be **brief**, and invent no prices.",
+                tools=[price, order, pay_back],
+                interventions=[HumanInTheLoop(ask_for=["pay_back"])],
+            )
+        )
         async with anyio.create_task_group() as group:
             url = await group.start(runtime.serve_inspector, address)
             print(f"look at {url}")

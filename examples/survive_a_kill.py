@@ -34,7 +34,7 @@ def agent_on(database: Path) -> Agent:
         else ["The invoice for Marta is on its way."]
     )
     session = SQLiteSessionManager("invoices", path=database)
-    return Agent(model, tools=[send_invoice], session_manager=session, callback_handler=None)
+    return Agent(model, tools=[send_invoice], session_manager=session)
 
 
 def go_on(agent: Agent) -> AgentResult:

@@ -44,7 +44,7 @@ async def main() -> None:
 
     client = MCPClient.stdio(sys.executable, [__file__, "serve"], name="counter")
     model = ScriptedModel([exploding, answer, answer], loop=True)
-    async with Agent(model=model, tools=[client], callback_handler=None) as agent:
+    async with Agent(model=model, tools=[client]) as agent:
         print(await agent.invoke_async("Do something reckless."))
         for _ in range(100):
             said = str(await agent.invoke_async("Count!"))

@@ -18,7 +18,7 @@ from pathlib import Path
 import trio
 
 from repertory import AgentSpec, Model, OfflineModel, RepertoryError, Runtime, SQLiteSessions
-from repertory.app.host.hosted import HostedAgent
+from repertory.app.embedding.hosted import HostedAgent
 
 LOOK_EVERY_S = 0.2
 RETRY_AFTER_S = 5.0

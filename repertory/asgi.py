@@ -10,11 +10,11 @@ try:
 except ImportError as error:
     raise ImportError(f"repertory.asgi needs starlette ({error}): pip install 'repertory[serve]'") from error
 
-from repertory.app.asgi.app import asgi_app
-from repertory.app.asgi.problems import Problem, problem_of, problem_response
-from repertory.app.asgi.service import Authenticate, Caller, Service, bearer_tokens
+from repertory.core.admission import ServiceLimits
 from repertory.core.callers import CallerRules
-from repertory.core.serving.admission import ServiceLimits
+from repertory.service.http.app import asgi_app
+from repertory.service.http.problems import Problem, problem_of, problem_response
+from repertory.service.http.service import Authenticate, Caller, Service, bearer_tokens
 
 del starlette
 

@@ -158,6 +158,8 @@ class RepertoryError(Exception):
 
     type_name: str = ""
     """The name of its class in the process that it came from, if there is no such class here; else empty."""
+    of_model: Exception | None = None
+    """The exception of a model's own code that failed the first step of a turn, where this error was made of one."""
 
     def __init__(self, message: object = "", /, **fields: object) -> None:
         self.fields = fields

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
@@ -101,11 +102,12 @@ def without_texts(error: BaseException, depth: int = 0) -> BaseException:
     else:
         named = type(kind.__name__, (Exception,), {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
         made = named(told_of(error)) if isinstance(error, RepertoryError) else named()
-    made.__traceback__ = error.__traceback__
-    if depth < _CAUSES_MAX:
-        made.__cause__ = error.__cause__ and without_texts(error.__cause__, depth + 1)
-        made.__context__ = error.__context__ and without_texts(error.__context__, depth + 1)
-    made.__suppress_context__ = error.__suppress_context__
+    with suppress(Exception):  # An exception of others may refuse to show its parts.
+        made.__traceback__ = error.__traceback__
+        if depth < _CAUSES_MAX:
+            made.__cause__ = error.__cause__ and without_texts(error.__cause__, depth + 1)
+            made.__context__ = error.__context__ and without_texts(error.__context__, depth + 1)
+        made.__suppress_context__ = error.__suppress_context__
     return made
 
 
@@ -119,14 +121,15 @@ def _error_fields(error: BaseException) -> Mapping[str, object]:
     told: dict[str, object] = {"error": type(error).__name__}
     if isinstance(error, RepertoryError):
         told["cause"] = told_of(error)
-    behind = error.__cause__
-    if behind is not None:
-        told["behind"] = type(behind).__name__
-    trace = (behind or error).__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is not None:
-        told["at"] = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+    with suppress(Exception):  # As above.
+        behind = error.__cause__
+        if behind is not None:
+            told["behind"] = type(behind).__name__
+        trace = (behind or error).__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        if trace is not None:
+            told["at"] = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
     return told
 
 

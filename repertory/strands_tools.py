@@ -14,7 +14,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from repertory.app.strands.modules import install
+from repertory.compat.modules import install
 
 _PACKAGE = "strands_tools"
 

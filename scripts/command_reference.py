@@ -32,8 +32,8 @@ def main() -> None:
 
 def page() -> str:
     """The whole page."""
-    os.environ.update(COLUMNS="100", NO_COLOR="1")
-    from repertory.app.cli.main import build_parser
+    os.environ.update(COLUMNS="88", NO_COLOR="1")
+    from repertory.console.main import build_parser
 
     sections = [f"## `{name}`\n\n```text\n{text.strip()}\n```\n" for name, text in helps(build_parser())]
     return "\n".join([HEAD, *sections])

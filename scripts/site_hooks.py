@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mkdocs.structure.files import File, Files
+from mkdocs.utils import get_build_timestamp
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 _LINK = re.compile(r"(?P<before>\]\()(?!https?://|mailto:|#)(?P<path>[^)#\s]+)(?P<after>(?:#[^)\s]*)?\))")
 _NO_PROMPT = re.compile(r'<span class="gp">#</span>(?P<rest>.*)')
+_BEHIND = {"reference/api/": 0.2, "design/": 0.02, "project/": 0.02, "source/": 0.02}
+"""Folders that a search finds behind pages about the use of the same thing, with the weight of their words."""
 _LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".json": "json", ".ipynb": "json"}
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Say to the pages when this build began, for what browsers keep of it."""
+    config.extra["built"] = get_build_timestamp()
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -41,10 +49,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead the links of a page to the pages of those files; an entry of the API is found behind pages about its use."""
-    if page.file.src_uri.startswith("reference/api/"):
-        page.meta["search"] = {"boost": 0.2}
+    """Lead the links of a page to the pages of those files, and say how the search finds it."""
     here = _origin(page.file.src_uri)
+    for folder, boost in _BEHIND.items():
+        if page.file.src_uri.startswith(folder):
+            page.meta["search"] = {"boost": boost}
+    page.meta["tags"] = config.extra["words"].get(page.file.src_uri.removesuffix(".md"), [])
 
     def moved(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(here), match["path"]))

@@ -1,14 +1,13 @@
 """Which tests `make test` and `make fast` run, and where the time of a run went.
 
-A whole run (`--alternate-loops`, as `make test` says) has every test in it, with every case. A case that takes longer
-than `ONE_LOOP_S`, or is one of very many in its file (`MANY`), runs on one of the two event loops, but in
-`tests/runtime` and `tests/actors`, where loops differ; `make soak` runs it on the other one (`--other-loops`). Without
-either option a test runs on both.
+A whole run (`--alternate-loops`, as `make test` says) has every test in it, with every case: in `tests/runtime` and
+`tests/actors`, where loops differ, on both event loops, elsewhere on one of them, and under `make soak` on the other
+one (`--other-loops`). Without either option a test runs on both.
 
 The fast lane looks at every file of tests but those of the documents, which `make check` runs, and at nearly every test
 in it, in one case each where that is enough:
 
-- a test that runs on both event loops runs on one; `tests/runtime` and `tests/actors`, where loops differ, keep both;
+- as in a whole run, a test runs on one loop, but in `tests/runtime` and `tests/actors`;
 - of a test that takes longer than `ONE_CASE_S`, or is in a file of very many cases, one case runs;
 - one that takes longer than `LEFT_OUT_S` is left out, unless nothing else would be left of its file, and one that takes
   longer than `TOO_LONG_S` in any case.
@@ -30,9 +29,11 @@ import pytest
 BOTH_LOOPS = ("tests/runtime/", "tests/actors/")
 MANY = (
     "tests/backends/encryption/test_sealed_store_contract.py",
+    "tests/backends/models/test_gemini_answers.py",
     "tests/backends/models/test_sdk_aimock.py",
     "tests/backends/models/test_sdk_models.py",
     "tests/backends/objects/test_object_store_contract.py",
+    "tests/worker/test_queue_contract.py",
     "tests/backends/sessions/test_agentcore_contract.py",
     "tests/backends/sessions/test_lost_connections.py",
     "tests/backends/sessions/test_message_tree_contract.py",
@@ -41,7 +42,6 @@ MANY = (
     "tests/backends/sessions/test_shared_contract.py",
     "tests/backends/sessions/test_snapshot_contract.py",
 )
-ONE_LOOP_S = 0.1
 ONE_CASE_S = 0.05
 LEFT_OUT_S = 0.2
 TOO_LONG_S = 3.0
@@ -75,12 +75,11 @@ def fast_lane(items: Sequence[pytest.Item], slow: Mapping[str, float]) -> list[p
     return [item for item in items if id(item) in kept]
 
 
-def alternated(items: Sequence[pytest.Item], slow: Mapping[str, float], *, other: bool = False) -> list[pytest.Item]:
+def alternated(items: Sequence[pytest.Item], *, other: bool = False) -> list[pytest.Item]:
     """The tests of a whole run, in their order. `other`: those that it leaves out, instead."""
     by_case: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if slow.get(_test(item), 0.0) > ONE_LOOP_S or item.nodeid.startswith(MANY):
-            by_case[_loopless(item)].append(item)
+        by_case[_loopless(item)].append(item)
     left_out = {
         id(case)
         for name, cases in by_case.items()

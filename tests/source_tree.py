@@ -36,6 +36,11 @@ class SourceFile:
         parts = self.path.relative_to(ROOT).parts
         return parts[1] if len(parts) > 2 else ""
 
+    @property
+    def kind(self) -> str:
+        """`core` for decisions, wherever they stand; of other files the room."""
+        return "core" if {"decisions", "decisions.py"} & {*self.path.relative_to(ROOT).parts} else self.room
+
     @cached_property
     def text(self) -> str:
         """The whole file."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import re
 import subprocess
 import sys
 import tarfile
@@ -14,7 +12,6 @@ import pytest
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
-from repertory.app import lazy_names
 from tests.source_tree import PACKAGE, ROOT, read
 
 pytestmark = pytest.mark.real_time
@@ -61,28 +58,13 @@ def test_import_repertory_loads_no_heavy_library() -> None:
     assert not done.stdout.split(), f"loaded by `import repertory`: {done.stdout}"
 
 
-def test_the_first_line_of_a_program_loads_neither_the_actors_nor_the_runtime() -> None:
-    program = "import sys; from repertory import Agent, Runtime, tool; print(*sys.modules)"
-    done = _run(program)
+def test_the_first_agent_loads_no_heavy_library_and_no_store() -> None:
+    done = _run("import sys; from repertory import Agent, Runtime, tool; Agent(); print(*sys.modules)")
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
-    rooms, hosts = (
-        ("repertory.actors.", "repertory.runtime.", "repertory.backends.sessions."),
-        "repertory.app.host.host",
-    )
-    light = {"repertory.actors.hooks", "repertory.actors.hooks.order"}
-    assert {name for name in loaded if name.startswith(rooms) or name == hosts} == light
-    assert not loaded.intersection(LOADED_WHEN_NEEDED)
-
-
-def test_every_name_that_is_loaded_late_is_where_type_checkers_find_it() -> None:
-    text = (PACKAGE / "app/lazy_names.py").read_text()
-    declared = {name: home for home, name in re.findall(r"^    from (\S+) import (\w+) as \2$", text, re.MULTILINE)}
-    assert declared == lazy_names.HOMES
-    for name, home in lazy_names.HOMES.items():
-        assert getattr(lazy_names, name) is getattr(importlib.import_module(home), name)
-    with pytest.raises(AttributeError, match="nobody"):
-        _ = lazy_names.nobody
+    assert loaded.intersection(LOADED_WHEN_NEEDED) == {"anyio._core._eventloop"}
+    stores = {name for name in loaded if name.startswith("repertory.backends.sessions.") and name.count(".") > 3}
+    assert not stores, stores
 
 
 def test_every_public_name_can_be_had_and_is_listed_by_dir() -> None:
@@ -158,7 +140,7 @@ sys.exit(bool(effects))
 def test_what_is_published_holds_the_whole_package_and_nothing_else(tmp_path: Path) -> None:
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     (archive,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
-    pages = [*PACKAGE.glob("app/inspector/templates/*"), *PACKAGE.glob("app/inspector/static/*")]
+    pages = [path for path in PACKAGE.rglob("*") if path.suffix in {".html", ".css", ".js", ".svg", ".pyi"}]
     package = {path.relative_to(ROOT).as_posix() for path in (*PACKAGE.rglob("*.py"), *pages)}
     package.add("repertory/py.typed")
     with zipfile.ZipFile(wheel) as built:

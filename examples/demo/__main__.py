@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from examples.demo.demonstration import Demonstration, DemoSettings, Outcome
-from repertory.app.agent.model_choice import Chosen, choose_model
+from repertory.app.host.model_choice import Chosen, choose_model
 from repertory.errors import Invalid, NotFound, RepertoryError
 
 

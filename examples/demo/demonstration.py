@@ -23,7 +23,7 @@ from examples.demo.exchange import Exchange, Fate, exchanges, fate
 from examples.demo.orders import ORDER_TOOL, Order, read_orders
 from examples.demo.worker import ORDER_PAUSES, WorkerSettings
 from examples.demo.worker_process import Refused, WorkerLost, WorkerProcess, started
-from repertory.app.agent.model_choice import Chosen
+from repertory.app.host.model_choice import Chosen
 from repertory.app.sessions.sessions import SQLiteSessions
 from repertory.core.journal.restore import messages_of, records_of
 from repertory.core.journal.rows import verify

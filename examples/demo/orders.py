@@ -12,14 +12,12 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.to_thread
 
-from repertory.backends.ports import ToolContext
+from repertory.backends.ports import Tool, ToolContext
 from repertory.backends.tools.decorator import tool
-from repertory.backends.tools.function_tool import FunctionTool
 
 ORDER_TOOL = "place_order"
 
@@ -35,7 +33,7 @@ class Order:
     receipt: str
 
 
-def order_tool(book: Path, *, pause_s: float) -> FunctionTool[..., Any]:
+def order_tool(book: Path, *, pause_s: float) -> Tool:
     """The tool `place_order` on a book. It waits `pause_s` before and after it writes the order."""
 
     @tool(name=ORDER_TOOL)

@@ -24,18 +24,18 @@ import anyio
 from anyio.abc import TaskGroup
 
 from examples.demo.orders import ORDER_TOOL, order_tool
-from repertory.app.agent.model_choice import Chosen, choice_of
-from repertory.app.host.hosted import AgentSpec, HostedSession
-from repertory.app.host.runtime import Runtime
+from repertory.app.embedding.hosted import AgentSpec, HostedSession
+from repertory.app.embedding.runtime import Runtime
+from repertory.app.host.model_choice import Chosen, choice_of
 from repertory.app.sessions.sessions import SQLiteSessions
-from repertory.app.toolbox.calculator import calculator
-from repertory.app.toolbox.clock import current_time
-from repertory.app.toolbox.files import file_tools
 from repertory.backends.models.offline import OfflineModel
 from repertory.backends.ports import Model, StreamEvent
 from repertory.core.answer import message_events
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError
+from repertory.toolbox.calculator import calculator
+from repertory.toolbox.clock import current_time
+from repertory.toolbox.files import file_tools
 
 if TYPE_CHECKING:
     from repertory.core.messages import Message, Prompt, ToolSpec, ToolUse
@@ -120,10 +120,10 @@ class Counter:
         async with aclosing(session.stream(prompt)) as events:
             async for event in events:
                 if "tool_started" in event:
-                    use = cast("ToolUse", event["tool_started"])
+                    use = event["tool_started"]
                     emit({"event": "tool_started", "session": request["session"], "tool": use["name"]})
                 if "result" in event:
-                    return _told(cast("AgentResult", event["result"]))
+                    return _told(event["result"])
         raise AssertionError("a turn's stream ends with its result or an error")
 
     def _session(self, session_id: str) -> HostedSession:

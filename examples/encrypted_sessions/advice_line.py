@@ -75,7 +75,7 @@ async def say(settings: Settings, case: str, text: str) -> None:
     """One turn of a case. What was said is on the disk when this returns, encrypted."""
     session = SQLiteSessionManager(case, settings.database, encryption=settings.local_keys())
     model = named_model(settings.model)
-    async with Agent(model, system_prompt=SYSTEM_PROMPT, session_manager=session, callback_handler=None) as agent:
+    async with Agent(model, system_prompt=SYSTEM_PROMPT, session_manager=session) as agent:
         print(await agent.invoke_async(text))
 
 

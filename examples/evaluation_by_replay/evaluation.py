@@ -114,7 +114,7 @@ async def record(settings: Settings) -> None:
     """Two conversations, as a program in production has stored them."""
     for customer, prompts in {"marta": ("What does a loaf cost?", "And a bun?", "Bye."), "paul": ("A bun?",)}.items():
         session = SQLiteSessionManager(customer, path=settings.database)
-        async with Agent(rules(), tools=[price], session_manager=session, callback_handler=None) as agent:
+        async with Agent(rules(), tools=[price], session_manager=session) as agent:
             for prompt in prompts:
                 await agent.invoke_async(prompt)
         print(f"{customer}: {len(prompts)} turns are stored")

@@ -104,7 +104,6 @@ def build_agent(customer: str, hours: OpeningHours) -> Agent:
         session_manager=FileSessionManager(session_id=customer, storage_dir=str(DATA)),
         conversation_manager=SlidingWindowConversationManager(window_size=40),
         hooks=[hours],
-        callback_handler=None,
     )
 
 

@@ -95,7 +95,6 @@ class Librarian:
             tools=[search_folder],
             system_prompt=SYSTEM_PROMPT,
             session_manager=SQLiteSessionManager(session, path=self._sessions),
-            callback_handler=None,
         )
         async with agent:
             text = str(await agent.invoke_async(question))

@@ -112,7 +112,6 @@ def team(settings: Settings, session_id: str) -> Swarm:
             description=description,
             system_prompt=prompt,
             tools=tools.get(name, []),
-            callback_handler=None,
         )
         for name, (description, prompt) in ROLES.items()
     ]

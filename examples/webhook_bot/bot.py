@@ -29,6 +29,7 @@ from repertory import (
     AgentResult,
     AgentSpec,
     Model,
+    MultiAgentResult,
     OfflineModel,
     Runtime,
     SQLiteQueue,
@@ -138,7 +139,7 @@ class Bot:
             await self._queue.send(job)
         return Response()
 
-    async def answer(self, job: TurnJob, outcome: object) -> None:
+    async def answer(self, job: TurnJob, outcome: AgentResult | MultiAgentResult | Exception) -> None:
         """Send an answer to the thread. It may be called again for a job whose answer was sent."""
         text = str(outcome) if isinstance(outcome, AgentResult) else "That did not work. Somebody will look at it."
         await self._replies.send(job.token, str(job.attributes["channel"]), str(job.attributes["thread"]), text)

@@ -34,7 +34,6 @@ from repertory.actors.call import (
     ReplyChannel,
     ServeTimers,
     ShowSnapshot,
-    StreamChannel,
     TimerMessage,
     TimersDue,
     limits_of,
@@ -43,6 +42,7 @@ from repertory.actors.context import AgentParts, AgentSettings, PublishTurnEvent
 from repertory.actors.conversation import LoadView, Settle, Tidy
 from repertory.actors.journal import ActorJournal, NamedTurns, TurnProgress, answer_again, is_answered
 from repertory.actors.memory.consumer import SaidByHand, SkipTo, TurnEnded
+from repertory.actors.stream_channel import StreamChannel
 from repertory.actors.timers import TimerAlarm, Unheard, invocation_of
 from repertory.actors.turn import TurnDriver, TurnStarter
 from repertory.actors.waits import WatchedCallQueue
@@ -55,7 +55,7 @@ from repertory.core.journal.editing import MessagesEdit, editing
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.image import Image
 from repertory.core.journal.records import CursorMoved, MessageAdded, StateChanged
-from repertory.core.messages import is_stopped, tool_results, tool_uses, traceparent_of
+from repertory.core.messages import tool_uses, traceparent_of
 from repertory.core.owed import may_pass
 from repertory.core.result import AgentResult
 from repertory.core.snapshots.fields import SnapshotFields, restoring
@@ -67,13 +67,13 @@ from repertory.core.turn_start import (
     AskPerson,
     CallAsks,
     InterruptResponses,
-    KnownTurn,
     UnknownOutcome,
     UserMessages,
     asks_with,
     direct_answers,
     read_prompt,
     recorded,
+    steered_content,
     way_of_call,
 )
 from repertory.errors import AgentBusy, Failed, Gone, Invalid, NotFound, RepertoryError, TooLarge, Unavailable
@@ -161,7 +161,9 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             persister, self._wall, buffer=self._buffer, owes=self._owes, timers=self._parts.timers
         )
         self._conversation: ActorRef[ConversationMessage] = self.context.sibling("conversation")
-        self._opening = TurnStarter(self._journal, self._parts, self._calls.unknown_outcome)
+        self._opening = TurnStarter(
+            self._journal, self._parts, self._calls.unknown_outcome, len(self._settings.initial)
+        )
         await self._stand_on_journal()
         if not self._journal.fold.last_seq:
             self._write_first_records()
@@ -290,14 +292,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         so that its prompt is not said again. Errors: `NotFound` for a call that begins no turn and goes on with none.
         """
         fold = self._journal.fold
-        known: KnownTurn = "unknown"
-        if self._named.has(token):
-            known = "answered"
-        elif token is not None and token in fold.open_tokens:
-            known = "stopped" if fold.last_message is not None and is_stopped(fold.last_message) else "open"
-        elif token is not None and fold.unanswered_turn(token) is not None:
-            known = "left behind"
-        way, turn = way_of_call(token, known, asks, open_token=fold.open_token)
+        way, turn = way_of_call(token, self._named.state_of(token, fold), asks, open_token=fold.open_token)
         if way == "refuse":
             raise NotFound(NO_SUCH_TURN, agent=self._settings.agent_id, token=token)
         return turn, way == "go on"
@@ -373,16 +368,15 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
 
     def _steer(self, call: Call) -> bool:
         """Add the call's messages to the running turn, whose result it then shares. False if that is not possible."""
-        if self._driver is None or self._running is None or isinstance(call.prompt, InterruptResponses):
+        token, content = call.invocation.idempotency_token, steered_content(call.prompt)
+        if self._driver is None or self._running is None or not content:
             return False
-        messages = call.prompt.messages
-        if any(message["role"] != "user" or any(tool_results(message)) for message in messages):
+        if self._named.state_of(token, self._journal.fold) != "unknown":
+            return False  # Its words stand in the journal, and its tools may have run: that turn goes on by itself.
+        if self._driver.hooks.look_at_words(call.invocation.invocation_state) or not self._driver.steer(content):
             return False
-        content = tuple(block for message in messages for block in message["content"])
-        if not content or not self._driver.steer(content):
-            return False
-        if call.invocation.idempotency_token is not None:
-            self._driver.record.joins(call.invocation.idempotency_token, content)
+        if token is not None:
+            self._driver.record.joins(token, content)
         self._running.shared.append(call)
         return True
 
@@ -455,7 +449,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
 
     def _tell_running(self, deferred: str) -> None:
         """Add the result to the turn that runs, if the agent does so with what is said meanwhile."""
-        if self._driver is not None and self._calls.busy == "steer":
+        if self._driver is not None and not self._driver.hooks.hear_of_tools and self._calls.busy == "steer":
             content = deferrals.content_of(self._journal.fold.came[deferred])
             if self._driver.steer(tuple(content)):
                 self._driver.record.steered(deferred, content)
@@ -584,7 +578,9 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
             image = self._journal.fold.image()
             try:
                 records = editing(image, wanted, self._wall()) if edits else restoring(image, wanted, self._wall())
-            except Invalid:
+                if edits and wanted.instead is not None:
+                    self._journal.redact({image.last_message_seq: wanted.instead})
+            except RepertoryError:
                 await self._stand_on_journal()  # Readers see again what the journal shows.
                 raise
             for record in records:
@@ -610,6 +606,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         read_model, clock = self._parts.read_model, self.context.clock
         self._parts.stop_request.take()  # Any request was for an earlier turn.
         self._running, read_model.turn = call, TurnProgress(began_at := clock(), self._waiting)
+        read_model.stored.clear()
         if call.at > -math.inf:
             self.context.note_wait(began_at - call.at)
         debugs = _log.isEnabledFor(DEBUG)
@@ -783,7 +780,7 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         return await driver.run(opening)
 
     def _check_output_schema(self, form: OutputSchema | None) -> None:
-        if form is not None and form.name in self._parts.tools:
+        if form is not None and self._parts.tools.has_given(form.name):
             raise Invalid("structured output and a tool have the same name; rename one of them", name=form.name)
 
 

@@ -32,6 +32,7 @@ from msgspec.structs import replace
 
 from repertory.actors.between_turns import KeepProgress, RecordSummary, StateOwed, SummarySettled
 from repertory.actors.leases import Gate
+from repertory.actors.stream_channel import StreamChannel
 from repertory.backends.ports import OutputSchema
 from repertory.core.budget import Budget
 from repertory.core.callers import CallerRules
@@ -46,7 +47,7 @@ from repertory.core.timers import DueTimes, Timer
 from repertory.core.turn import StopReason
 from repertory.core.turn_log import START, Offset
 from repertory.core.turn_start import CallAsks, InterruptResponses, UserMessages, asks_with, read_prompt
-from repertory.errors import Deadlock, LimitReached, RepertoryError, StreamClosed
+from repertory.errors import Deadlock, LimitReached, RepertoryError
 from repertory.runtime.actor import Actor, Context
 from repertory.runtime.message import ORIGIN, Ask, CallContext, Next, Stream, carry_on, refuse
 
@@ -112,6 +113,8 @@ class Invocation(Struct, frozen=True, kw_only=True, eq=False):
     """What the session begins the turn for by itself; nobody waits for the result then."""
     following: Following | None = None
     """The events get offsets, and are kept until the answer is; such a call has a token and is streamed."""
+    in_step: bool = False
+    """True if the turn waits until its caller has read what happened. It then also tells its starts."""
     while_reading: bool = False
     """True if the caller reads the events of another turn of this session, which waits for it to read on."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
@@ -194,38 +197,6 @@ class ReplyChannel:
 
     def fail(self, error: RepertoryError) -> None:
         self._slot.fail(error)
-
-
-class StreamChannel:
-    """The caller reads a stream."""
-
-    def __init__(self, context: Context) -> None:
-        self._sink = context.sink()
-
-    def goes_on_alone(self) -> bool:
-        return False
-
-    async def publish(self, event: TurnEvent) -> None:
-        """Send an event; wait while the reader is behind. Events for a reader that has left are dropped."""
-        try:
-            if not self._sink.send_nowait(event):
-                await self._sink.send(event)
-        except StreamClosed:
-            pass
-
-    def on_left(self, callback: Callable[[], None]) -> None:
-        self._sink.on_closed = callback
-
-    def wait_no_more(self) -> None:
-        self._sink.wait_no_more()
-
-    async def succeed(self, result: CallResult) -> None:
-        self.wait_no_more()
-        await self.publish({"result": result})
-        self._sink.end()
-
-    def fail(self, error: RepertoryError) -> None:
-        self._sink.fail(error)
 
 
 class Call(Struct, kw_only=True, eq=False):
@@ -709,6 +680,8 @@ class CallQueueActor(Actor[M], Generic[M, L]):
         channel: type[ReplyChannel] | type[StreamChannel],
     ) -> Call:
         call = Call(invocation=invocation, prompt=prompt, channel=channel(self.context), at=self.context.sent_at)
+        if invocation.in_step and isinstance(call.channel, StreamChannel):
+            call.channel.go_in_step()
         call.channel.on_left(lambda: self._abandon(invocation))
         return call
 

@@ -11,31 +11,35 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import anyio
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from repertory.actors.call import BUDGETS, limits_of, trace_here
 from repertory.actors.conversation import EditShown, LeaveOut, NameManager, ReplaceShown, Settle
-from repertory.actors.hooks.calls import TurnHooks
+from repertory.actors.hooks.calls import ToolEnded, TurnHooks
 from repertory.actors.journal import TurnProgress
 from repertory.actors.leases import Gate, SessionCounts
 from repertory.backends.ports import settings_of
+from repertory.core.interrupts import Interrupt, asked_about
 from repertory.core.journal.history.redact import without_text
 from repertory.core.journal.records import MessageAdded
 from repertory.core.limits import NO_LIMITS, TurnLimits
 from repertory.core.messages import (
+    STOPPED,
     ContentBlock,
     Message,
     copy_message,
+    copy_use,
     error_result,
     is_filler,
     tool_results,
+    tool_uses,
     with_traceparent,
     with_tracking_id,
 )
 from repertory.core.result import StepMetrics, ToolMetrics, TurnMetrics
 from repertory.core.snapshots.trigger import EndedTurn
 from repertory.core.timers import Timer
-from repertory.core.turn import STOPPED_BY_CALLER, StopReason
+from repertory.core.turn import CANCELLED, STOPPED_BY_CALLER, StopReason
 from repertory.core.turn_start import asked_again
 from repertory.errors import LimitReached, RepertoryError
 from repertory.forking import forget_in_children
@@ -53,8 +57,8 @@ if TYPE_CHECKING:
     from repertory.backends.telemetry_ports import CallTrace, FindTelemetry
     from repertory.core.answer import Answer
     from repertory.core.journal.image import UnansweredTurn
-    from repertory.core.journal.records import SnapshotTaken
-    from repertory.core.messages import SystemPrompt, ToolResult, Usage
+    from repertory.core.journal.records import DeferredResult, SnapshotTaken
+    from repertory.core.messages import SystemPrompt, ToolResult, ToolUse, Usage
     from repertory.core.refusals import RefusedParts
     from repertory.core.result import TurnEvent
     from repertory.core.retry import RetryStrategy
@@ -76,6 +80,10 @@ fail.
 
 
 NAMELESS = "default"
+WATCHED_S = 2.0
+"""The seconds that a tool may go on that has read `cancel_signal`, when a person stops its turn."""
+UNWATCHED_S = 0.05
+"""The same for other tools: one that has stopped the turn itself returns its result."""
 
 
 class StopRequest:
@@ -97,6 +105,12 @@ class StopRequest:
         with self._lock:
             if self._asked is None or (self._asked[1] and not after_tools):
                 self._asked = (stop, after_tools)
+
+    @property
+    def ends_now(self) -> bool:
+        """True if a request waits that lets no running tool end first."""
+        asked = self._asked
+        return asked is not None and not asked[1]
 
     def take(self) -> tuple[StopReason, bool] | None:
         """Take the request: the stop reason, and True if running tools may end first. None if there is none. The caller
@@ -212,10 +226,11 @@ class AgentParts(Struct, kw_only=True):
         return metrics
 
     def cancel_signal(self) -> threading.Event:
-        """`signal`, made when it is asked for."""
-        if self.signal is None:
-            self.signal = threading.Event()
-        return self.signal
+        """`signal`, made when it is asked for. From any thread."""
+        signal = self.signal = self.signal or threading.Event()
+        if self.stop_request.ends_now:
+            signal.set()
+        return signal
 
 
 class TurnContext:
@@ -250,6 +265,16 @@ class TurnContext:
         self.filled: object = None
         """The structured output that the caller asked for, once it is valid."""
 
+    def about_tools(self, interrupts: Sequence[Interrupt], uses: Sequence[ToolUse]) -> list[Interrupt]:
+        """The questions of a step with these tool uses, as callers are given them."""
+        own = self.settings
+        return [*asked_about(interrupts, uses, own.session_id if own.durable or own.marks_questions else None)]
+
+    async def tell_start(self, event: TurnEvent) -> None:
+        """Send the event of a start to a caller that reads in step."""
+        if self.invocation.in_step and self.publish is not None:
+            await self.publish(event)
+
 
 class TurnStop:
     """Tells one turn to end, and cancels what it is doing now.
@@ -265,15 +290,20 @@ class TurnStop:
         self._signal: threading.Event | None = None
         self._stop: StopReason | None = None if invocation is None else invocation.stop
         self._scope: anyio.CancelScope | None = None
+        self._grace_s = 0.0
+        """The seconds in which what runs in the scope may end by itself."""
         self.after_tools: Callable[[StopReason], None] = self.ask
         """Called for requests that let running tools end first."""
 
     def ask(self, stop: StopReason) -> None:
         """End the turn now. The first reason counts."""
         self._stop = self._stop or stop
-        if self._signal is not None:
-            self._signal.set()
-        if self._scope is not None:
+        self._set_signals()
+        if self._scope is None:
+            return
+        if self._grace_s and stop.reason == STOPPED and stop is not CANCELLED:
+            self._scope.deadline = min(self._scope.deadline, anyio.current_time() + self._grace_s)
+        else:
             self._scope.cancel()
 
     def heard(self) -> StopReason | None:
@@ -289,21 +319,28 @@ class TurnStop:
         if (ours is not None and ours.is_set()) or (theirs is not None and theirs.is_set()):
             self.ask(STOPPED_BY_CALLER)
         if self._stop is not None:
-            for signal in (parts.signal, self._signal):
-                if signal is not None:
-                    signal.set()
+            self._set_signals()
         return self._stop
 
-    def signal(self) -> threading.Event:
-        """Set when the turn is to end, and then for ever: a tool that was left behind in a thread still sees it."""
-        if self._signal is None:
-            self._signal = threading.Event()
-            self.heard()
-        return self._signal
+    def _set_signals(self) -> None:
+        if self._parts is not None:
+            self._parts.cancel_signal().set()
+        if self._signal is not None:
+            self._signal.set()
 
-    def scope(self) -> anyio.CancelScope:
-        """A scope that is cancelled when the turn is told to end; cancelled already if it has been."""
-        self._scope = anyio.CancelScope()
+    def signal(self) -> threading.Event:
+        """Set when the turn is to end, and then for ever: a tool that was left behind in a thread still sees it. From
+        any thread. A tool that reads it gets `WATCHED_S` to end by itself.
+        """
+        signal = self._signal = self._signal or threading.Event()
+        self._grace_s = WATCHED_S
+        if self._stop is not None or (self._parts is not None and self._parts.stop_request.ends_now):
+            signal.set()
+        return signal
+
+    def tools_scope(self) -> anyio.CancelScope:
+        """A scope that is cancelled soon after the turn is told to end; cancelled already if it has been."""
+        self._scope, self._grace_s = anyio.CancelScope(), UNWATCHED_S
         if self.heard() is not None:
             self._scope.cancel()
         return self._scope
@@ -317,6 +354,7 @@ class TurnStop:
         return await (work() if self.heard() is not None else self._cut_short(work))
 
     async def _cut_short(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        self._grace_s = 0.0
         with anyio.CancelScope() as self._scope:
             return await work()
         return None
@@ -438,6 +476,11 @@ class TurnRecord:
         begins again.
         """
 
+    def asked(self, interrupts: Sequence[Interrupt]) -> list[Interrupt]:
+        """The questions about the tools of the last message, as callers are given them."""
+        last = self.journal.fold.last_message
+        return self._turn.about_tools(interrupts, [] if last is None else [*tool_uses(last)])
+
     async def append(self, message: Message) -> None:
         """Record a message, with the edits of hooks. Errors: those of guards and of the store."""
         _, edited = self._told.get(id(message), (message, None))
@@ -481,6 +524,14 @@ class TurnRecord:
             for message in told:
                 await self._turn.publish({"message": copy_message(message)})
 
+    async def past_hooks(self, came: DeferredResult) -> DeferredResult:
+        """A late result as hooks about tool results leave it."""
+        use_id, shown = came.result["toolUseId"], self.journal.fold.shown.recent
+        use: ToolUse = {"toolUseId": use_id, "name": came.name, "input": {}}
+        use = next((one for _, asked in shown for one in tool_uses(asked) if one["toolUseId"] == use_id), use)
+        ended = ToolEnded(tool=self._turn.parts.tools.get(came.name), use=copy_use(use), result=came.result)
+        return structs.replace(came, result=await self._turn.hooks.late_result(ended))
+
     def steered(self, deferred: str, content: Sequence[ContentBlock]) -> None:
         """This late result was added to the turn: the message that holds its first block tells it."""
         self._steered.append((deferred, content[0]))
@@ -488,6 +539,11 @@ class TurnRecord:
     def joins(self, token: str, content: Sequence[ContentBlock]) -> None:
         """The call of this token was added to the turn: the message that holds its first block carries the token."""
         self._joining.append((token, content[0]))
+
+    @property
+    def joins_as(self) -> tuple[str, ...]:
+        """The token of the call, where it goes on with a turn of another one."""
+        return () if self.called_by in (None, self._token) else (self.called_by,)
 
     @property
     def number(self) -> int:

@@ -9,6 +9,7 @@ Supervised by the session, after the persister and before the agent.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, ClassVar, TypeAlias, assert_never
@@ -17,6 +18,7 @@ import anyio
 from msgspec import Struct, field
 
 from repertory.actors.call import BUDGETS, refusals, trace_here
+from repertory.backends.ports import estimates_tokens, for_model
 from repertory.core.budget import Budget
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.image import Image
@@ -24,7 +26,7 @@ from repertory.core.journal.records import View, ViewChanged
 from repertory.core.journal.view import VisibleMessages as Window
 from repertory.core.journal.view import view_change
 from repertory.core.messages import Json, Message
-from repertory.core.tokens import estimate_tokens
+from repertory.core.tokens import estimate_tokens, known_tokens
 from repertory.core.window.decision import (
     DEFAULT_MANAGER,
     CustomEdit,
@@ -41,14 +43,16 @@ from repertory.core.window.decision import (
 )
 from repertory.core.window.edits import joined_in_front, plan_of_edit
 from repertory.core.window.gauge import Beside, TokenGauge
-from repertory.errors import ContextWindowOverflowException, Invalid, LimitReached, UnpairedTools
+from repertory.errors import ContextWindowOverflowException, Invalid, LimitReached, ModelFailed, UnpairedTools
 from repertory.logs import DEBUG, WARNING, note
 from repertory.runtime.actor import Actor
-from repertory.runtime.faults import failure_of
+from repertory.runtime.faults import failure_of, repr_of
 from repertory.runtime.message import CARRY_ON, Ask, Next, ReplySlot, refuse, reply
 
 if TYPE_CHECKING:
     from repertory.actors.journal import Draft, NumberedMessage
+    from repertory.backends.ports import Model
+    from repertory.core.messages import ToolSpec
 
 
 class ModelView(Struct, frozen=True, kw_only=True):
@@ -94,6 +98,8 @@ class Counted(Struct, Ask[ModelView], frozen=True, kw_only=True):
 
     tokens: int | None
     """None if it could not: the estimate stays."""
+    in_part: bool = False
+    """True if it has counted the messages since its last answer, and that reported the rest."""
 
 
 class ReduceView(Struct, Ask[ModelView], frozen=True, kw_only=True):
@@ -260,8 +266,8 @@ class ConversationActor(Actor[ConversationMessage]):
                 return reply(ModelView(messages=self._load(image), misnamed=self._misnamed))
             case PrepareCall():
                 return self._prepare(message)
-            case Counted(tokens=tokens):
-                return self._note_count(tokens)
+            case Counted():
+                return self._note_count(message)
             case Tidy():
                 return self._tidy(message)
             case ReduceView():
@@ -328,16 +334,18 @@ class ConversationActor(Actor[ConversationMessage]):
         self._untidied = True
         if undecided or failed or message.again:
             return self._answer(changes, undecided=undecided)
+        if message.beside.estimates and self._gauge is not None:
+            return self._answer(changes, count=True)
         if message.beside.countable and self._is_full(AHEAD):
             return self._answer(changes, count=True)
         if self._is_full(1.0):
             undecided = self._deciding or self._compress(changes)
         return self._answer(changes, undecided=undecided)
 
-    def _note_count(self, tokens: int | None) -> Next:
+    def _note_count(self, message: Counted) -> Next:
         changes: list[ViewChanged] = []
-        if self._gauge is not None and tokens is not None:
-            self._gauge.know(tokens)
+        if self._gauge is not None and message.tokens is not None:
+            self._gauge.know(message.tokens, in_part=message.in_part)
         undecided = self._is_full(1.0) and (self._deciding or self._compress(changes))
         return self._answer(changes, undecided=undecided)
 
@@ -656,7 +664,7 @@ def _could_not_shorten(error: Exception) -> ContextWindowOverflowException:
     if isinstance(error, ContextWindowOverflowException):
         return error
     overflow = ContextWindowOverflowException(
-        "the model's window is full, and what it is shown could not be shortened", why=repr(error)
+        "the model's window is full, and what it is shown could not be shortened", why=repr_of(error)
     )
     overflow.__cause__ = error
     return overflow
@@ -665,3 +673,35 @@ def _could_not_shorten(error: Exception) -> ContextWindowOverflowException:
 def _count(state: Mapping[str, Json], key: str) -> int:
     value = state.get(key)
     return value if isinstance(value, int) else 0
+
+
+# What the model says of its window and of tokens.
+
+_log = logging.getLogger("repertory.conversation")
+
+
+def window_of_model(model: Model) -> tuple[int | None, bool]:
+    """The model's window in tokens, and True if it can count. Errors: `ModelFailed` if its own code fails."""
+    if not hasattr(type(model), "counts_tokens"):  # Something that only streams.
+        return None, False
+    try:
+        return model.context_window_limit, model.counts_tokens
+    except BaseException as error:
+        failure_of(error)  # What is none goes on.
+        raise ModelFailed("the model's settings cannot be read", model=type(model).__name__) from error
+
+
+async def counted_by(
+    model: Model, messages: Sequence[Message], tool_specs: Sequence[ToolSpec], system_prompt: str | None
+) -> Counted:
+    """The model's token count; its `tokens` is None if the model cannot count. An estimate of its own is for the
+    messages since the last answer, if that reported its usage.
+    """
+    try:
+        known, since = known_tokens(messages) if estimates_tokens(type(model)) else (0, messages)
+        if known:
+            return Counted(tokens=known + (await model.count_tokens(for_model(since)) if since else 0), in_part=True)
+        return Counted(tokens=await model.count_tokens(for_model(messages), tool_specs, system_prompt))
+    except BaseException as error:  # noqa: BLE001 - A model may be a user's code; the estimate stays.
+        note(_log, WARNING, "the model did not count", failure_of(error), model=type(model).__name__)
+        return Counted(tokens=None)

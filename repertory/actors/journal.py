@@ -28,7 +28,7 @@ from repertory.core.journal.fold import FINISHED_TURNS_MAX, Fold, is_answer
 from repertory.core.journal.pending_tools import PendingTools, TurnState, pending_tools_of
 from repertory.core.journal.records import MessageAdded, Record, StateChanged, TimersChanged, ViewChanged
 from repertory.core.journal.view import ShownMessages
-from repertory.core.messages import check_messages, copy_message, text_of
+from repertory.core.messages import check_messages, copy_message, is_stopped, text_of
 from repertory.core.result import AgentResult
 from repertory.core.state import AgentState
 from repertory.core.timers import after_firing
@@ -47,14 +47,17 @@ from repertory.logs import WARNING, note
 from repertory.runtime.ref import ActorRef
 
 if TYPE_CHECKING:
-    from repertory.actors.call import Invocation, ReplyChannel, StreamChannel
+    from repertory.actors.call import Invocation, ReplyChannel
     from repertory.actors.in_memory_journal import InMemoryJournal
+    from repertory.actors.stream_channel import StreamChannel
+    from repertory.backends.ports import OutputSchema
     from repertory.core.answer import Assembler
     from repertory.core.deferral import Deferral, DeferredTool
     from repertory.core.journal.image import Image
     from repertory.core.messages import Json, Message, ToolResult, ToolUse
     from repertory.core.owed import DueTime, Owing
     from repertory.core.timers import Timer, TimerBook
+    from repertory.core.turn_start import KnownTurn
     from repertory.runtime.message import Ask
 
 R = TypeVar("R")
@@ -152,8 +155,12 @@ class ActorJournal:
         """The mark of the running step's questions. `place`: the session and the agent. A rewind goes on with later
         numbers. Safe from any thread.
         """
-        fold = self.fold
-        return step_mark(*place, fold.last_message_seq, self._journal.before_last_message().hex())
+        return step_mark(*place, *self.step)
+
+    @property
+    def step(self) -> tuple[int, str]:
+        """The running step, among those of all conversations. Safe from any thread."""
+        return self.fold.last_message_seq, self._journal.before_last_message().hex()
 
     def add(self, record: Record) -> int:
         """Append a record; returns its sequence number. The persister gets it with the next `hand_over` or `commit`.
@@ -404,16 +411,20 @@ class ActorJournal:
 
     async def _ask(self, question: Ask[R]) -> R:
         """The persister's answer, with which the store has confirmed the lease."""
-        turn = None if self._read_model is None else self._read_model.turn
-        if turn is None:
+        read_model = self._read_model
+        turn = None if read_model is None else read_model.turn
+        if read_model is None or turn is None:
             answer = await self._persister.ask(question, timeout_s=math.inf)
-        else:
-            turn.store_since = self.wall()
-            try:
-                answer = await self._persister.ask(question, timeout_s=math.inf)
-            finally:
-                turn.store_since = None
+            self._confirmed_at = self.wall()
+            return answer
+        since = turn.store_since = self.wall()
+        try:
+            answer = await self._persister.ask(question, timeout_s=math.inf)
+        finally:
+            turn.store_since = None
         self._confirmed_at = self.wall()
+        if len(read_model.stored) < STORED_MAX:
+            read_model.stored.append((since, self._confirmed_at))
         return answer
 
     def confirmed_within(self, seconds: float) -> bool:
@@ -541,6 +552,9 @@ _HOOKED: ContextVar[ReadModel | None] = ContextVar("repertory_hooked", default=N
 """The read model whose callbacks are running."""
 
 
+STORED_MAX = 16
+
+
 class TurnProgress(Struct):
     """What a turn does now: plain values that it sets as it goes, for whoever looks at the process."""
 
@@ -569,13 +583,15 @@ class ReadModel:
     or after a record, never one in between, and neither side waits for the other.
     """
 
-    __slots__ = ("_adding", "_draft", "_edited", "ended_at", "misnamed", "recorded", "turn")
+    __slots__ = ("_adding", "_draft", "_edited", "ended_at", "misnamed", "recorded", "stored", "turn")
 
     def __init__(self) -> None:
         self._draft: Draft | None = None
         self._adding: Message | None = None
         self.turn: TurnProgress | None = None
         """What the running turn does now; None between turns."""
+        self.stored: list[tuple[float, float]] = []
+        """The waits of the current or last turn for its store, as epoch seconds: the first `STORED_MAX`."""
         self.ended_at = -math.inf
         """When the last turn ended, on the event loop's clock."""
         self.misnamed = False
@@ -689,6 +705,15 @@ class ReadModel:
 # The answers of turns with idempotency tokens, for callers who ask again.
 
 
+def output_in(answer: Message, form: OutputSchema) -> object:
+    """The structured output that a stored answer is; None if it is none: hooks may have edited it, or its caller wanted
+    none.
+    """
+    with suppress(Invalid):
+        return form.read(text_of(answer))[0]
+    return None
+
+
 class NamedTurns:
     """The answers of the latest turns of one agent by idempotency token."""
 
@@ -712,6 +737,14 @@ class NamedTurns:
         """True if the turn with this token has its answer."""
         return token in self._results
 
+    def state_of(self, token: str | None, fold: Fold) -> KnownTurn:
+        """The state of the turn with this token. `fold`: of its journal."""
+        if token in self._results:
+            return "answered"
+        if token is not None and token in fold.open_tokens:
+            return "stopped" if fold.last_message is not None and is_stopped(fold.last_message) else "open"
+        return "unknown" if token is None or fold.unanswered_turn(token) is None else "left behind"
+
     def unread(self, token: str) -> int | None:
         """The message of this token's answer, if it must be read first (`note_read`)."""
         result = self._results.get(token)
@@ -729,9 +762,8 @@ class NamedTurns:
         if result is None or isinstance(result, int):
             return None
         if result.structured_output is None and invocation.output_schema is not None and result.message is not None:
-            with suppress(Invalid):  # The turn ended before a restart, or its caller gave no output schema.
-                filled, _ = invocation.output_schema.read(text_of(result.message))
-                result = replace(result, structured_output=filled)
+            filled = output_in(result.message, invocation.output_schema)
+            result = replace(result, structured_output=filled)
         return replace(result, replayed=True)
 
     async def answered(self, invocation: Invocation, journal: ActorJournal) -> AgentResult | None:

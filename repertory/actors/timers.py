@@ -15,16 +15,16 @@ from repertory.actors.call import ChangeTimers, Invocation, TimersDue
 from repertory.core.deferral import Telling, next_expiry
 from repertory.core.journal.deferrals import telling
 from repertory.core.journal.fold import is_answer
-from repertory.core.owed import AGAIN_S
+from repertory.core.owed import AGAIN_S, may_pass
 from repertory.core.timers import NOBODY_WAKES
-from repertory.errors import Invalid, RepertoryError, Retryable, SessionException
+from repertory.errors import Invalid, RepertoryError, SessionException
 from repertory.logs import WARNING, note
 from repertory.runtime.message import Next, carry_on, refuse, reply
 
 if TYPE_CHECKING:
     from repertory.actors.call import DueTurn
     from repertory.actors.journal import ActorJournal
-    from repertory.core.owed import OwedTimes
+    from repertory.core.owed import Owing
     from repertory.runtime.actor import Context
     from repertory.runtime.message import ReplySlot
 
@@ -68,6 +68,7 @@ class TimerAlarm:
         "_call",
         "_closed",
         "_context",
+        "_holds",
         "_journal",
         "_owes",
         "_queued",
@@ -77,13 +78,23 @@ class TimerAlarm:
     )
 
     def __init__(
-        self, context: Context, journal: ActorJournal, owes: OwedTimes | None, call: Callable[[DueTurn], None]
+        self,
+        context: Context,
+        journal: ActorJournal,
+        owes: Owing | None,
+        call: Callable[[DueTurn], None],
+        *,
+        holds: Callable[[], bool] = lambda: False,
+        ready: bool = True,
     ) -> None:
-        """`call` queues a turn that is due. `owes`: None where nobody wakes the session."""
+        """`call` queues a turn that is due. `owes`: None where nobody wakes the session. `holds`: whether a run waits
+        for a person. `ready`: False in the middle of a run.
+        """
         self._context = context
         self._journal = journal
         self._owes = owes
         self._call = call
+        self._holds = holds
         self._queued = False
         """Whether a turn that was due is queued or runs."""
         self._begun: DueTurn | None = None
@@ -93,7 +104,7 @@ class TimerAlarm:
         self._closed = False
         self._servants: tuple[ReplySlot[None], ...] = ()
         last = journal.fold.last_message
-        self._ready = last is None or is_answer(last)
+        self._ready = ready and (last is None or is_answer(last))
         """False after opening in the middle of a turn: whoever woke the session, or calls, goes on with it first."""
 
     @property
@@ -137,6 +148,10 @@ class TimerAlarm:
         self._queued = self._queued and not at_once
         self.go_on()
 
+    def give_back(self) -> None:
+        """The turn that waited for others is begun later, or by the next owner of the session."""
+        self._queued = False
+
     def is_over(self, due: DueTurn) -> bool:
         """True if there is no reason any more for a turn that waited for others: the timer was cancelled or replaced,
         or another turn has told the results. Then it is not to begin.
@@ -157,7 +172,7 @@ class TimerAlarm:
     def note_outcome(self, due: DueTurn, outcome: object) -> None:
         """A turn that was due has ended; nobody else learns how."""
         self._queued, self._begun = False, None
-        if isinstance(outcome, Retryable | SessionException):
+        if isinstance(outcome, RepertoryError) and (may_pass(outcome) or isinstance(outcome, SessionException)):
             self._log(due, outcome, "is tried again")
             if self._is_unfinished if due == _GOING_ON else self._is_settled(due):  # Its prompt stands in the journal.
                 self._begun = due
@@ -211,7 +226,7 @@ class TimerAlarm:
     @property
     def _may_fire(self) -> bool:
         """Not while a person is asked: the turn that asks is not over."""
-        return self._ready and not self._closed and not self._journal.fold.interrupts
+        return self._ready and not self._closed and not self._journal.fold.interrupts and not self._holds()
 
     def _set_alarm(self) -> None:
         fold = self._journal.fold

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeGuard, cast
 
 import anyio.lowlevel
@@ -10,27 +11,34 @@ import anyio.lowlevel
 from repertory.actors.tool_server import ServerLink
 from repertory.backends.ports import Tool
 from repertory.backends.tool_ports import ToolSource
+from repertory.core.limits import clip
 from repertory.core.messages import ToolSpec
+from repertory.core.provider_content import MCP_APPROVAL
 from repertory.errors import Invalid
 
 _HOW_TO = (
     "decorate a function with @tool, pass an object with name, spec, effects, idempotent, timeout_s and run, or an"
     " MCPClient"
 )
+_log = logging.getLogger("repertory.tools")
 _MEMBERS = ("name", "spec", "effects", "idempotent", "timeout_s", "run")
 
 
 class ToolRegistry:
-    """Tools in the order they were given. Lookup costs one dictionary access. No two names differ only in hyphens and
-    underscores.
+    """Tools in the order they were given, then those of servers. Lookup costs one dictionary access. No two names
+    differ only in hyphens and underscores.
 
-    A source of tools has no tools until its server runs (`opened`), and from then on those that the server offers.
+    A source of tools has no tools until its server runs (`opened`), and from then on those that the server offers. A
+    name belongs to the tool that was given under it, else to the server that has offered it first: what another server
+    offers under it is left out. The registries that are made from one agree on the servers.
     """
 
-    def __init__(self, tools: Iterable[object] = ()) -> None:
-        """Errors: `Invalid` for an object that is no tool, and for two names that differ only in hyphens and
-        underscores.
+    def __init__(self, tools: Iterable[object] = (), completed: Callable[[ToolSpec], ToolSpec] | None = None) -> None:
+        """`completed` makes of a tool's spec the one for the model.
+
+        Errors: `Invalid` for an object that is no tool, and for two names that differ only in hyphens and underscores.
         """
+        self._completed = completed
         self._given: list[Tool | ToolSource] = []
         for candidate in tools:
             if not any(candidate is given for given in self._given):
@@ -38,7 +46,10 @@ class ToolRegistry:
         self._enabled: Mapping[str, str] | None = None
         self._links: Sequence[ServerLink] = ()
         self._offered: tuple[Sequence[Tool], ...] = ()
-        self._tools = self._put_together(strict=True)
+        self._owners: dict[str, ToolSource] = {}
+        """The source of each name that a server offers, by key. Shared with the registries made from this one."""
+        self._left_out: list[str] = []
+        self._tools = self._put_together()
         self._specs: tuple[ToolSpec, ...] | None = None
         self._specs_changed = 0
 
@@ -59,10 +70,9 @@ class ToolRegistry:
     def opened(self, links: Sequence[ServerLink]) -> ToolRegistry:
         """A registry whose sources have the tools of their servers: one link per source, in the order of `sources`.
 
-        The registry follows the offers; a tool offered later under a name in use is left out. Errors: `Invalid` for
-        names that are the same from the beginning.
+        The registry follows the offers. Errors: `Invalid` when two servers begin with tools of one name.
         """
-        return self._copy(self._enabled, links) if self.sources else self
+        return self._copy(self._enabled, links, strict=True) if self.sources else self
 
     @property
     def whole(self) -> ToolRegistry:
@@ -101,7 +111,8 @@ class ToolRegistry:
         tools = self._now().values()
         changed = sum([getattr(tool, "spec_changes", 0) for tool in tools])
         if self._specs is None or changed != self._specs_changed:
-            self._specs, self._specs_changed = tuple(tool.spec for tool in tools), changed
+            specs = tuple(tool.spec for tool in tools)
+            self._specs, self._specs_changed = tuple(map(self._completed, specs)) if self._completed else specs, changed
         return self._specs
 
     async def prepare(self) -> None:
@@ -125,43 +136,88 @@ class ToolRegistry:
             raise Invalid("no such tools", unknown=unknown, known=list(self.names))
         return self._copy(keys, self._links)
 
-    def also(self, tool: Tool) -> ToolRegistry:
-        """A registry with this tool added, whatever `only` has chosen. Errors: `Invalid` for a name twice."""
-        enabled = None if self._enabled is None else {**self._enabled, _key(tool.name): tool.name}
-        return ToolRegistry([*self._given, tool])._copy(enabled, self._links)
+    def has_given(self, name: str) -> bool:
+        """True for the name of a tool that was given, and not offered by a server."""
+        tool = self.find(name)
+        return tool is not None and any(tool is given for given in self._given)
+
+    def also(self, *tools: object) -> ToolRegistry:
+        """A registry with these tools added, whatever `only` has chosen. Errors: `Invalid` for a name twice."""
+        if not tools:
+            return self
+        enabled = self._enabled
+        if enabled is not None:
+            enabled = {**enabled, **{_key(name): name for name in (_checked(tool).name for tool in tools)}}
+        return self._copy(enabled, self._links, [*self._given, *tools])
 
     def without(self, name: str) -> ToolRegistry:
         """A registry without the tool of this name; the tools of sources stay."""
         key = _key(name)
-        registry = ToolRegistry(each for each in self._given if _is_source(each) or _key(_checked(each).name) != key)
-        return registry._copy(self._enabled, self._links)
+        given = [each for each in self._given if _is_source(each) or _key(_checked(each).name) != key]
+        return self._copy(self._enabled, self._links, given)
 
-    def _copy(self, enabled: Mapping[str, str] | None, links: Sequence[ServerLink]) -> ToolRegistry:
-        registry = ToolRegistry(self._given)
+    def _copy(
+        self,
+        enabled: Mapping[str, str] | None,
+        links: Sequence[ServerLink],
+        given: Iterable[object] | None = None,
+        *,
+        strict: bool = False,
+    ) -> ToolRegistry:
+        registry = ToolRegistry(self._given if given is None else given, self._completed)
         registry._enabled, registry._links = enabled, links
+        registry._owners, registry._left_out = self._owners, self._left_out
         registry._offered = tuple(link.tools for link in links)
-        registry._tools = registry._put_together(strict=True)
+        registry._tools = registry._put_together(strict=strict)
         return registry
 
     def _now(self) -> dict[str, Tool]:
         offered = tuple(link.tools for link in self._links)
         if offered != self._offered:
             self._offered, self._specs = offered, None
-            self._tools = self._put_together(strict=False)
+            self._tools = self._put_together()
         return self._tools
 
-    def _put_together(self, *, strict: bool) -> dict[str, Tool]:
-        """The tools by key, the first of each name. Errors, if strict: `Invalid` for a second one."""
+    def _put_together(self, *, strict: bool = False) -> dict[str, Tool]:
+        """The tools by key. Errors: `Invalid` for a name twice among those given; if strict, among new servers too."""
+        own: dict[str, Tool] = {}
+        for tool in (_checked(given) for given in self._given if not _is_source(given)):
+            _check_same(own.setdefault(_key(tool.name), tool), tool)
+        offered = {
+            (_key(tool.name), id(source))
+            for source, some in zip(self.sources, self._offered, strict=False)
+            for tool in some
+        }
+        owners = {key: source for key, source in self._owners.items() if (key, id(source)) in offered}
         tools: dict[str, Tool] = {}
-        offered = iter(self._offered)
-        for given in self._given:
-            for tool in next(offered, ()) if _is_source(given) else (_checked(given),):
-                other = tools.setdefault(_key(tool.name), tool)
-                if strict and other is not tool:
-                    names = [other.name, tool.name]
-                    how_to = "give one another with @tool(name=...), or a client's tools a prefix"
-                    raise Invalid(f"two tools have the same name; {how_to}", names=names)
+        left_out: list[str] = []
+        offers = iter(self._offered)
+        for given in self._given:  # In the order of the program, which is the order for the model.
+            if not _is_source(given):
+                tool = _checked(given)
+                tools[_key(tool.name)] = tool
+                continue
+            for tool in next(offers, ()):
+                key = _key(tool.name)
+                reserved = key in own or key == MCP_APPROVAL
+                if not reserved and owners.setdefault(key, given) is given and tools.setdefault(key, tool) is tool:
+                    continue
+                left_out.append(tool.name)
+                if strict and not reserved and not self._owners:
+                    _check_same(tools[key], tool)
+        if self._offered:
+            self._owners.clear()
+            self._owners.update(owners)
+        if left_out and left_out != self._left_out:
+            _log.warning("left out tools of servers whose names are in use: %s", clip(", ".join(left_out), 200))
+        self._left_out = left_out
         return {key: tool for key, tool in tools.items() if self._enabled is None or key in self._enabled}
+
+
+def _check_same(tool: Tool, other: Tool) -> None:
+    if other is not tool:
+        how_to = "give one another with @tool(name=...) or Agent(name=...), or a client's tools a prefix"
+        raise Invalid(f"two tools have the same name; {how_to}", names=[tool.name, other.name])
 
 
 def _key(name: str) -> str:
@@ -174,6 +230,12 @@ def _is_source(candidate: object) -> TypeGuard[ToolSource]:
     return _has(candidate, "name") and _has(candidate, "connect")
 
 
+def is_tool(candidate: object) -> bool:
+    """True for what a registry takes."""
+    whole = not isinstance(candidate, type) and all(_has(candidate, member) for member in _MEMBERS)
+    return whole or _is_source(candidate)
+
+
 def _checked(candidate: object) -> Tool:
     """The candidate, if it has a tool's members. They are looked up without being run: building a spec is slow."""
     missing = [member for member in _MEMBERS if not _has(candidate, member)]
@@ -182,6 +244,8 @@ def _checked(candidate: object) -> Tool:
     tool = cast("Tool", candidate)
     if not isinstance(cast("object", tool.name), str) or not tool.name:
         raise Invalid("a tool's name is a string that is not empty", got=tool.name, tool=candidate)
+    if _key(tool.name) == MCP_APPROVAL:
+        raise Invalid("this name is that of requests by model services; rename the tool", name=tool.name)
     return tool
 
 

@@ -13,6 +13,7 @@ Start with `run_tools`. `call_unrecorded` is the same for a call that the progra
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ from repertory.core.messages import (
     copy_result,
     copy_use,
     error_result,
+    tool_uses,
 )
 from repertory.core.provider_content import asks_for_approval
 from repertory.core.timers import ToolTimers
@@ -65,8 +67,11 @@ async def run_tools(turn: TurnContext, record: TurnRecord, command: RunTools) ->
     """Run the step's tools, continuing from their records: how the step ended, or what a person must answer first."""
     record.begun()
     direct = turn.invocation.direct
+    asking = record.journal.fold.last_message
     if direct is not None:  # The recorded message may lack what JSON cannot hold.
         command = replace(command, uses=(direct,))
+    elif asking is not None:  # With the edits of hooks: what runs is what the history says.
+        command = replace(command, uses=tuple(tool_uses(asking)))
     begun = record.journal.pending_tools
     record.journal.forget_results()
     step = ToolStep(turn, record, command, begun)
@@ -154,7 +159,8 @@ class ToolStep:
         self._tools = turn.parts.tools if turn.invocation.direct is None else turn.parts.tools.whole
         wall = (lambda: 0.0) if record is None else record.journal.wall
         known = ids_by_name(begun.questions) if begun.questions else {}
-        self._questions = Questions(wall, begun.responses, known=known, mark=self._mark)
+        step = str if record is None else lambda: record.journal.step
+        self._questions = Questions(wall, begun.responses, known=known, mark=self._mark, step=step)
         middleware = turn.parts.middleware
         self._wraps = None if middleware is None else middleware.around_tools
         self._running = 0
@@ -271,12 +277,12 @@ class ToolStep:
         """
         waiting = [use for use in self._command.uses if use["toolUseId"] not in self.results]
         sequential = self._turn.settings.tool_execution == "sequential"
-        with self._turn.stop.scope() as scope:
+        with self._turn.stop.tools_scope() as scope:
             await anyio.lowlevel.checkpoint_if_cancelled()  # A tool that never awaits would otherwise run to its end.
             for group in [[use] for use in waiting] if sequential else [waiting]:
-                if not self.asked:
+                if not self.asked and self._turn.stop.heard() is None:
                     await self._run_group(group)
-        self._cut = scope.cancelled_caught
+        self._cut = scope.cancelled_caught or scope.deadline < math.inf
         if self.asked and not self._cut and self.failed is None:
             return
         missing = CUT_TEXT if self.failed is None else "Not run: a hook failed."
@@ -345,6 +351,8 @@ class ToolStep:
             self._ready[use_id] = call = self._call(tool, changed)
             return call
         result = error_result(use_id, refusal or "")
+        if cancelled is not None and self._turn.publish is not None:
+            await self._turn.publish({"tool_cancel_event": {"tool_use": copy_use(changed), "message": cancelled}})
         ended = ToolEnded(tool=tool, use=changed, result=result, cancel_message=cancelled)
         self.results[use_id], _ = await self._hooks.after_tool(ended)
         return None
@@ -376,10 +384,9 @@ class ToolStep:
         turn.stop.heard()
         settings, use_id, raised, deferrals = turn.settings, use["toolUseId"], list[Exception](), list["Deferral"]()
         attempt, key = self._begun.starts.get(use_id) or (0, "")
-        place = f"{settings.session_id}/{settings.agent_id}"
-        if record is not None:
-            place = f"{place}/{record.journal.fold.last_message_seq}"
-        key = key or _key_of(f"{place}/{use_id}")
+        if not key:  # A conversation of the same id elsewhere, or after a deletion, has other steps.
+            step = () if record is None else record.journal.step
+            key = _key_of("/".join(map(str, (settings.session_id, settings.agent_id, *step, use_id))))
         book = None if record is None else record.journal.timers
         defers = tool.effects and settings.defers
         context = ToolContext(
@@ -421,12 +428,14 @@ class ToolStep:
     # One tool.
 
     async def _run_one(self, call: _Call) -> None:
-        publish = self._turn.publish
+        publish, stop = self._turn.publish, self._turn.stop
+        if stop.heard() is not None:  # Others have a moment to end; this one does not begin.
+            return
         if publish is not None:
             await publish({"tool_started": copy_use(call.use)})
         try:
             result, again = await self._attempt(call)
-            while again:
+            while again and stop.heard() is None:
                 await anyio.lowlevel.checkpoint()
                 call.raised.clear()
                 call = replace(call, context=dataclasses.replace(call.context, attempt=call.context.attempt + 1))
@@ -453,7 +462,10 @@ class ToolStep:
     async def _ask(self, use: ToolUse, interrupts: Sequence[Interrupt]) -> None:
         self.asked.update((interrupt.id, interrupt) for interrupt in interrupts)
         if self._turn.publish is not None:
-            asked: dict[str, object] = {"tool_use": copy_use(use), "interrupts": [*interrupts]}
+            asked: dict[str, object] = {
+                "tool_use": copy_use(use),
+                "interrupts": self._turn.about_tools(interrupts, [use]),
+            }
             await self._turn.publish({"tool_interrupt_event": asked})
 
     async def _attempt(self, call: _Call) -> tuple[ToolResult, bool]:

@@ -10,8 +10,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, nullcontext
-from functools import lru_cache, partial
-from inspect import signature
+from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never, cast
 from weakref import ref
 
@@ -21,11 +20,12 @@ from msgspec.structs import replace
 
 from repertory.actors.call import BUDGET_OWNER, request_state, trace_here
 from repertory.actors.context import NAMELESS, Spending, TurnContext, TurnRecord
-from repertory.actors.conversation import Counted, PrepareCall, ReduceView, Tidy
+from repertory.actors.conversation import PrepareCall, ReduceView, Tidy, counted_by, window_of_model
 from repertory.actors.hooks.events import AfterModelCallEvent, BeforeInvocationEvent, BeforeModelCallEvent
 from repertory.actors.hooks.injections import InjectionContext, injected
+from repertory.actors.journal import output_in
 from repertory.actors.tools import run_tools
-from repertory.backends.ports import AgentMetadata, settings_of
+from repertory.backends.ports import AgentMetadata, estimates_tokens, known_names, settings_of
 from repertory.core.answer import LIMITED, Answer, Assembler, used_ids
 from repertory.core.deferral import Telling
 from repertory.core.injection import added_blocks
@@ -44,7 +44,7 @@ from repertory.core.messages import (
     tool_uses,
 )
 from repertory.core.provider_content import is_compaction
-from repertory.core.refusals import refusal_of
+from repertory.core.refusals import raised_by_model, refusal_of
 from repertory.core.result import AgentResult, derived_event
 from repertory.core.tokens import INJECTED_TOKENS, estimate_tokens, projected_tokens
 from repertory.core.turn import (
@@ -68,7 +68,6 @@ from repertory.core.turn import (
     RetryModel,
     RunTools,
     Size,
-    Steered,
     StopAsked,
     Stopped,
     StopReason,
@@ -76,6 +75,7 @@ from repertory.core.turn import (
     TurnPhase,
     step,
     stopped_answer,
+    with_steered,
 )
 from repertory.core.turn_start import (
     AskPerson,
@@ -89,7 +89,7 @@ from repertory.core.window.decision import with_noted_summary
 from repertory.core.window.gauge import Beside
 from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed, RepertoryError
 from repertory.logs import ERROR, WARNING, note
-from repertory.runtime.faults import failure_of
+from repertory.runtime.faults import failure_of, repr_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -119,6 +119,7 @@ class TurnDriver:
         limits.
         """
         self._turn = turn
+        self.hooks = turn.hooks
         self._parts = turn.parts
         self._invocation = turn.invocation
         self._journal = record.journal
@@ -154,6 +155,7 @@ class TurnDriver:
             why = self._model.stopped().stop
             text = CANCELLED_TEXT if why.text is None and why.reason == CANCELLED.reason else why.text
             return await self.conclude(why.reason, message=None if text is None else spoken_answer(text).message)
+        await self._turn.tell_start({"init_event_loop": True})
         return outcome
 
     def publish_to(self, publish: PublishTurnEvent) -> None:
@@ -169,7 +171,8 @@ class TurnDriver:
     ) -> AgentResult:
         """End a call before its turn has begun, with nothing recorded of the turn."""
         state = request_state(self._invocation)
-        return await self.end(AgentResult(stop_reason=reason, message=message, state=state, interrupts=[*interrupts]))
+        asked = self.record.asked(interrupts)
+        return await self.end(AgentResult(cast("Any", reason), message, state=state, interrupts=asked))
 
     async def end(self, result: AgentResult) -> AgentResult:
         """End a call with this result and no turn."""
@@ -252,11 +255,10 @@ class TurnDriver:
             self._machine, _ = step(self._machine, StopAsked(stop))
 
     def steer(self, content: tuple[ContentBlock, ...]) -> bool:
-        """Show the model this content at its next step. False if the turn is over."""
-        if self._machine.phase in (TurnPhase.READY, TurnPhase.OVER) or self._direct:
-            return False
-        self._machine, _ = step(self._machine, Steered(content))
-        return True
+        """Show the model this content at its next step. False if the turn is over, or holds as much as a prompt may."""
+        turn = None if self._direct else with_steered(self._machine, content, self._turn.sizes.prompt_bytes)
+        self._machine = turn or self._machine
+        return turn is not None
 
     @property
     def undelivered(self) -> tuple[ContentBlock, ...]:
@@ -278,13 +280,16 @@ class TurnDriver:
     async def _finish(self, reason: str, message: Message | None) -> AgentResult:
         """Tidy up first, so that the answer and the next turn's view are one commit and one record."""
         last = None if message is None else self._journal.fold.last_message  # With the edits of hooks.
+        form = self._invocation.output_schema
+        if form is not None and last is not None and message is not None and text_of(last) != text_of(message):
+            self._turn.filled = output_in(last, form)
         if last is not None and self._machine.paused:
             whole: Message = {**last, "content": [*self._machine.paused, *last["content"]]}
             last = whole
         if last is None and reason == CANCELLED.reason:
             last = spoken_answer(CANCELLED_TEXT).message
         result = AgentResult(
-            stop_reason=reason,
+            stop_reason=cast("Any", reason),
             message=None if last is None else copy_message(last),
             metrics=self._turn.meter.metrics(),
             state=request_state(self._invocation),
@@ -307,7 +312,7 @@ class TurnDriver:
             message=None,
             metrics=self._turn.meter.metrics(),
             state=request_state(self._invocation),
-            interrupts=[*command.interrupts],
+            interrupts=self.record.asked(command.interrupts),
         )
         await self._tell_end(result)
         return await self._stored(result)
@@ -347,9 +352,11 @@ def _without_holding(driver: TurnDriver) -> Callable[[StopReason], None]:
 class TurnStarter:
     """Decides how each turn of one agent begins."""
 
-    __slots__ = ("_journal", "_parts", "_unknown_outcome")
+    __slots__ = ("_initial", "_journal", "_parts", "_unknown_outcome")
 
-    def __init__(self, journal: ActorJournal, parts: AgentParts, unknown_outcome: UnknownOutcome) -> None:
+    def __init__(self, journal: ActorJournal, parts: AgentParts, unknown_outcome: UnknownOutcome, initial: int) -> None:
+        """`initial`: the number of messages that the agent was built with."""
+        self._initial = initial
         self._journal = journal
         self._parts = parts
         self._unknown_outcome: UnknownOutcome = unknown_outcome
@@ -364,12 +371,12 @@ class TurnStarter:
             prompt = UserMessages(messages=(going_on_with(left, shown, prompt.messages),))
         fold = self._journal.fold
         if (fold.came or fold.deferred) and isinstance(prompt, UserMessages) and invocation.direct is None:
-            prompt = self._with_results(prompt, invocation, record)
-        opening = self._decide(prompt, drop=invocation.drop_interrupts)
+            prompt = await self._with_results(prompt, invocation, record)
+        opening = self._decide(prompt, record, drop=invocation.drop_interrupts)
         if left is None or not left.unknown or not isinstance(opening, Began):
             return opening
         await record.state_again(opening.messages, left)
-        return self._decide(UserMessages(messages=()), drop=False)
+        return self._decide(UserMessages(messages=()), record, drop=False)
 
     def _left_behind(self, token: str | None, prompt: UserMessages | InterruptResponses) -> UnansweredTurn | None:
         """The turn with this token, if it has no answer and another turn has begun after it."""
@@ -377,25 +384,28 @@ class TurnStarter:
             return None
         return self._journal.fold.unanswered_turn(token)
 
-    def _with_results(self, prompt: UserMessages, invocation: Invocation, record: TurnRecord) -> UserMessages:
+    async def _with_results(self, prompt: UserMessages, invocation: Invocation, record: TurnRecord) -> UserMessages:
         """The prompt with the results that have come meanwhile, if the turn can begin with them."""
         self._journal.expire_deferred()
         fold, due = self._journal.fold, invocation.due
         alone = fold.last_message is None or is_answer(fold.last_message)
         alone = alone or (isinstance(due, Telling) and due.id in fold.came)
         ids = deferrals.next_told(fold)
-        messages = deferrals.with_results(prompt.messages, fold, ids, alone=alone) if ids else None
-        if messages is None:
+        came = [fold.came[each] for each in ids]
+        if not came or deferrals.with_results(prompt.messages, came, alone=alone) is None:
             return prompt
+        looked_at = [await record.past_hooks(each) for each in came]
         record.tells = ids
-        return UserMessages(messages=messages)
+        return UserMessages(messages=deferrals.with_results(prompt.messages, looked_at, alone=alone) or ())
 
-    def _decide(self, prompt: UserMessages | InterruptResponses, *, drop: bool) -> TurnStart:
+    def _decide(self, prompt: UserMessages | InterruptResponses, record: TurnRecord, *, drop: bool) -> TurnStart:
         now, pending = self._journal.wall(), self._journal.pending_tools
-        opening = start_turn(pending, prompt, self._policy, now=now, drop=drop)
+        fold = self._journal.fold
+        first = fold.turns == 1 and fold.message_count == self._initial
+        opening = start_turn(pending, prompt, self._policy, now=now, drop=drop, first=first)
         new = pending.new_answers(prompt.responses) if isinstance(prompt, InterruptResponses) else {}
         if new:
-            self._journal.add(Resumed(at=now, responses=new))
+            self._journal.add(Resumed(at=now, responses=new, joined=record.joins_as))
             pending = pending.answered(new)
         asked = pending.not_asked(opening.interrupts) if isinstance(opening, AskPerson) else ()
         if asked:
@@ -418,7 +428,6 @@ Publish = Callable[["StreamEvent"], Awaitable[None]]
 
 _log = logging.getLogger("repertory.retries")
 _refusals_log = logging.getLogger("repertory.models")
-_counts_log = logging.getLogger("repertory.conversation")
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):
@@ -475,6 +484,8 @@ class ModelCalls:
         if self.prepared:
             return Answered(self.prepared.pop(0))
         stop = self._turn.stop
+        if not self._turn.meter.attempts:
+            await self._turn.tell_start({"start_event_loop": True})
         try:
             if command.after_s:
                 await stop.run_unless_stopped(lambda: anyio.sleep(command.after_s))
@@ -511,14 +522,20 @@ class ModelCalls:
         await self._record.own_or_raise()
         await self._record.show_edits()
         specs, prompt = self._parts.tools.specs, self._parts.system_prompt
-        window, countable = _told_by(self._parts.model)
-        beside = Beside(tool_specs=specs, system_prompt=system_text(prompt), window=window, countable=countable)
+        window, countable = window_of_model(self._parts.model)
+        beside = Beside(
+            tool_specs=specs,
+            system_prompt=system_text(prompt),
+            window=window,
+            countable=countable,
+            estimates=estimates_tokens(type(self._parts.model)),
+        )
         shown = await self._shown(beside)
         # Messages that the model sees shortened, tools may read whole.
         self._record.journal.hand_over(soon=not self._turn.settings.durable and self._parts.hooks.shorten is not None)
         options: dict[str, Any] = {}
         if self._form is not None:
-            specs = (self._form.spec,) if output_only else (*specs, self._form.spec)
+            specs = (*(spec for spec in specs if spec["name"] != self._form.name), self._form.spec)
             if output_only:
                 options["tool_choice"] = {"tool": {"name": self._form.name}}
         for name in known_names(self._parts.model):
@@ -548,7 +565,8 @@ class ModelCalls:
         again = PrepareCall(added=(), beside=beside, budgets=budgets, again=True)
         shown = await self._record.decided(first, again)
         if shown.count:
-            shown = await self._record.decided(await _counted(self._parts.model, shown.messages, beside), again)
+            count = await counted_by(self._parts.model, shown.messages, beside.tool_specs, beside.system_prompt)
+            shown = await self._record.decided(count, again)
         self._tokens = shown.tokens
         self._shown_messages = shown.messages
         return shown
@@ -592,6 +610,9 @@ class ModelCalls:
     async def _answer_instead(self, request: ModelRequest) -> str | None:
         """A hook's text to use as the answer instead of asking the model."""
         tokens = partial(projected_tokens, request.messages, request.tool_specs, request.system_prompt)
+        if self._tokens is None and estimates_tokens(type(self._parts.model)):
+            count = await counted_by(self._parts.model, request.messages, request.tool_specs, request.system_prompt)
+            self._tokens = count.tokens
         if self._tokens is not None:
             tokens = partial(int, self._tokens)
         return await self._turn.stop.run_unless_stopped(lambda: self._hooks.before_model(tokens))
@@ -638,6 +659,8 @@ class ModelCalls:
     async def _failed(self, error: RepertoryError) -> MachineEvent:
         """Handle a failed call: the retry strategy and hooks decide if it is repeated."""
         attempt = self._turn.meter.attempts
+        if self._turn.progress.step == attempt:  # No answer came before.
+            error.of_model = raised_by_model(error)
         delay_s = retry_delay_s(self._parts.retry, error, attempt, self._chance())
         again = await self._asked_again(None, error, retry=delay_s is not None)
         if again is None:
@@ -655,6 +678,8 @@ class ModelCalls:
         if answer.redact_user is not None:
             await self._record.redact(answer.redact_user)
         answer.message["metadata"] = {"usage": answer.usage}
+        if answer.latency_ms is not None:
+            answer.message["metadata"]["metrics"] = {"latencyMs": answer.latency_ms}
         if answer.stop_reason in LIMITED or answer.stop_reason in REFUSED or answer.stop_reason in PAUSED:
             answer.message["metadata"]["custom"] = {"stop_reason": answer.stop_reason}
         not_sent_again = self._injected_tokens + answer.other_calls_tokens
@@ -707,6 +732,8 @@ class ModelCalls:
             derived = derived_event(event)
             if derived is not None:
                 await self._turn.publish(derived)
+            if self._parts.stop_request.ends_now and self._turn.stop.heard() is not None:
+                await anyio.lowlevel.checkpoint()  # The reader has stopped the turn: no more pieces.
 
 
 def _naming(error: RepertoryError, refusal: RefusedParts) -> RepertoryError:
@@ -716,21 +743,6 @@ def _naming(error: RepertoryError, refusal: RefusedParts) -> RepertoryError:
     named.fields = {**error.fields, "parts": parts}
     named.__cause__ = error.__cause__ or error
     return named
-
-
-_TOLD = ("agent_metadata", "cancel_signal", "invocation_state")
-
-
-def known_names(model: Model) -> tuple[str, ...]:
-    """What this model wants to be told of the call: the names of arguments that its `stream` has."""
-    stream = getattr(type(model), "stream", None)
-    return _TOLD if stream is None else _names_in(stream)
-
-
-@lru_cache(maxsize=128)
-def _names_in(stream: Callable[..., object]) -> tuple[str, ...]:
-    parameters = signature(stream).parameters
-    return tuple(name for name in _TOLD if name in parameters)
 
 
 async def call_model(
@@ -754,14 +766,16 @@ async def call_model(
 
 async def _answered(model: Model, request: ModelRequest, publish: Publish | None, assembler: Assembler) -> Answer:
     try:
-        stream = model.stream(request.messages, request.tool_specs or None, request.system_prompt, **request.options)
+        # As `for_model`, without a function more on the path of each turn.
+        sent: list[Message] = [{"role": each["role"], "content": each["content"]} for each in request.messages]
+        stream = model.stream(sent, request.tool_specs or None, request.system_prompt, **request.options)
         await _drain(stream, assembler, publish)
         return assembler.finish()
     except RepertoryError:
         raise
     except BaseException as error:
         failure_of(error)  # What is none goes on.
-        raise ModelFailed("the model raised an error", model=type(model).__name__, error=repr(error)) from error
+        raise ModelFailed("the model raised an error", model=type(model).__name__, error=repr_of(error)) from error
 
 
 async def call_until_answered(model: Model, request: ModelRequest, strategy: RetryStrategy | None, who: str) -> Answer:
@@ -806,23 +820,3 @@ async def _drain(stream: AsyncIterator[StreamEvent], assembler: Assembler, publi
             assembler.feed(event)
             if publish is not None:
                 await publish(event)
-
-
-def _told_by(model: Model) -> tuple[int | None, bool]:
-    """The model's window in tokens, and True if it can count. Errors: `ModelFailed` if its own code fails."""
-    if not hasattr(type(model), "counts_tokens"):  # Something that only streams.
-        return None, False
-    try:
-        return model.context_window_limit, model.counts_tokens
-    except BaseException as error:
-        failure_of(error)  # What is none goes on.
-        raise ModelFailed("the model's settings cannot be read", model=type(model).__name__) from error
-
-
-async def _counted(model: Model, messages: Sequence[Message], beside: Beside) -> Counted:
-    """The model's token count; its `tokens` is None if the model cannot count."""
-    try:
-        return Counted(tokens=await model.count_tokens(messages, beside.tool_specs, beside.system_prompt))
-    except BaseException as error:  # noqa: BLE001 - A model may be a user's code; the estimate stays.
-        note(_counts_log, WARNING, "the model did not count", failure_of(error), model=type(model).__name__)
-        return Counted(tokens=None)

@@ -96,7 +96,7 @@ class LogChannel:
 
     async def publish(self, event: TurnEvent) -> None:
         """Keep the event. It waits for the call's first reader alone, if that one does not follow it."""
-        self._from_here = self._from_here or "message" in event
+        self._from_here = self._from_here or "message" in event or "type" in event  # Events of runs are whole.
         if self._from_here:
             self._add(event)
         if self._within is not None and self._within.publish is not None:

@@ -1,5 +1,6 @@
-"""What users construct and call, the command line, and the only code that chooses implementations.
+"""The objects that users construct and call, and the only code of the kernel that chooses implementations.
 
-The layers below get their components from here. Start with `agent/agent.py` (one agent), then `host/runtime.py` (many
-sessions in one process), then `host/host.py` (which builds the actors of both).
+Floors, each on those before it: `sessions`, `host`, `memory`, `agent` and `operations`, `orchestration`, `embedding`.
+Start with `agent/agent.py` (one agent), then `embedding/runtime.py` (many sessions in one process), then
+`host/host.py` (which builds the actors of both).
 """

@@ -56,7 +56,9 @@ class AwsSettings(Struct, frozen=True, kw_only=True):
 
 
 class LendingClient:
-    """A boto3 client used as the session of `AwsSettings`: it provides its credentials and its region."""
+    """A boto3 client used as the session of `AwsSettings`: it provides its credentials and its region. An object
+    that is no client of botocore is called itself.
+    """
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -64,6 +66,19 @@ class LendingClient:
 
     def get_credentials(self) -> Any:
         return self._client._get_credentials()
+
+    @property
+    def is_botocores(self) -> bool:
+        """False for a program's own object with the same operations."""
+        return any(each.__module__ == "botocore.client" for each in type(self._client).__mro__)
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        """An operation of that object, called in a worker thread."""
+
+        def call(**request: Any) -> Awaitable[Any]:
+            return run_foreign(lambda: getattr(self._client, name)(**request))
+
+        return call
 
 
 def aws_clients(service: AwsService, settings: AwsSettings) -> LoopClients:
@@ -77,6 +92,8 @@ def aws_clients(service: AwsService, settings: AwsSettings) -> LoopClients:
             raise ImportError(msg)
 
     async def connect(stack: AsyncExitStack) -> Any:
+        if isinstance(lender := settings.boto_session, LendingClient) and not lender.is_botocores:
+            return lender
         session, region = await run_in_thread(functools.partial(_open_session, service, settings))
         return await stack.enter_async_context(
             session.create_client(service.name, region_name=region, endpoint_url=settings.endpoint_url)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,6 +16,8 @@ import anyio
 import anyio.lowlevel
 from msgspec import Struct, field
 
+from repertory.backends.shields import Uncut
+from repertory.errors import StoreUnavailable
 from repertory.forking import forget_in_children, never_collect
 
 Connect = Callable[[AsyncExitStack], Awaitable[Any]]
@@ -57,7 +59,7 @@ class LoopClients:
         with self._lock:
             entry = self._clients.pop(_running_loop(), None)
         if entry is not None:
-            with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+            with suppress(StoreUnavailable), Uncut(_CLOSE_TIMEOUT_S):
                 await entry.stack.aclose()
 
     def _entry(self) -> _LoopClient:

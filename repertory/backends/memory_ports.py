@@ -1,7 +1,7 @@
 """A memory store is any object with these attributes and methods; no subclassing is needed.
 
-Only `search` is required. The other methods are optional, on the class or on the object. Each may be synchronous or
-asynchronous; a synchronous one runs in a worker thread.
+Only `name` and `search` are required. The others are optional, on the class or on the object. Each method may be
+synchronous or asynchronous; a synchronous one runs in a worker thread.
 """
 
 from __future__ import annotations
@@ -17,23 +17,12 @@ class MemoryStore(Protocol):
     """A searchable store of memory entries.
 
     A store may also have `add(content, metadata)`, `add_messages(messages, context)`, `initialize()` and `get_tools()`;
-    see `AddingStore` and the other protocols here. A store with `writable = True` has `add` or `add_messages`.
-
-    Attributes:
-        writable: True if entries can be added.
+    see `AddingStore` and the other protocols here. The further attributes of a `CompleteStore` have defaults: no
+    description, no extraction, the manager's number of results, and writable if it has `add` or `add_messages`.
     """
 
     name: str
     """Unique among the stores of a manager; tools and callers use it to name the store."""
-    description: str | None
-    """What the store holds, for the model."""
-    max_search_results: int | None
-    """The most entries to return when the caller gives no number; None leaves it to the manager."""
-    writable: bool
-    extraction: Any
-    """Whether the store extracts entries from conversations automatically: False or None, True, or an
-    `ExtractionConfig`.
-    """
 
     async def search(self, query: str, options: SearchOptions | None = None) -> Sequence[MemoryEntry]:
         """The entries that match the query, best first. Errors: any; the other stores are asked all the same.
@@ -46,7 +35,22 @@ class MemoryStore(Protocol):
 
 
 class CompleteStore(MemoryStore, Protocol):
-    """A store with every method, to be subclassed. What a subclass leaves as it is here, no manager calls."""
+    """A store with every attribute and method, to be subclassed. What a subclass leaves as it is here, no manager
+    calls.
+
+    Attributes:
+        writable: True if entries can be added.
+    """
+
+    description: str | None
+    """A description of the store's contents, for the model."""
+    max_search_results: int | None
+    """The most entries to return when the caller gives no number; None leaves it to the manager."""
+    writable: bool
+    extraction: Any
+    """The choice whether the store extracts entries from conversations automatically: False or None, True, or an
+    `ExtractionConfig`.
+    """
 
     async def add(self, content: str, metadata: EntryMetadata | None = None) -> object:
         """Store one entry.

@@ -19,6 +19,8 @@ from collections.abc import (
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
+from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import anyio
@@ -26,9 +28,10 @@ from msgspec import Struct
 
 from repertory.backends.encryption.ports import Sealing
 from repertory.backends.model_members import SdkModelMembers
-from repertory.backends.peers.ports import Shared
+from repertory.backends.peer_ports import Shared
+from repertory.backends.shields import Uncut
 from repertory.core.deferral import Deferral, MayDefer
-from repertory.core.interrupts import tool_scope
+from repertory.core.interrupts import Response, response_as, tool_scope
 from repertory.core.limits import RESULT_BYTES
 from repertory.core.state import AgentState
 from repertory.core.timers import NOBODY_WAKES, DueTimes
@@ -143,12 +146,40 @@ class Model(SdkModelMembers, ABC):
         return
 
 
+@lru_cache(maxsize=128)
+def estimates_tokens(model: type) -> bool:
+    """True if the model's class has a `count_tokens` of its own, and does not say itself whether that counts."""
+    names = {"count_tokens", "counts_tokens"}
+    first = next((vars(kind) for kind in model.__mro__ if names & vars(kind).keys()), {"counts_tokens": False})
+    return "counts_tokens" not in first
+
+
+def for_model(messages: Iterable[Message]) -> list[Message]:
+    """The messages as a model gets them: roles and contents alone, since services refuse other keys."""
+    return [{"role": each["role"], "content": each["content"]} for each in messages]
+
+
 def settings_of(model: Model) -> Mapping[str, Any]:
     """A model's settings by name, if its `get_config` returns a mapping or an object with attributes; else an empty
     mapping.
     """
     config: object = model.get_config() if hasattr(type(model), "get_config") else None
     return cast("Mapping[str, Any]", config if isinstance(config, Mapping) else getattr(config, "__dict__", {}))
+
+
+_TOLD = ("agent_metadata", "cancel_signal", "invocation_state")
+
+
+def known_names(model: Model) -> tuple[str, ...]:
+    """The names of arguments that its `stream` has: what this model wants to know of the call."""
+    stream = getattr(type(model), "stream", None)
+    return _TOLD if stream is None else _names_in(stream)
+
+
+@lru_cache(maxsize=128)
+def _names_in(stream: Callable[..., object]) -> tuple[str, ...]:
+    parameters = signature(stream).parameters
+    return tuple(name for name in _TOLD if name in parameters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +211,7 @@ class ToolContext(MayDefer):
         ...     answer = tool_context.interrupt("approve", reason={"amount": amount})
         ...     return f"paid {amount}" if answer == "yes" else "refused"
         >>> model = ScriptedModel([{"toolUse": {"name": "pay", "input": {"amount": 5}}}, "It is paid."])
-        >>> agent = Agent(model, tools=[pay], callback_handler=None)
+        >>> agent = Agent(model, tools=[pay])
         >>> asked = agent("Pay 5.").interrupts[0]
         >>> asked.name, asked.reason
         ('approve', {'amount': 5})
@@ -225,8 +256,14 @@ class ToolContext(MayDefer):
         return threading.Event() if self.signal is None else self.signal()
 
     def interrupt(
-        self, name: str, reason: object = None, response: object = None, *, expires_s: float | None = None
-    ) -> Any:
+        self,
+        name: str,
+        reason: object = None,
+        response: object = None,
+        *,
+        expires_s: float | None = None,
+        response_model: type[Response] | None = None,
+    ) -> Response:
         """Ask a person. The first call stops the tool and the turn waits; once there is an answer, the call returns it.
 
         The tool then runs again from its beginning, so ask before anything takes effect. `name` tells the questions of
@@ -238,14 +275,16 @@ class ToolContext(MayDefer):
             reason: What the person is shown, as JSON.
             response: An answer that is known already.
             expires_s: How many seconds from now the question stays open.
+            response_model: The type of the answer, such as `bool` or a pydantic model.
 
         Raises:
-            Invalid: For a value that is not JSON, and for two different questions with one name. Correct the argument.
+            Invalid: For a value that is not JSON, for two different questions with one name, and for an answer that is
+                not of the type. Correct the argument.
         """
         if self.questions is None:
             raise Invalid("no person can be asked here: the tool was not called by an agent", name=name)
         scope = tool_scope(self.tool_use["toolUseId"])
-        return self.questions.ask(scope, name, reason, response, expires_s)
+        return response_as(response_model, self.questions.ask(scope, name, reason, response, expires_s), name)
 
     def wake_at(
         self, at: object = None, prompt: str = "", *, in_s: object = None, every_s: object = None, id: str | None = None
@@ -285,7 +324,7 @@ class Tool(Protocol):
         ...     spec = {"name": "clock", "description": "The time.", "inputSchema": {"json": {"type": "object"}}}
         ...     async def run(self, tool_use, context):
         ...         return {"toolUseId": tool_use["toolUseId"], "status": "success", "content": [{"text": "noon"}]}
-        >>> agent = Agent(ScriptedModel("Noon."), tools=[Clock()], callback_handler=None)
+        >>> agent = Agent(ScriptedModel("Noon."), tools=[Clock()])
         >>> agent.tool.clock()["content"]
         [{'text': 'noon'}]
     """
@@ -300,17 +339,17 @@ class Tool(Protocol):
     @property
     def effects(self) -> bool:
         """True if running it changes the outside world. Its start is durable before it runs."""
-        ...
+        return True
 
     @property
     def idempotent(self) -> bool:
         """True if running it twice with the same idempotency key has the effect of one run."""
-        ...
+        return False
 
     @property
     def timeout_s(self) -> float | None:
         """Seconds one attempt may take; None means no bound."""
-        ...
+        return None
 
     async def run(self, tool_use: ToolUse, context: ToolContext) -> ToolResult:
         """Run once. Failures of the tool itself are results with status `error`, not exceptions.
@@ -767,7 +806,7 @@ class Combined(Protocol):
         except RepertoryError as error:
             return OwnedRows(lease, error)
         except BaseException:
-            with anyio.CancelScope(shield=True), suppress(RepertoryError):
+            with suppress(RepertoryError), Uncut():
                 await self.release(lease)
             raise
 
@@ -840,7 +879,7 @@ class Combined(Protocol):
                 if isinstance(outcome, RepertoryError):
                     raise outcome
         finally:
-            with anyio.CancelScope(shield=True), suppress(RepertoryError):  # What is not released here expires.
+            with suppress(RepertoryError), Uncut():  # What is not released here expires.
                 await self.release(lease)
 
 

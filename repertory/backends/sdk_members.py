@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from repertory.backends.ports import Tool, ToolContext
 from repertory.core.call_events import ToolResultEvent
+from repertory.core.deferral import Deferral
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse
-from repertory.errors import Invalid
+from repertory.core.tools import tool_result
+from repertory.errors import Failed, Invalid
+
+T = TypeVar("T")
 
 running_call: ContextVar[ToolContext | None] = ContextVar("repertory_running_call", default=None)
 """What the tool that runs now was given: a tool that asks another by `stream` shares its questions and its state."""
@@ -22,7 +26,13 @@ def stream_event(tool_use: ToolUse, data: object) -> dict[str, Any]:
     return {"tool_stream_event": {"tool_use": tool_use, "data": data}}
 
 
-class SdkMembers:
+class ToolLike:
+    """The common base of what an agent takes as a tool, so that a list of several kinds has a type."""
+
+    __slots__ = ()
+
+
+class SdkMembers(ToolLike):
     """The members of a tool that follow from `name`, `spec` and `run`."""
 
     tool_type = "function"
@@ -116,6 +126,20 @@ def result_as_text(tool_use_id: str, value: object) -> ToolResult:
     return {"toolUseId": tool_use_id, "status": "success", "content": [{"text": _text(value)}]}
 
 
+def text_result(tool_use_id: str, value: object, bytes_max: int) -> ToolResult:
+    """`result_as_text`, within bounds: a finished result, a medium and an exception are what `tool_result` makes of
+    them. Errors: those of `tool_result`.
+    """
+    try:
+        made = tool_result(tool_use_id, value, bytes_max)
+    except Failed:  # It is no JSON.
+        return tool_result(tool_use_id, str(value), bytes_max)
+    finished = isinstance(value, dict) and "status" in value and "content" in value
+    if finished or isinstance(value, str | BaseException | Deferral) or made["content"][0].keys() - {"text", "json"}:
+        return made
+    return tool_result(tool_use_id, _text(value), bytes_max)
+
+
 def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
@@ -125,3 +149,37 @@ def _text(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
         return str(value)
+
+
+class PaginatedList(list[T], Generic[T]):
+    """One page of a longer list. `pagination_token`: for the next page; None for the last."""
+
+    def __init__(self, data: list[T], token: str | None = None) -> None:
+        super().__init__(data)
+        self.pagination_token = token
+
+
+class ForeignObject(Protocol):
+    """A tool object of the SDK (its `AgentTool`)."""
+
+    @property
+    def tool_name(self) -> str: ...
+
+    @property
+    def tool_spec(self) -> Any:
+        """A `ToolSpec`, by whatever class."""
+        ...
+
+    def stream(self, tool_use: Any, invocation_state: dict[str, Any], **kwargs: Any) -> AsyncIterator[Any]:
+        """Events, of which the last is the result."""
+        ...
+
+
+class ToolProvider(Protocol):
+    """A provider of tools of the SDK, such as its MCP client."""
+
+    async def load_tools(self) -> Sequence[ForeignObject]: ...
+
+    def add_consumer(self, consumer_id: Any) -> None: ...
+
+    def remove_consumer(self, consumer_id: Any) -> None: ...

@@ -9,14 +9,15 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from urllib.parse import quote
+from weakref import WeakSet
 
 from msgspec import Struct
 
 from repertory.backends.folders import make_root
 from repertory.errors import Corrupt, Failed, Invalid, RepertoryError, Unavailable
-from repertory.forking import forget_in_children
+from repertory.forking import forget_in_children, never_collect
 
 SESSIONS_ID, MEMORY_ID = 0x52707430, 0x5270746D
 """Application ids that mark our databases, at byte 68 of the file. A session database may hold a memory as well."""
@@ -45,6 +46,10 @@ UNUSABLE_VALUES = sqlite3.Error, OSError, TypeError, ValueError, AttributeError,
 """Raised for values of types that we do not store: SQLite allows any value in any column, and a damaged page has one
 even where a column refuses it, so that a text may be where a number should be, or nothing at all.
 """
+
+
+_File: TypeAlias = tuple[int, int]
+"""A file by device and inode."""
 
 
 class Marks(NamedTuple):
@@ -106,7 +111,38 @@ class Connection(sqlite3.Connection):
     SQLite keeps one table per process of its locks in each file. A child inherits a copy of that table but none of the
     locks: its own new connection would assume that it holds them, and its commits could be lost with a log that others
     delete. Closing the inherited connection clears the table. It releases no lock of the parent.
+
+    The system releases all locks of a process on a file when the process closes any descriptor of it, such as one that
+    it opened for a copy. Another process that ends then takes itself for the last one and deletes the log. `lost_log`
+    notices that. Such a connection is never closed, and the database is not opened again in this process: SQLite would
+    write the old log over what others have stored since, or go on without locks.
     """
+
+    def watch(self, path: Path) -> None:
+        """Note where the files are."""
+        self._path, self._log = str(path), f"{path}-wal"
+        self._file = _file_at(path)
+        self.log_file: _File | None = None
+        """The log since it was first seen, by device and inode."""
+        _connections.add(self)
+
+    def lost_log(self) -> bool:
+        """True if the log of before is gone, and the database is not: what is committed to that log is lost."""
+        found = _file_at(self._log)
+        self.log_file = self.log_file or found
+        if found == self.log_file or _file_at(self._path) != self._file:
+            return False
+        _lost.add(self._file)
+        never_collect(self)
+        return True
+
+    def has_open(self, file: _File) -> bool:
+        """True for one of its files."""
+        return file in (self._file, self.log_file, _file_at(f"{self._path}-shm"))
+
+    def close(self) -> None:
+        if not self.lost_log():
+            super().close()
 
     def forget_parent(self) -> None:
         """Close it without a checkpoint, since the parent goes on using the database and its log."""
@@ -114,7 +150,30 @@ class Connection(sqlite3.Connection):
             with suppress(sqlite3.Error):
                 self.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, True)
         with suppress(sqlite3.Error):
-            self.close()
+            super().close()
+
+
+_connections: WeakSet[Connection] = WeakSet()
+_lost: set[_File | None] = set()
+"""Databases by device and inode."""
+
+
+def refuse_open_database(path: str | Path, folder: int | None = None) -> None:
+    """Raise `Invalid` when one of this process's connections has the file open: reading it would cost them their locks.
+
+    `folder`: the descriptor of the folder that a relative path begins at.
+    """
+    file = _file_at(path, folder) if _connections else None
+    if file is not None and any(each.has_open(file) for each in list(_connections)):
+        raise Invalid("this file is a database that this process uses: copy it in another process", path=str(path))
+
+
+def _file_at(path: str | Path, folder: int | None = None) -> _File | None:
+    try:
+        found = os.stat(path, dir_fd=folder)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class DatabaseKind(Struct, frozen=True, kw_only=True):
@@ -127,12 +186,14 @@ class DatabaseKind(Struct, frozen=True, kw_only=True):
     failed: type[Failed] = Failed
     """Raised when the database can never be used like this."""
 
-    def connect(self, path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
+    def connect(self, path: Path, *, busy_timeout_s: float) -> Connection:
         """A connection in autocommit mode. Creates the file with mode 0600 (its folder with 0700) if needed.
 
         Errors: `Invalid` for a path that is no file; those of SQLite and the file system, unmapped.
         """
         self._create(path)
+        if _file_at(path) in _lost:
+            raise self._lost_log(path)
         uri = f"file:{quote(str(path))}?mode=rw"
         connection = sqlite3.connect(
             uri,
@@ -142,8 +203,23 @@ class DatabaseKind(Struct, frozen=True, kw_only=True):
             check_same_thread=False,  # In a forked child, another thread closes it.
             factory=Connection,
         )
+        connection.watch(path)
         forget_in_children(connection)
         return connection
+
+    def refuse_lost_log(self, connection: Connection, path: Path) -> None:
+        """Raise `failed` when others have deleted the log: before a transaction, and before what it has committed
+        is acknowledged.
+        """
+        if connection.lost_log():
+            raise self._lost_log(path)
+
+    def _lost_log(self, path: Path) -> Failed:
+        text = (
+            f"the log of the {self.name} is gone, since this process opened and closed the file by other means than"
+            " SQLite: start the process again"
+        )
+        return self.failed(text, path=str(path))
 
     def refuse_links(self, path: Path, beside: Sequence[Path] = ()) -> None:
         """Raise `Invalid` when the database, or a file that SQLite or its user puts beside it, is a symbolic link."""

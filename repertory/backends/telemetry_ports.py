@@ -58,6 +58,17 @@ class CallTelemetry(Protocol):
         """
         ...
 
+    def headers(self) -> dict[str, str]:
+        """The current trace for another process, as W3C headers."""
+        ...
+
+    def continue_from(self, headers: Mapping[str, str]) -> None:
+        """Make the trace of these headers the current one, in the running context.
+
+        Args:
+            headers: The headers of another process; unreadable ones are left out.
+        """
+
     def remote(self, agent_id: str, session_id: str, peer: str) -> RemoteTrace:
         """A call that another process serves, as a span that begins now.
 

@@ -326,15 +326,6 @@ class Assembler:
         return index
 
 
-def text_delta(event: Mapping[str, object]) -> str | None:
-    """The text that this event adds to the visible answer, or None. Never raises."""
-    body = event.get("contentBlockDelta")
-    if not is_mapping(body) or not is_mapping(delta := body.get("delta")):
-        return None
-    text = delta.get("text")
-    return text if isinstance(text, str) else None
-
-
 def _invalid_inputs(blocks: list[BlockBuilder]) -> dict[str, str]:
     uses = [block for block in blocks if isinstance(block, ToolUseBuilder)]
     raws = {use.use_id: use.invalid_input() for use in uses}

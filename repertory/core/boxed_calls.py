@@ -9,7 +9,7 @@ from typing import cast
 from msgspec import Struct
 
 from repertory.core.messages import Json
-from repertory.core.serving.tenants import tenant_part
+from repertory.core.tenants import tenant_part
 from repertory.errors import Invalid
 
 ENDED_TEXT = "each of its last owners has ended with it"

@@ -69,7 +69,7 @@ class Budget:
     Examples:
         >>> from repertory import Agent, Budget, ScriptedModel
         >>> budget = Budget(total_tokens=1_000)
-        >>> agent = Agent(ScriptedModel("Fine."), agent_id="clerk", callback_handler=None)
+        >>> agent = Agent(ScriptedModel("Fine."), agent_id="clerk")
         >>> print(agent("How are you?", budget=budget))
         Fine.
         >>> budget.spent.calls, list(budget.by), budget.used_up
@@ -153,12 +153,20 @@ class Budget:
             model: The id of the model.
             usage: The tokens of the call.
         """
-        cost = 0.0
-        if self._has_price(model):
-            per_input, per_output = self._prices.get(model) or self._prices[ANY_MODEL]
-            cost = (usage["inputTokens"] * per_input + usage["outputTokens"] * per_output) / 1e6
+        cost = self.cost_of(model, usage["inputTokens"], usage["outputTokens"]) or 0.0
         self._spent = self._spent.and_also(usage, cost)
         self._by[who] = self._by.get(who, Spent()).and_also(usage, cost)
+
+    def cost_of(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
+        """The cost of so many tokens, in the unit of the prices; None for a model without a price.
+
+        Args:
+            model: The id of the model.
+            input_tokens: Those that it was given.
+            output_tokens: Those that it answered.
+        """
+        price = self._prices.get(model) or self._prices.get(ANY_MODEL)
+        return price and (input_tokens * price[0] + output_tokens * price[1]) / 1e6
 
     def _has_price(self, model: str) -> bool:
         return model in self._prices or ANY_MODEL in self._prices

@@ -9,7 +9,9 @@ spells them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NotRequired, Required, TypeAlias, TypedDict
+from typing import Literal, NotRequired, Required, TypeAlias
+
+from typing_extensions import TypedDict  # pydantic wants this one on Python 3.11.
 
 from repertory.core.messages import CachePoint as CachePoint
 from repertory.core.messages import Json, Role, Usage

@@ -94,7 +94,7 @@ def _fault(value: str) -> str | None:
     if value in (".", ".."):
         return "is not '.' or '..'"
     if "/" in value or "\\" in value:
-        return "has no path separators"
+        return "is one name: an id cannot contain path separators"
     if _CONTROL.search(value):
         return "has no control characters"
     try:

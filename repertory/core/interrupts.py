@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2s, sha1
-from typing import cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -29,8 +29,17 @@ from repertory.core.messages import Json, ToolUse
 from repertory.core.state import json_copy
 from repertory.errors import Invalid
 
+if TYPE_CHECKING:
+    import typing_extensions
+
+    Response = typing_extensions.TypeVar("Response", default=Any)
+else:
+    Response = TypeVar("Response")
+
 STEP_SCOPE = "v1:before_tools"
 """The scope of a hook's questions before the tools of a step."""
+UNKNOWN_OUTCOME = "unknown_tool_outcome"
+"""The name of the question whether a tool took effect that was cut off."""
 _OUTCOME = "v1:unknown_outcome:"
 _NODE = "v1:before_node_call"
 _MARK = re.compile(r"~[0-9a-f]{32}\Z")
@@ -57,6 +66,12 @@ class Interrupt:
     """None while there is no answer."""
     expires_at: float | None = None
     """Epoch seconds from which on it can no longer be answered; None: never."""
+    tool: str | None = None
+    """The tool whose use waits for the answer; None where no tool waits, or several do."""
+    input: Json = None
+    """The input of that use."""
+    session_id: str | None = None
+    """The session in which it is asked; None outside of one."""
 
     def __repr__(self) -> str:
         """Which question it is, and whether it has an answer, on one line; neither of them."""
@@ -64,10 +79,16 @@ class Interrupt:
 
         return short_repr(self, {"id": self.id, "name": self.name, "answered": self.response is not None})
 
+    @property
+    def text(self) -> str:
+        """The question in words."""
+        return question_words(self.name, self.reason)
+
     def to_dict(self) -> dict[str, Json]:
-        """As JSON; `expires_at` only when it is set."""
+        """The interrupt as JSON; the last four fields only when they are set."""
         fields: dict[str, Json] = {"id": self.id, "name": self.name, "reason": self.reason, "response": self.response}
-        return fields if self.expires_at is None else {**fields, "expires_at": self.expires_at}
+        more = {"expires_at": self.expires_at, "tool": self.tool, "input": self.input, "session_id": self.session_id}
+        return fields | {name: value for name, value in more.items() if value is not None}
 
     def is_over(self, now: float) -> bool:
         """True if it can no longer be answered.
@@ -95,6 +116,24 @@ class InterruptException(Exception):
         super().__init__(f"a person is asked: {interrupt.name}")
         self.interrupt = interrupt
         self.interrupts = (interrupt, *more)
+
+
+def question_words(name: str, reason: Json) -> str:
+    """A question in words."""
+    if reason is None:
+        return name
+    if name == UNKNOWN_OUTCOME and isinstance(reason, dict):
+        use = f"{reason.get('tool')}({json.dumps(reason.get('input'), ensure_ascii=False)})"
+        answers = '"retry", "fail" or {"result": ...}'
+        return f"{use} was cut off, and nobody knows whether it took effect; the answer is {answers}"
+    return f"{name}: {reason if isinstance(reason, str) else json.dumps(reason, ensure_ascii=False)}"
+
+
+def questions_in_words(interrupts: Sequence[Interrupt]) -> str:
+    """The questions in words, each of several on a line with its number."""
+    if len(interrupts) == 1:
+        return interrupts[0].text
+    return "\n".join(f"{number}. {each.text}" for number, each in enumerate(interrupts, 1))
 
 
 def is_yes(answer: object) -> bool:
@@ -208,6 +247,36 @@ def held_up(interrupt: Interrupt, uses: Sequence[ToolUse]) -> tuple[str, ...]:
     return tuple(use["toolUseId"] for use in uses)
 
 
+def response_as(model: type[Response] | None, response: Json, name: str) -> Response:
+    """The response as an object of that type; None leaves it as it is. Errors: `Invalid` for one that is none."""
+    if model is None:
+        return cast("Response", response)
+    from pydantic import TypeAdapter, ValidationError  # loaded when used
+
+    try:
+        return TypeAdapter(model).validate_python(response)
+    except ValidationError as error:
+        wrong = "; ".join(each["msg"] for each in error.errors())
+        raise Invalid(f"the person's answer is not what was asked for: {wrong}", name=name) from error
+
+
+def asked_about(
+    interrupts: Iterable[Interrupt], uses: Sequence[ToolUse], session_id: str | None
+) -> tuple[Interrupt, ...]:
+    """The questions of a step with these tool uses, each with the one that it is about, and with their session."""
+    return tuple(_about(one, uses, session_id) for one in interrupts)
+
+
+def _about(interrupt: Interrupt, uses: Sequence[ToolUse], session_id: str | None) -> Interrupt:
+    held = held_up(interrupt, uses)
+    found = [
+        use for use in uses if held == (use["toolUseId"],) or unmarked(interrupt.id) == outcome_id(use["toolUseId"])
+    ]
+    if interrupt.tool is None and len(found) == 1:
+        interrupt = replace(interrupt, tool=found[0]["name"], input=found[0]["input"])
+    return replace(interrupt, session_id=interrupt.session_id or session_id)
+
+
 class Questions(Struct, eq=False):
     """The questions that the tools and hooks of one step may ask, and the responses so far. Safe from any thread."""
 
@@ -223,6 +292,8 @@ class Questions(Struct, eq=False):
     """The ids of questions that were asked before, in this step, by their ids without a mark: they keep them, also in a
     fork and in a journal that another program began.
     """
+    step: Callable[[], object] = str
+    """Returns the step among all steps of all conversations; the same when it goes on. Empty where none is recorded."""
 
     def ask(self, scope: str, name: str, reason: object, response: object, expires_s: float | None) -> Json:
         """The response if there is one, else `response` unless that is None.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeAlias, TypedDict, TypeVar, cast
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.json import Encoder
 from msgspec.structs import asdict, replace
+from typing_extensions import TypedDict  # pydantic wants this one on Python 3.11.
 
 from repertory.errors import Invalid, TooLarge
 
@@ -24,7 +25,7 @@ class Limits(TypedDict, total=False):
 
     Examples:
         >>> from repertory import Agent, OfflineModel, calculator
-        >>> agent = Agent(OfflineModel(), tools=[calculator], callback_handler=None)
+        >>> agent = Agent(OfflineModel(), tools=[calculator])
         >>> agent("What is 6 * 7?", limits={"turns": 1}).stop_reason
         'limit_turns'
     """
@@ -109,6 +110,8 @@ def read_limits(limits: object) -> TurnLimits:
     """The caller's limits. Errors: `Invalid` with the key that is unknown or not a positive integer."""
     if limits is None:
         return NO_LIMITS
+    if isinstance(limits, TurnLimits):  # of an agent that a program makes another one from
+        return limits
     if not isinstance(limits, Mapping):
         raise WrongLimit("limits is a dictionary", got=type(limits).__name__)
     given = dict(cast("Mapping[str, object]", limits))

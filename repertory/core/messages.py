@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from hashlib import sha256
 from math import isfinite
-from typing import Literal, NotRequired, TypeAlias, TypedDict, cast
+from typing import Literal, NotRequired, TypeAlias, cast
 
+from typing_extensions import TypedDict  # pydantic wants this one on Python 3.11.
+
+from repertory.core.json_values import Json as Json
 from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep, is_well_formed, well_formed
 from repertory.errors import Invalid, UnpairedTools
-
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-"""A value that JSON can hold exactly."""
 
 Role = Literal["user", "assistant"]
 ToolStatus = Literal["success", "error"]
@@ -203,13 +203,12 @@ class InterruptResponseContent(TypedDict):
     interruptResponse: InterruptResponse
 
 
-Prompt: TypeAlias = str | Sequence[ContentBlock] | Sequence[Message] | Sequence[InterruptResponseContent] | None
+Prompt: TypeAlias = str | Sequence[ContentBlock | Message | InterruptResponseContent] | None
 """What a caller may pass: text, content blocks, whole messages, answers to interrupts, or None to go on without a new
 message.
 """
 AgentInput: TypeAlias = Prompt
 """The types of a prompt: a text, content blocks, messages, answers to interrupts, or None."""
-
 
 NO_ANSWER_TEXT = "(This message was not answered: the turn ended early.)"
 """The text of the filler in the place of a missing answer, so that the next prompt may follow."""

@@ -136,11 +136,13 @@ def due_at_rest(agent_id: str, fold: Fold, now: float) -> DueTime:
 class Owing(ABC):
     """What an actor owes as its work begins and ends, for the journal that it writes."""
 
-    __slots__ = ("_call_at", "_found", "_stated")
+    __slots__ = ("_call_at", "_found", "_stated", "_timers_from")
 
     def __init__(self) -> None:
         self._call_at: float | None = None
         """When the call began whose work is owed; None between calls."""
+        self._timers_from = 0.0
+        """The time before which no timer is tried."""
         self._stated: DueTime | None = None
         """What the store was told last; None: it is not known."""
         self._found: Mapping[str, Timer] | None = None
@@ -158,7 +160,7 @@ class Owing(ABC):
 
     def call_began(self, now: float) -> None:
         """A call is served: until it has ended, what it leaves undone is owed."""
-        self._call_at, self._found = now, None
+        self._call_at, self._found, self._timers_from = now, None, 0.0
 
     @property
     def in_call(self) -> bool:
@@ -167,11 +169,11 @@ class Owing(ABC):
 
     def call_ended(self) -> None:
         """Its caller has the result or the error."""
-        self._call_at = None
+        self._call_at, self._timers_from = None, 0.0
 
     def try_again_at(self, at: float) -> None:
         """Work that nobody waits for has failed, and may succeed later."""
-        self._call_at = at - GRACE_S
+        self._call_at, self._timers_from = at - GRACE_S, at
 
     def note_summary(self, now: float | None) -> None:
         """A summary is being made ahead of need, or is made and not recorded; None: there is none. Of agents alone."""
@@ -203,7 +205,7 @@ class Owing(ABC):
 class OwedTimes(Owing):
     """What an agent that is active owes."""
 
-    __slots__ = ("_claims_soon", "_memory_at", "_summary_at", "_timers_from")
+    __slots__ = ("_claims_soon", "_memory_at", "_summary_at")
 
     def __init__(self, claims_soon: Callable[[], bool]) -> None:
         """`claims_soon`: whether memories are extracted after the next answer."""
@@ -211,24 +213,14 @@ class OwedTimes(Owing):
         self._claims_soon = claims_soon
         self._memory_at: float | None = None
         self._summary_at: float | None = None
-        self._timers_from = 0.0
 
     def begin(self, fold: Fold, now: float) -> None:
         super().begin(fold, now)
         self._memory_at = now if owes_memories(fold.kept) else None
         self._summary_at = None
 
-    def call_began(self, now: float) -> None:
-        super().call_began(now)
-        self._timers_from = 0.0
-
-    def call_ended(self) -> None:
-        super().call_ended()
-        self._timers_from = 0.0
-
     def try_again_at(self, at: float) -> None:
         super().try_again_at(at)
-        self._timers_from = at
         if self._summary_at is not None:
             self._summary_at = at - GRACE_S
 

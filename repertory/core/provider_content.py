@@ -15,7 +15,7 @@ from typing import cast
 
 from repertory.core.interrupts import is_yes
 from repertory.core.limits import clip
-from repertory.core.messages import ContentBlock, Json, ToolUse
+from repertory.core.messages import ContentBlock, Json
 
 MCP_APPROVAL = "mcp_approval_request"
 """The name of the tool use by which a service asks a person to approve one of its own calls. Its input is the item."""
@@ -81,10 +81,13 @@ def is_compaction(block: ContentBlock) -> bool:
     return "providerContent" in block and kind_of(block["providerContent"]["content"]).startswith("compaction")
 
 
-def asks_for_approval(use: ToolUse) -> bool:
+def asks_for_approval(use: Mapping[str, object]) -> bool:
     """True if the tool use is a provider's request to have one of its own calls approved."""
-    asked = use["input"]
-    return use["name"] == MCP_APPROVAL and isinstance(asked, dict) and asked.get("type") == MCP_APPROVAL
+    match use:
+        case {"name": str(name), "input": {"type": str(kind)}}:
+            return name == kind == MCP_APPROVAL
+        case _:
+            return False
 
 
 def container_of(content: Mapping[str, object]) -> str | None:

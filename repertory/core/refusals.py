@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from repertory.core.messages import ContentBlock, Message, ToolResult, is_filler
 from repertory.core.provider_content import container_of
-from repertory.errors import ModelFailed, ModelRefused
+from repertory.errors import ModelFailed, ModelRefused, RepertoryError, Unavailable
 
 _NOT_ABOUT_CONTENT = frozenset((401, 402, 403, 407, 429))
 """The statuses of refusals for a key, for money or for pace."""
@@ -235,3 +235,12 @@ def _note_of(part: Mapping[str, object], kind: str) -> dict[str, object]:
 
 def _is(one: object, other: object) -> bool:
     return one is other
+
+
+def raised_by_model(error: Exception | None) -> Exception | None:
+    """The exception of a client library, or of a program's model, that this error was made of; None for errors that the
+    SDK whose users we serve has as well, and for one that no coroutine may raise.
+    """
+    cause = error.__cause__ if isinstance(error, ModelFailed | Unavailable) else None
+    never = RepertoryError | StopIteration | StopAsyncIteration
+    return cause if isinstance(cause, Exception) and not isinstance(cause, never) else None

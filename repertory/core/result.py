@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Never, Protocol, TypeAlias, TypeVar, cast
 
-from repertory.core.interrupts import Interrupt
+from repertory.core.interrupts import Interrupt, questions_in_words
 from repertory.core.json_fields import (
     counts_in,
     json_integer,
@@ -21,10 +21,37 @@ from repertory.core.json_fields import (
 )
 from repertory.core.limits import is_too_deep
 from repertory.core.messages import repair_stored_message, text_of
+from repertory.core.tokens import prompt_tokens
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
+    import typing_extensions
+
     from repertory.core.messages import Json, Message, Usage
+
+    Output = typing_extensions.TypeVar("Output", default=Any)
+    Output_co = typing_extensions.TypeVar("Output_co", covariant=True, default=Any)
+else:
+    Output = TypeVar("Output")
+    Output_co = TypeVar("Output_co", covariant=True)
+
+AnyStopReason: TypeAlias = Literal[
+    "cancelled",
+    "checkpoint",
+    "content_filtered",
+    "end_turn",
+    "guardrail_intervened",
+    "interrupt",
+    "limit_cost",
+    "limit_output_tokens",
+    "limit_time",
+    "limit_total_tokens",
+    "limit_turns",
+    "max_tokens",
+    "stop_sequence",
+    "tool_use",
+]
+"""The reason for which a turn has ended. A model may have others, which are passed on; `checkpoint` is of the SDK."""
 
 
 class StepMetrics(NamedTuple):
@@ -233,35 +260,38 @@ class WrongResult(Invalid, TypeError):
 
 
 @dataclass(frozen=True, slots=True)
-class AgentResult:
+class AgentResult(Generic[Output_co]):
     r"""The end of a turn. `str(result)` is the answer's text, citations included; the structured output as JSON if
-    there is one; while a person is asked, the questions.
+    there is one; while a person is asked, the questions in words; of a limit, a line that names it.
+
+    For type checkers it is an `AgentResult[T]` after a call with `structured_output_model=T`.
 
     Args:
         stop_reason: The model's (`end_turn`, `stop_sequence`, `guardrail_intervened`, ...), or `cancelled`,
-            `interrupt`, `limit_turns`, `limit_total_tokens`, `limit_output_tokens`, `limit_time`.
+            `interrupt`, `limit_turns`, `limit_total_tokens`, `limit_output_tokens`, `limit_cost`, `limit_time`.
         message: The final answer; None when the turn ended without one.
         metrics: Tokens, times and tool calls of the turn.
         state: The request state that callback handlers, hooks and tools wrote into.
         interrupts: The questions that the turn waits for, in the order asked.
-        structured_output: The model's structured output, when the caller asked for it.
+        structured_output: The model's structured output, when the caller asked for it; None of a turn that ended
+            without an answer.
         replayed: True if the turn had been answered before under the same idempotency token; then nothing ran again.
 
     Examples:
         >>> from repertory import Agent, OfflineModel
-        >>> result = Agent(OfflineModel(), callback_handler=None)("My cat is called Byron.")
+        >>> result = Agent(OfflineModel())("My cat is called Byron.")
         >>> result.stop_reason
         'end_turn'
         >>> print(result)
         [offline] Noted: your cat is Byron.
     """
 
-    stop_reason: str
+    stop_reason: AnyStopReason
     message: Message | None
     metrics: TurnMetrics = TurnMetrics()
     state: Mapping[str, Any] = field(default_factory=dict[str, Any])
     interrupts: Sequence[Interrupt] = field(default_factory=list["Interrupt"])
-    structured_output: Any = None
+    structured_output: Output_co | Any = None
     replayed: bool = False
     checkpoint: None = None
     """Always None: every turn goes on from its journal."""
@@ -276,14 +306,21 @@ class AgentResult:
         """The tokens that the next call will have at least; None when unreported."""
         return self.metrics.projected_context_size
 
+    @property
+    def text(self) -> str:
+        """The text of the answer, citations included; empty when there is none."""
+        return "" if self.message is None else text_of(self.message)
+
     def __str__(self) -> str:
         if self.interrupts:
-            return str([interrupt.to_dict() for interrupt in self.interrupts])
+            return questions_in_words(self.interrupts)
         written: Callable[[], str] | None = getattr(self.structured_output, "model_dump_json", None)
         if written is not None:
             with suppress(ValueError):  # An object that cannot be written: its text is what the model wrote.
                 return written()
-        return "" if self.message is None else text_of(self.message)
+        if self.message is None and self.stop_reason.startswith("limit_"):
+            return f"Stopped by a limit: {self.stop_reason}."
+        return self.text
 
     def __repr__(self) -> str:
         """How the turn ended and what it used, on one line; nothing of what was said."""
@@ -367,14 +404,14 @@ class FilledIn(dict[str, "Json"]):
 
 def written_whole(fields: Mapping[str, Json]) -> dict[str, Any]:
     """A result's fields as JSON, with bytes in marked base64, and without what JSON cannot hold."""
-    from repertory.core.message_tree.json_files import encoded  # loaded when used
+    from repertory.core.json_bytes import encoded  # loaded when used
 
     return encoded(json_object(json_or(fields, leave_out)))
 
 
 def whole_fields_in(data: Mapping[str, object]) -> dict[str, Json]:
     """The fields of a result from the JSON that `written_whole` gave. Errors: `TypeError`, `ValueError`."""
-    from repertory.core.message_tree.json_files import decoded  # loaded when used
+    from repertory.core.json_bytes import decoded  # loaded when used
 
     return json_object(decoded(dict(data)))
 
@@ -476,7 +513,7 @@ def agent_result(fields: Mapping[str, Json], known: Sequence[Interrupt] = ()) ->
     """
     filled = fields.get("structured_output")
     return AgentResult(
-        stop_reason=str(fields["stop_reason"]),
+        stop_reason=cast("AnyStopReason", str(fields["stop_reason"])),
         message=repair_stored_message(fields["message"]) if fields["message"] is not None else None,
         metrics=_turn_metrics(fields),
         state=dict(json_object(fields.get("state") or {})),
@@ -499,6 +536,9 @@ def _interrupt(fields: Mapping[str, Json]) -> Interrupt:
         reason=fields.get("reason"),
         response=fields.get("response"),
         expires_at=None if until is None else json_number(until),
+        tool=None if (tool := fields.get("tool")) is None else str(tool),
+        input=fields.get("input"),
+        session_id=None if (session_id := fields.get("session_id")) is None else str(session_id),
     )
 
 
@@ -572,32 +612,8 @@ def summary_of(measured: Measured) -> dict[str, Any]:
     }
 
 
-def prompt_tokens(usage: Usage) -> int:
-    """The tokens that the model read, cached ones included: `inputTokens` has them already when the total says so."""
-    if usage["inputTokens"] + usage["outputTokens"] == usage["totalTokens"]:
-        return usage["inputTokens"]
-    cached = usage.get("cacheReadInputTokens", 0) + usage.get("cacheWriteInputTokens", 0)
-    return usage["inputTokens"] + cached
-
-
-TurnEvent: TypeAlias = dict[str, object]
-"""What a caller who streams a turn sees, as a dictionary with a stable shape.
-
-    {"event": {...}}                     a raw event of the model's stream, as Converse spells it
-    {"data": str, "delta": {...}}        a piece of the answer's text
-    {"reasoning": True, "reasoningText": str, "delta": {...}}   a piece of the model's reasoning
-    {"message": Message}                 a message was added to the conversation
-    {"tool_started": ToolUse}            a tool is about to run
-    {"tool_stream_event": {"tool_use": ToolUse, "data": object}}   a piece of a tool's result, as it comes
-    {"tool_finished": ToolResult}        a tool ended so
-    {"tool_interrupt_event": {"tool_use": ToolUse, "interrupts": list[Interrupt]}}   a person is asked about a tool
-    {"model_retry": {"attempt": int, "delay_s": float, "error": Exception | None}}
-                                         the model is asked again after that wait: what it streamed since the last
-                                         message is void; `attempt` counts failed attempts from 1
-    {"result": AgentResult}              the turn is over; always the last event, and only when the turn did not fail
-
-Order: raw events stand before what is derived from them; a message stands after the pieces that it was made of.
-"""
+TurnEvent: TypeAlias = Mapping[str, object]
+"""An event of a turn or a run on its way to callers, who know it as one of `core/stream_events.py`."""
 
 
 def derived_event(event: Mapping[str, object]) -> TurnEvent | None:

@@ -45,7 +45,7 @@ class ModelRetryStrategy:
     Examples:
         >>> from repertory import Agent, ModelRetryStrategy, ScriptedModel, Unavailable
         >>> model = ScriptedModel([Unavailable("no network"), "I am back."])
-        >>> agent = Agent(model, retry_strategy=ModelRetryStrategy(transient_delay=0.01), callback_handler=None)
+        >>> agent = Agent(model, retry_strategy=ModelRetryStrategy(transient_delay=0.01))
         >>> print(agent("Are you there?"))
         I am back.
     """

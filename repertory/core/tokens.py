@@ -18,7 +18,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from repertory.core.messages import ContentBlock, Message, ToolSpec
+    from repertory.core.messages import ContentBlock, Message, ToolSpec, Usage
 
 IMAGE_TOKENS = 1_600
 """An image of 1,568 by 784 pixels, at 750 pixels per token; larger ones are scaled down."""
@@ -56,14 +56,29 @@ def projected_tokens(
 
     Without reported usage, everything is estimated. Source: the documented formula.
     """
+    known, since = known_tokens(messages)
+    return known + estimate_tokens(since) if known else estimate_tokens(messages, tool_specs, system_prompt)
+
+
+def known_tokens(messages: Sequence[Message]) -> tuple[int, Sequence[Message]]:
+    """The tokens of a request up to the last answer, by the usage reported with it, and the messages since; 0 and all
+    of them when none was reported.
+    """
     for position in range(len(messages) - 1, -1, -1):
         message = messages[position]
         usage = message.get("metadata", {}).get("usage")
         if message["role"] == "assistant" and usage and usage["totalTokens"]:
-            cached = usage.get("cacheReadInputTokens", 0) + usage.get("cacheWriteInputTokens", 0)
-            known = usage["inputTokens"] + cached + usage["outputTokens"]
-            return known - injected_tokens(message) + estimate_tokens(messages[position + 1 :])
-    return estimate_tokens(messages, tool_specs, system_prompt)
+            known = prompt_tokens(usage) + usage["outputTokens"]
+            return known - injected_tokens(message), messages[position + 1 :]
+    return 0, messages
+
+
+def prompt_tokens(usage: Usage) -> int:
+    """The tokens that the model read, cached ones included: `inputTokens` has them already when the total says so."""
+    if usage["inputTokens"] + usage["outputTokens"] == usage["totalTokens"]:
+        return usage["inputTokens"]
+    cached = usage.get("cacheReadInputTokens", 0) + usage.get("cacheWriteInputTokens", 0)
+    return usage["inputTokens"] + cached
 
 
 def injected_tokens(answer: Message) -> int:

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from msgspec import Struct
 
+from repertory.core.interrupts import asked_about
 from repertory.core.json_fields import json_integer, json_list, json_object
-from repertory.core.messages import Json, Message
+from repertory.core.messages import Json, Message, copy_message, tool_uses
 from repertory.core.result import AgentResult, interrupts_in
 from repertory.core.turn_log import begun_at
 
 if TYPE_CHECKING:
     from repertory.core.interrupts import Interrupt
     from repertory.core.journal.image import Image
+    from repertory.core.memory.progress import JournaledMessage
 
 ToldState = Literal["runs", "asks", "answered", "stopped"]
 
@@ -49,6 +51,12 @@ class ToldTurn(Struct, frozen=True, kw_only=True):
     """Whether it was running, and was cut short now, as its caller wanted."""
     agent_state: Mapping[str, Json] = {}
     """The agent's state now."""
+    at: float = 0.0
+    """Epoch seconds of the last of `messages`; 0 without any."""
+    turn: str = ""
+    """The first token of the turn, which it has from its prompt: later calls that get its answer have others."""
+    names: Sequence[str] = ()
+    """All tokens that the session knows, those of the newest turns last."""
 
     @property
     def result(self) -> AgentResult | None:
@@ -73,13 +81,13 @@ def first_message(image: Image, token: str | None) -> tuple[str, int] | None:
 def told_turn(
     image: Image,
     carried: tuple[str, int],
-    said: Sequence[tuple[int, Message]],
+    said: Sequence[JournaledMessage],
     *,
     runs: bool,
     owed: bool,
     cancelled: bool,
 ) -> ToldTurn:
-    """The turn of this token, and of the message that carries it. `said`: the messages around it, by sequence number.
+    """The turn of this token, and of the message that carries it. `said`: the messages around it.
     `runs`: a turn is under way here; `owed`: the session must be woken for one if its owner dies.
     """
     token, first = carried
@@ -92,19 +100,34 @@ def told_turn(
         state = "stopped"
     else:
         state = "runs" if runs or (owed and not waiting) else "asks" if waiting else "stopped"
-    begun = begun_at(said, first)
+    begun = begun_at([(each.seq, each.message) for each in said], first)
+    uses = [] if image.last_message is None else [*tool_uses(image.last_message)]
     last = finished.answer_seq if state == "answered" and finished is not None else image.last_message_seq
     known = newest or finished is not None
+    own = [each for each in said if known and begun <= each.seq <= last]
     return ToldTurn(
         token=token,
         state=state,
-        messages=[message for seq, message in said if begun <= seq <= last] if known else [],
-        interrupts=[*waiting] if state == "asks" else [],
+        messages=[copy_message(each.message) for each in own],
+        interrupts=[*asked_about(waiting, uses, None)] if state == "asks" else [],
         position=image.last_message_seq,
         newest=newest,
         cancelled=cancelled,
         agent_state=image.state,
+        at=own[-1].at if own else 0.0,
+        turn=_first_token(image, token),
+        names=[*image.unanswered, *image.finished_turns, *image.tokens],
     )
+
+
+def _first_token(image: Image, token: str) -> str:
+    """The first token of the turn that has this one."""
+    if token in image.tokens:
+        return next(iter(image.tokens))
+    finished, left = image.finished_turns.get(token), image.unanswered.get(token)
+    if finished is not None:
+        return next(one for one, turn in image.finished_turns.items() if turn.answer_seq == finished.answer_seq)
+    return next((one for one, turn in image.unanswered.items() if left is not None and turn.left == left.left), token)
 
 
 def told_json(turn: ToldTurn) -> dict[str, Json]:
@@ -118,6 +141,9 @@ def told_json(turn: ToldTurn) -> dict[str, Json]:
         "newest": turn.newest,
         "cancelled": turn.cancelled,
         "agent_state": dict(turn.agent_state),
+        "at": turn.at,
+        "turn": turn.turn,
+        "names": [*turn.names],
     }
 
 
@@ -136,4 +162,7 @@ def read_told(given: Json) -> ToldTurn:
         newest=fields["newest"] is True,
         cancelled=fields["cancelled"] is True,
         agent_state=json_object(fields["agent_state"]),
+        at=cast("float", fields["at"]),
+        turn=str(fields["turn"]),
+        names=[str(name) for name in json_list(fields["names"])],
     )

@@ -34,7 +34,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from repertory.core.answer import LIMITED, Answer
-from repertory.core.limits import NO_LIMITS, TurnLimits
+from repertory.core.limits import NO_LIMITS, Scale, TurnLimits
 from repertory.core.messages import (
     PAUSED,
     STOPPED,
@@ -312,6 +312,13 @@ def step(turn: Turn, event: MachineEvent) -> Step:
         msg = f"a turn in phase {turn.phase} cannot take {type(event).__name__}"
         raise AssertionError(msg)
     return known[0](turn, event)
+
+
+def with_steered(turn: Turn, content: tuple[ContentBlock, ...], bytes_max: int) -> Turn | None:
+    """The turn with this content for its next step; None if it is over, or would hold more than one prompt may."""
+    if turn.phase in (TurnPhase.READY, TurnPhase.OVER) or not Scale(bytes_max).put([*turn.steering, *content]):
+        return None
+    return step(turn, Steered(content))[0]
 
 
 def _began(turn: Turn, event: Began) -> Step:

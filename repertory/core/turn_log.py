@@ -16,7 +16,7 @@ from repertory.core.recent import weight_of
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from repertory.core.messages import Message
     from repertory.core.result import TurnEvent
@@ -124,7 +124,7 @@ class TurnLog:
         else:
             offset = Offset(seq) if whole else Offset(seq, self.run, self._last)
         # The pieces of an answer are bounded together: `answer_bytes`.
-        streamed = "tool_stream_event" in event
+        streamed = _is_streamed(event)
         units = 1 + weight_of(event, KEPT_MAX * PIECE_BYTES) // PIECE_BYTES if streamed else 1
         self._entries.append(Entry(self._last, offset, {**event, "offset": str(offset)}, units))
         if whole:
@@ -140,7 +140,7 @@ class TurnLog:
         elif streamed:
             self._streamed += units
             if self._streamed > KEPT_MAX:
-                self._streamed = self._drop(lambda entry: "tool_stream_event" in entry.event)
+                self._streamed = self._drop(lambda entry: _is_streamed(entry.event))
 
     def _drop(self, what: Callable[[Entry], bool]) -> int:
         """Drop the oldest such entries until those left count half of `KEPT_MAX` at most, so that it is not done each
@@ -184,6 +184,11 @@ class TurnLog:
         if number >= self._last:
             return []
         return self._entries[bisect_right(self._entries, number, key=_number_of) :]
+
+
+def _is_streamed(event: Mapping[str, object]) -> bool:
+    """True if a tool streams it, or a node of a run: its result stands for it."""
+    return "tool_stream_event" in event or event.get("type") == "multiagent_node_stream"
 
 
 def _number_of(entry: Entry) -> int:

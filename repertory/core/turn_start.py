@@ -16,7 +16,7 @@ one that is over gets an error result that says so.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import blake2s
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from repertory.core.answer import Answer
 from repertory.core.callers import CallerRules, check_allowed, check_parts
-from repertory.core.interrupts import Interrupt, held_up, is_about_outcome
+from repertory.core.interrupts import UNKNOWN_OUTCOME, Interrupt, held_up, is_about_outcome
 from repertory.core.journal.image import UnansweredTurn
 from repertory.core.journal.pending_tools import PendingTools
 from repertory.core.journal.records import ToolStarted
@@ -46,6 +46,7 @@ from repertory.core.messages import (
     is_stopped,
     plain_fault,
     prompt_fault,
+    tool_results,
     tool_uses,
 )
 from repertory.core.state import json_copy
@@ -99,8 +100,10 @@ def start_turn(
     *,
     now: float = 0.0,
     drop: bool = False,
+    first: bool = False,
 ) -> TurnStart:
-    """What the call begins with. `now`: epoch seconds. With `drop`, waiting interrupts count as over.
+    """The beginning of the call. `now`: epoch seconds. With `drop`, waiting interrupts count as over. `first`: the
+    conversation had no turn yet, so its last message is the program's, and the prompt stands behind it.
 
     Errors: `Invalid` when there is nothing to go on with, and for a malformed or a second, different response;
     `UnpairedTools` for messages that may not follow the last one; `InterruptNotFound` and `InterruptExpired` for
@@ -111,7 +114,7 @@ def start_turn(
         _check_answers(pending, uses, prompt.responses, now)
         return _going_on(_tools(pending.answered(prompt.responses), uses, now, drop=drop), policy)
     if not uses:
-        return _checked(pending.last, _began(pending.last, prompt.messages))
+        return _checked(pending.last, _began(pending.last, prompt.messages, noted=not first))
     tools = _tools(pending, uses, now, drop=drop)
     return _checked(pending.last, _closed(tools, prompt.messages)) if prompt.messages else _going_on(tools, policy)
 
@@ -140,7 +143,7 @@ def _tools(pending: PendingTools, uses: tuple[ToolUse, ...], now: float, *, drop
     return _Tools(pending=pending, uses=uses, open=tuple(waiting), known=known)
 
 
-def _began(last: Message | None, messages: tuple[Message, ...]) -> Began:
+def _began(last: Message | None, messages: tuple[Message, ...], *, noted: bool) -> Began:
     if last is None or last["role"] == "assistant":
         if not messages and last is not None and is_paused(last):
             return Began(messages=())
@@ -149,7 +152,7 @@ def _began(last: Message | None, messages: tuple[Message, ...]) -> Began:
         if not messages:
             raise Invalid("there is no unanswered message to go on from; pass a prompt")
         return Began(messages=messages)
-    if not messages or messages[0]["role"] == "assistant":
+    if not messages or messages[0]["role"] == "assistant" or not noted:
         return Began(messages=messages)
     note: Message = {"role": "assistant", "content": [{"text": NO_ANSWER_TEXT}]}
     return Began(messages=(note, *messages))
@@ -245,7 +248,7 @@ def interrupt_for(use: ToolUse, interrupt_id: str) -> Interrupt:
     """The interrupt that asks about a tool use of unknown outcome."""
     return Interrupt(
         id=interrupt_id,
-        name="unknown_tool_outcome",
+        name=UNKNOWN_OUTCOME,
         reason={"tool": use["name"], "toolUseId": use["toolUseId"], "input": use["input"]},
     )
 
@@ -328,16 +331,17 @@ def read_prompt(
             raise Invalid(fault)
         return UserMessages(messages=({"role": "user", "content": [{"text": prompt}]},))
     if not isinstance(prompt, list | tuple):
-        raise Invalid(
-            "a prompt is text, content blocks, messages, interrupt responses or None", got=type(prompt).__name__
-        )
+        text = "a prompt must be of type: `str | list[ContentBlock] | Messages | None`, or interrupt responses"
+        if isinstance(prompt, Mapping):
+            text = f"{text}: put the dictionary into a list, [{{...}}]"
+        raise Invalid(text, got=type(cast("object", prompt)).__name__)
     items = list(cast("Sequence[object]", prompt))
     if rules is not None:
         check_parts(items)
     if not items:
         raise Invalid("a prompt needs at least one content block; pass None to go on without a new message")
     if any(not isinstance(item, dict) for item in items):
-        raise Invalid("a prompt list holds content blocks or messages, which are dictionaries")
+        raise Invalid("a prompt list holds dictionaries: a prompt is `str | list[ContentBlock] | Messages | None`")
     blocks = cast("list[dict[str, object]]", items)
     if all("interruptResponse" in block for block in blocks):
         return InterruptResponses(responses=_answers(blocks))
@@ -347,7 +351,7 @@ def read_prompt(
             check_allowed(messages, rules)
         return UserMessages(messages=tuple(map(copy_message, messages)))
     if any("role" in block or "interruptResponse" in block for block in blocks):
-        raise Invalid("a prompt list holds content blocks, or messages, or interrupt responses, not a mixture")
+        raise Invalid("a prompt list is no mixture: it is `list[ContentBlock] | Messages | list[InterruptResponse]`")
     message = {"role": "user", "content": blocks}
     fault = prompt_fault(message, "prompt")
     if fault is not None:
@@ -493,6 +497,11 @@ def call_token(random: str) -> str:
     return f"{_CALL}{random}"
 
 
+def is_call_token(token: str) -> bool:
+    """True if a call that was given no token has made it up."""
+    return token.startswith(_CALL)
+
+
 def way_of_call(
     token: str | None, known: KnownTurn, asks: CallAsks, *, open_token: str | None = None
 ) -> tuple[TurnWay, str | None]:
@@ -501,10 +510,23 @@ def way_of_call(
     `known`: what is known of the token; `unknown` without one. `open_token`: that of the last turn while it has no
     answer; None for a turn without a token.
     """
-    goes_on = asks == "responses" or (asks == "nothing" and (token is None or token.startswith(_CALL)))
+    goes_on = asks == "responses" or (asks == "nothing" and (token is None or is_call_token(token)))
     if known == "unknown" and goes_on:
         return "go on", open_token or token
     return _WAYS[known][0 if asks == "prompt" else 1], token
+
+
+def steered_content(prompt: UserMessages | InterruptResponses) -> tuple[ContentBlock, ...]:
+    """The content of the prompt as what is added to a running turn; empty for a prompt that must wait for its own."""
+    messages = () if isinstance(prompt, InterruptResponses) else prompt.messages
+    if any(message["role"] != "user" or any(tool_results(message)) for message in messages):
+        return ()
+    return tuple(block for message in messages for block in message["content"])
+
+
+def answered_ids(prompt: UserMessages | InterruptResponses) -> Collection[str]:
+    """The ids of the interrupts that this prompt answers."""
+    return prompt.responses.keys() if isinstance(prompt, InterruptResponses) else ()
 
 
 def asks_with(prompt: UserMessages | InterruptResponses) -> CallAsks:

@@ -34,18 +34,18 @@ class PendingTurn:
 
 
 def pending_turn(
-    pending: PendingTools, deferred: Mapping[str, DeferredTool], *, runs: bool, behind: bool
+    pending: PendingTools, deferred: Mapping[str, DeferredTool], *, session_id: str | None, runs: bool, behind: bool
 ) -> PendingTurn | None:
     """What is unfinished; None for nothing. `deferred`: the tools that wait, by id; `runs`: a call is served now;
     `behind`: the store refuses what was said.
     """
     tools = tuple(deferred.values())
     if behind:
-        return PendingTurn(why="store", interrupts=pending.waiting, tools=tools)
+        return PendingTurn(why="store", interrupts=pending.waiting_in(session_id), tools=tools)
     if runs:
         return PendingTurn(why="runs", tools=tools)
     if pending.waiting:
-        return PendingTurn(why="asks", interrupts=pending.waiting, tools=tools)
+        return PendingTurn(why="asks", interrupts=pending.waiting_in(session_id), tools=tools)
     if pending.last is not None and (not is_answer(pending.last) or is_stopped(pending.last)):
         return PendingTurn(why="cut short", tools=tools)
     return PendingTurn(why="waits for a tool", tools=tools) if tools else None

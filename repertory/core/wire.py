@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, cast
 
 from repertory.core.error_json import error_fields, error_in
 from repertory.core.interrupts import Interrupt
+from repertory.core.json_bytes import decoded, encoded
 from repertory.core.json_fields import LEFT_OUT, Above, is_closed, json_object, json_or, leave_out, shown, tried
-from repertory.core.message_tree.json_files import decoded, encoded
 from repertory.core.orchestration.results import (
     MultiAgentResult,
     NodeResult,
@@ -29,7 +29,6 @@ from repertory.errors import Invalid
 
 if TYPE_CHECKING:
     from repertory.core.messages import Json
-    from repertory.core.result import TurnEvent
 
 
 def error_to_json(error: BaseException) -> dict[str, Json]:
@@ -98,7 +97,9 @@ def event_to_json(event: Mapping[str, object]) -> dict[str, Json]:
     return _marked(made)
 
 
-def event_from_json(data: Mapping[str, object], run_result: type[MultiAgentResult] = MultiAgentResult) -> TurnEvent:
+def event_from_json(
+    data: Mapping[str, object], run_result: type[MultiAgentResult] = MultiAgentResult
+) -> dict[str, object]:
     """The event that `event_to_json` gave, with results, interrupts and errors as objects.
 
     Args:
@@ -136,8 +137,8 @@ def _written(value: object, above: Above) -> object:
     inside = (*above, id(value))
     match value:
         case AgentResult() | MultiAgentResult() | NodeResult() | Interrupt():
-            fields = tried(_fields_of, value)
-            return shown(value, str, None) if fields is LEFT_OUT else json_or(fields, leave_out, inside)
+            fields = tried(_fields_of, cast("object", value))
+            return shown(cast("object", value), str, None) if fields is LEFT_OUT else json_or(fields, leave_out, inside)
         case BaseException():
             return error_fields(value, _whole_run)
         case int() | float() | list() | tuple():  # Too long, not finite, within itself or too deep.
@@ -156,7 +157,7 @@ def _written(value: object, above: Above) -> object:
 def _fields_of(value: object) -> dict[str, Json]:
     match value:
         case AgentResult():
-            return agent_fields(value, "whole")
+            return agent_fields(cast("AgentResult", value), "whole")
         case MultiAgentResult():
             return run_fields(value, "whole")
         case NodeResult():
@@ -172,8 +173,8 @@ def _with_texts_as_keys(value: Mapping[object, object], inside: Above) -> object
     return json_or(named, _written, inside) if len(named) == len(value) else shown(value, str, None)
 
 
-def _event_in(event: dict[str, Json], run_result: type[MultiAgentResult]) -> TurnEvent:
-    made: TurnEvent = {**event}
+def _event_in(event: dict[str, Json], run_result: type[MultiAgentResult]) -> dict[str, object]:
+    made: dict[str, object] = {**event}
     match event:
         case {"result": {"type": "agent_result"} as told}:
             made["result"] = agent_result(told)
@@ -196,7 +197,7 @@ def _event_in(event: dict[str, Json], run_result: type[MultiAgentResult]) -> Tur
     return made
 
 
-def _inner_event(event: dict[str, Json]) -> TurnEvent:
+def _inner_event(event: dict[str, Json]) -> dict[str, object]:
     """An event of a node, or of an agent that runs as a tool; as it is, where a program has events of its own."""
     try:
         return _event_in(event, MultiAgentResult)

@@ -481,13 +481,15 @@ class Cell:
         was_started = self._started or self._child.state is not State.STARTING
         if self._child.state is not State.STOPPING:
             self._child.advance(LifecycleEvent.END)
-        killed = isinstance(reason, Killed)
+        if isinstance(self._cut, Killed):  # The task may not have noticed it: it was about to stop in order.
+            reason = self._cut
         context = self._context
         with anyio.CancelScope(shield=True):
             if context.jobs is not None:
                 await context.jobs.close()
             if context.own_children is not None:
                 await context.own_children.close(reason)
+            killed = isinstance(reason, Killed) or isinstance(self._cut, Killed)  # By now, at the latest.
             if was_started and not killed and self._actor is not None:
                 reason = await self._clean_up(self._actor, reason)
         return reason

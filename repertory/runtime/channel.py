@@ -117,9 +117,18 @@ class StreamCall(Request):
                 self._wake_one_writer()
             raise
 
+    async def caught_up(self) -> None:
+        """Wait until the reader has taken every event, and waits for the next."""
+        while (self._reader is None or self._reader.done()) and self.capacity < sys.maxsize:
+            if self.ended or self.gone is not None:
+                return
+            await self.room()
+
     async def filled(self) -> None:
         """Wait until the reader has an event, an error or the end to take."""
         self._reader = self._make_waiter()
+        if self._writers:
+            self._wake_writers()
         try:
             await self._reader
         finally:
@@ -202,6 +211,10 @@ class Sink(Generic[E_contra]):
         """
         while not self._call.put(event):
             await self._call.room()
+
+    async def caught_up(self) -> None:
+        """Wait until the reader has read every event and asks for the next one, or has left."""
+        await self._call.caught_up()
 
     def wait_no_more(self) -> None:
         """Let `send` wait for no reader from now on: what it has not read yet is kept for it."""

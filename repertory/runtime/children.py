@@ -199,9 +199,11 @@ class Children:
     def kill(self) -> None:
         """End all children now, without waiting."""
         self._closed = True
-        for child in self._by_name.values():
+        for child in tuple(self._by_name.values()):  # Some end, and leave, at once.
             child.removing = True
-            if child.cell is not None:
+            if child.cell is None:  # It was to be started again.
+                self._forget(child, Killed())
+            else:
                 child.stopping = True
                 child.cell.kill()
 

@@ -8,6 +8,7 @@ own `BaseException`, such as a panic of an extension module.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import cast
 
 import anyio
@@ -21,11 +22,21 @@ class ForeignFailure(Exception):
     def __init__(self, raised: BaseException) -> None:
         name = type(raised).__name__  # What a cancellation says names tasks of the event loop.
         cancelled = _loop_runs() and isinstance(raised, anyio.get_cancelled_exc_class())
-        super().__init__(f"{name}, which nobody asked for" if cancelled else f"{name}: {raised}")
+        text = f"{name}, which nobody asked for" if cancelled else name
+        with suppress(Exception):  # A stranger's `__str__` may raise.
+            text = text if cancelled else f"{name}: {raised}"
+        super().__init__(text)
         self.__cause__ = raised
 
     def __repr__(self) -> str:
-        return repr(self.__cause__)
+        return str(self) if self.__cause__ is None else repr_of(self.__cause__)
+
+
+def repr_of(error: BaseException) -> str:
+    """The `repr` of a user's error; of one whose own raises, the name of its class."""
+    with suppress(Exception):
+        return repr(error)
+    return type(error).__name__
 
 
 def failure_of(error: BaseException) -> Exception:

@@ -50,6 +50,8 @@ class SystemSettings(Struct, frozen=True, kw_only=True):
 
     Attributes:
         dead_letters_kept: How many dead letters are kept, the latest ones.
+        on_kill: Called when a drain's time is over, and its actors are killed.
+        not_open: The text of the error of a call before the block.
     """
 
     phases: tuple[DrainPhase, ...] = (DrainPhase(name="stop actors", timeout_s=20.0, reserve_s=5.0, stops_actors=True),)
@@ -65,6 +67,8 @@ class SystemSettings(Struct, frozen=True, kw_only=True):
     go on answering without their actors; or a function that is called with the error.
     """
     dead_letters_kept: int = 256
+    on_kill: Callable[[], None] | None = None
+    not_open: str = "the system is not open: `async with ActorSystem() as system`"
 
     def __post_init__(self) -> None:
         names = [phase.name for phase in self.phases]
@@ -118,7 +122,7 @@ class ActorSystem:
             incarnate=self._incarnate,
             totals=Totals(),
         )
-        self._opened = Root(self._services, self._settings.supervision, self._lose)
+        self._opened = Root(self._services, self._settings.supervision, self._lose, self._settings.on_kill)
         self._opened_at = parking.now()
         self._host = anyio.create_task_group()
         await self._host.__aenter__()
@@ -370,7 +374,7 @@ class ActorSystem:
     @property
     def _root(self) -> Root:
         if self._opened is None:
-            raise NotReady("the system is not open: `async with ActorSystem() as system`")
+            raise NotReady(self._settings.not_open)
         return self._opened
 
     async def _run(self) -> None:
@@ -505,12 +509,19 @@ _EMPTY = QueueDepth(0, 0, 0)
 class Root:
     """Runs the root supervisor. If that ends unasked, the system is lost: `on_fatal` is called."""
 
-    def __init__(self, services: Services, settings: SupervisorSettings, on_fatal: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        services: Services,
+        settings: SupervisorSettings,
+        on_fatal: Callable[[Exception], None],
+        on_kill: Callable[[], None] | None,
+    ) -> None:
         spec = ChildSpec(name="root", factory=lambda: Supervisor((), settings))
         mailbox = Mailbox("/", MailboxSettings(), services.dead_letters, services.transport.waker.waiter)
         self._child = Child(spec, ActorRef("/", mailbox, services.transport))
         self.services = services
         self._on_fatal = on_fatal
+        self._on_kill = on_kill
         self._stopping = False
         self.about_to_restart = False
         """Never: the root has no siblings."""
@@ -554,6 +565,8 @@ class Root:
         running = tuple(actor.path for actor in self.info().walk() if not actor.children and actor.path != "/")
         if self._child.cell is not None:
             self._child.cell.kill()
+        if self._on_kill is not None:
+            self._on_kill()
         return running
 
     # The root's supervisor, as its cell sees it.

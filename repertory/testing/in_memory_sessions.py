@@ -12,7 +12,7 @@ from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import RecordKind, Row
 from repertory.core.owed import DueTime, OwedWork, Resting, claims_after, may_claim, next_due
-from repertory.core.serving.tenants import tenant_part
+from repertory.core.tenants import tenant_part
 from repertory.errors import Invalid, LeaseLost, SessionBusy, StoreNotFound
 from repertory.testing.in_memory_peers import MemoryCallBox, MemoryDirectory, PeerShelf
 

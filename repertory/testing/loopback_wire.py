@@ -12,7 +12,7 @@ import msgspec.json
 from anyio.abc import TaskGroup
 from msgspec import Struct
 
-from repertory.backends.peers.ports import Handler, JsonLine, Lines, PeerLost, PeerRefused, PeerUnreachable
+from repertory.backends.peer_ports import Handler, JsonLine, Lines, PeerLost, PeerRefused, PeerUnreachable
 from repertory.errors import Invalid, Unavailable
 
 _SILENT_PERIODS = 3

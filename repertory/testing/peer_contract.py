@@ -20,7 +20,7 @@ from typing import cast
 import anyio
 import pytest
 
-from repertory.backends.peers.ports import POISON_OWNERS, BoxedCall, CallBox, Directory, Peer
+from repertory.backends.peer_ports import POISON_OWNERS, BoxedCall, CallBox, Directory, Peer
 from repertory.backends.ports import Batch, SessionStore
 from repertory.core.messages import Json
 from repertory.errors import Invalid, NotFound, SessionBusy

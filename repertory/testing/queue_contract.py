@@ -21,10 +21,10 @@ from typing import ClassVar, Protocol, cast
 import anyio
 import pytest
 
-from repertory.backends.queues.ports import Delivery, JobSetAside, QueueDesk, TurnQueue
 from repertory.core.messages import Prompt
-from repertory.core.queue_jobs import JOB_BYTES_MAX, Again, Aside, Done, Malformed, TurnJob
 from repertory.errors import Invalid, TooLarge
+from repertory.worker.decisions import JOB_BYTES_MAX, Again, Aside, Done, Malformed, TurnJob
+from repertory.worker.queues.ports import Delivery, JobSetAside, QueueDesk, TurnQueue
 
 WITHIN_S = 40.0
 """Time limit of every test."""

@@ -93,7 +93,7 @@ class StrictProvider(Model):
         >>> from repertory import Agent
         >>> from repertory.testing.strict_provider import StrictProvider
         >>> model = StrictProvider("bedrock", ["Hello.", "Good bye."], model_id="us.amazon.nova-pro-v1:0")
-        >>> agent = Agent(model, callback_handler=None)
+        >>> agent = Agent(model)
         >>> str(agent("Hi!")), str(agent("Bye!"))
         ('Hello.', 'Good bye.')
         >>> model.requests[0]["messages"]
@@ -102,7 +102,7 @@ class StrictProvider(Model):
         An answer that nobody asked for:
 
         >>> broken = StrictProvider("openai", ["Hello."], params={"messages": [{"role": "tool", "content": "8"}]})
-        >>> Agent(broken, callback_handler=None)("Hi!")
+        >>> Agent(broken)("Hi!")
         Traceback (most recent call last):
             ...
         repertory.errors.ModelFailed: OpenAI refused the request: Invalid parameter: messages with role 'tool' must ...

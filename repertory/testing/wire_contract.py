@@ -21,7 +21,7 @@ import anyio
 import pytest
 from anyio.abc import TaskStatus
 
-from repertory.backends.peers.ports import Handler, JsonLine, Lines, PeerLost, PeerRefused, PeerUnreachable, PeerWire
+from repertory.backends.peer_ports import Handler, JsonLine, Lines, PeerLost, PeerRefused, PeerUnreachable, PeerWire
 from repertory.errors import Invalid, Unavailable
 
 WAIT_S = 30.0

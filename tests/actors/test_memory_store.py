@@ -329,8 +329,7 @@ async def test_a_drain_waits_for_a_programs_add_and_ends_its_search() -> None:
     told: list[str] = []
 
     async def search() -> None:
-        with pytest.raises(Unavailable, match="no memory store could be searched"):
-            await manager.search("stuck")
+        assert await manager.search("stuck") == []
         told.append("search")
 
     async def write() -> None:
@@ -358,15 +357,14 @@ async def test_without_a_runtime_nothing_is_left_of_a_search_that_was_given_up()
     assert store.cancelled == ["stuck", "stuck"]
 
 
-async def test_the_breaker_is_the_same_for_all_that_ask_in_an_event_loop() -> None:
+async def test_the_breaker_is_the_same_for_all_that_ask_in_an_event_loop(caplog: pytest.LogCaptureFixture) -> None:
     store = Notes()
     store.down = True
     manager = MemoryManager(stores=[store])
     for _ in range(3):
-        with pytest.raises(Unavailable):
-            await manager.search("tea")
+        assert await manager.search("tea") == []
     asked = len(store.tenants)
     async with Runtime():
-        with pytest.raises(Unavailable, match="not asked for a while"):
-            await manager.search("tea")
+        assert await manager.search("tea") == []
+    assert "not asked for a while" in caplog.text
     assert len(store.tenants) == asked

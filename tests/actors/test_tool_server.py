@@ -211,19 +211,38 @@ async def test_tools_that_change_change_in_the_registry_of_the_agent() -> None:
         assert registry.names == ("echo", "hang")
 
 
-async def test_two_tools_of_one_name_are_refused_at_first_and_left_out_later() -> None:
+async def test_the_agents_own_tool_keeps_its_name_whatever_a_server_offers(caplog: pytest.LogCaptureFixture) -> None:
     source = ToySource()
     async with served(source) as (link, _):
         mine = ServedTool(next(iter(link.tools))._offered, link)
+        given = ToolRegistry([source, mine])
+        registry = given.opened([link])
+        assert registry.names == ("hang", "echo")
+        assert "echo" in caplog.text
+        source.change("ec-ho", "hang", "echo")
+        await anyio.wait_all_tasks_blocked()
+        assert registry.get("echo") is registry.find("echo") is given.opened([link]).get("echo") is mine
+        assert registry.has_given("echo")
+        assert not registry.has_given("hang")
+
+
+async def test_the_name_of_a_servers_tool_stays_with_that_server_for_every_session() -> None:
+    late, good = ToySource("late"), ToySource("good")
+    async with served(late) as (late_link, _), served(good) as (good_link, _):
+        given = ToolRegistry([late, good])
         with pytest.raises(Invalid, match="prefix"):
-            ToolRegistry([mine, source]).opened([link])
-        source.change("hang")
+            given.opened([late_link, good_link])
+        late.change("other")
         await anyio.wait_all_tasks_blocked()
-        registry = ToolRegistry([mine, source]).opened([link])
-        source.change("hang", "echo")
+        registry = given.opened([late_link, good_link])
+        late.change("other", "echo", "hang")
         await anyio.wait_all_tasks_blocked()
-        assert registry.names == ("echo", "hang")
-        assert registry.get("echo") is mine
+        for each in (registry, given.opened([late_link, good_link]), registry.without("new")):
+            assert each.names == ("other", "echo", "hang")
+            assert each.get("echo") is good_link.tools[0]
+        good.change("hang")
+        await anyio.wait_all_tasks_blocked()
+        assert registry.get("echo") is late_link.tools[1]
 
 
 async def test_a_choice_of_tools_outlives_the_opening_of_their_server() -> None:

@@ -16,8 +16,8 @@ import anyio
 
 from repertory import SQLiteMemoryStore, SQLiteQueue
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
-from repertory.core.queue_jobs import TurnJob
 from repertory.errors import RepertoryError, Retryable
+from repertory.worker.decisions import TurnJob
 
 
 async def sessions(path: Path) -> None:

@@ -10,10 +10,10 @@ import anyio
 import pytest
 
 from repertory.backends.owning_thread import OwningThread
-from repertory.backends.queues.sqlite import SQLiteQueue
 from repertory.backends.worker_threads import start_thread
-from repertory.core.queue_jobs import TurnJob
 from repertory.errors import StoreUnavailable
+from repertory.worker.decisions import TurnJob
+from repertory.worker.queues.sqlite import SQLiteQueue
 from tests.backends.starving_process import no_threads
 from tests.source_tree import ROOT
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from repertory.core.answer import TOOL_USES_MAX, Answer, Assembler, text_delta
+from repertory.core.answer import TOOL_USES_MAX, Answer, Assembler
 from repertory.core.messages import tool_uses
 from repertory.errors import ModelFailed, ModelStreamBroken, TooLarge
+from tests.read_streams import text_delta
 
 START = {"messageStart": {"role": "assistant"}}
 TOOL_START = {"contentBlockStart": {"start": {"toolUse": {"toolUseId": "t1", "name": "add"}}}}

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.core.answer import Answer, Assembler, text_delta
+from repertory.core.answer import Answer, Assembler
 from repertory.core.messages import texts_in
 from repertory.errors import ModelFailed, ModelStreamBroken
+from tests.read_streams import text_delta
 
 json_values = st.recursive(
     st.none()

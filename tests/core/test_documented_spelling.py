@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from repertory.core.message_tree.documents import is_altered, with_digest
-from repertory.core.message_tree.json_files import (
+from repertory.core.json_bytes import (
     decoded,
     digest_in_json,
     digest_of_document,
@@ -19,6 +18,7 @@ from repertory.core.message_tree.json_files import (
     read,
     to_file,
 )
+from repertory.core.message_tree.documents import is_altered, with_digest
 
 MARK = "__bytes_encoded__"
 

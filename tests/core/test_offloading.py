@@ -148,7 +148,7 @@ def test_only_the_tool_that_the_offloader_brings_is_trusted_to_give_little() -> 
     "text", ["", "t", "t_0", "t_0123456789ab", "t_0123456789ab_x", "t_short_0", "t_0123456789ab_²"]
 )
 def test_what_is_no_reference_is_refused(text: str) -> None:
-    with pytest.raises(Invalid, match="this is no reference"):
+    with pytest.raises(Invalid, match="reference not found"):
         read_reference(text)
 
 
@@ -165,6 +165,15 @@ def test_what_is_no_reference_is_refused(text: str) -> None:
 )
 def test_parts_are_read_as_text_where_they_are_text(part: dict[str, Any], text: str | None) -> None:
     assert text_of_part(part) == text
+
+
+def test_json_that_is_nested_deep_is_no_longer_as_text_than_it_was() -> None:
+    value: Any = [1] * 1000
+    for _ in range(90):
+        value = [value]
+    text = text_of_part({"json": value})
+    assert text is not None
+    assert len(text) < 4000
 
 
 # --------------------------------------------------------------------------------------------------------------- lines

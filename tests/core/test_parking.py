@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping, Sequence
 
-from journal_driver import Driver, result_of
 from msgspec.structs import replace
 
 from repertory.core.interrupts import Interrupt, outcome_id, unmarked
@@ -14,6 +13,7 @@ from repertory.core.journal.records import Branched, Interrupted, Resumed, ToolF
 from repertory.core.journal.restore import messages_of, records_of, restore
 from repertory.core.messages import Json, ToolResult, tool_uses
 from repertory.core.turn_start import interrupt_for
+from tests.core.journal.journal_driver import Driver, result_of
 
 IDS = ["use-1-0", "use-1-1", "use-1-2"]
 

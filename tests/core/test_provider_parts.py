@@ -8,10 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.app.cli.listing import message_lines, transcript_lines
-from repertory.app.inspector.timeline import shown_blocks
-from repertory.app.plugins.goal import build_judge_prompt
-from repertory.backends.telemetry.content import CapturePolicy, messages_json
+from repertory.console.listing import message_lines, transcript_lines
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.history.redact import only_in, texts_of, without_text
 from repertory.core.journal.history.redact_text import Words
@@ -19,6 +16,7 @@ from repertory.core.journal.image import Image
 from repertory.core.journal.records import MessageAdded, View
 from repertory.core.journal.restore import Appender
 from repertory.core.journal.rows import Row
+from repertory.core.json_bytes import json_file, parsed
 from repertory.core.message_tree.documents import (
     AgentFile,
     RecordGroup,
@@ -28,15 +26,18 @@ from repertory.core.message_tree.documents import (
     read_message_document,
     without_contents,
 )
-from repertory.core.message_tree.json_files import json_file, parsed
 from repertory.core.message_tree.kept_rows import content, entry
 from repertory.core.message_tree.provider_parts import UNREADABLE_TEXT, as_ours, for_others
 from repertory.core.messages import Message, copy_message, is_plainly_sound
 from repertory.core.snapshots.document import SnapshotContent, read_snapshot, snapshot_document
 from repertory.core.snapshots.intake import Replacements, identity, redact_snapshot
 from repertory.core.snapshots.portable import PortableSnapshot, read_fields, snapshot_of
-from repertory.core.window.transcript import read_transcript, transcript
-from tests.app.provider_parts import CONVERSATION, DRAWN, FOUND, SEARCHED, THOUGHT, WORDS, part
+from repertory.core.window.transcript import transcript
+from repertory.inspector.timeline import shown_blocks
+from repertory.plugins.goal import build_judge_prompt
+from repertory.telemetry.content import CapturePolicy, messages_json
+from tests.app.sessions.provider_parts import CONVERSATION, DRAWN, FOUND, SEARCHED, THOUGHT, WORDS, part
+from tests.read_streams import read_transcript
 
 MESSAGES: list[Message] = CONVERSATION  # type: ignore[assignment]
 CITED = {"citationsContent": {"content": [{"text": "It rains."}], "citations": [{"title": "Rain"}]}}
@@ -125,7 +126,7 @@ def test_the_state_of_a_user_is_never_taken_for_a_message() -> None:
     fold = Fold()
     state: Any = {"messages": [for_others(answer(SEARCHED))], "own": SEARCHED, "summary_message": answer(SEARCHED)}
     fold.state.update(state)
-    found = read_agent(agent_document("a", fold, 0, None, 9.0))
+    found = read_agent(agent_document("a", fold, 0, None, (9.0, 9.0)))
     assert found is not None
     assert found.state == state
     assert not found.foreign
@@ -136,7 +137,7 @@ def test_the_state_of_a_user_is_never_taken_for_a_message() -> None:
 
 def test_a_summary_with_a_part_has_a_text_in_the_agents_document() -> None:
     summary = answer(SEARCHED)
-    body = agent_document("a", Fold(Image(view=View(summary=summary))), 0, None, 9.0)
+    body = agent_document("a", Fold(Image(view=View(summary=summary))), 0, None, (9.0, 9.0))
     assert parsed(body)["conversation_manager_state"]["summary_message"]["content"][0]["text"] == WORDS[0]  # type: ignore[index]
     found = read_agent(body)
     assert isinstance(found, AgentFile)
@@ -210,12 +211,13 @@ def test_lists_name_a_part_by_its_words_or_by_its_provider_and_kind() -> None:
 
 
 def test_the_inspector_folds_the_json_of_a_part_below_its_provider_and_kind() -> None:
-    _, searched, found, _ = shown_blocks(MESSAGES[1], content=True)
+    _, used, _, drew = shown_blocks(MESSAGES[:4], content=True)
+    _, searched, found, _ = used
     assert (searched.kind, searched.label) == ("provider", "anthropic: server_tool_use")
     assert "&#34;query&#34;: &#34;weather&#34;" in searched.html
     assert found.label == "anthropic: web_search_tool_result"
-    assert "weather" not in shown_blocks(MESSAGES[1], content=False)[1].html
-    _, picture, drawn, _ = shown_blocks(MESSAGES[3], content=True)
+    assert "weather" not in shown_blocks(MESSAGES[:2], content=False)[1][1].html
+    _, picture, drawn, _ = drew
     assert (picture.kind, picture.label) == ("other", "image")
     assert drawn.label == "gemini: inlineThing"
 
@@ -230,4 +232,5 @@ def test_a_span_has_parts_as_they_are_and_only_the_sizes_of_bytes() -> None:
 
 def test_a_judge_reads_the_words_for_a_part_and_cited_text() -> None:
     asked = build_judge_prompt("g", [*MESSAGES[:2], answer(CITED)])
-    assert asked.endswith(f"[assistant]\n{WORDS[0]}\nIt rains.\n\n[assistant]\nIt rains.")
+    lines = [json.loads(line) for line in asked.splitlines()[-2:]]
+    assert [[part["text"] for part in line["content"]] for line in lines] == [[WORDS[0], "It rains."], ["It rains."]]

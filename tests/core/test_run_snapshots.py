@@ -10,7 +10,7 @@ import pytest
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import Row
-from repertory.core.message_tree.json_files import json_file
+from repertory.core.json_bytes import json_file
 from repertory.core.message_tree.opening import run_of
 from repertory.core.orchestration.results import NodeResult, Status
 from repertory.core.orchestration.run import Ended, Run

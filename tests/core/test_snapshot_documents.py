@@ -10,7 +10,7 @@ import pytest
 from repertory.core.journal.fold import Fold
 from repertory.core.journal.records import MessageAdded, StateChanged
 from repertory.core.journal.restore import Appender
-from repertory.core.message_tree.json_files import epoch, iso, json_file, parsed, zulu
+from repertory.core.json_bytes import epoch, iso, json_file, parsed, zulu
 from repertory.core.snapshots.document import (
     JournalPosition,
     SnapshotContent,

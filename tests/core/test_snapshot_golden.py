@@ -6,7 +6,7 @@ by the first release that had them, `theirs.json` by strands-agents, which had g
 
 from __future__ import annotations
 
-from repertory.core.message_tree.json_files import parsed
+from repertory.core.json_bytes import parsed
 from repertory.core.snapshots.document import read_snapshot, snapshot_document
 from repertory.core.snapshots.location import Numbering, manifest_document, read_manifest
 from tests.source_tree import ROOT

@@ -18,9 +18,10 @@ from repertory.core.window.decision import (
     with_noted_summary,
 )
 from repertory.core.window.sliding import Summarizing
-from repertory.core.window.transcript import read_transcript, transcript
+from repertory.core.window.transcript import transcript
 from repertory.errors import ContextWindowOverflowException, Invalid
 from tests.core.test_window import conversation
+from tests.read_streams import read_transcript
 
 OVERFLOW = ContextWindowOverflowException("too long")
 BUDGET = WindowBudget(full=True)

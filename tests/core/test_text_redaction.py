@@ -28,7 +28,7 @@ from repertory.core.journal.whole_journal import read_whole
 from repertory.core.messages import Message, tool_uses
 from repertory.core.window.decision import WindowPlan
 from repertory.errors import Invalid
-from tests.core.journal_driver import COMMANDS, Driver
+from tests.core.journal.journal_driver import COMMANDS, Driver
 
 SECRET = "Behemoth 4711"
 WORDS = Words(SECRET, "[gone]")

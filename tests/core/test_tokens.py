@@ -54,11 +54,14 @@ def test_what_is_sent_beside_the_messages_counts() -> None:
     assert estimate_tokens((), [spec]) > 10
 
 
-def test_the_last_usage_is_the_baseline_and_only_what_came_since_is_estimated() -> None:
+@pytest.mark.parametrize("reported", [{"inputTokens": 70, "totalTokens": 100}, {"inputTokens": 80, "totalTokens": 100}])
+def test_the_last_usage_is_the_baseline_and_only_what_came_since_is_estimated(reported: Any) -> None:
+    # A provider reports cached tokens apart, or within its input tokens.
+    usage: Any = {"outputTokens": 20, "cacheReadInputTokens": 10, **reported}
     answer: Message = {
         "role": "assistant",
         "content": [{"text": "x" * 4_000}],
-        "metadata": {"usage": {"inputTokens": 70, "outputTokens": 20, "totalTokens": 90, "cacheReadInputTokens": 10}},
+        "metadata": {"usage": usage},
     }
     assert projected_tokens([*said({"text": "a" * 400}), answer, *said({"text": "a" * 8})]) == 100 + 2
     assert projected_tokens(said({"text": "a" * 400}), None, "a" * 8) == 102

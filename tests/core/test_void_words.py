@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repertory import AgentResult
-from repertory.core.serving.a2a import TaskUpdates
-from repertory.core.serving.ag_ui import RunStream, ThreadRun
-from repertory.core.serving.narration import MessageVoid, Narration, Spoke, TurnDone, answer_text, narrated
-from repertory.core.serving.openai_chat import ChatStream, Completion
-from repertory.core.serving.openai_responses import RESPONSE, ResponseHead, ResponsesStream
-from repertory.core.serving.turn_ids import TurnId
+from repertory.service.decisions.a2a import TaskUpdates
+from repertory.service.decisions.ag_ui import RunStream, ThreadRun
+from repertory.service.decisions.narration import MessageVoid, Narration, Spoke, TurnDone, answer_text
+from repertory.service.decisions.openai_chat import ChatStream, Completion
+from repertory.service.decisions.openai_responses import RESPONSE, ResponseHead, ResponsesStream
+from repertory.service.decisions.turn_ids import TurnId
+from tests.read_streams import narrated
 
 # Letters are few, so that a second try often begins as the first one did, and often does not. The last one is two
 # surrogates, which pieces may cut in two.

@@ -130,7 +130,10 @@ def _color(char: Char) -> str:
 
 
 def svg(frames: list[Frame], title: str) -> str:
-    """The frames as one picture: each distinct row once, each frame as uses of rows, shown in turn."""
+    """The frames as one picture: each distinct row once, each frame as uses of rows, shown in turn from the last one.
+
+    So the picture is full wherever it does not move, and when a page with it is opened.
+    """
     frames = [*frames[:-1], Frame(frames[-1].lines, LAST_S)]
     rows = {line: number for number, line in enumerate(dict.fromkeys(line for frame in frames for line in frame.lines))}
     width, height = round(COLUMNS * CELL_W + 2 * MARGIN), round(ROWS * CELL_H + 2 * MARGIN)
@@ -140,13 +143,13 @@ def svg(frames: list[Frame], title: str) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img">',
             f"<title>{escape(title)}</title>",
             "<style>text{font:14px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre}",
-            f"#film{{animation:film {total:.1f}s steps(1) infinite}}",
+            f"#film{{animation:film {total:.1f}s -{total - LAST_S:.1f}s steps(1) infinite}}",
             f"@keyframes film{{{''.join(_keys(frames, height))}}}",
-            "@media (prefers-reduced-motion:reduce){#film{animation:none;",
-            f"transform:translateY(-{(len(frames) - 1) * height}px)}}}}</style><defs>",
+            "@media (prefers-reduced-motion:reduce){#film{animation:none}}</style><defs>",
             *(_row(line, number) for line, number in rows.items() if line),
             f'</defs><rect width="{width}" height="{height}" rx="8" fill="{BACKGROUND}"/>',
-            f'<svg y="0" width="{width}" height="{height}" overflow="hidden"><g id="film">',
+            f'<svg y="0" width="{width}" height="{height}" overflow="hidden">',
+            f'<g id="film" transform="translate(0 -{(len(frames) - 1) * height})">',  # where nothing moves it
             *(_frame(frame, rows, number * height) for number, frame in enumerate(frames)),
             "</g></svg></svg>\n",
         ]

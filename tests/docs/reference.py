@@ -49,7 +49,7 @@ PORTS = (
     "backends.memory_ports",
     "backends.tool_ports",
     "backends.telemetry_ports",
-    "backends.peers.ports",
+    "backends.peer_ports",
 )
 """Modules that say what a backend has to be: every class of them is public."""
 ACTORS = {

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.real_time
 
 def _help(*command: str) -> str:
     """What `repertory COMMAND --help` prints."""
-    program = [sys.executable, "-c", "import sys; from repertory.app.cli.main import main; sys.exit(main())"]
+    program = [sys.executable, "-c", "import sys; from repertory.console.main import main; sys.exit(main())"]
     environment = {"COLUMNS": "200", "NO_COLOR": "1"}
     done = subprocess.run(
         [*program, *command, "--help"], capture_output=True, text=True, check=False, timeout=50, env=environment

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from repertory.core.configuration.documented import keys_as_markdown
-from repertory.core.configuration.reading import WrongConfiguration, read_configuration
-from repertory.core.configuration.tables import configuration_schema
+from repertory.service.configuration.decisions.reading import WrongConfiguration, read_configuration
+from repertory.service.configuration.decisions.tables import configuration_schema
+from tests.docs.configuration_keys import keys_as_markdown
 from tests.docs.markdown import documents
 from tests.source_tree import ROOT
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.app.embedding_process import started
-from tests.app.serving_process import COMMAND, Served
 from tests.postgres_server import NAME, PostgresServer
+from tests.service.embedding_process import started
+from tests.service.serving_process import COMMAND, Served
 from tests.source_tree import ROOT
 
 pytestmark = pytest.mark.real_time
@@ -101,7 +101,7 @@ def test_the_image_runs_a_command_of_ours_as_an_ordinary_user() -> None:
     program, subcommand, *options = DOCKERFILE.command
     assert program in PROJECT["scripts"]
     shown = subprocess.run(
-        [sys.executable, "-m", "repertory.app.cli.main", subcommand, "--help"],
+        [sys.executable, "-m", "repertory.console.main", subcommand, "--help"],
         capture_output=True,
         text=True,
         check=True,
@@ -147,7 +147,7 @@ def test_the_configuration_is_right_and_leads_to_the_database() -> None:
     url = tomllib.loads(CONFIGURATION.read_text(encoding="utf-8"))["sessions"]["url"]
     user, name = DATABASE["environment"]["POSTGRES_USER"], DATABASE["environment"]["POSTGRES_DB"]
     assert url == f"postgresql://{user}@database/{name}"
-    command = [sys.executable, "-m", "repertory.app.cli.main", "check", str(CONFIGURATION)]
+    command = [sys.executable, "-m", "repertory.console.main", "check", str(CONFIGURATION)]
     checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 

@@ -26,7 +26,10 @@ def test_every_hook_event_is_listed_with_what_callbacks_may_assign() -> None:
     hooks = {
         name: set(event.writable)
         for name, event in public.items()
-        if isinstance(event, type) and issubclass(event, HookEvent) and event is not HookEvent
+        if isinstance(event, type)
+        and issubclass(event, HookEvent)
+        and event is not HookEvent
+        and event.__name__ == name
     }
     assert listed == hooks
 

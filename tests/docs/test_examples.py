@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import Example, documents, examples
+from tests.docs.markdown import Example, blocks, documents, examples
 from tests.docs.running import agrees, environment, in_postgres
 from tests.source_tree import ROOT
 
@@ -65,6 +65,33 @@ def _on_loops() -> Iterator[tuple[Example, str]]:
         yield example, "asyncio"
         if ONE_LOOP.search(example.source) is None and ASYNC.search(example.source) is not None:
             yield example, "trio"
+
+
+def test_what_people_type_fits_beside_the_menu_of_the_site() -> None:
+    """Programs, commands and configurations. The site wraps output and records, which are as wide as they are made."""
+    longer = [
+        f"{block.place}: {line}"
+        for document in documents()
+        if not document.is_relative_to(ROOT / "docs/design")
+        and not document.is_relative_to(ROOT / "docs/reference/api")
+        for block in blocks(document)
+        if block.language not in ("text", "jsonl", "diff") and document.stem != "journal-format"  # which has records
+        for line in block.text.splitlines()
+        if len(line) > 88 and (block.language != "console" or line.startswith(("$ ", "> ")))
+    ]
+    assert not longer, "\n".join(longer)
+
+
+def test_programs_run_as_a_file_too() -> None:
+    """`await` outside of a function is for notebooks."""
+    wrong: list[str] = []
+    for document in documents():
+        for example in examples(document):
+            try:
+                compile(example.source, example.place, "exec")
+            except SyntaxError as error:
+                wrong.append(f"{example.place}: {error.msg}, line {error.lineno}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_the_readme_shows_programs() -> None:

@@ -18,8 +18,8 @@ import yaml
 from fastapi.routing import APIRoute
 
 from repertory import PostgresSessions, Sessions
-from tests.app.embedding_process import Server, started
 from tests.postgres_server import needed, programs, shared_server
+from tests.service.embedding_process import Server, started
 from tests.source_tree import ROOT
 
 FOLDER = ROOT / "examples/kubernetes"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from repertory.app.strands.migration import migrated
+from repertory.compat.migration import migrated
 from tests.docs.markdown import blocks
 from tests.docs.running import environment
 from tests.source_tree import ROOT

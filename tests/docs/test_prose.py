@@ -32,7 +32,7 @@ def _messages() -> Iterator[tuple[str, str]]:
                 yield file.at(node), _text(node.exc.args[0])
             elif isinstance(node, ast.Call):
                 for keyword in node.keywords:
-                    if keyword.arg in {"help", "description", "about"} and file.name.startswith("repertory/app/cli"):
+                    if keyword.arg in {"help", "description", "about"} and file.name.startswith("repertory/console"):
                         yield file.at(node), _text(keyword.value)
 
 

@@ -24,7 +24,7 @@ def test_a_line_names_tests_that_exist(row: str) -> None:
 
 
 def test_every_campaign_that_is_named_is_registered() -> None:
-    from tests.simulation.campaigns import CAMPAIGNS
+    from tests.campaigns.campaigns import CAMPAIGNS
 
     named = re.findall(r"`([\w-]+)`", DOORS.partition("Campaigns use")[2].partition("(`make")[0])
     assert named

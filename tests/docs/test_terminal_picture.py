@@ -43,10 +43,20 @@ def test_the_picture_of_a_kill_is_what_a_terminal_shows(tmp_path: Path) -> None:
         recording.close()
     last = recording.frames[-1].text
     assert last.count("Warm Crumb") >= 3
-    drawn = svg(recording.frames, TITLE)
+    begun = next(number for number, frame in enumerate(recording.frames) if "you>" in frame.text)
+    drawn = svg(recording.frames[begun:], TITLE)  # screens that are nearly empty say nothing
     if os.environ.get("REPERTORY_RENEW_PICTURES"):
         KILLED.write_text(drawn, encoding="utf-8")
-    assert _rows(KILLED.read_text(encoding="utf-8")) == _rows(drawn)
+    kept = KILLED.read_text(encoding="utf-8")
+    assert _rows(kept) == _rows(drawn)
+    film = ElementTree.fromstring(kept).find(".//*[@id='film']")
+    assert film is not None
+    screens = list(film)
+    assert min(map(len, screens)) >= 4, "each screen has lines"
+    height = int(screens[1].attrib["transform"].split()[1][:-1])
+    assert film.attrib["transform"] == f"translate(0 -{(len(screens) - 1) * height})", (
+        "and the last is where none moves"
+    )
 
 
 def _child(shell: int) -> int:

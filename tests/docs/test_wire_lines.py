@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ForwardRef, get_args
 
 import pytest
 
 from repertory import (
     AgentResult,
-    Graph,
+    AgentStreamEvent,
     error_from_json,
     error_to_json,
     errors,
@@ -23,9 +23,11 @@ from repertory import (
 )
 from repertory.core.error_json import ERRORS_MAX
 from repertory.core.json_fields import NESTING_MAX, SHOWN_MAX
+from repertory.core.stream_events import StepEvent
 from tests.docs.markdown import blocks
 from tests.source_tree import PACKAGE, ROOT
 
+Forbidden = ForwardRef("Never", module="repertory.core.stream_events")
 PAGE = ROOT / "docs/reference/formats/wire.md"
 LINES: list[dict[str, Any]] = [
     json.loads(line) for block in blocks(PAGE) if block.language == "jsonl" for line in block.text.splitlines()
@@ -53,9 +55,11 @@ def test_a_line_is_read_and_written_as_it_stands_there(line: dict[str, Any]) -> 
 
 
 def test_every_kind_of_event_has_a_line() -> None:
-    _, shapes = (PACKAGE / "core/result.py").read_text().split("TurnEvent: TypeAlias = ")
-    of_agents = set(re.findall(r'^    \{"(\w+)"', shapes, re.MULTILINE))
-    of_runs = set(re.findall(r"`(multiagent_\w+)`", Graph.stream_async.__doc__ or "")) | {"multiagent_result"}
+    shapes = (PACKAGE / "core/stream_events.py").read_text()
+    kinds = [kind for kind in get_args(AgentStreamEvent) if kind is not StepEvent]
+    keys = {key for kind in kinds for key, of in kind.__annotations__.items() if of != Forbidden}
+    of_agents = keys - {"delta", "offset", "reasoningText"}
+    of_runs = set(re.findall(r'Literal\["(multiagent_\w+)"', shapes))
     assert len(of_agents) >= 10
     assert len(of_runs) >= 7
     assert of_agents | of_runs <= {_kind(line) for line in LINES}

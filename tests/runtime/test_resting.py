@@ -20,8 +20,8 @@ from repertory.runtime.ref import ActorRef
 from repertory.runtime.spec import ChildSpec, Restart
 from repertory.runtime.supervisor import Supervisor
 from repertory.runtime.system import ActorSystem
-from tests.app.living import Living
 from tests.runtime.toys import Add, Bump, Counter, CounterMessage, Crash, Nap, Total
+from tests.service.living import Living
 
 pytestmark = pytest.mark.anyio
 

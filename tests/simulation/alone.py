@@ -44,7 +44,7 @@ repertory.{name}
 """
 
 USES: Mapping[str, str] = {
-    "a2a": "import repertory.app.strands.a2a_agent, repertory.app.strands.a2a_server, uvicorn, httpx",
+    "a2a": "import repertory.compat.a2a_agent, repertory.compat.a2a_server, uvicorn, httpx",
     "agentcore": _AWS.format(service="bedrock-agentcore", name="AgentCoreMemorySessionManager"),
     "anthropic": _ASKED.format(model="AnthropicModel", settings=f"model_id='m', {_AT}"),
     "bedrock": _AWS.format(service="bedrock-runtime", name="BedrockModel"),
@@ -52,7 +52,7 @@ USES: Mapping[str, str] = {
     "encryption": "import repertory.backends.encryption.row_cipher, repertory.backends.encryption.wrapping",
     "files": "import aiofiles, repertory.backends.line_files",
     "gemini": "from google import genai; from repertory import GeminiModel; GeminiModel(model_id='m')",
-    "inspect": "from repertory import Inspector, Runtime; import repertory.app.inspector.pages; Inspector(Runtime())",
+    "inspect": "from repertory import Inspector, Runtime; import repertory.inspector.pages; Inspector(Runtime())",
     "kms": _AWS.format(service="kms", name="KmsKeys") + "\nimport repertory.backends.encryption.wrapping",
     "litellm": "import litellm; from repertory import LiteLLMModel; LiteLLMModel(model_id='m')",
     "llamaapi": "import openai; from repertory import LlamaAPIModel; LlamaAPIModel(model_id='m')",
@@ -62,21 +62,21 @@ USES: Mapping[str, str] = {
     "mistral": "import openai; from repertory import MistralModel; MistralModel(model_id='m')",
     "ollama": "import ollama; from repertory import OllamaModel; OllamaModel(host='http://127.0.0.1:9', model_id='m')",
     "openai": _ASKED.format(model="OpenAIModel", settings=f"model_id='m', {_AT}"),
-    "peers": "import repertory.backends.peers.http_client, repertory.backends.peers.http_server",
+    "peers": "import repertory.cluster.wire.http_client, repertory.cluster.wire.http_server",
     "postgres": "import psycopg, repertory.backends.postgres.connection; assert psycopg.pq.__impl__ == 'binary'",
     "s3": _AWS.format(service="s3", name="S3Sessions"),
     "sagemaker": _AWS.format(service="sagemaker-runtime", name="SageMakerAIModel"),
-    "serve": "import uvicorn, repertory.asgi, repertory.app.serving.web_server",
+    "serve": "import uvicorn, repertory.asgi, repertory.service.process.web_server",
     "skills": "import yaml; from repertory import Skill, AgentSkills",
     "sqs": _AWS.format(service="sqs", name="SQSQueue"),
     "telemetry": """
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from repertory import Runtime, metrics_app
-        import repertory.backends.telemetry.spans, repertory.backends.telemetry.propagation
+        import repertory.telemetry.spans, repertory.telemetry.propagation
         metrics_app()
     """,
-    "web": "from repertory.app.toolbox.web import markdown_of; assert markdown_of('<p>a') == 'a'",
-    "terminal": "import repertory.app.cli.rich_terminal, repertory.app.cli.top",
+    "web": "from repertory.toolbox.web import markdown_of; assert markdown_of('<p>a') == 'a'",
+    "terminal": "import repertory.console.rich_terminal, repertory.console.top",
     "trio": """
         import anyio
         from repertory import Agent, ScriptedModel
@@ -91,7 +91,7 @@ USES: Mapping[str, str] = {
             print(await Agent(ScriptedModel(["hello"]), callback_handler=None).invoke_async("hi"))
         anyio.run(main, backend_options={"use_uvloop": True})
     """,
-    "valkey": "import repertory.backends.peers.valkey.link",
+    "valkey": "import repertory.cluster.wire.valkey.link",
     "vectors": "import numpy; from repertory import SQLiteMemoryStore",
     "writer": "import writerai; from repertory import WriterModel; WriterModel(model_id='m')",
 }

@@ -17,9 +17,9 @@ from statistics import median, quantiles
 import anyio
 
 from repertory import AgentSpec, Peers, Runtime, ScriptedModel
+from tests.campaigns.campaign_cluster import Cluster, call, look
+from tests.campaigns.campaigns import Report
 from tests.postgres_server import MISSING, postgres_server, programs
-from tests.simulation.campaign_cluster import Cluster, call, look
-from tests.simulation.campaigns import Report
 from tests.simulation.peer_host import AGENT, SECRET, place_of
 
 HOSTS, SESSIONS = 4, 12

@@ -25,16 +25,16 @@ from repertory.backends.objects.in_memory import ObjectShelf
 from repertory.backends.ports import Batch, Position
 from repertory.core.journal.restore import messages_of, records_of
 from repertory.core.journal.rows import Row
-from repertory.core.message_tree.json_files import iso
+from repertory.core.json_bytes import iso
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError
-from tests.app.operated_places import AgentCorePlace, random_journal
-from tests.app.snapshot_shelf import SnapshotShelf
-from tests.app.tree_sessions import TreeSessions
+from tests.app.operations.operated_places import AgentCorePlace, random_journal
+from tests.app.orchestration.snapshot_shelf import SnapshotShelf
+from tests.app.sessions.tree_sessions import TreeSessions
 from tests.backends.sessions.agentcore_memory import ACTOR, FakeMemory
 from tests.backends.sessions.agentcore_writer import own, put
 from tests.backends.sessions.agentcore_writer import said as said_item
-from tests.core.journal_driver import COMMANDS, Driver
+from tests.core.journal.journal_driver import COMMANDS, Driver
 
 KINDS = ("files", "bucket", "snapshots", "agentcore")
 AGENT = "agent"

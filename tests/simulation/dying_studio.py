@@ -19,10 +19,10 @@ from pathlib import Path
 import anyio
 
 from repertory import AgentSpec, Runtime, ScriptedModel, ToolContext, tool
-from repertory.app.host.hosted import HostedSession
+from repertory.app.embedding.hosted import HostedSession
 from repertory.core.messages import Message, text_of
 from repertory.errors import RepertoryError, Retryable
-from tests.app.operated_places import place_of
+from tests.app.operations.operated_places import place_of
 
 AGENT, SESSION = "studio", "s"
 

@@ -21,9 +21,9 @@ TESTS = (
     "tests/backends/models",
     "tests/backends/tools",
     "tests/backends/objects",
-    "tests/app/test_a2a.py",
-    "tests/app/test_authorization.py",
-    "tests/app/test_mcp_client.py",
+    "tests/compat/test_a2a.py",
+    "tests/plugins/test_authorization.py",
+    "tests/app/agent/test_mcp_client.py",
 )
 _BOUND = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?>=([0-9.]+)")
 _NAMED = ("a2a-sdk", "aiobotocore", "anthropic", "cedarpy", "google-genai", "mcp", "ollama", "openai", "writer-sdk")

@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from repertory import Agent, JournalSessions, LocalKeys, ScriptedModel, Sessions
-from repertory.backends.peers.ports import BoxedCall
+from repertory.backends.peer_ports import BoxedCall
 from repertory.backends.ports import Batch, ObjectStore, Overwrite, SessionStore
 from repertory.core.boxed_calls import NO_CALL
 from repertory.core.journal.restore import restore
@@ -25,8 +25,8 @@ from repertory.core.journal.rows import Row, first_link, link_of
 from repertory.core.messages import Json
 from repertory.core.owed import DueTime
 from repertory.errors import RepertoryError
-from tests.app.encrypted_places import EncryptedPlace, place_with, seen_with, session_in
-from tests.simulation.campaigns import Report
+from tests.campaigns.campaigns import Report
+from tests.simulation.encrypted_places import EncryptedPlace, place_with, seen_with, session_in
 
 MASTER = b"m" * 32
 SESSIONS = ("s", "t")

@@ -37,10 +37,10 @@ PARTS = (
     "tests/backends/sessions/test_sqlite.py",
     "tests/backends/sessions/test_contract.py",
     "tests/backends/memory/test_memory_contract.py",
-    "tests/app/test_agent.py",
-    "tests/app/test_durable_agent.py",
-    "tests/app/test_runtime.py",
-    "tests/app/test_structured_output.py",
+    "tests/app/agent/test_agent.py",
+    "tests/app/sessions/test_durable_agent.py",
+    "tests/app/embedding/test_runtime.py",
+    "tests/app/agent/test_structured_output.py",
 )
 TOOLS = (
     *("pytest", "pytest-asyncio", "pytest-timeout", "pytest-trio", "pytest-xdist"),

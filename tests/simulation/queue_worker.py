@@ -17,6 +17,7 @@ import anyio
 from repertory import (
     AgentSpec,
     FolderQueue,
+    PostgresQueue,
     Runtime,
     ScriptedModel,
     SQLiteQueue,
@@ -36,6 +37,8 @@ def opened_queue(name: str) -> Any:
     scheme, _, rest = name.partition(":")
     if scheme == "sqs":
         return SQSQueue(rest, region_name="us-east-1", endpoint_url=os.environ["SQS_URL"], lease_s=LEASE_S)
+    if scheme == "postgresql":
+        return PostgresQueue(name, lease_s=LEASE_S)
     return {"sqlite": SQLiteQueue, "folder": FolderQueue}[scheme](rest, lease_s=LEASE_S)
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import anyio
 
 from repertory import JournalSessions, Peers, Runtime, S3Storage, Valkey
-from repertory.app.serving.listening import listen_at, url_of
-from repertory.app.serving.web_server import serve_web
 from repertory.app.sessions.sessions import SessionPlace
 from repertory.asgi import asgi_app
+from repertory.service.process.listening import listen_at, url_of
+from repertory.service.process.web_server import serve_web
 from tests.simulation.peer_host import SECRET, clerk, place_of
 
 BUCKET = "service"

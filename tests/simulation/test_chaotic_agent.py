@@ -9,13 +9,13 @@ from typing import Any
 
 import anyio
 import pytest
-from chaotic_agent import KINDS, Chaos, ChaoticHooks, ChaoticModel, Report, tools_of
 
 from repertory import Agent, NullConversationManager, SQLiteSessionManager
 from repertory.backends.tools.function_tool import schema_class
 from repertory.core.messages import Message, check_next, tool_uses
 from repertory.core.retry import ModelRetryStrategy
 from repertory.errors import ActorDead, ActorFailed, RepertoryError
+from tests.simulation.chaotic_agent import KINDS, Chaos, ChaoticHooks, ChaoticModel, Report, tools_of
 
 pytestmark = pytest.mark.anyio
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from repertory import AgentSpec, Runtime, ScriptedModel
 from repertory.app.sessions.snapshots import triggered_by
@@ -23,10 +24,9 @@ from repertory.errors import RepertoryError
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 
 if TYPE_CHECKING:
-    from repertory.actors.context import MarkTurn
+    from repertory.actors.context import AgentParts, AgentSettings, MarkTurn
     from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.actors.leases import Durable
-    from repertory.app.agent.session import AgentSessionSpec
     from repertory.core.snapshots.trigger import SaveLatestOn
 
 pytestmark = pytest.mark.anyio
@@ -60,8 +60,11 @@ class FaultyPlace:
             journal, objects, wall=anyio.current_time, entropy=self._rng.randbytes, choices=self._choices
         )
 
-    def marker(self, blueprint: AgentSessionSpec, keeper: Durable | InMemoryJournal) -> MarkTurn | None:
-        return triggered_by(self._choices, lambda turn_count: turn_count % 2 == 0, blueprint, keeper)
+    def marker(
+        self, agent: AgentSettings, manager: str, parts: AgentParts, keeper: Durable | InMemoryJournal
+    ) -> MarkTurn | None:
+        choices = replace(self._choices, manager=manager, prompted=parts)
+        return triggered_by(choices, lambda turn_count: turn_count % 2 == 0, (agent.session_id, agent.agent_id), keeper)
 
     def said(self, session: str, name: str) -> list[str]:
         """What a snapshot says."""

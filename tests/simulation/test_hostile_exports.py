@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hostile_exports import campaign
+
+from tests.simulation.hostile_exports import campaign
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 

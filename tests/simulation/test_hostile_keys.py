@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from repertory import InMemoryStorage, JournalSessions, LocalKeys
-from tests.app.encrypted_places import place_with
+from tests.campaigns.campaigns import Report
 from tests.simulation import hostile_keys
-from tests.simulation.campaigns import Report
+from tests.simulation.encrypted_places import place_with
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 

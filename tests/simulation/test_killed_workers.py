@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.campaign_workers import QUEUES, killed
+from tests.campaigns.campaign_workers import QUEUES, killed
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(150)]
 

@@ -11,7 +11,7 @@ import pytest
 
 from repertory import MultiAgentResult, Status
 from repertory.backends.tools.function_tool import schema_class
-from tests.app.interrupted_agents import answering
+from tests.app.orchestration.interrupted_agents import answering
 from tests.simulation.killed_worlds import World
 from tests.simulation.random_graphs import RandomGraph
 from tests.simulation.test_cut_orchestrators import conversations

@@ -19,8 +19,8 @@ from repertory.backends.ports import ObjectStore
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.core.messages import text_of
 from repertory.errors import RepertoryError
-from tests.app.kept_bytes import NO, REFUSED, SECRET, Kept, in_folder, on_shelf
-from tests.app.tree_sessions import CountingObjects, TreeSessions
+from tests.app.sessions.tree_sessions import CountingObjects, TreeSessions
+from tests.plugins.kept_bytes import NO, REFUSED, SECRET, Kept, in_folder, on_shelf
 
 pytestmark = pytest.mark.anyio
 
@@ -89,7 +89,7 @@ import sys
 
 import anyio
 
-from tests.app.kept_bytes import REFUSED, SECRET, Kept
+from tests.plugins.kept_bytes import REFUSED, SECRET, Kept
 from tests.simulation.test_redaction_crashes import MANAGERS
 
 kept = Kept(lambda: MANAGERS[sys.argv[1]](sys.argv[2]), None)

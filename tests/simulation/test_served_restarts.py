@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.campaign_served import served
+from tests.campaigns.campaign_served import served
 
 pytestmark = pytest.mark.real_time
 SECONDS = 4.0

@@ -10,6 +10,7 @@ from repertory import (
     Agent,
     AgentResult,
     AgentSpec,
+    AgentStreamEvent,
     BeforeToolCallEvent,
     HookRegistry,
     MessageAddedEvent,
@@ -62,7 +63,7 @@ async def calls(agent: Agent) -> None:
     assert_type(result, AgentResult)
     assert_type(await agent.structured_output_async(Person, "who"), Person)
     async for event in agent.stream_async("hi", invocation_state={"user": "ann"}):
-        assert_type(event, dict[str, object])
+        assert_type(event, AgentStreamEvent)
     agent.add_hook(lambda event: print(event), MessageAddedEvent)
     agent.cancel(message="enough", after_current_tools=True)
     async with Runtime() as runtime:

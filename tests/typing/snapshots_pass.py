@@ -22,6 +22,10 @@ async def slow(turn_count: int, agent_data: Any) -> bool:
     return turn_count > 3 and bool(agent_data.messages)
 
 
+def even(turn_count: int) -> bool:
+    return turn_count % 2 == 0
+
+
 class Kept:
     """A storage of the user's own, some of it asynchronous."""
 
@@ -43,7 +47,7 @@ class Kept:
 
 Agent(session_manager=SessionManager("s", storage=FileStorage("x"), snapshot_trigger=slow, save_latest_on="never"))
 Agent(session_manager=SnapshotSessionManager("s", snapshot_trigger=SnapshotEvery(turns=3), load_snapshot_id=3))
-Agent(session_manager=SessionManager("s", storage=Kept(), snapshot_trigger=lambda turn_count: turn_count % 2 == 0))
+Agent(session_manager=SessionManager("s", storage=Kept(), snapshot_trigger=even))
 Runtime(sessions=SnapshotSessions({"snapshot": Kept()}))
 
 

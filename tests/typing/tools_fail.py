@@ -1,4 +1,7 @@
-"""What mypy must refuse. Each line carries the error that is expected; an ignore that is not needed is an error."""
+"""Mistakes around tools, which mypy and pyright must find. An ignore that is not needed is an error."""
+
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ class Account:
         return str(amount)
 
 
-add("1")  # type: ignore[arg-type]
-add(1, c=2)  # type: ignore[call-arg]
-add()  # type: ignore[call-arg]
-text: str = add(1)  # type: ignore[assignment]
-Account().pay("3")  # type: ignore[arg-type]
-Account().pay()  # type: ignore[call-arg]
-tool(7)  # type: ignore[call-overload]
-tool(time_out=3)  # type: ignore[call-overload]
-add.name = "other"  # type: ignore[misc]
-plain: Tool = len  # type: ignore[assignment]
+add("1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+add(1, c=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+add()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+text: str = add(1)  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+Account().pay("3")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+Account().pay()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+tool(7)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+tool(time_out=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+add.name = "other"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+plain: Tool = len  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import assert_type
 
 from repertory.backends.ports import Tool, ToolContext
@@ -48,5 +48,5 @@ def ports() -> list[Tool]:
     return [add, fetch, count, Account().pay]
 
 
-def returned() -> FunctionTool[..., str]:
+def returned() -> FunctionTool[Callable[..., str]]:
     return Account().pay

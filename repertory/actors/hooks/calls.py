@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -29,6 +29,7 @@ from repertory.actors.hooks.events import (
     MessageAddedEvent,
     ModelStopResponse,
     SeenInput,
+    ignores_prompts,
 )
 from repertory.actors.tool_registry import ToolRegistry
 from repertory.core.interrupts import question_in
@@ -40,12 +41,14 @@ from repertory.core.messages import (
     copy_message,
     copy_result,
     copy_use,
+    error_result,
     tool_results,
 )
+from repertory.core.refusals import raised_by_model
 from repertory.core.turn_start import InterruptResponses, UserMessages, read_prompt
 from repertory.errors import HookFailed, Invalid, RepertoryError, UnpairedTools
 from repertory.logs import ERROR, note
-from repertory.runtime.faults import failure_of
+from repertory.runtime.faults import failure_of, repr_of
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.events import HookRegistry, Registered
@@ -137,7 +140,7 @@ def _settle(registered: Registered, event: HookEvent, error: Exception, *, obser
         return
     if isinstance(error, RepertoryError):
         raise error
-    raise HookFailed("a hook failed", event=kind, error=repr(error)) from error
+    raise HookFailed("a hook failed", event=kind, error=repr_of(error)) from error
 
 
 class ToolChosen(NamedTuple):
@@ -175,6 +178,11 @@ class TurnHooks:
         self._listened = registry.in_order
         self._agent = agent
         self._state = invocation_state
+        self._given: dict[str, object] = {
+            key: {**cast("dict[object, object]", one)} if type(one) is dict else one
+            for key, one in invocation_state.items()
+        }
+        """The values that the call began with; tools and callbacks may change them."""
 
     async def _fire(self, event: _Event, *, observed: bool = False, asked: list[Interrupt] | None = None) -> _Event:
         with nullcontext() if self._read_model is None else self._read_model.hooked():
@@ -186,6 +194,16 @@ class TurnHooks:
     @property
     def hear_of_tools(self) -> bool:
         return AfterToolCallEvent in self._listened
+
+    def look_at_words(self, state: dict[str, Any]) -> bool:
+        """True if the words of another call need a turn of their own: a callback may decide about them, or callbacks
+        and tools are to have other values with them. `state`: that call's.
+        """
+        if any(not ignores_prompts(one.callback) for one in self._listened.get(BeforeInvocationEvent, ())):
+            return True
+        with suppress(Exception):  # The values are a program's own, and so is their comparison.
+            return bool(self._given != state)
+        return True
 
     async def before_invocation(
         self, prompt: UserMessages | InterruptResponses
@@ -251,10 +269,11 @@ class TurnHooks:
         if AfterModelCallEvent not in self._listened:
             return retry
         response = None
+        own = raised_by_model(error) if getattr(self._agent, "passes_model_errors", False) else None
         if answer is not None:
             response = ModelStopResponse(message=copy_message(answer.message), stop_reason=answer.stop_reason)
         event = AfterModelCallEvent(
-            agent=self._agent, invocation_state=self._state, stop_response=response, exception=error, retry=retry
+            agent=self._agent, invocation_state=self._state, stop_response=response, exception=own or error, retry=retry
         )
         return bool((await self._fire(event)).retry)
 
@@ -332,6 +351,14 @@ class TurnHooks:
         except Invalid as error:
             note(_log, ERROR, "hook broke a tool result; it is stored as it was", error)
         return {**result, "toolUseId": ended.use["toolUseId"]}, bool(event.retry)
+
+    async def late_result(self, ended: ToolEnded) -> ToolResult:
+        """A result that came later, as callbacks leave it; withheld if one of them fails."""
+        try:
+            return (await self.after_tool(ended))[0]
+        except RepertoryError as error:
+            note(_log, ERROR, "hook failed; the late result is withheld", error, tool=ended.use["name"])
+            return error_result(ended.use["toolUseId"], "The result is withheld: a hook failed.")
 
 
 def check_asked(event: HookEvent, asked: Sequence[Interrupt], questions: Questions) -> None:

@@ -43,7 +43,7 @@ from typing import (
 
 from repertory.actors.hooks.injections import Injection
 from repertory.actors.hooks.order import HookOrder
-from repertory.core.interrupts import STEP_SCOPE, InterruptException, hook_scope
+from repertory.core.interrupts import STEP_SCOPE, InterruptException, Response, hook_scope, response_as
 from repertory.core.messages import copy_use
 from repertory.core.window.decision import Shorten
 from repertory.errors import Invalid
@@ -96,6 +96,10 @@ class AgentInitializedEvent(HookEvent):
     Args:
         agent: The agent that was made.
     """
+
+
+InitializedEvent = AgentInitializedEvent
+"""An alias, the name in TypeScript."""
 
 
 @dataclass(kw_only=True)
@@ -264,8 +268,14 @@ class Asking:
     scope: str
 
     def interrupt(
-        self, name: str, reason: object = None, response: object = None, *, expires_s: float | None = None
-    ) -> Any:
+        self,
+        name: str,
+        reason: object = None,
+        response: object = None,
+        *,
+        expires_s: float | None = None,
+        response_model: type[Response] | None = None,
+    ) -> Response:
         """Ask a person: the first time the callback stops here and the turn waits; with the response, it is returned.
 
         The other callbacks still run, and may ask too. After the responses all of them are called again.
@@ -275,6 +285,7 @@ class Asking:
             reason: What the person is shown, as JSON.
             response: An answer that is known already.
             expires_s: Seconds from now that the question stays open; None for no end.
+            response_model: The type of the answer, such as `bool` or a pydantic model.
 
         Raises:
             Invalid: Where nobody can be asked, for a value that is not JSON, and for two different questions with one
@@ -282,7 +293,7 @@ class Asking:
         """
         if self.questions is None:
             raise Invalid("nobody can be asked here", name=name)
-        return self.questions.ask(self.scope, name, reason, response, expires_s)
+        return response_as(response_model, self.questions.ask(self.scope, name, reason, response, expires_s), name)
 
 
 @dataclass(kw_only=True)
@@ -480,6 +491,8 @@ class HookRegistry:
         """In order of registration. Must not be edited."""
         self.shorten: Shorten | None = None
         """Shortens new messages, if set; read when a session is opened."""
+        self.policies: tuple[HookProvider, ...] = ()
+        """The providers whose decisions also hold for agents that this one delegates to."""
         self._own = False
 
     def add_callback(
@@ -531,7 +544,8 @@ class HookRegistry:
         elif callable(cast("object", hook)):
             self.add_callback(None, hook)
         else:
-            raise Invalid("Invalid hook: it is a function of one event, or has register_hooks(registry)", got=hook)
+            text = "Invalid hook: it is a function of one event, or has register_hooks(registry)"
+            raise Invalid(f"{text}; policies are interventions=[...], plugins are plugins=[...]", got=hook)
 
     def add_own(self, provider: HookProvider) -> None:
         """As `add_hook`, for a part of the agent of which each copy of the agent has its own.
@@ -643,6 +657,7 @@ class SameHooks:
         for injection in self._registry.injections:
             registry.add_injection(injection)
         registry.shorten = registry.shorten or self._registry.shorten
+        registry.policies += self._registry.policies
 
 
 def _cleanup_order(in_order: list[Registered]) -> tuple[Registered, ...]:
@@ -672,6 +687,23 @@ def _event_types(given: EventTypes, callback: HookCallback) -> list[type[BaseHoo
     if not kinds:
         raise Invalid("event_type list cannot be empty")
     return cast("list[type[BaseHookEvent]]", kinds)
+
+
+_IGNORES = "_repertory_ignores_prompts"
+_Callback = TypeVar("_Callback", bound=Callable[..., object])
+
+
+def ignoring_prompts(callback: _Callback) -> _Callback:
+    """Mark a callback of `BeforeInvocationEvent` that decides nothing about the words of a call: calls are steered past
+    it.
+    """
+    setattr(callback, _IGNORES, True)
+    return callback
+
+
+def ignores_prompts(callback: HookCallback) -> bool:
+    """True for a callback that is marked so."""
+    return getattr(callback, _IGNORES, False)
 
 
 def check_callback(callback: HookCallback) -> None:

@@ -19,6 +19,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
+from repertory.backends.ports import for_model
 from repertory.core.answer import Answer, Assembler, used_ids
 from repertory.core.call_events import ModelStopReason, ToolResultEvent, TypedEvent
 from repertory.core.interrupts import InterruptException, middleware_scope, question_in
@@ -26,7 +27,7 @@ from repertory.core.messages import Message, Usage, check_message, copy_message,
 from repertory.core.result import derived_event
 from repertory.core.tokens import projected_tokens
 from repertory.errors import Invalid, MiddlewareFailed, ModelFailed, RepertoryError
-from repertory.runtime.faults import failure_of
+from repertory.runtime.faults import failure_of, repr_of
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Model, OutputSchema, Tool, ToolContext
@@ -254,7 +255,7 @@ async def run_through(
         error = failure_of(raised)
         if question_in(error) is not None:
             raise
-        raise MiddlewareFailed("middleware failed", stage=stage.name, error=repr(error)) from error
+        raise MiddlewareFailed("middleware failed", stage=stage.name, error=repr_of(error)) from error
     return result
 
 
@@ -331,7 +332,7 @@ class WrappedModelCall:
                 raise
             model = type(self._context.model).__name__
             raised = self._raised
-            raise ModelFailed("the model raised an error", model=model, error=repr(raised)) from raised
+            raise ModelFailed("the model raised an error", model=model, error=repr_of(raised)) from raised
         return _answer_of(event, self._last)
 
     async def _stream(self, context: InvokeModelContext) -> AsyncGenerator[TypedEvent, None]:
@@ -339,7 +340,7 @@ class WrappedModelCall:
         prompt = system_text(context.system_prompt)
         options = self._options_for(context)
         try:
-            stream = model.stream(context.messages, context.tool_specs or None, prompt, **options)
+            stream = model.stream(for_model(context.messages), context.tool_specs or None, prompt, **options)
             async with _closing(stream) as events:
                 async for event in events:
                     assembler.feed(event)
@@ -474,7 +475,9 @@ class Handlers:
         except (InterruptException, ExceptionGroup) as error:
             question = question_in(error)
             if question is None or context.questions is None or not context.questions.were_asked(question.interrupts):
-                raise MiddlewareFailed("middleware failed", stage=ExecuteToolStage.name, error=repr(error)) from error
+                raise MiddlewareFailed(
+                    "middleware failed", stage=ExecuteToolStage.name, error=repr_of(error)
+                ) from error
             raise
 
 

@@ -34,7 +34,7 @@ from repertory.core.messages import Json, Message
 from repertory.errors import ActorDead, ActorFailed, Failed, RepertoryError, Retryable, Unavailable
 from repertory.logs import WARNING, note
 from repertory.runtime.actor import Actor, Job
-from repertory.runtime.faults import failure_of
+from repertory.runtime.faults import failure_of, repr_of
 from repertory.runtime.mailbox import MailboxSettings
 from repertory.runtime.message import Ask, Next, ReplySlot, carry_on
 from repertory.runtime.ref import ActorRef
@@ -275,7 +275,7 @@ class MemoryStoreClient:
         health = self.health
         if not forced and not health.searches.allows(anyio.current_time()):
             raise Unavailable("the memory store is not asked for a while, after it has failed", store=self.name)
-        limit = results or self.store.max_search_results or RESULTS
+        limit = results or getattr(self.store, "max_search_results", None) or RESULTS
         options = (SearchOptions(max_search_results=limit),) if self._takes_options else ()
         try:
             trace = trace_here()
@@ -351,11 +351,11 @@ class MemoryStoreClient:
             text = "the memory store did not answer in time"
             raise Unavailable(text, store=self.name, method=method, timeout_s=timeout_s) from error
         except OSError as error:
-            raise Unavailable("the memory store could not be reached", store=self.name, error=repr(error)) from error
+            raise Unavailable("the memory store could not be reached", store=self.name, error=repr_of(error)) from error
         except BaseException as error:
             failure_of(error)  # What is none goes on.
             raise Failed(
-                "the memory store raised an error", store=self.name, method=method, error=repr(error)
+                "the memory store raised an error", store=self.name, method=method, error=repr_of(error)
             ) from error
 
     async def _prepare(self, by: float) -> None:
@@ -396,16 +396,25 @@ def _takes(store: object, method: str, parameter: str) -> bool:
     found = getattr(store, method, None)
     if not callable(found):
         return False
-    parameters = inspect.signature(found).parameters.values()
-    return any(each.name == parameter or each.kind is each.VAR_KEYWORD for each in parameters)
+    parameters = _parameters(found)
+    return parameters is None or any(each.name == parameter or each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def _takes_two(search: Callable[..., object]) -> bool:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(search).parameters.values()
-    return sum(each.kind in kinds for each in parameters) > 1 or any(
-        each.kind is each.VAR_POSITIONAL for each in parameters
-    )
+    parameters = _parameters(search)
+    if parameters is None:
+        return True
+    several = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+    return several or sum(each.kind in kinds for each in parameters) > 1
+
+
+def _parameters(function: Callable[..., object]) -> Sequence[inspect.Parameter] | None:
+    """A function's parameters; None where Python cannot say, such as of one that is not written in Python."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return None
 
 
 # One search of all stores at once, for one turn, which waits for each store within a bound.

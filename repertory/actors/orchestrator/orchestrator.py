@@ -31,7 +31,7 @@ from repertory.actors.call import (
     ReplyChannel,
     ServeTimers,
     ShowSnapshot,
-    StreamChannel,
+    TimerMessage,
     TimersDue,
 )
 from repertory.actors.hooks.calls import fire
@@ -40,17 +40,21 @@ from repertory.actors.leases import Gate
 from repertory.actors.orchestrator.events import AfterMultiAgentInvocationEvent, BeforeMultiAgentInvocationEvent
 from repertory.actors.orchestrator.run_driver import Cut, OrchestratorParts, RunDriver
 from repertory.actors.persister import ReadRun
+from repertory.actors.stream_channel import StreamChannel
+from repertory.actors.timers import TimerAlarm, Unheard, invocation_of
 from repertory.actors.waits import WatchedCallQueue
 from repertory.actors.writer import CommitBuffer
 from repertory.core.budget import Budget
-from repertory.core.orchestration.calls import BeginRun, CallDecision, GoOn, Replay, decide_call, waiting
+from repertory.core.limits import NO_LIMITS
+from repertory.core.orchestration.calls import BeginRun, CallDecision, GoOn, Replay, decide_call, run_questions, waiting
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.orchestration.owed import OwedRun
-from repertory.core.orchestration.plan import frontier_of
+from repertory.core.orchestration.plan import drawn_edges, frontier_of
 from repertory.core.orchestration.results import MultiAgentResult, Status
 from repertory.core.orchestration.run import Run, execution_token, leading_to, visit_of
 from repertory.core.snapshots.portable import RunFields, left_agents, said_of_run
-from repertory.core.turn_start import read_prompt
+from repertory.core.timers import NOBODY_WAKES, Timer, TimerBook
+from repertory.core.turn_start import UserMessages, read_prompt
 from repertory.errors import (
     AgentBusy,
     Invalid,
@@ -65,7 +69,10 @@ from repertory.runtime.lifecycle import ExitReason
 from repertory.runtime.message import Ask, Next, ReplySlot, carry_on, refuse, reply, traced
 
 if TYPE_CHECKING:
+    from repertory.actors.call import DueTurn
+    from repertory.actors.turn_log import TurnFollowers
     from repertory.backends.telemetry_ports import CallTelemetry
+    from repertory.core.turn_start import InterruptResponses
 
 
 class SaveRun(Struct, Ask[Mapping[str, object]], frozen=True, kw_only=True):
@@ -145,6 +152,9 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         self._run = Run()
         self._since = 0.0
         self._owes = OwedRun(lambda: self._run) if settings.wakes else None
+        self._book = TimerBook(wall, NO_LIMITS.sizes.prompt_bytes) if settings.wakes else None
+        self._timers: TimerAlarm | None = None
+        self._followed: TurnFollowers | None = None
         self._leaves_owed = False
         """Whether the running call is cut short by a shutdown, so that its run is to be finished elsewhere."""
 
@@ -160,9 +170,19 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
 
     async def on_start(self) -> None:
         persister = self.context.sibling("persister")
-        self._journal = await ActorJournal.open(persister, self._wall, buffer=self._buffer, owes=self._owes)
+        self._journal = await ActorJournal.open(
+            persister, self._wall, buffer=self._buffer, owes=self._owes, timers=self._book
+        )
         fold = self._journal.fold
         self._run = Run.of(fold.nodes.values(), fold.frontier, fold.run)
+        if self._run.notes and self._parts.watch is not None:
+            self._parts.watch(self._run, None)
+        if self._owes is not None:
+            ready = self._run.over
+            self._timers = TimerAlarm(
+                self.context, self._journal, self._owes, self._begin_due, holds=self._asks, ready=ready
+            )
+            self._timers.begin()
 
     def stop_now(self, reason: ExitReason) -> bool:
         """Hand the last records to the persister, which stops after this actor."""
@@ -185,17 +205,12 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
                 return self._take_load(message)
             case StateOwed(again_at=again_at):
                 if self._running is None:
-                    self._journal.state_owed(again_at)
+                    self._journal.state_owed(again_at, rests=self._timers is not None and self._timers.rests)
                 return reply(None)
+            case TimersDue() | ServeTimers() | ChangeTimers():
+                return self._handle_timers(message)
             case (
-                ShowSnapshot()
-                | KeepProgress()
-                | LookAtSignal()
-                | TimersDue()
-                | ServeTimers()
-                | ChangeTimers()
-                | CompleteTool()
-                | (RecordSummary() | SummarySettled())
+                ShowSnapshot() | KeepProgress() | LookAtSignal() | CompleteTool() | (RecordSummary() | SummarySettled())
             ):
                 return refuse(Invalid("an orchestrator does not handle this message", message=type(message).__name__))
             case _:
@@ -213,6 +228,8 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         full = len(self._waiting) >= self._settings.waiting_max
         if self._queue.busy and (full or (invocation.busy == "reject" if invocation.busy else self._settings.reject)):
             return refuse(AgentBusy("a run is worked on", orchestrator=self._settings.orchestrator_id))
+        if invocation.following is not None and self._follow_same(invocation):
+            return carry_on()
         call = self._new_call(invocation, prompt, channel)
         if self._queue.busy or (self._gate is not None and self._gate.limited):
             self._watch_time(invocation)
@@ -222,6 +239,66 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         if call.is_inner:
             self._look_again()
         return carry_on()
+
+    @property
+    def _followers(self) -> TurnFollowers:
+        if self._followed is None:
+            from repertory.actors.turn_log import TurnFollowers  # loaded when used
+
+            self._followed = TurnFollowers(self.context, self._journal, self._abandon, waits=False)
+        return self._followed
+
+    def _follow_same(self, invocation: Invocation) -> bool:
+        """Have the call read the run of its token, which is worked on or queued. False if none is."""
+        token, running = invocation.idempotency_token, self._running
+        same = next((call for call in self._waiting if call.invocation.idempotency_token == token), None)
+        if running is not None and not running.left:
+            own = running.invocation.idempotency_token == token
+            same = running if own or (self._driver is not None and token in self._run.tokens) else same
+        if same is None:
+            return False
+        channel = self._followers.follow(same, invocation, self._no_time())
+        if same is running and self._driver is not None:
+            self._driver.publish_to(channel.publish)
+        return True
+
+    def _new_call(
+        self,
+        invocation: Invocation,
+        prompt: UserMessages | InterruptResponses,
+        channel: type[ReplyChannel] | type[StreamChannel],
+    ) -> Call:
+        if invocation.following is not None:
+            return self._followers.new_call(invocation, prompt, self._no_time())
+        return super()._new_call(invocation, prompt, channel)
+
+    def _handle_timers(self, message: TimerMessage) -> Next:
+        match message:
+            case _ if self._timers is None:
+                return refuse(Invalid(NOBODY_WAKES))
+            case ChangeTimers():
+                return self._timers.change(message)
+            case ServeTimers():
+                return self._timers.serve()
+            case TimersDue():
+                self._timers.go_on()
+                return carry_on()
+
+    def _asks(self) -> bool:
+        """True if the run waits for a person."""
+        return bool(waiting(self._run))
+
+    def _begin_due(self, due: DueTurn) -> None:
+        """Queue the run of a timer."""
+        assert isinstance(due, Timer)
+        prompt = UserMessages(messages=({"role": "user", "content": [{"text": due.prompt}]},))
+        self._waiting.append(Call(invocation=invocation_of(due), prompt=prompt, channel=Unheard()))
+        self._queue.wake(self.context)
+
+    def _refuse(self, call: Call, error: RepertoryError) -> None:
+        if call.invocation.due is not None and self._timers is not None:
+            self._timers.note_outcome(call.invocation.due, error)
+        super()._refuse(call, error)
 
     def _save(self) -> Next:
         """Take the snapshot of the run and of its nodes in one step, so that they agree."""
@@ -256,7 +333,11 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
     def _finish(self, at_once: bool) -> Next:
         """Running nodes end normally, or are stopped if `at_once`."""
         self._leaves_owed = self._refusing and self._running is not None
+        if self._timers is not None and any(call.invocation.due is not None for call in self._waiting):
+            self._timers.give_back()
         self._refuse_waiting()
+        if self._timers is not None and self._refusing:
+            self._timers.close(at_once=at_once)
         while self._loads:
             self._loads.pop(0)[1].fail(self._closed())
         if at_once:
@@ -318,6 +399,13 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
             slot.reply(None)
 
     async def _serve(self, call: Call) -> None:
+        due, timers = call.invocation.due, self._timers
+        if due is not None and timers is not None:
+            if timers.is_over(due):
+                return
+            if self._asks():
+                timers.give_back()
+                return
         self._running, self._since = call, self.context.clock()
         self._stop_asked = None if call.invocation.stop is None else "cancelled"
         try:
@@ -326,12 +414,18 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
             work = self._call(call) if telemetry is None else self._call_traced(call, telemetry)
             outcome = await self._outcome(call, work)
             if not self._leaves_owed or isinstance(outcome, NodeFailed):
-                self._journal.call_ended()
+                if due is None or timers is None:
+                    self._journal.call_ended()
+                else:
+                    timers.note_outcome(due, outcome)
+                    self._journal.state_due()
             await call.end(outcome)
         finally:
             self._running = self._driver = self._beginning = None
             with anyio.CancelScope(shield=True):
                 await self._parts.runner.rest()
+        if timers is not None:
+            timers.note_call_ended()
 
     async def _call_traced(self, call: Call, telemetry: CallTelemetry) -> MultiAgentResult:
         from repertory.backends.telemetry_ports import TracedCall  # loaded when used
@@ -387,7 +481,11 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
                 await fire(hooks, event, observed=True)
 
     def _decide(self, call: Call, token: str | None) -> CallDecision:
-        return decide_call(self._run, call.prompt, now=self._wall(), token=token, resume=call.invocation.resume)
+        resume = call.invocation.resume
+        if call.invocation.due is not None and token not in self._run.tokens:
+            resume = False  # Nobody comes back to a run that was left unfinished, and the timer is to go on.
+        begins = call.invocation.following is None or call.invocation.following.begins
+        return decide_call(self._run, call.prompt, now=self._wall(), token=token, resume=resume, begins=begins)
 
     async def _go(self, call: Call, decision: BeginRun | GoOn) -> MultiAgentResult:
         invocation = call.invocation
@@ -396,10 +494,19 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         if isinstance(decision, BeginRun):
             plan, token = self._parts.plan, invocation.idempotency_token
             tokens = () if token is None else (token,)
-            record = self._run.begun(decision.task, plan.entries, at=self._wall(), kind=plan.kind, tokens=tokens)
+            record = self._run.begun(
+                decision.task,
+                plan.entries,
+                at=self._wall(),
+                kind=plan.kind,
+                tokens=tokens,
+                edges=drawn_edges(plan),
+            )
             record = leading_to(record, record.frontier, plan.startable(frontier_of(record.frontier)))
             self._run = Run.of([record], record.frontier)
             self._journal.add(record)
+            if isinstance(invocation.due, Timer):
+                self._journal.fire(invocation.due)
             await self._journal.commit()  # Nodes name their work by the run, so the run must be durable before it.
         self._check_nodes()
         if isinstance(decision, GoOn) and decision.token is not None:
@@ -460,7 +567,8 @@ class OrchestratorActor(WatchedCallQueue[OrchestratorMessage, LoadRun]):
         reason: str | None = None,
         limit: str | None = None,
     ) -> MultiAgentResult:
-        interrupts = tuple(interrupt for asked in waiting(run).values() for interrupt in asked)
+        own = self._settings
+        interrupts = tuple(run_questions(run, own.session_id if own.marks_questions or own.wakes else None))
         status = run.status
         if status is Status.EXECUTING or (reason is not None and not run.over):  # The call was stopped.
             status = Status.INTERRUPTED

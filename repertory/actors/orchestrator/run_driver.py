@@ -284,6 +284,10 @@ class RunDriver:
         self.reason = self.reason or reason
         self._scope.cancel()
 
+    def publish_to(self, publish: Callable[[TurnEvent], Awaitable[None]]) -> None:
+        """Send the run's events there from now on."""
+        self._publish = publish
+
     def halt(self) -> None:
         """Start no further node; the call ends when the running ones have ended."""
         self._halted.set()

@@ -8,49 +8,100 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Unpack, cast
 
+from msgspec.structs import force_setattr
+
+from repertory.actors.agent import CallSettings
+from repertory.actors.call import CompleteTool
+from repertory.actors.context import AgentParts, AgentSettings
+from repertory.actors.hooks.calls import fire_sync
+from repertory.actors.hooks.events import AgentInitializedEvent, HookRegistry, SameHooks
 from repertory.actors.hooks.order import HookOrder
-from repertory.app import lazy_names as later
-from repertory.app.agent.printer import PrintingCallbackHandler
-from repertory.app.agent.sdk_members import SdkAgentMembers
-from repertory.app.host.edge import short_errors, telemetry
-from repertory.core.retry import DEFAULT_RETRY
-from repertory.errors import AgentBusy, NotReady, SessionBusy
+from repertory.actors.in_memory_journal import InMemoryJournal
+from repertory.actors.journal import ReadModel
+from repertory.actors.tool_registry import ToolRegistry
+from repertory.actors.tools import call_unrecorded
+from repertory.app.agent import extensions
+from repertory.app.agent.conversation_managers import ManagerOfAgent, another_manager, chosen_manager
+from repertory.app.agent.messages import EditableMessages, edit_made, redaction_made
+from repertory.app.agent.printer import PrintingCallbackHandler, TerminalCallbackHandler, TextOfTurn, somebody_watches
+from repertory.app.agent.sdk_members import SdkAgentMembers, new_metrics
+from repertory.app.agent.session import (
+    AgentCalls,
+    AgentLife,
+    AgentSessionSpec,
+    calls_of,
+    chosen_busy,
+    chosen_handler,
+    flush_at_exit,
+    for_traces,
+    given_manager,
+    is_watched,
+    one_of,
+    read_call,
+    refuse_other_ways,
+    watched_call,
+    with_baggage,
+    with_memory,
+)
+from repertory.app.agent.tools import AgentTool, AgentTools, DirectTools, as_tools, call_recorded, direct_use
+from repertory.app.host.blocking import blocking_host, watch_state
+from repertory.app.host.model_choice import default_model
+from repertory.app.host.plugins import LatePlugins, ModelChooser, as_list
+from repertory.app.host.session import ActivationLock
+from repertory.app.sessions.sessions import PlacedSession, check_placement
+from repertory.app.tracebacks import inside_event_loop, short_errors, telemetry
+from repertory.backends.sandbox_ports import check_sandbox
+from repertory.core.caller_events import CallerEvents
+from repertory.core.ids import check_id
+from repertory.core.limits import read_limits
+from repertory.core.messages import check_messages, check_system_prompt, copy_message, repair
+from repertory.core.retry import DEFAULT_RETRY, check_retry
+from repertory.core.state import agent_state
+from repertory.core.tools import late_result
+from repertory.core.turn import StopReason
+from repertory.core.turn_start import DIRECT_WHILE_BUSY
+from repertory.errors import AgentBusy, NotReady, RepertoryError, SessionBusy
 
 if TYPE_CHECKING:
     from repertory.actors.call import Busy, Invocation
-    from repertory.actors.context import AgentSettings, Durability, ToolExecution
+    from repertory.actors.context import Durability, ToolExecution
     from repertory.actors.hooks.events import EventTypes, HookCallback, HookProvider
     from repertory.actors.hooks.middleware import AnyPhase
-    from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.actors.memory.consumer import MemoryParts
-    from repertory.actors.tool_registry import ToolRegistry
     from repertory.app.agent.conversation_managers import ManagerChoice
-    from repertory.app.agent.messages import EditableMessages
+    from repertory.app.agent.extensions import FollowingManager
     from repertory.app.agent.persisted import Snapshot
-    from repertory.app.agent.plugins import Plugin
-    from repertory.app.agent.session import AgentSessionSpec, CallbackHandler, CallOptions
+    from repertory.app.agent.session import (
+        AgentSessionSpec,
+        CallbackHandler,
+        CallOptions,
+        HandlerCalls,
+        PlainCallOptions,
+    )
     from repertory.app.agent.snapshots import SnapshotLoaded
-    from repertory.app.agent.tools import AgentTool, AgentTools, DirectTools, ToolExecutor
+    from repertory.app.agent.tools import AnyTool, ToolExecutor
+    from repertory.app.host.plugins import Intervention, Plugin
     from repertory.app.host.session import ActiveSession
     from repertory.app.memory.memory_manager import MemoryManager
-    from repertory.app.plugins.interventions import InterventionHandler
-    from repertory.app.plugins.routing import ModelRouter
-    from repertory.app.sessions.hooked import HookedManager
     from repertory.app.sessions.sessions import AnySessionManager, SessionPlacement
-    from repertory.app.toolbox.sandbox import Sandbox
     from repertory.backends.ports import Model
+    from repertory.backends.sandbox_ports import Sandbox
     from repertory.core.interrupts import Interrupt
+    from repertory.core.journal.editing import MessagesEdit
     from repertory.core.limits import Limits
     from repertory.core.memory.progress import StoreFlush
     from repertory.core.messages import Message, Prompt, SystemPrompt, ToolResult, ToolStatus
-    from repertory.core.result import AgentResult, TurnEvent
+    from repertory.core.result import AgentResult, Output, TurnEvent
     from repertory.core.retry import RetryStrategy, StorePatience
     from repertory.core.snapshots.fields import Preset
     from repertory.core.state import AgentState
+    from repertory.core.stream_events import AgentStreamEvent
     from repertory.core.turn_start import UnknownOutcome
 
 
@@ -75,7 +126,8 @@ class Agent(SdkAgentMembers):
         model: A `Model`, a `ModelRouter`, the id of a Bedrock model, or None for Bedrock's default.
         messages: The start of a new conversation; a stored one continues as it was stored.
         tools: Functions decorated with `@tool`, agents, MCP clients, or any other `Tool`.
-        callback_handler: Called with each event's entries as keywords; prints by default, None is silent.
+        callback_handler: Called with each event's entries as keywords. The default one prints on a terminal, and only
+            calls `agent(...)` whose result nobody takes; None is silent.
         conversation_manager: Decides what the model is shown; None for a sliding window of 40 messages,
             `NullConversationManager()` for all.
         record_direct_tool_call: True records calls by `agent.tool.name()` in the conversation.
@@ -130,10 +182,10 @@ class Agent(SdkAgentMembers):
         >>> use = {"toolUse": {"name": "price", "input": {"item": "loaf"}}}
         >>> model = ScriptedModel([use, "4.20", "You asked for a loaf."])
         >>> session = SQLiteSessionManager("marta", path="shop.db")
-        >>> agent = Agent(model, tools=[price], session_manager=session, callback_handler=None)
+        >>> agent = Agent(model, tools=[price], session_manager=session)
         >>> print(agent("What does a loaf cost?"))
         4.20
-        >>> again = Agent(model, tools=[price], session_manager=session, callback_handler=None)
+        >>> again = Agent(model, tools=[price], session_manager=session)
         >>> print(again("What did I ask for?"))
         You asked for a loaf.
         >>> len(again.messages)
@@ -145,14 +197,26 @@ class Agent(SdkAgentMembers):
     in a subclass; `repertory.strands.install` assigns it here, since programs of that SDK expect it.
     """
 
+    passes_model_errors: ClassVar[bool] = False
+    """True if a call raises what a model's client or code has raised in its first step, rather than an error of
+    `repertory.errors` with that as its cause. True for the `Agent` of `repertory.strands`.
+    """
+
+    default_handler: ClassVar[type[PrintingCallbackHandler]] = TerminalCallbackHandler
+    """The class of the callback handler of agents that are given none. The `Agent` of `repertory.strands` prints
+    everywhere.
+    """
+
     _opens_late = False
     """True if another process had the session when the agent was made in sync code."""
+    _read_early = False
+    """True if what is stored was read inside an event loop, before the session was opened."""
 
     def __init__(
         self,
-        model: Model | ModelRouter | str | None = None,
+        model: Model | ModelChooser | str | None = None,
         messages: Sequence[Message] | None = None,
-        tools: Iterable[object] | None = None,
+        tools: Sequence[AnyTool] | None = None,
         system_prompt: SystemPrompt = None,
         callback_handler: CallbackHandler | type[PrintingCallbackHandler] | None = PrintingCallbackHandler,
         conversation_manager: ManagerChoice = None,
@@ -167,7 +231,7 @@ class Agent(SdkAgentMembers):
         context_manager: Literal["auto", "agentic", False] | None = None,
         plugins: Sequence[Plugin] | None = None,
         hooks: Sequence[HookProvider | HookCallback] | None = None,
-        interventions: Sequence[InterventionHandler] | None = None,
+        interventions: Sequence[Intervention] | None = None,
         structured_output_prompt: str | None = None,
         concurrent_invocation_mode: str | None = None,
         baggage_attributes: Mapping[str, str] | None = None,
@@ -190,94 +254,92 @@ class Agent(SdkAgentMembers):
         unknown_tool_outcome: UnknownOutcome = "ask",
         patience: StorePatience | None = None,
     ) -> None:
-        if isinstance(model, later.Plugin):  # It routes between models.
+        if isinstance(model, ModelChooser):  # It routes between models.
             plugins, model = (*(plugins or ()), model), model.default_model
-        later.refuse_other_ways(model, checkpointing, background_tasks)
-        self.agent_id = later.check_id(agent_id or "default", "agent_id")
+        refuse_other_ways(model, checkpointing, background_tasks)
+        self.agent_id = check_id(agent_id or "default", "agent_id")
         self.name = name or "Repertory Agent"
         self.description = description
-        self.callback_handler: CallbackHandler | None = later.chosen_handler(callback_handler)
+        self.callback_handler: CallbackHandler | None = chosen_handler(callback_handler, self.default_handler)
         self.context_manager = context_manager or None
         if context_manager is not None:
-            conversation_manager, plugins = later.managed_context(context_manager, conversation_manager, plugins or ())
-        self.conversation_manager = later.chosen_manager(conversation_manager)
-        self._kept: HookedManager | None = None
+            conversation_manager, plugins = extensions.made_by.managed_context(
+                context_manager, conversation_manager, plugins or ()
+            )
+        self.conversation_manager = chosen_manager(conversation_manager)
+        self._kept: FollowingManager | None = None
         if hasattr(session_manager, "append_message"):
-            session_manager, self._kept = later.hooked_or_placed(session_manager)
-        self.session_manager = session_manager = later.check_placement(session_manager)
+            session_manager, self._kept = extensions.made_by.hooked_or_placed(session_manager)
+        self.session_manager = session_manager = check_placement(session_manager)
         if storage is not None and hasattr(sessions := getattr(session_manager, "sessions", None), "keep_in"):
             cast("Any", sessions).keep_in(storage)
         self.record_direct_tool_call = record_direct_tool_call
         self.structured_output_model = structured_output_model
         self.structured_output_prompt = structured_output_prompt
-        self.hooks = later.HookRegistry()
-        self._state = later.agent_state(state)
+        self.hooks = HookRegistry()
+        self._state = agent_state(state)
         self._first_state = self._state.get()
-        self._read_model = later.ReadModel()
-        self._initial = tuple(
-            later.repair([later.copy_message(message) for message in later.check_messages(messages or ())])
-        )
-        self._memory_manager = later.given_manager(
+        self._read_model = ReadModel()
+        self._initial = tuple(repair([copy_message(message) for message in check_messages(messages or ())]))
+        self._memory_manager = given_manager(
             memory_manager if memory_manager is not None else getattr(session_manager, "memory_manager", None), plugins
         )
-        self._plugins = later.with_memory(plugins, self._memory_manager)
-        self.trace_attributes = later.for_traces(trace_attributes)
+        self._plugins = with_memory(plugins, self._memory_manager)
+        self.trace_attributes = for_traces(trace_attributes)
         self.baggage_attributes, self.storage = {**(baggage_attributes or {})}, storage
-        self._calls = later.AgentCalls()
+        self._calls = AgentCalls()
         self.load_tools_from_directory = load_tools_from_directory
-        self._folder = later.ToolFolder(Path.cwd() / "tools") if load_tools_from_directory else None
-        self._sandbox = None if sandbox is None else later.check_sandbox(sandbox)
-        self._own_place: Sandbox | None = None
+        self._folder = extensions.made_by.ToolFolder(Path.cwd() / "tools") if load_tools_from_directory else None
+        self._sandbox = None if sandbox is None else check_sandbox(sandbox)
+        self._own_place = self._enabled = None
         self._tools = self._open_tools = self._all_tools(tools)
-        self._enabled: tuple[str, ...] | None = None
-        self._parts = later.AgentParts(
-            model=cast("Model", model) if hasattr(model, "stream") else later.default_model(model),
-            aux_model=None if aux_model is None else later.default_model(aux_model),
+        self._parts = AgentParts(
+            model=cast("Model", model) if hasattr(type(model), "stream") else default_model(model),
+            aux_model=None if aux_model is None else default_model(aux_model),
             tools=self._tools,
-            system_prompt=later.check_system_prompt(system_prompt),
+            system_prompt=check_system_prompt(system_prompt),
             state=self._state,
             read_model=self._read_model,
             hooks=self.hooks,
-            retry=retry_strategy if retry_strategy is DEFAULT_RETRY else later.check_retry(retry_strategy),
-            new_metrics=self._new_metrics,
+            retry=retry_strategy if retry_strategy is DEFAULT_RETRY else check_retry(retry_strategy),
+            new_metrics=new_metrics,
             remembers=self._memory_manager is not None,
             owner=self,
             find_telemetry=telemetry,
         )
-        self.enabled_tools = enabled_tools
+        if enabled_tools is not None:
+            self.enabled_tools = enabled_tools
         self._memory: InMemoryJournal | None = None
         self._given_limits, self._patience = limits, patience
-        self._limits = later.read_limits(limits)
+        self._limits = read_limits(limits)
         execution = tool_execution if tool_executor is None else tool_executor.execution
-        self._execution = later.one_of("tool_execution", execution, ("concurrent", "sequential"))
-        self._durability = later.one_of("durability", durability, ("pipelined", "strict", "relaxed"))
-        self._busy = later.chosen_busy(busy, concurrent_invocation_mode)
-        self._unknown = later.one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
-        self._unsaved_id = f"unsaved-{later.token_hex(8)}"
-        self._lock = later.ActivationLock()
-        self._life = later.AgentLife(self.agent_id, self.blueprint, self._joined)
+        self._execution = one_of("tool_execution", execution, ("concurrent", "sequential"))
+        self._durability = one_of("durability", durability, ("pipelined", "strict", "relaxed"))
+        self._busy = chosen_busy(busy, concurrent_invocation_mode)
+        self._unknown = one_of("unknown_tool_outcome", unknown_tool_outcome, ("ask", "retry", "fail"))
+        self._unsaved_id = f"unsaved-{token_hex(8)}"
+        self._lock = ActivationLock()
+        self._life = AgentLife(self.agent_id, self.blueprint, self._joined)
         self._opened = session_manager is None and self._kept is None
         self._initialized = False
-        self._register(hooks or (), interventions or ())
+        self._register(hooks, interventions)
         self._begin(session_manager, snapshot)
 
     def _all_tools(self, given: Iterable[object] | None) -> ToolRegistry:
         """The given tools, those of the plugins, and those of the folder."""
-        added = [tool for plugin in self._plugins for tool in plugin.tools]
+        added: list[Any] = [tool for plugin in self._plugins for tool in plugin.tools]
         if self._folder is not None:
             added += self._folder.changed()
-        if isinstance(given, later.ToolRegistry) and not added and self._sandbox is None:
-            return given
-        tools = later.ToolRegistry([*later.as_tools(given or ()), *added])
+        tools = given if isinstance(given, ToolRegistry) else ToolRegistry(as_tools(given or ()))
+        tools = tools.also(*added)
         if self._sandbox is None:
             return tools
-        vended = [tool for tool in self._sandbox.get_tools() if tool.name not in tools.names]
-        return later.ToolRegistry([*later.as_tools(given or ()), *added, *vended])
+        return tools.also(*(tool for tool in self._sandbox.get_tools() if tool.name not in tools.names))
 
     def _begin(self, session_manager: SessionPlacement | None, snapshot: Mapping[str, Any] | None) -> None:
         """What an agent does last of its construction: outside an event loop it opens its session."""
         if session_manager is not None and session_manager.sessions is not None:
-            later.watch_state(self._state, self._store_state, (session_manager.session_id, self.agent_id))
+            watch_state(self._state, self._store_state, (session_manager.session_id, self.agent_id))
         self._flush_at_exit()
         if session_manager is None:
             self._read_model.show(messages=self._initial)
@@ -287,10 +349,10 @@ class Agent(SdkAgentMembers):
             self._load_snapshot(snapshot, None)
         if (
             (session_manager is not None or self._kept is not None)
-            and not isinstance(session_manager, later.PlacedSession)
-            and not later.inside_event_loop()
+            and not isinstance(session_manager, PlacedSession)
+            and not inside_event_loop()
         ):
-            later.blocking_host().run(self._open_if_free)
+            blocking_host().run(self._open_if_free)
 
     async def _open_if_free(self) -> None:
         """Open the session, unless another process has it: then the first use opens it, which may wait."""
@@ -301,16 +363,20 @@ class Agent(SdkAgentMembers):
             self._opens_late = True
 
     def _register(
-        self, hooks: Sequence[HookProvider | HookCallback], interventions: Sequence[InterventionHandler]
+        self,
+        hooks: Sequence[HookProvider | HookCallback] | None,
+        interventions: Sequence[Intervention] | None,
     ) -> None:
         """Order: the hooks as given, then those of plugins, then the plugins' own `init_agent`."""
-        self.interventions = tuple(interventions)
+        self.interventions = as_list("interventions", interventions)
         if self._kept is not None:
             self.hooks.add_own(self._kept)
-        for provider in (*hooks, *later.as_hooks(interventions)):
+        for provider in as_list("hooks", hooks):
             self.hooks.add_hook(provider)
-        self.hooks.add_own(self.conversation_manager)
-        self._late_plugins = later.LatePlugins(self)
+        if self.interventions:
+            self.hooks.add_hook(extensions.made_by.InterventionRegistry(self.interventions))
+        self.hooks.add_own(ManagerOfAgent(self.conversation_manager, self))
+        self._late_plugins = LatePlugins(self)
         for plugin in self._plugins:
             for callback in plugin.hooks:
                 self.hooks.add_callback(None, callback)
@@ -321,58 +387,7 @@ class Agent(SdkAgentMembers):
         self._opened = True
         if not self._initialized:
             self._initialized = True
-            later.fire_sync(self.hooks, later.AgentInitializedEvent(agent=self))
-
-    @property
-    def model(self) -> Model:
-        """The model. A model assigned here is used from the next step on."""
-        return self._parts.model
-
-    @model.setter
-    def model(self, model: Model | str | None) -> None:
-        self._parts.model = later.default_model(model)
-
-    @property
-    def sandbox(self) -> Sandbox:
-        """Where commands of its tools run and their files are: what `sandbox` was given, else this machine."""
-        self._own_place = place = self._sandbox or self._own_place or later.ThisMachine()
-        return place
-
-    @property
-    def aux_model(self) -> Model:
-        """The model for side calls; `model` when the agent has none of its own. One assigned here is used from the next
-        call on.
-        """
-        return self._parts.aux_model or self._parts.model
-
-    @aux_model.setter
-    def aux_model(self, model: Model | str | None) -> None:
-        self._parts.aux_model = None if model is None else later.default_model(model)
-
-    @property
-    def system_prompt(self) -> str | None:
-        """The text of the system prompt; None if there is none. One assigned here, also as content blocks, is used from
-        the next step on.
-        """
-        return later.system_text(self._parts.system_prompt)
-
-    @system_prompt.setter
-    def system_prompt(self, prompt: SystemPrompt) -> None:
-        self._parts.system_prompt = later.check_system_prompt(prompt)
-
-    @property
-    def enabled_tools(self) -> list[str] | None:
-        """The names of the tools that the model sees; None for all. May be assigned between any two steps.
-
-        Errors: `Invalid` naming tools that the agent does not have.
-        """
-        return None if self._enabled is None else list(self._enabled)
-
-    @enabled_tools.setter
-    def enabled_tools(self, names: Sequence[str] | None) -> None:
-        chosen = self._open_tools if names is None else self._open_tools.only(names)
-        self._enabled = None if names is None else chosen.enabled
-        self._parts.tools = chosen
+            fire_sync(self.hooks, AgentInitializedEvent(agent=self))
 
     def add_hook(
         self,
@@ -405,13 +420,15 @@ class Agent(SdkAgentMembers):
             TypeError: For an argument of another type. Correct the call.
         """
         if self._parts.middleware is None:
-            self._parts.middleware = later.MiddlewareRegistry()
+            from repertory.actors.hooks.middleware import MiddlewareRegistry  # loaded when used
+
+            self._parts.middleware = MiddlewareRegistry()
         self._parts.middleware.add(stage_or_phase, handler)
 
     @property
     def tool_registry(self) -> AgentTools:
         """The tools, by name; tools may be added and removed at any time, and count from the next step on."""
-        return later.AgentTools(self._open_tools, self._change_tools)
+        return AgentTools(self._open_tools, self._change_tools)
 
     def _change_tools(self, change: Callable[[ToolRegistry], ToolRegistry]) -> None:
         self._tools, self._open_tools = change(self._tools), change(self._open_tools)
@@ -420,7 +437,7 @@ class Agent(SdkAgentMembers):
     @property
     def tool(self) -> DirectTools:
         """The tools, for calls by the program: `agent.tool.calculator(expression="2 + 2")`."""
-        return later.DirectTools(self._call_tool)
+        return DirectTools(self._call_tool)
 
     def as_tool(
         self,
@@ -438,24 +455,22 @@ class Agent(SdkAgentMembers):
             preserve_context: True keeps the conversation between calls. False begins anew each time.
             delegate: True makes its answer the answer of the calling agent.
         """
-        return later.AgentTool(
-            self, name=name, description=description, preserve_context=preserve_context, delegate=delegate
-        )
+        return AgentTool(self, name=name, description=description, preserve_context=preserve_context, delegate=delegate)
 
     def fresh_copy(self) -> Agent:
         """An agent as this one was built, with a new conversation that is not stored."""
         copy = Agent(
             self.model,
             messages=self._initial,
-            tools=self._tools,
+            tools=cast("Any", self._tools),
             system_prompt=self._parts.system_prompt,
             callback_handler=self.callback_handler,
-            conversation_manager=later.another_manager(self.conversation_manager),
+            conversation_manager=another_manager(self.conversation_manager),
             agent_id=self.agent_id,
             name=self.name,
             description=self.description,
             state=cast("Mapping[str, object]", self._first_state),
-            hooks=[later.SameHooks(self.hooks)],
+            hooks=[SameHooks(self.hooks)],
             structured_output_model=self.structured_output_model,
             aux_model=self._parts.aux_model,
             retry_strategy=self._parts.retry,
@@ -465,38 +480,16 @@ class Agent(SdkAgentMembers):
             sandbox=self._sandbox,
         )
         copy._parts.middleware = self._parts.middleware
-        copy._memory = later.InMemoryJournal()
+        copy._memory = InMemoryJournal()
         return copy
-
-    @property
-    def session_id(self) -> str | None:
-        """The session's id; None when the conversation is not stored."""
-        manager: Any = self.session_manager or self.kept_by
-        return manager.session_id if manager is not None else None
-
-    @property
-    def kept_by(self) -> object:
-        """The session manager that keeps the conversation itself, by hooks, or None.
-
-        `docs/guides/coming-from-strands.md` describes such managers.
-        """
-        return self._kept.manager if self._kept is not None else None
-
-    @property
-    def plugins(self) -> Sequence[Plugin]:
-        """The plugins, in the order given."""
-        return self._plugins
 
     @property
     def state(self) -> AgentState:
         """Values that outlive a turn and that the model never sees."""
-        self._open_in_sync_code()
+        if not self._opened:
+            with suppress(NotReady):
+                self._check_open(stored=True)
         return self._state
-
-    @property
-    def tool_names(self) -> list[str]:
-        """The names of the tools, in the order given; those of a tool server from when it is open."""
-        return list(self._open_tools.names)
 
     @property
     def messages(self) -> list[Message]:
@@ -509,34 +502,47 @@ class Agent(SdkAgentMembers):
         agent.ready()`. Hook callbacks of a running turn may edit the messages too, and the edit becomes part of the
         turn.
 
-        Errors: `NotReady` before the session was opened; of edits `Invalid` for an invalid message or a changed order,
-        `UnpairedTools` for tool uses without their results, `AgentBusy` while a turn runs (then nothing has
+        Inside an event loop the stored messages are there before the session was opened, if they are on this machine.
+
+        Errors: `NotReady` before a session elsewhere was opened; of edits `Invalid` for an invalid message or a changed
+        order, `UnpairedTools` for tool uses without their results, `AgentBusy` while a turn runs (then nothing has
         changed), and those of the store.
         """
-        self._check_open()
+        self._check_open(stored=True)
         drafted = self._read_model.drafted()
-        return later.EditableMessages(self._read_model.messages(), self._edit_messages) if drafted is None else drafted
+        return EditableMessages(self._read_model.messages(), self._edit_messages) if drafted is None else drafted
 
     @messages.setter
     def messages(self, messages: Sequence[Message]) -> None:
-        self._check_open()
+        self._check_open(stored=True)
         if not self._read_model.assign(messages):
-            self._edit_messages(messages, messages if isinstance(messages, later.EditableMessages) else None)
+            self._edit_messages(messages, messages if isinstance(messages, EditableMessages) else None)
 
     def _edit_messages(self, wanted: Sequence[Message], read: EditableMessages | None) -> Sequence[Message]:
         """Make `wanted` the shown messages, between two turns; returns them."""
+        return self._carry_out(lambda shown: edit_made(wanted, shown, read))
+
+    def _redact_latest(self, message: Message) -> None:
+        """Replace the last message for good; in a hook, as an edit of the turn."""
+        if self._read_model.drafted() is None:
+            self._check_open()
+            self._carry_out(lambda shown: redaction_made(message, shown))
+        else:
+            self.messages[-1] = message
+
+    def _carry_out(self, make_edit: Callable[[Sequence[Message]], MessagesEdit | None]) -> Sequence[Message]:
         if self._read_model.in_a_turn or self._life.in_a_turn:
             text = "a turn is running: edit agent.messages in one of its hooks, or when it is over"
             raise AgentBusy(text, agent=self.agent_id)
         shown = self._read_model.messages()
-        edit = later.edit_made(wanted, shown, read)
+        edit = make_edit(shown)
         if edit is None:
             return shown
         shown = edit.messages()
         self._read_model.show_edited(shown, waits=edit.keeps_end)
         self._life.loads.append(edit)
-        if self.session_manager is not None and not later.inside_event_loop():
-            later.blocking_host().run(self.ready)
+        if self.session_manager is not None and not inside_event_loop():
+            blocking_host().run(self.ready)
         return shown
 
     @property
@@ -547,16 +553,15 @@ class Agent(SdkAgentMembers):
         opened.
         """
         self._check_open()
-        return list(self._read_model.pending_tools.waiting)
+        return list(self._read_model.pending_tools.waiting_in(self.session_id))
 
-    def _open_in_sync_code(self) -> None:
-        """Open a session that another process had when the agent was made, and wait for it if it still has it."""
-        if self._opens_late and not self._opened and not later.inside_event_loop():
-            later.blocking_host().run(self.ready)
-
-    def _check_open(self) -> None:
-        self._open_in_sync_code()
-        if not self._opened:
+    def _check_open(self, *, stored: bool = False) -> None:
+        """Open a session that another process had when the agent was made in sync code, and wait for it. With `stored`,
+        what can be read at once is enough.
+        """
+        if self._opens_late and not self._opened and not inside_event_loop():
+            blocking_host().run(self.ready)
+        if not self._opened and not (stored and self._read_stored()):
             raise NotReady("the session is not open yet: await agent.ready(), enter `async with agent`, or make a call")
 
     def save_snapshot(
@@ -605,7 +610,7 @@ class Agent(SdkAgentMembers):
             app_data: Values of your own, as JSON, that the snapshot carries.
 
         Raises:
-            SnapshotException: If `preset`, `include` and `exclude` leave no field. Name one.
+            SnapshotException: For an unknown preset or field, or if none is left. Name one.
         """
         return self._snapshot(preset, include, exclude, app_data)
 
@@ -644,8 +649,8 @@ class Agent(SdkAgentMembers):
             AgentBusy: From within a turn. Call again when the turn is over.
         """
         loaded = self._load_snapshot(snapshot, overrides)
-        if self.session_manager is not None and not later.inside_event_loop():
-            later.blocking_host().run(self.ready)
+        if self.session_manager is not None and not inside_event_loop():
+            blocking_host().run(self.ready)
         return loaded
 
     async def load_snapshot_async(
@@ -671,11 +676,6 @@ class Agent(SdkAgentMembers):
         return loaded
 
     @property
-    def memory_manager(self) -> MemoryManager | None:
-        """The memory across conversations; None when the agent has none."""
-        return self._memory_manager
-
-    @property
     def _memory_parts(self) -> MemoryParts | None:
         return None if self._memory_manager is None else self._memory_manager.parts_for(self)
 
@@ -694,23 +694,29 @@ class Agent(SdkAgentMembers):
 
     def _flush_at_exit(self) -> None:
         parts = self._memory_parts
-        if parts is not None and not later.inside_event_loop():
-            later.flush_at_exit(self, parts, Agent._flush_before_exit)
+        if parts is not None and not inside_event_loop():
+            flush_at_exit(self, parts, Agent._flush_before_exit)
 
     async def _flush_before_exit(self, by: float) -> str | None:
         flushed = await self._flush_by(by)
         return "; ".join(str(each.error) for each in flushed.values() if each.parked) or None
 
-    def __call__(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
+    def __call__(
+        self,
+        prompt: Prompt = None,
+        *,
+        structured_output_model: type[Output] | None = None,
+        **options: Unpack[PlainCallOptions],
+    ) -> AgentResult[Output]:
         """Run a turn from sync code; takes the arguments of `invoke_async`. Blocks the calling thread until the turn is
         durable.
 
         Args:
             prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
                 what is unfinished.
-            options: The options of `CallOptions`: `invocation_state`, `structured_output_model`, `limits`,
-                `idempotency_token`, `timeout_s`, `drop_interrupts`, `budget`, `busy`, `cancel_signal` and
-                `structured_output_prompt`.
+            structured_output_model: The type of the answer, for this call; see `CallOptions`.
+            options: The other options of `CallOptions`: `invocation_state`, `limits`, `idempotency_token`,
+                `timeout_s`, `drop_interrupts`, `budget`, `busy`, `cancel_signal` and `structured_output_prompt`.
 
         Raises:
             AgentBusy: With `busy="reject"` while another call runs. Call again when it is over.
@@ -719,9 +725,20 @@ class Agent(SdkAgentMembers):
             token = options.get("idempotency_token")
             if token is None or not self._calls.runs(token):  # Known here even if a model blocks the event loop.
                 raise AgentBusy("a concurrent invocation runs", agent=self.agent_id)
-        return later.blocking_host().run(self.invoke_async, prompt, **options)
+        call = partial(self.invoke_async, structured_output_model=structured_output_model)
+        host, before = blocking_host(), watched_call.set(somebody_watches())
+        try:
+            return host.run(call, prompt, **options)
+        finally:
+            watched_call.reset(before)
 
-    async def invoke_async(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AgentResult:
+    async def invoke_async(
+        self,
+        prompt: Prompt = None,
+        *,
+        structured_output_model: type[Output] | None = None,
+        **options: Unpack[PlainCallOptions],
+    ) -> AgentResult[Output]:
         """Run a turn; `CallOptions` lists the options beside the prompt.
 
         Errors: what the model, the store, guards and the policies raise (`repertory.errors`). Cancelled, the turn ends
@@ -730,18 +747,19 @@ class Agent(SdkAgentMembers):
         Args:
             prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
                 what is unfinished.
-            options: The options of `CallOptions`, as for a direct call of the agent.
+            structured_output_model: The type of the answer, for this call; see `CallOptions`.
+            options: The other options of `CallOptions`, as for a direct call of the agent.
         """
-        invocation = self._read_call(prompt, options)
+        invocation = self._read_call(prompt, options, structured_output_model)
         with self._calls.running_now(invocation):
             if self._folder is not None:
                 await self._folder.renew(self.tool_registry.register_tool)
-            handler = later.calls_of(self.callback_handler, invocation.invocation_state)
+            watched = is_watched()
+            handler = calls_of(self.callback_handler, invocation.invocation_state, self, watched=watched)
             if handler is None:
                 return await self._invoke(invocation)
-            async with aclosing(self._stream(invocation)) as events:
+            async with aclosing(self._stream(invocation, handler)) as events:
                 async for event in events:
-                    await handler.tell(event)
                     if "result" in event:
                         return cast("AgentResult", event["result"])
         raise AssertionError("a turn's stream ends with its result or an error")
@@ -753,8 +771,10 @@ class Agent(SdkAgentMembers):
         async with self._session(invocation.busy, invocation.deadline) as session:
             return await session.invoke(invocation)
 
-    async def stream_async(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AsyncGenerator[TurnEvent]:
-        """Run a turn and yield its events (`core/result.py` lists the shapes); the last event holds the result.
+    async def stream_async(
+        self, prompt: Prompt = None, **options: Unpack[CallOptions]
+    ) -> AsyncGenerator[AgentStreamEvent]:
+        """Run a turn and yield its events (`docs/reference/events.md`); the last event holds the result.
 
         Leaving the loop early, by `break` inside `contextlib.aclosing`, cancels the turn.
 
@@ -767,23 +787,54 @@ class Agent(SdkAgentMembers):
         with self._calls.running_now(invocation):
             if self._folder is not None:
                 await self._folder.renew(self.tool_registry.register_tool)
-            handler = later.calls_of(self.callback_handler, invocation.invocation_state)
-            async with aclosing(self._stream(invocation, moves=True)) as events:
+            handler = calls_of(self.callback_handler, invocation.invocation_state, self)
+            async with aclosing(self._stream(invocation, handler, moves=True)) as events:
                 async for event in events:
-                    if handler is not None:
-                        await handler.tell(event)
-                    yield event
+                    yield cast("AgentStreamEvent", event)
 
-    def _read_call(self, prompt: Prompt, options: CallOptions) -> Invocation:
+    async def stream_text(self, prompt: Prompt = None, **options: Unpack[CallOptions]) -> AsyncGenerator[str]:
+        """Run a turn and yield the text that `print(agent(...))` would print, piece by piece.
+
+        Texts of several messages are on lines of their own, and questions to a person come last. If the model is asked
+        again after a part of its answer, a line says so, and its answer begins anew.
+
+        Args:
+            prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
+                what is unfinished.
+            options: The options of `CallOptions`, as for a direct call of the agent.
+
+        Examples:
+            >>> import anyio
+            >>> from repertory import Agent, ScriptedModel
+            >>> async def main() -> None:
+            ...     agent = Agent(ScriptedModel(["Good morning."], chunk=5))
+            ...     async for piece in agent.stream_text("Hi!"):
+            ...         print(piece, end="|")
+            >>> anyio.run(main)
+            Good |morni|ng.|
+        """
+        text = TextOfTurn()
+        async with aclosing(self.stream_async(prompt, **options)) as events:
+            async for event in events:
+                if piece := text.told(event):
+                    yield piece
+
+    def _read_call(
+        self, prompt: Prompt, options: CallOptions | PlainCallOptions, output: type[Any] | None = None
+    ) -> Invocation:
         """The invocation, which meets a cancellation that stands."""
         stop, self._calls.stop = self._calls.stop, None
-        return later.read_call(prompt, options, self.structured_output_model, self.structured_output_prompt, stop)
+        schema, output_prompt = output or self.structured_output_model, self.structured_output_prompt
+        if not self.baggage_attributes:
+            return read_call(prompt, options, schema, output_prompt, stop)
+        with with_baggage(self.baggage_attributes):
+            return read_call(prompt, options, schema, output_prompt, stop)
 
     async def history(self) -> list[Message]:
         """A copy of all messages of the conversation, oldest first, also those that the model no longer sees. A fork
         begins with the messages of its source, as far as they still exist.
         """
-        from repertory.app.operations.reading import whole_history  # loaded when used
+        from repertory.app.host.session import whole_history  # loaded when used
 
         async with self._session() as session:
             return await whole_history(session, self.blueprint())
@@ -797,9 +848,9 @@ class Agent(SdkAgentMembers):
             result: The result, as a tool returns it.
             status: `success` or `error`.
         """
-        wanted = later.late_result(result, status, self._limits.sizes.result_bytes)
+        wanted = late_result(result, status, self._limits.sizes.result_bytes)
         async with self._session() as session:
-            return await session.complete_tool(later.CompleteTool(id=id, result=wanted, starts=False))
+            return await session.complete_tool(CompleteTool(id=id, result=wanted, starts=False))
 
     def cancel(
         self, message: str | None = None, *, after_current_tools: bool = False, keep_partial: bool = True
@@ -815,7 +866,7 @@ class Agent(SdkAgentMembers):
             after_current_tools: True lets running tools end first.
             keep_partial: False takes back what the model has said of its answer.
         """
-        stop = later.StopReason(text=message, keep_partial=keep_partial)
+        stop = StopReason(text=message, keep_partial=keep_partial)
         current, running = self._life.current, bool(self._calls.running)
         if running and not self._read_model.in_a_turn:
             self._calls.stop_before_its_turn(stop)
@@ -840,11 +891,11 @@ class Agent(SdkAgentMembers):
 
     def __enter__(self) -> Agent:
         """Keep the session open from sync code, until the end of the block or `shutdown()`."""
-        later.blocking_host().run(self.__aenter__)
+        blocking_host().run(self.__aenter__)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        later.blocking_host().run(self.__aexit__, *exc_info)
+        blocking_host().run(self.__aexit__, *exc_info)
 
     def shutdown(self) -> None:
         """Close what `with agent` opened, and what calls have left open. The messages and the state are durable then,
@@ -853,7 +904,7 @@ class Agent(SdkAgentMembers):
         current = self._life.current
         lives = current is not None and current.alive
         if lives or self._life.is_held or self._state.changed or self._life.edited or self._memory_manager is not None:
-            later.blocking_host().run(self.shutdown_async)
+            blocking_host().run(self.shutdown_async)
 
     async def shutdown_async(self) -> None:
         """`shutdown` for `async with agent`, and for calls outside a block, from the same event loop."""
@@ -884,31 +935,53 @@ class Agent(SdkAgentMembers):
         self._open_tools = session.tools.whole
         self._announce()
 
-    async def _stream(self, invocation: Invocation, *, moves: bool = False) -> AsyncGenerator[TurnEvent]:
+    async def _stream(
+        self, invocation: Invocation, handler: HandlerCalls | None, *, moves: bool = False
+    ) -> AsyncGenerator[TurnEvent]:
+        """The events of a call, each of which the handler has got before."""
+        events = CallerEvents(invocation.invocation_state)
         busy = invocation.busy or self._busy
-        async with self._life.stream(invocation, busy, self._calls.end, moves=moves) as events:
-            async for event in events:
-                yield event
+        force_setattr(invocation, "in_step", True)
+        failed: RepertoryError | None = None
+        async with self._life.stream(invocation, busy, self._calls.end, moves=moves) as turn:
+            try:
+                async for event in turn:
+                    told = events.of(event)
+                    if told is None and handler is None:
+                        yield event
+                        continue
+                    for each in (event,) if told is None else told:
+                        if handler is not None:
+                            await handler.tell(each)
+                        yield each
+            except RepertoryError as error:
+                failed = error
+            for each in () if failed is None else events.before(failed):
+                if handler is not None:
+                    await handler.tell(each)
+                yield each
+            if failed is not None:
+                raise failed
 
     async def _call_tool(
         self, name: str, arguments: dict[str, Any], override: str | None, record: bool | None
     ) -> ToolResult:
         """See `DirectTool.invoke_async`. It may also call a tool that `enabled_tools` hides from the model."""
-        use = later.direct_use(self._open_tools, name, arguments)
+        use = direct_use(self._open_tools, name, arguments)
         if not (self.record_direct_tool_call if record is None else record):
-            return await later.call_unrecorded(self._settings(), self._parts, use)
+            return await call_unrecorded(self._settings(), self._parts, use)
         try:
             async with self._session("reject") as session:
-                return await later.call_recorded(session, use, override)
+                return await call_recorded(session, use, override)
         except AgentBusy as error:
-            raise AgentBusy(later.DIRECT_WHILE_BUSY, agent=self.agent_id) from error
+            raise AgentBusy(DIRECT_WHILE_BUSY, agent=self.agent_id) from error
 
     async def _restore(self) -> None:
         """What comes before the first turn, where the session manager keeps the conversation itself."""
         assert self._kept is not None
         self._opened = True
         try:
-            await self._kept.restore(later.AgentInitializedEvent(agent=self))
+            await self._kept.restore(AgentInitializedEvent(agent=self))
         except BaseException:
             self._opened = False
             raise
@@ -916,7 +989,7 @@ class Agent(SdkAgentMembers):
 
     def _settings(self) -> AgentSettings:
         manager = self.session_manager
-        return later.AgentSettings(
+        return AgentSettings(
             session_id=manager.session_id if manager is not None else self._unsaved_id,
             agent_id=self.agent_id,
             durability=self._durability,
@@ -932,17 +1005,17 @@ class Agent(SdkAgentMembers):
         """This agent's session spec, for its host. Built anew for each call, as attributes may change in between."""
         manager = self.session_manager
         if self._memory is None and (manager is None or manager.sessions is None):
-            self._memory = later.InMemoryJournal(random=later.token_hex(16).encode())
-        return later.AgentSessionSpec(
+            self._memory = InMemoryJournal(random=token_hex(16).encode())
+        return AgentSessionSpec(
             agent=self._settings(),
-            calls=later.CallSettings(busy=self._busy, unknown_outcome=self._unknown),
+            calls=CallSettings(busy=self._busy, unknown_outcome=self._unknown),
             parts=self._parts,
             manager=self.conversation_manager,
             sessions=manager.sessions if manager is not None else None,
             memory=self._memory,
-            own=manager is None or (isinstance(manager, later.PlacedSession) and manager.unsaved),
+            own=manager is None or (isinstance(manager, PlacedSession) and manager.unsaved),
             takeover=manager.takeover if manager is not None else False,
-            wakes=manager is not None and isinstance(manager, later.PlacedSession) and manager.wakes,
+            wakes=manager is not None and isinstance(manager, PlacedSession) and manager.wakes,
             patience=self._patience,
             prepare=self._late_plugins.finish if self._kept is None else self._restore,
             opened=self._life.join,

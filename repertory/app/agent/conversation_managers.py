@@ -17,14 +17,14 @@ from decimal import Decimal
 from enum import Enum
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import anyio
 from msgspec import structs
 
 from repertory.actors.hooks.events import BeforeModelCallEvent
-from repertory.app.host.edge import inside_event_loop
+from repertory.app.tracebacks import inside_event_loop
 from repertory.core.messages import copy_message, text_of
 from repertory.core.state import AgentState
 from repertory.core.window.decision import (
@@ -58,9 +58,11 @@ class ConversationManager:
     `apply_management(agent)` is called after each turn, `reduce_context(agent, e)` when the model's window is full (`e`
     is the model's error, or None for proactive compression): repeatedly, until the request fits or it raises. Both may
     be coroutines, and shorten `agent.messages` in place: they may drop messages, edit them, and put one in front, as
-    long as tool uses keep their results. Hidden messages stay in the history. Or define `plan(history, budget) ->
-    WindowPlan` instead of both. `register_hooks` adds hooks to the agent's, which may shorten `event.agent.messages` as
-    well.
+    long as tool uses keep their results. Hidden messages stay in the history. `register_hooks` and `init_agent` add
+    hooks to the agent's, which may shorten `event.agent.messages` as well.
+
+    Instead of both define `plan(history, budget) -> WindowPlan`, or `reduce(agent, error) -> bool`: it shortens
+    `agent.messages` when the window is full, and returns False if it could not.
 
     A failure then is logged and changes nothing.
 
@@ -77,6 +79,11 @@ class ConversationManager:
 
     plan: Any = None
     """`plan(history, budget) -> WindowPlan` of a manager that plans, which may be a coroutine; None otherwise."""
+
+    reduce: Any = None
+    """`reduce(agent, error) -> bool`, or `reduce(options) -> bool` with both as attributes, which may be a coroutine;
+    None for a manager that has the other methods.
+    """
 
     def __init__(self, *, proactive_compression: Compression = None) -> None:
         self.proactive_compression = proactive_compression
@@ -99,7 +106,8 @@ class ConversationManager:
             agent: The agent.
             kwargs: Further values of a later version; pass them on, or ignore them.
         """
-        raise NotImplementedError
+        if self.reduce is None:
+            raise NotImplementedError
 
     def reduce_context(
         self, agent: Any, e: ContextWindowOverflowException | None = None, **kwargs: Any
@@ -111,7 +119,18 @@ class ConversationManager:
             e: The error of the model that found the conversation too long; None before a call.
             kwargs: Further values of a later version; pass them on, or ignore them.
         """
-        raise NotImplementedError
+        if self.reduce is None:
+            raise NotImplementedError
+        named = inspect.signature(self.reduce).parameters
+        given = {"agent": agent, "error": e}
+        if given.keys() & named.keys():
+            reduced = self.reduce(**{name: value for name, value in given.items() if name in named})
+        else:
+            reduced = self.reduce(ReduceOptions(**given))
+        if inspect.isawaitable(reduced):
+            return _reduced(reduced, e)
+        _check_reduced(reduced, e)
+        return None
 
     def get_state(self) -> dict[str, Json]:
         """The state to store with the session, as JSON; `restore_from_session` gets it back."""
@@ -143,6 +162,13 @@ class ConversationManager:
         if not getattr(registry, "of_agent", False):
             registry.add_callback(BeforeModelCallEvent, self._before_model_call, guard=False)
 
+    def init_agent(self, agent: Any) -> None:
+        """Prepare for an agent that is being made; `agent.add_hook` adds hooks.
+
+        Args:
+            agent: The agent.
+        """
+
     def _before_model_call(self, event: BeforeModelCallEvent) -> Awaitable[None] | None:
         """Compress when the request nearly fills the window. The hooks log a failure."""
         threshold, tokens = self.compression_threshold, event.projected_input_tokens
@@ -156,6 +182,34 @@ class ConversationManager:
                 stacklevel=2,
             )
         return self.reduce_context(event.agent) if is_full(tokens, window, threshold) else None
+
+
+class ReduceOptions(NamedTuple):
+    """The argument of a `reduce(options)`."""
+
+    agent: Any
+    error: ContextWindowOverflowException | None
+    """The error of the model that found the conversation too long; None before a call."""
+
+
+class ManagerOfAgent(NamedTuple):
+    """A manager, and the agent to which it adds its hooks."""
+
+    manager: ConversationManager
+    agent: Any
+
+    def register_hooks(self, registry: Any) -> None:
+        self.manager.register_hooks(registry)
+        self.manager.init_agent(self.agent)
+
+
+async def _reduced(reduced: Awaitable[object], error: ContextWindowOverflowException | None) -> None:
+    _check_reduced(await reduced, error)
+
+
+def _check_reduced(reduced: object, error: ContextWindowOverflowException | None) -> None:
+    if reduced is False and error is not None:
+        raise error
 
 
 _factories: WeakKeyDictionary[ConversationManager, Callable[[], object]] = WeakKeyDictionary()
@@ -289,6 +343,9 @@ class SlidingWindowConversationManager(PlannedManager):
         proactive_compression: Compression = None,
     ) -> None:
         super().__init__(proactive_compression=proactive_compression)
+        if window_size == 0:
+            text = "window_size=0 shows the model nothing of earlier turns: NullConversationManager() shows all of them"
+            warnings.warn(text, stacklevel=2)
         self.settings = SlidingWindow(
             window_size=window_size,
             should_truncate_results=should_truncate_results,
@@ -330,6 +387,7 @@ class SummarizingConversationManager(PlannedManager):
         summarization_agent: An `Agent` that writes the summaries, with its own model, tools and system prompt; the
             agent's own model (or its `aux_model`) when None.
         summarization_system_prompt: Instead of the default; not both.
+        model: The model that writes the summaries, in the place of the agent's own.
         pin_first: That many messages at the start are always shown, with the partners of their tool uses; so are pinned
             messages (`pin_message`).
         proactive_compression: When to summarize before the model refuses; None waits for its refusal.
@@ -339,13 +397,14 @@ class SummarizingConversationManager(PlannedManager):
         summarizes: True: its plans need a model.
 
     Raises:
-        Invalid: For a setting out of range, and for an agent and a prompt together. Correct the argument.
+        Invalid: For a setting out of range, and for an agent together with a prompt or a model. Correct the argument.
     """
 
     summary_ratio = _Setting("summary_ratio", shown="ratio")
     preserve_recent_messages = _Setting("preserve_recent_messages")
     summarization_agent = _Setting("agent")
     summarization_system_prompt = _Setting("system_prompt")
+    model = _Setting("model")
     pin_first = _Setting("pin_first")
 
     def __init__(
@@ -355,6 +414,7 @@ class SummarizingConversationManager(PlannedManager):
         summarization_agent: Any = None,
         summarization_system_prompt: str | None = None,
         *,
+        model: Any = None,
         pin_first: int | None = None,
         proactive_compression: Compression = None,
     ) -> None:
@@ -364,6 +424,7 @@ class SummarizingConversationManager(PlannedManager):
             preserve_recent_messages=preserve_recent_messages,
             agent=summarization_agent,
             system_prompt=summarization_system_prompt,
+            model=model,
             pin_first=pin_first,
         )
 
@@ -418,9 +479,10 @@ def check_manager(manager: object) -> ConversationManager:
         )
     base, kind = ConversationManager, type(manager)
     edits = kind.apply_management is not base.apply_management and kind.reduce_context is not base.reduce_context
-    if not edits and manager.plan is None:
+    if not edits and manager.plan is None and manager.reduce is None:
         raise Invalid(
-            "a conversation manager defines apply_management and reduce_context, or plan", manager=manager.name
+            "a conversation manager defines apply_management and reduce_context, or reduce, or plan",
+            manager=manager.name,
         )
     return manager
 
@@ -459,7 +521,7 @@ async def _written(agent: Any, request: SummaryRequest) -> str:
 
     messages: list[Message] = [{"role": "user", "content": [{"text": prompt}]}]
     question = ModelRequest(messages=messages, tool_specs=(), system_prompt=request.system_prompt)
-    return text_of((await call_model(agent.aux_model, question, None)).message)
+    return text_of((await call_model(cast("Any", request.model) or agent.aux_model, question, None)).message)
 
 
 def _apply(manager: PlannedManager, agent: Any, plan: WindowPlan) -> None:

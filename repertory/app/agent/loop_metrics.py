@@ -20,9 +20,9 @@ from repertory.core.result import (
     TurnMetrics,
     figures_of,
     no_usage,
-    prompt_tokens,
     summary_of,
 )
+from repertory.core.tokens import prompt_tokens
 
 KEPT_MAX = 1000
 

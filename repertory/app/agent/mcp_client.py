@@ -14,17 +14,18 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, Unpack, cast
 from urllib.parse import SplitResult, urlsplit
 
 import anyio
 from msgspec.structs import replace
+from typing_extensions import TypedDict  # pydantic wants this one on Python 3.11.
 
 from repertory.actors.tool_server import ServedTool
 from repertory.app.host.blocking import blocking_host, in_sync_loop
 from repertory.app.host.host import ambient_host
 from repertory.app.host.shared import ToolServers, open_by_hand
-from repertory.app.inspector.guard import is_loopback
+from repertory.backends.sdk_members import PaginatedList, ToolLike
 from repertory.backends.tool_ports import CallDetails
 from repertory.backends.tools.mcp.choice import Introduction, ToolChoice, ToolFilters
 from repertory.backends.tools.mcp.source import (
@@ -36,6 +37,7 @@ from repertory.backends.tools.mcp.source import (
     TransportFactory,
 )
 from repertory.core.messages import ToolResult, error_result
+from repertory.core.origins import is_loopback
 from repertory.core.tools import exception_text, timeout_text
 from repertory.errors import ClientNotOpen, Invalid, RepertoryError, TooLarge, Unavailable
 from repertory.forking import forget_in_children, never_collect
@@ -58,7 +60,6 @@ if TYPE_CHECKING:
     )
 
     from repertory.actors.tool_server import ServerLink
-    from repertory.app.strands.shapes import PaginatedList
     from repertory.backends.tool_ports import OfferedTool, ToolConnection
     from repertory.core.messages import Json, ToolUse
 
@@ -123,7 +124,7 @@ class MCPClientSettings(TypedDict, total=False):
     meta: Mapping[str, Json] | None
 
 
-class MCPClient:
+class MCPClient(ToolLike):
     """The tools of one MCP server, for `Agent(tools=[client])` and `AgentSpec(tools=[client])`.
 
     Each connection calls `transport` again. `MCPClient.stdio` and `MCPClient.http` are shorter. `url` instead of it: a
@@ -269,7 +270,12 @@ class MCPClient:
             env: Its environment variables besides a few usual ones.
             cwd: The folder where it starts.
             settings: The other settings of `MCPClient`.
+
+        Raises:
+            Invalid: For arguments that are one text. Write a list.
         """
+        if isinstance(args, str):
+            raise Invalid(f"args is a list: write args={args.split()}", got=args)
         return cls(StdioServer(command=command, args=tuple(args), env=env, cwd=cwd), **settings)
 
     @classmethod
@@ -389,7 +395,7 @@ class MCPClient:
         """Start the server and keep it until the end of the block, which may come in another task. Agents that are
         called in the block share it.
         """
-        if self._task is not None:
+        if self._task is not None and not self._task.over:
             raise Invalid("the client is open already: its session is currently running", server=self.name)
         self._task = HostTask(self._open(), name=f"repertory tools {self.name}")
         try:
@@ -506,8 +512,6 @@ class MCPClient:
         Raises:
             Invalid: For a token. Correct the argument.
         """
-        from repertory.app.strands.shapes import PaginatedList  # for programs of the SDK, which ask for pages
-
         link = self._opened()
         if pagination_token is not None:
             raise Invalid(

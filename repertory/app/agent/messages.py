@@ -6,16 +6,24 @@ Every edit builds the new list, has it checked, and only then changes anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypeVar, cast
+
+import anyio
+from msgspec.structs import replace
 
 from repertory.core.journal.editing import MessagesEdit
 from repertory.core.messages import copy_message
+from repertory.core.window.decision import WindowPlan
 from repertory.core.window.edits import edit_of
-from repertory.errors import Invalid
+from repertory.errors import Invalid, NotFound, StoreNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from repertory.app.operations.paging import ShownAt
+    from repertory.app.sessions.sessions import SessionPlace
     from repertory.core.messages import Message
 
 T = TypeVar("T")
@@ -105,3 +113,29 @@ def edit_made(wanted: object, shown: Sequence[Message], read: EditableMessages |
         raise Invalid("the conversation has gone on since this list was read: read agent.messages again")
     plan, added = edit_of(shown, shown if read is None else read.given, messages)
     return MessagesEdit(shown=shown, plan=plan, added=added)
+
+
+def stored_now(sessions: SessionPlace, session_id: str, agent_id: str) -> ShownAt | None:
+    """An agent's journal , read by another thread while this one waits; None where it has none yet."""
+    from repertory.app.operations.sessions import Sessions  # loaded when used
+
+    async def read() -> ShownAt | None:
+        with suppress(NotFound):
+            found = await Sessions(sessions).shown_at(session_id, agent=agent_id)
+            return found if found.end else None
+        return None
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(anyio.run, read).result()
+
+
+def redaction_made(message: Message, shown: Sequence[Message]) -> MessagesEdit | None:
+    """The edit that replaces the last message for good; None when both are equal. Errors: those of `edit_made`;
+    `StoreNotFound` when there is none, and `Invalid` when the last one is somebody else's.
+    """
+    if not shown:
+        raise StoreNotFound("there is no message to redact")
+    edit = edit_made([*shown[:-1], message], shown)
+    if edit is not None and message["role"] != shown[-1]["role"]:
+        raise Invalid("a message is redacted by one of the same role", got=message["role"])
+    return edit and replace(edit, plan=WindowPlan(), added=(), instead=copy_message(message))

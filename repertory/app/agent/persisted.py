@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checka
 
 import anyio
 
-from repertory.app.agent.context_plugins import ContentStorage, ask_storage
 from repertory.app.host.blocking import blocking_host
-from repertory.app.host.edge import inside_event_loop
+from repertory.app.sessions.storages import ContentStorage, ask_storage
+from repertory.app.tracebacks import inside_event_loop
 from repertory.backends.ports import Create, Overwrite
 from repertory.backends.sessions.snapshots.port import SnapshotStorage
 from repertory.core.ids import check_key

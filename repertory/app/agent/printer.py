@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
+from dis import opmap
+from inspect import currentframe
 from typing import TYPE_CHECKING, cast
 
-from repertory.core.messages import texts_in
+from repertory.core.messages import text_of, texts_in
 
 if TYPE_CHECKING:
     from repertory.core.messages import Message
+    from repertory.core.stream_events import AgentStreamEvent
 
 ASKED_AGAIN = "(The model is asked again. Its answer begins anew.)"
 """The line after words that do not count because the model has to answer again."""
@@ -45,6 +49,32 @@ class PrintedText:
         self._pieces.clear()
 
 
+class TextOfTurn:
+    """The text of a turn, as it comes, for readers to whom nothing can be taken back."""
+
+    def __init__(self) -> None:
+        self._streamed, self._whole, self._begun = PrintedText(), "", False
+
+    def told(self, event: AgentStreamEvent) -> str:
+        """The text that this event adds; empty for none."""
+        piece, apart = "", "\n"
+        if "data" in event:
+            piece, apart = event["data"], "" if self._streamed else apart
+            self._streamed.add(piece)
+        elif "model_retry" in event:
+            piece = ASKED_AGAIN if self._streamed else ""
+            self._streamed.clear()
+        elif "message" in event and event["message"]["role"] == "assistant":
+            again, self._whole = self._streamed.replacement(event["message"]), text_of(event["message"])
+            piece = f"{REPLACED}\n{again}" if again is not None else "" if self._streamed else self._whole
+            self._streamed.clear()
+        elif "result" in event:
+            piece = str(event["result"]) if str(event["result"]) != self._whole else ""
+        text = f"{apart}{piece}" if piece and self._begun else piece
+        self._begun = self._begun or bool(piece)
+        return text
+
+
 class PrintingCallbackHandler:
     """Prints answers as they stream, reasoning included, and a numbered line for each tool that the model asks for.
 
@@ -69,9 +99,9 @@ class PrintingCallbackHandler:
                 print(piece, end=after)
                 sys.stdout.flush()
                 self._printed = True
+        if isinstance(text := event.get("data"), str):
+            self._text.add(text)
         match event:
-            case {"data": str(text)}:
-                self._text.add(text)
             case {"event": {"contentBlockStart": {"start": {"toolUse": {"name": str(name)}}}}}:
                 self._print_tool(name)
             case {"model_retry": _}:
@@ -108,6 +138,32 @@ class PrintingCallbackHandler:
     def _begin_message(self) -> None:
         self._printed, self._tools_before = False, self.tool_count
         self._text.clear()
+
+
+class TerminalCallbackHandler(PrintingCallbackHandler):
+    """The callback handler of agents that were given none. On a terminal it prints calls whose result nobody takes."""
+
+
+_PACKAGE = __name__.partition(".")[0]
+_CACHE, _POP_TOP = opmap["CACHE"], opmap["POP_TOP"]
+
+
+def somebody_watches() -> bool:
+    """True if the running call is a statement of its own, as in `agent("Hi!")`, on a terminal: its caller looks at the
+    answer, and does not print it himself.
+    """
+    is_terminal = getattr(sys.stdout, "isatty", None)
+    if is_terminal is None or not is_terminal() or threading.current_thread() is not threading.main_thread():
+        return False
+    frame = currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        frame = frame.f_back
+    if frame is None or hasattr(sys, "ps1"):
+        return frame is not None
+    code, at = frame.f_code.co_code, frame.f_lasti + 2  # Each instruction has two bytes.
+    while code[at] == _CACHE:
+        at += 2
+    return code[at] == _POP_TOP
 
 
 class CompositeCallbackHandler:

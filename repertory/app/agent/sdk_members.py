@@ -1,36 +1,50 @@
-"""What programs of the Strands Agents SDK read of an agent, beside what the agent offers itself."""
+"""The members of an agent that follow from its parts and its calls, many of them for programs of the Strands SDK."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from repertory.app import lazy_names as later
-from repertory.errors import StructuredOutputException
+from repertory.app.agent.messages import stored_now
+from repertory.app.agent.session import read_config
+from repertory.app.agent.tools import DirectTools
+from repertory.app.host.blocking import blocking_host
+from repertory.app.host.model_choice import default_model
+from repertory.app.sessions.sessions import PlacedSession, is_local
+from repertory.backends.sdk_members import ToolLike
+from repertory.core.messages import check_system_prompt, system_text
 
 if TYPE_CHECKING:
     from threading import Event
 
     from repertory.actors.call import Busy
     from repertory.actors.context import AgentParts
+    from repertory.actors.journal import ReadModel
+    from repertory.actors.tool_registry import ToolRegistry
+    from repertory.app.agent.extensions import FollowingManager
     from repertory.app.agent.loop_metrics import EventLoopMetrics
-    from repertory.app.agent.tools import DirectTools
+    from repertory.app.host.plugins import Plugin
+    from repertory.app.memory.memory_manager import MemoryManager
+    from repertory.app.sessions.sessions import SessionPlacement
+    from repertory.backends.ports import Model
+    from repertory.backends.sandbox_ports import Sandbox
     from repertory.core.converse import SystemContentBlock
-    from repertory.core.messages import Prompt
+    from repertory.core.messages import Message, Prompt, SystemPrompt
     from repertory.core.result import AgentResult
+    from repertory.core.state import AgentState
 
 T = TypeVar("T")
 
 
-class ToolCallerType:
-    """`Agent.ToolCaller`, whose module is loaded when it is named."""
+def new_metrics() -> EventLoopMetrics:
+    """The sums over the turns of an agent that has had none."""
+    from repertory.app.agent.loop_metrics import EventLoopMetrics  # loaded when used
 
-    def __get__(self, agent: object, owner: type) -> type[DirectTools]:
-        return later.DirectTools
+    return EventLoopMetrics()
 
 
-class SdkAgentMembers:
+class SdkAgentMembers(ToolLike):
     """The members of an agent that follow from its parts and from `invoke_async`."""
 
     # Those that `Agent` sets, too: as entries of a dict they would weigh a twentieth of an idle session. Others, which
@@ -60,6 +74,7 @@ class SdkAgentMembers:
         "_parts",
         "_patience",
         "_plugins",
+        "_read_early",
         "_read_model",
         "_sandbox",
         "_state",
@@ -82,29 +97,148 @@ class SdkAgentMembers:
         "structured_output_prompt",
         "trace_attributes",
     )
-    ToolCaller = ToolCallerType()
+    ToolCaller = DirectTools
     """The type of `agent.tool`."""
     _parts: AgentParts
     _busy: Busy
 
     if TYPE_CHECKING:
 
-        async def invoke_async(self, prompt: Prompt = None, *, structured_output_model: type[Any]) -> AgentResult: ...
+        async def invoke_async(self, prompt: Prompt = None, *, structured_output_model: type[T]) -> AgentResult[T]: ...
+
+        _opened: bool
+        _read_early: bool
+        _read_model: ReadModel
+        _state: AgentState
+        _initial: tuple[Message, ...]
+        session_manager: SessionPlacement | None
+        agent_id: str
+        _enabled: tuple[str, ...] | None
+        _kept: FollowingManager | None
+        _memory_manager: MemoryManager | None
+        _open_tools: ToolRegistry
+        _own_place: Sandbox | None
+        _plugins: Sequence[Plugin]
+        _sandbox: Sandbox | None
+
+        async def _open_if_free(self) -> None: ...
         def shutdown(self) -> None: ...
         @property
         def tool(self) -> DirectTools: ...
+
+    def _read_stored(self) -> bool:
+        """Read what is stored of a session that is not open, since a property cannot wait for that inside an event
+        loop. False where it may come over a network.
+        """
+        manager = self.session_manager
+        sessions = None if manager is None or isinstance(manager, PlacedSession) else manager.sessions
+        if self._read_early or manager is None or sessions is None or not is_local(sessions):
+            return self._read_early
+        found = stored_now(sessions, manager.session_id, self.agent_id)
+        host = blocking_host()
+        if found is None and not host.is_here:  # No session yet, or one of another program, which opening reads.
+            host.run(self._open_if_free)
+        if not self._opened:
+            self._read_early = True
+            self._read_model.show(messages=[each for _, each in found.messages] if found else self._initial)
+            if found is not None:
+                self._state.restore(found.state)
+        return True
 
     def __repr__(self) -> str:
         """Names and counts on one line; nothing of what was said."""
         from repertory.app.agent.shown_agents import ShownAgent  # loaded when used
 
-        return ShownAgent(self).line()
+        return ShownAgent(self, self._read_model.messages() if self._opened else None).line()
 
     def _repr_markdown_(self) -> str:
         """For notebooks."""
         from repertory.app.agent.shown_agents import ShownAgent  # loaded when used
 
-        return ShownAgent(self).markdown()
+        return ShownAgent(self, self._read_model.messages() if self._opened else None).markdown()
+
+    @property
+    def model(self) -> Model:
+        """The model. A model assigned here is used from the next step on."""
+        return self._parts.model
+
+    @model.setter
+    def model(self, model: Model | str | None) -> None:
+        self._parts.model = default_model(model)
+
+    @property
+    def aux_model(self) -> Model:
+        """The model for side calls; `model` when the agent has none of its own. One assigned here is used from the next
+        call on.
+        """
+        return self._parts.aux_model or self._parts.model
+
+    @aux_model.setter
+    def aux_model(self, model: Model | str | None) -> None:
+        self._parts.aux_model = None if model is None else default_model(model)
+
+    @property
+    def system_prompt(self) -> str | None:
+        """The text of the system prompt; None if there is none. One assigned here, also as content blocks, is used from
+        the next step on.
+        """
+        return system_text(self._parts.system_prompt)
+
+    @system_prompt.setter
+    def system_prompt(self, prompt: SystemPrompt) -> None:
+        self._parts.system_prompt = check_system_prompt(prompt)
+
+    @property
+    def enabled_tools(self) -> list[str] | None:
+        """The names of the tools that the model sees; None for all. May be assigned between any two steps.
+
+        Errors: `Invalid` naming tools that the agent does not have.
+        """
+        return None if self._enabled is None else list(self._enabled)
+
+    @enabled_tools.setter
+    def enabled_tools(self, names: Sequence[str] | None) -> None:
+        chosen = self._open_tools if names is None else self._open_tools.only(names)
+        self._enabled = None if names is None else chosen.enabled
+        self._parts.tools = chosen
+
+    @property
+    def session_id(self) -> str | None:
+        """The session's id; None when the conversation is not stored."""
+        manager: Any = self.session_manager or self.kept_by
+        return manager.session_id if manager is not None else None
+
+    @property
+    def kept_by(self) -> object:
+        """The session manager that keeps the conversation itself, by hooks, or None.
+
+        `docs/guides/coming-from-strands.md` describes such managers.
+        """
+        return self._kept.manager if self._kept is not None else None
+
+    @property
+    def plugins(self) -> Sequence[Plugin]:
+        """The plugins, in the order given."""
+        return self._plugins
+
+    @property
+    def tool_names(self) -> list[str]:
+        """The names of the tools, in the order given; those of a tool server from when it is open."""
+        return list(self._open_tools.names)
+
+    @property
+    def memory_manager(self) -> MemoryManager | None:
+        """The memory across conversations; None when the agent has none."""
+        return self._memory_manager
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox in which its tools run commands and have their files; this machine unless one was given."""
+        if (found := self._sandbox or self._own_place) is None:
+            from repertory.backends.this_machine import ThisMachine  # loaded when used
+
+            found = self._own_place = ThisMachine()
+        return found
 
     @property
     def cancel_signal(self) -> Event:
@@ -139,10 +273,6 @@ class SdkAgentMembers:
         """What the answered turns of this object took together."""
         return cast("EventLoopMetrics", self._parts.all_metrics())
 
-    @staticmethod
-    def _new_metrics() -> EventLoopMetrics:
-        return later.EventLoopMetrics()
-
     def structured_output(self, output_model: type[T], prompt: Prompt = None) -> T:
         """`structured_output_async` from sync code.
 
@@ -150,22 +280,23 @@ class SdkAgentMembers:
             output_model: A pydantic model class.
             prompt: What the user says; None goes on with the conversation.
         """
-        return later.blocking_host().run(self.structured_output_async, output_model, prompt)
+        return blocking_host().run(self.structured_output_async, output_model, prompt)
 
     async def structured_output_async(self, output_model: type[T], prompt: Prompt = None) -> T:
-        """An object of that type, filled in by the model.
+        """An object of that type, which the model is asked for once, by its own `structured_output`. Nothing of it
+        stays in the conversation; `agent(prompt, structured_output_model=...)` is a turn, which asks again.
 
         Args:
             output_model: A pydantic model class.
-            prompt: What the user says; None goes on with the conversation.
+            prompt: What the user says behind the conversation; None for no more.
 
         Raises:
             StructuredOutputException: When there is none. Ask again, or loosen the type.
+            Invalid: Without a prompt and a conversation. Give one.
         """
-        result = await self.invoke_async(prompt, structured_output_model=output_model)
-        if result.structured_output is None:
-            raise StructuredOutputException("the turn ended without structured output", stop_reason=result.stop_reason)
-        return cast("T", result.structured_output)
+        from repertory.app.agent.structured import ask_model  # loaded when used
+
+        return cast("T", await ask_model(self, output_model, prompt))
 
     @classmethod
     def from_config(
@@ -180,4 +311,4 @@ class SdkAgentMembers:
         Raises:
             Invalid: For a file that cannot be read. Correct the path.
         """
-        return cls(**{**later.read_config(config), **(more or {})})
+        return cls(**{**read_config(config), **(more or {})})

@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, cast, runtime_checkable
@@ -27,9 +28,9 @@ from repertory.actors.persister import PersisterSettings
 from repertory.actors.session import SessionParts, SessionSettings, member_specs
 from repertory.actors.turn import ModelRequest, call_until_answered
 from repertory.app.agent.conversation_managers import window_manager
-from repertory.app.agent.plugins import Plugin, check_plugins
-from repertory.app.agent.printer import PrintingCallbackHandler, null_callback_handler
+from repertory.app.agent.printer import PrintingCallbackHandler, TerminalCallbackHandler, null_callback_handler
 from repertory.app.host.life import SessionLife
+from repertory.app.host.plugins import Plugin, check_plugins
 from repertory.app.host.session import ActiveSession, SessionSpec
 from repertory.backends.tools.function_tool import load_schema_library
 from repertory.core.answer import LIMITED
@@ -46,14 +47,14 @@ from repertory.runtime.faults import failure_of
 
 if TYPE_CHECKING:
     from repertory.actors.agent import CallSettings
-    from repertory.actors.context import AgentParts, MarkTurn
+    from repertory.actors.context import AgentParts, AgentSettings, MarkTurn
     from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.actors.memory.consumer import MemoryParts
     from repertory.actors.memory.store import MemoryStoreMessage
     from repertory.app.agent.conversation_managers import ConversationManager
     from repertory.app.host.session import SessionHost
     from repertory.app.memory.memory_manager import MemoryManager
-    from repertory.backends.ports import OutputSchema
+    from repertory.backends.ports import Model, OutputSchema
     from repertory.core.messages import Message, Prompt
     from repertory.core.snapshots.fields import SnapshotFields
     from repertory.core.turn import StopReason
@@ -66,8 +67,12 @@ if TYPE_CHECKING:
 class MarkingPlace(Protocol):
     """The additional method of a `SessionPlace` that takes snapshots of its sessions."""
 
-    def marker(self, spec: AgentSessionSpec, keeper: Durable | InMemoryJournal) -> MarkTurn | None:
-        """The callback for the end of each turn of this session, which is about to start."""
+    def marker(
+        self, agent: AgentSettings, manager: str, parts: AgentParts, keeper: Durable | InMemoryJournal
+    ) -> MarkTurn | None:
+        """The callback for the end of each turn of this session, which is about to start. `manager`: the name of its
+        conversation manager.
+        """
         ...
 
 
@@ -99,7 +104,8 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
         built here, once. Errors: `Invalid` from a tool whose parameters have no JSON schema.
         """
         place, agent = self.sessions, self.agent
-        self.parts.mark = place.marker(self, keeper) if isinstance(place, MarkingPlace) else None
+        marks = isinstance(place, MarkingPlace)
+        self.parts.mark = place.marker(agent, self.manager.name, self.parts, keeper) if marks else None
         if len(self.parts.tools):
             await load_schema_library()
             await self.parts.tools.prepare()
@@ -222,12 +228,9 @@ class Summarizer:
         prompt = request.prompt(chars_max, messages)
         if request.agent is not None:
             return await _ask_agent(request.agent, prompt)
-        return await self._ask_model(prompt, request.system_prompt)
-
-    async def _ask_model(self, prompt: str, system_prompt: str) -> str:
-        messages: list[Message] = [{"role": "user", "content": [{"text": prompt}]}]
-        question = ModelRequest(messages=messages, tool_specs=(), system_prompt=system_prompt)
-        model = self._parts.aux_model or self._parts.model
+        asked: list[Message] = [{"role": "user", "content": [{"text": prompt}]}]
+        question = ModelRequest(messages=asked, tool_specs=(), system_prompt=request.system_prompt)
+        model = cast("Model | None", request.model) or self._parts.aux_model or self._parts.model
         answer = await call_until_answered(model, question, self._parts.retry, self._who)
         if answer.stop_reason in LIMITED:
             raise ModelFailed("the summary was cut off by a token limit", stop_reason=answer.stop_reason)
@@ -305,14 +308,12 @@ def flush_at_exit(agent: Any, parts: MemoryParts, flush: Callable[[Any, float], 
 # The options of a call beside its prompt, how they become an invocation, and the callback handler.
 
 
-class CallOptions(TypedDict, total=False):
-    """The options of every form of a call beside the prompt. None means the same as leaving an option out."""
+class PlainCallOptions(TypedDict, total=False):
+    """The options of `CallOptions` without the type of the answer."""
 
     invocation_state: dict[str, Any] | None
     """Values for the hooks and tools of this call, which share this very dictionary. Its `request_state` (created when
     missing) comes back as `result.state`. Not stored."""
-    structured_output_model: type[Any] | None
-    """A pydantic model class: the answer is an object of it, `result.structured_output`."""
     limits: Limits | None
     idempotency_token: str | None
     """Names the turn. A second call with the same token, also after a restart, gives the same answer and runs nothing
@@ -334,12 +335,19 @@ class CallOptions(TypedDict, total=False):
     """What the model is told when it has answered without the structured output."""
 
 
+class CallOptions(PlainCallOptions, total=False):
+    """The options of every form of a call beside the prompt. None means the same as leaving an option out."""
+
+    structured_output_model: type[Any] | None
+    """A pydantic model class: the answer is an object of it, `result.structured_output`."""
+
+
 _BUSY = ("queue", "reject", "interrupt", "steer")
 
 
 def read_call(
     prompt: Prompt,
-    options: CallOptions,
+    options: CallOptions | PlainCallOptions,
     default_schema: type[Any] | None,
     output_prompt: str | None = None,
     stop: StopReason | None = None,
@@ -358,11 +366,7 @@ def read_call(
         state = {}
     elif not isinstance(cast("object", state), dict):
         raise Invalid("invocation_state is a dictionary", got=type(state).__name__)
-    unknown = sorted(options.keys() - CallOptions.__annotations__.keys())
-    if unknown:
-        about = f"a call takes {', '.join(CallOptions.__annotations__)}: pass {', '.join(unknown)} in invocation_state"
-        warnings.warn(about, DeprecationWarning, stacklevel=4)
-        state.update({name: cast("dict[str, Any]", options)[name] for name in unknown})
+    take_unknown(options, CallOptions, state, stacklevel=6)
     kept = state.setdefault("request_state", {})
     if not isinstance(kept, dict):
         raise Invalid("invocation_state['request_state'] is a dictionary", got=type(kept).__name__)
@@ -377,6 +381,11 @@ def read_call(
         or not 0 < timeout_s <= sys.float_info.max  # An integer may be larger than any float.
     ):
         raise Invalid("timeout_s is a positive number of seconds", got=timeout_s)
+    signal, asking = options.get("cancel_signal"), options.get("structured_output_prompt")
+    if not isinstance(cast("object", signal), threading.Event | None):
+        raise Invalid("cancel_signal is a threading.Event", got=type(signal).__name__)
+    if not isinstance(cast("object", asking), str | None):
+        raise Invalid("structured_output_prompt is a text", got=type(asking).__name__)
     return Invocation(
         prompt=prompt,
         busy=busy,
@@ -386,17 +395,46 @@ def read_call(
         idempotency_token=None if token is None else check_id(token, "idempotency_token"),
         drop_interrupts=bool(options.get("drop_interrupts")),
         output_schema=output_schema_of(options.get("structured_output_model") or default_schema),
-        output_prompt=options.get("structured_output_prompt") or output_prompt,
+        output_prompt=asking or output_prompt,
         stop=stop,
-        cancel_signal=options.get("cancel_signal"),
+        cancel_signal=signal,
         budget=_budget(options.get("budget")),
     )
+
+
+def take_unknown(options: Mapping[str, Any], known: type, state: dict[str, Any], *, stacklevel: int) -> None:
+    """Put keywords of a call that are none of the known options into its invocation state, with a warning of the line
+    that makes the call.
+    """
+    unknown = sorted(options.keys() - known.__annotations__.keys())
+    if unknown:
+        about = f"a call takes {', '.join(known.__annotations__)}: pass {', '.join(unknown)} in invocation_state"
+        warnings.warn(about, UserWarning, stacklevel=stacklevel)
+        state.update({name: options[name] for name in unknown})
 
 
 def _budget(budget: object) -> Budget | None:
     if budget is None or isinstance(budget, Budget):
         return budget
     raise Invalid("budget is a Budget", got=type(budget).__name__)
+
+
+@contextmanager
+def with_baggage(values: Mapping[str, str]) -> Generator[None]:
+    """Calls that are made in the block carry these values as OpenTelemetry's baggage, if it is installed."""
+    try:
+        from opentelemetry import baggage, context  # loaded when used
+    except ImportError:
+        yield
+        return
+    within = context.get_current()
+    for name, value in values.items():
+        within = baggage.set_baggage(name, value, within)
+    token = context.attach(within)
+    try:
+        yield
+    finally:
+        context.detach(token)
 
 
 def output_schema_of(kind: type[Any] | None) -> OutputSchema | None:
@@ -456,7 +494,9 @@ def one_of(argument: str, value: Any, allowed: tuple[str, ...]) -> Any:
 
 
 def for_traces(attributes: Mapping[str, object] | None) -> dict[str, object]:
-    """Those attributes whose values traces can have."""
+    """The attributes with values that a trace can carry. Errors: `Invalid` for anything but a mapping."""
+    if not isinstance(cast("object", attributes), Mapping | None):
+        raise Invalid("trace_attributes is a mapping of names to values", got=type(attributes).__name__)
     return {name: value for name, value in (attributes or {}).items() if _can_trace(value)}
 
 
@@ -487,65 +527,62 @@ def request_state_of(state: Mapping[str, Any]) -> dict[str, Any]:
 CallbackHandler: TypeAlias = "Callable[..., object]"
 """Called with each event's entries as keywords, and `request_state`. The turn waits for an asynchronous handler.
 
-Besides the events of `core/result.py` it is called with `init_event_loop=True` when a call begins, with `start=True`
-and `start_event_loop=True` when the model begins to answer, and with `current_tool_use` (its `input` is the text so
-far) and `delta` for each piece of a tool's input.
+It is called with the events that `stream_async` yields (`core/caller_events.py`), pieces of answers with their `agent`.
 """
 
 _log = logging.getLogger("repertory.callbacks")
 
 
-def chosen_handler(given: CallbackHandler | type[PrintingCallbackHandler] | None) -> CallbackHandler:
-    """The callback handler that an agent has: one that prints of its own, or one that is silent for None."""
+watched_call: ContextVar[bool] = ContextVar("repertory_watched_call", default=False)
+"""True in a call `agent(...)` whose answer somebody at a terminal looks at, until its turn begins."""
+
+
+def is_watched() -> bool:
+    """True if somebody at a terminal looks at the answer of this call. He does not look at calls within it."""
+    watched = watched_call.get()
+    if watched:
+        watched_call.set(False)
+    return watched
+
+
+def chosen_handler(
+    given: CallbackHandler | type[PrintingCallbackHandler] | None, default: type[PrintingCallbackHandler]
+) -> CallbackHandler:
+    """The callback handler that an agent has: one that prints of its own, or one that is silent for None. Errors:
+    `Invalid`.
+    """
     if given is None:
         return null_callback_handler
-    return PrintingCallbackHandler() if given is PrintingCallbackHandler else cast("CallbackHandler", given)
+    if given is PrintingCallbackHandler:
+        return default()
+    if not callable(given):
+        raise Invalid("callback_handler is a function of an event's entries, or None", got=repr(cast("object", given)))
+    return cast("CallbackHandler", given)
 
 
-def calls_of(handler: CallbackHandler | None, invocation_state: Mapping[str, Any]) -> HandlerCalls | None:
-    """The calls of this handler in one call of an agent; None if it is silent."""
+def calls_of(
+    handler: CallbackHandler | None, invocation_state: Mapping[str, Any], agent: object, *, watched: bool = False
+) -> HandlerCalls | None:
+    """The calls of this handler in one call of an agent; None if it is silent. `watched`: see `is_watched`."""
     if handler is None or handler is null_callback_handler:
         return None
-    return HandlerCalls(handler, invocation_state)
+    if type(handler) is TerminalCallbackHandler and not watched:
+        return None
+    return HandlerCalls(handler, invocation_state, agent)
 
 
 class HandlerCalls:
-    """Calls a callback handler with the events of one call, and with what they mean."""
+    """Calls a callback handler with the events of one call."""
 
-    def __init__(self, handler: CallbackHandler, invocation_state: Mapping[str, Any]) -> None:
+    def __init__(self, handler: CallbackHandler, invocation_state: Mapping[str, Any], agent: object) -> None:
         self._handler = handler
+        self._agent = agent
         self._request_state = request_state_of(invocation_state)
-        self._begun = False
-        self._answering = False
-        self._use: dict[str, str] = {}
 
     async def tell(self, event: Mapping[str, object]) -> None:
         """Call the handler with this event. Its exceptions are logged."""
-        if not self._begun:
-            self._begun = True
-            await self._call({"init_event_loop": True})
-        raw = event.get("event")
-        if raw is not None and not self._answering:
-            self._answering = True
-            await self._call({"start": True})
-            await self._call({"start_event_loop": True})
-        await self._call(event)
-        if isinstance(raw, Mapping):
-            await self._tell_tool_use(cast("Mapping[str, Any]", raw))
-        elif "message" in event or "model_retry" in event:
-            self._answering = False
-
-    async def _tell_tool_use(self, raw: Mapping[str, Any]) -> None:
-        match raw:
-            case {"contentBlockStart": {"start": {"toolUse": {"toolUseId": use_id, "name": name}}}}:
-                self._use = {"toolUseId": use_id, "name": name, "input": ""}
-            case {"contentBlockDelta": {"delta": {"toolUse": {"input": str(piece)}} as delta}} if self._use:
-                self._use["input"] += piece
-                await self._call({"type": "tool_use_stream", "current_tool_use": dict(self._use), "delta": delta})
-            case _:
-                pass
-
-    async def _call(self, event: Mapping[str, object]) -> None:
+        if "delta" in event:
+            event = {**event, "agent": self._agent}
         await call_handler(self._handler, event, self._request_state)
 
 

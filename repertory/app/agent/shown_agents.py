@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from repertory.backends.ports import settings_of
 from repertory.core.notebook import cell, short_repr, table
-from repertory.errors import NotReady
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,13 +17,10 @@ if TYPE_CHECKING:
 class ShownAgent:
     """What is shown of an agent: names and counts, none of its prompts, messages or state."""
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Any, messages: Sequence[Message] | None) -> None:
+        """`messages`: None of a session that is not open, since a `repr` reads nothing."""
         self._agent = agent
-        self._messages: Sequence[Message] | None
-        try:
-            self._messages = agent.messages
-        except NotReady:
-            self._messages = None
+        self._messages = messages
 
     def line(self) -> str:
         """For `repr`."""

@@ -12,14 +12,14 @@ from repertory.actors.hooks.calls import fire_sync
 from repertory.actors.hooks.events import AfterSnapshotEvent, BeforeSnapshotEvent
 from repertory.app.agent.conversation_managers import restore_state
 from repertory.app.agent.persisted import Snapshot
-from repertory.app.host.edge import span
+from repertory.app.tracebacks import span, trace_ids
 from repertory.core.interrupt_state import read_state, snapshot_state
 from repertory.core.messages import repair
 from repertory.core.snapshots.fields import SnapshotFields
 from repertory.core.snapshots.portable import read_fields, snapshot_of
 from repertory.errors import Invalid, RepertoryError, SnapshotException
 from repertory.logs import WARNING, note
-from repertory.runtime.faults import failure_of
+from repertory.runtime.faults import failure_of, repr_of
 
 if TYPE_CHECKING:
     from repertory.actors.journal import ReadModel
@@ -49,8 +49,8 @@ def take_snapshot(
     """The snapshot of these fields. Errors: `Invalid`, `SnapshotException`, and those of guards."""
     if metadata is not None and not isinstance(cast("object", metadata), Mapping):
         raise Invalid("metadata is a dictionary", got=type(metadata).__name__)
-    before = BeforeSnapshotEvent(agent=agent, action="save", metadata=dict(metadata or {}))
     with span("repertory.snapshot.save", {**agent.trace_attributes, "gen_ai.agent.id": agent.agent_id}):
+        before = BeforeSnapshotEvent(agent=agent, action="save", metadata={**trace_ids(), **(metadata or {})})
         fire_sync(agent.hooks, before)
         manager = agent.conversation_manager
         components = saved_components(agent) if "components" in wanted else {}
@@ -148,7 +148,7 @@ def saved_by(name: str, component: Snapshottable) -> dict[str, Json]:
         raise
     except BaseException as error:
         failure_of(error)  # What is none goes on.
-        raise SnapshotException("this gave no snapshot", of=name, cause=repr(error)) from error
+        raise SnapshotException("this gave no snapshot", of=name, cause=repr_of(error)) from error
 
 
 def loaded_by(name: str, component: Snapshottable, data: Json) -> None:
@@ -159,7 +159,7 @@ def loaded_by(name: str, component: Snapshottable, data: Json) -> None:
         raise
     except BaseException as error:
         failure_of(error)  # What is none goes on.
-        raise SnapshotException("this did not take its snapshot", of=name, cause=repr(error)) from error
+        raise SnapshotException("this did not take its snapshot", of=name, cause=repr_of(error)) from error
 
 
 def components(agent: Any) -> Iterator[tuple[str, Snapshottable]]:

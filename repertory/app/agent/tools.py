@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from repertory.actors.call import Invocation
 from repertory.actors.tool_registry import ToolRegistry
+from repertory.app.agent import extensions
 from repertory.app.agent.conversation_managers import another_manager
 from repertory.app.host.blocking import blocking_host
-from repertory.backends.sdk_members import SdkMembers
+from repertory.backends.sdk_members import ForeignObject, SdkMembers, ToolLike, ToolProvider
 from repertory.core.interrupts import agent_prefix
 from repertory.core.limits import MESSAGE_DEPTH_MAX, is_too_deep
 from repertory.core.messages import ToolResult, ToolSpec, ToolUse, error_result, tool_results
-from repertory.core.serving.tenants import one_to_drop
+from repertory.core.tenants import one_to_drop
 from repertory.core.tools import normal_spec
 from repertory.core.turn_start import direct_prompt, recorded
 from repertory.errors import Invalid, RepertoryError
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from repertory.actors.context import ToolExecution
     from repertory.app.agent.conversation_managers import ConversationManager
     from repertory.app.agent.session import AgentSessionSpec
     from repertory.app.host.session import ActiveSession
     from repertory.backends.ports import Tool, ToolContext
+    from repertory.backends.tool_ports import ToolSource
     from repertory.core.interrupts import Interrupt
     from repertory.core.messages import Json, Message, Prompt
-    from repertory.core.result import AgentResult, TurnEvent
+    from repertory.core.result import AgentResult
+    from repertory.core.stream_events import AgentStreamEvent
 
 _WAITING_MAX = 256
 """Copies of agents that wait for a person; beyond this the oldest of whoever has most of them is dropped."""
@@ -39,6 +44,18 @@ _LOST = (
     "Do not report this as done."
 )
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]+")
+
+
+class AsTool(Protocol):
+    """An agent, or anything else that gives itself as a tool."""
+
+    def as_tool(self) -> object: ...
+
+
+_OfSdk: TypeAlias = "ForeignObject | ToolProvider | ModuleType | str | Path | Mapping[str, str]"
+AnyTool: TypeAlias = "ToolLike | Tool | ToolSource | AsTool | _OfSdk | Sequence[AnyTool]"
+"""A tool as `Agent(tools=[...])` takes it: a function decorated with `@tool`, an agent, an MCP client, an object of the
+SDK, a module or file with tools, a list of these."""
 
 
 class Answering(Protocol):
@@ -58,14 +75,15 @@ class Answering(Protocol):
 
     async def ready(self) -> None: ...
 
-    def stream_async(self, prompt: Prompt) -> AsyncGenerator[TurnEvent]: ...
+    def stream_async(self, prompt: Prompt) -> AsyncGenerator[AgentStreamEvent]: ...
 
 
 class AgentTool(SdkMembers):
     """A tool that passes `input` to an agent, and returns its answer.
 
-    Without `preserve_context` each call begins with the messages and the state that the agent was built with, and
-    leaves no trace in it. With it all calls are one conversation, in the agent's own session if it has one.
+    Without `preserve_context` each call begins with the messages and the state that the agent was built with. An agent
+    without a conversation of its own then has the messages of the last call, and the metrics of all. With it all calls
+    are one conversation, in the agent's own session if it has one.
 
     When the agent asks a person, so does this tool, and it passes the answers on. With `preserve_context` the question
     waits in the agent's conversation, also across restarts if it has a session. Without, it waits in this object; after
@@ -152,7 +170,9 @@ class AgentTool(SdkMembers):
                 if context.on_partial is not None:
                     await context.on_partial(event)
                 if "result" in event:
-                    return self._result(cast("AgentResult", event["result"]), agent, context)
+                    if not self._preserve_context:
+                        _show_call_of(self._agent, agent)
+                    return self._result(event["result"], agent, context)
         return error_result(use_id, "The agent gave no answer.")
 
     def _agent_for(self, context: ToolContext, *, goes_on: bool) -> Answering:
@@ -173,6 +193,19 @@ class AgentTool(SdkMembers):
                 del self._waiting[one_to_drop(self._waiting)]
         prefix = agent_prefix(use_id)
         raise context.questions.pass_on(prefix, result.interrupts)
+
+
+def _show_call_of(agent: Any, copy: Any) -> None:
+    """Give the agent the messages and the metrics of a copy that has answered in its place, unless it has a
+    conversation of its own.
+    """
+    for turn in copy._parts.measured:
+        agent._parts.took(turn)
+    life = agent._life
+    if agent.session_manager is None and life.current is None and (life.edited or not life.loads):
+        life.loads.clear()
+        agent._read_model.show(messages=agent._initial)
+        agent.messages = [*copy.messages]
 
 
 async def _passed_on(agent: Answering, answers: Mapping[str, Json]) -> Prompt:
@@ -201,9 +234,7 @@ def as_tools(tools: Iterable[object]) -> list[object]:
         elif callable(as_tool := getattr(one, "as_tool", None)):
             found.append(as_tool())
         else:
-            from repertory.app.agent.foreign_tools import foreign_tools  # loaded by the first of them
-
-            foreign = foreign_tools(one)
+            foreign = extensions.made_by.foreign_tools(one)
             found.extend([one] if foreign is None else foreign)
     return found
 

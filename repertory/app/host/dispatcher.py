@@ -20,10 +20,10 @@ from msgspec import Struct
 
 from repertory.actors.background import Background
 from repertory.app.host.doorman import NoRoom
+from repertory.core.fair_turns import next_claims
 from repertory.core.owed import AGAIN_S, GRACE_S
 from repertory.core.retry import foreign_errors
-from repertory.core.serving.tenants import tenant_part
-from repertory.core.serving.turns import next_claims
+from repertory.core.tenants import tenant_part
 from repertory.errors import RepertoryError, Retryable, Throttled
 from repertory.logs import DEBUG, WARNING, note
 from repertory.runtime.actor import Actor
@@ -31,7 +31,7 @@ from repertory.runtime.message import Next, carry_on
 from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
-    from repertory.backends.peers.ports import BoxedCall, CallBox
+    from repertory.backends.peer_ports import BoxedCall, CallBox
     from repertory.backends.ports import SessionStore
     from repertory.core.owed import OwedWork, Resting
 
@@ -57,7 +57,9 @@ class Awakening(Struct, frozen=True, kw_only=True):
     call: Callable[[BoxedCall], Awaitable[None]]
     """Makes a posted call. It is tried again after errors that may go away, and parked after others."""
     agents: Callable[[], Collection[str]]
-    """The agents that the runtime has."""
+    """The agents that the runtime has, and the journals of its graphs and swarms."""
+    takes_calls: Callable[[], Collection[str]]
+    """The names of what posted calls are made to: of its agents, graphs and swarms."""
     resting: Callable[[float], Awaitable[Collection[Resting]]]
     """The agents of sessions that have been active in this process for so many seconds, and whose turn was cut short
     before and is not worked on.
@@ -102,10 +104,11 @@ class Dispatcher(Actor[LookForDue]):
 
     async def handle(self, message: LookForDue) -> Next:
         del message
-        agents, begun = self._awakening.agents(), 0
-        for claim in next_claims(self._awake, self._awakening.waiting, self._awakening.room) if agents else ():
+        begun = 0
+        claims = next_claims(self._awake, self._awakening.waiting, self._awakening.room)
+        for claim in claims if self._awakening.agents() else ():
             if not self._refusing():
-                begun += await self._begin(claim.limit - begun, claim.passing, agents)
+                begun += await self._begin(claim.limit - begun, claim.passing)
                 self._more = begun == claim.limit
             if self._more:
                 break
@@ -113,11 +116,11 @@ class Dispatcher(Actor[LookForDue]):
         self.context.after(max(look_s, self._owing.pause_s, self._taking.pause_s), LookForDue(), key="look")
         return carry_on()
 
-    async def _begin(self, room: int, passing: Collection[str], agents: Collection[str]) -> int:
+    async def _begin(self, room: int, passing: Collection[str]) -> int:
         """Begin what is due. Returns how much."""
         # After a failure it takes nothing: the next look finds what is due.
-        due = await self._owing.attempt(partial(self._due, room, passing, agents), ())
-        calls = await self._taking.attempt(partial(self._calls, room - len(due), passing, agents), ())
+        due = await self._owing.attempt(partial(self._due, room, passing), ())
+        calls = await self._taking.attempt(partial(self._calls, room - len(due), passing), ())
         for work in due:
             self._awake[tenant_part(work.session_id)] += 1
             self.context.job(self._wake, work, name=f"wake {work.session_id}")
@@ -126,14 +129,14 @@ class Dispatcher(Actor[LookForDue]):
             self.context.job(self._make, call, name=f"posted call {call.session_id}")
         return len(due) + len(calls)
 
-    async def _due(self, room: int, passing: Collection[str], agents: Collection[str]) -> Collection[OwedWork]:
+    async def _due(self, room: int, passing: Collection[str]) -> Collection[OwedWork]:
         resting = await self._awakening.resting(GRACE_S)
-        return await self._store.claim_due(self._wall(), room, agents, resting, passing)
+        return await self._store.claim_due(self._wall(), room, self._awakening.agents(), resting, passing)
 
-    async def _calls(self, room: int, passing: Collection[str], agents: Collection[str]) -> Sequence[BoxedCall]:
+    async def _calls(self, room: int, passing: Collection[str]) -> Sequence[BoxedCall]:
         if self._box is None or room <= 0 or self.context.clock() < self._rests_until:
             return ()
-        return await self._box.take(room, agents, passing)
+        return await self._box.take(room, self._awakening.takes_calls(), passing)
 
     async def _make(self, call: BoxedCall) -> None:
         """Make the call, and say so as soon as the store can be told: until then it stays this owner's, and other calls

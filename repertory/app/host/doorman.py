@@ -15,8 +15,9 @@ from contextlib import asynccontextmanager
 import anyio
 from msgspec import Struct, field
 
-from repertory.core.serving.tenants import tenant_part
-from repertory.core.serving.turns import Rounds
+from repertory.app.host.turn_gate import SHUTS_DOWN
+from repertory.core.fair_turns import Rounds
+from repertory.core.tenants import tenant_part
 from repertory.errors import AgentBusy, Throttled, Unavailable
 
 _FIRST_S = 1.0
@@ -72,7 +73,7 @@ class Doorman:
         runtime shuts down.
         """
         if self.closed:
-            raise Unavailable("the runtime is shutting down")
+            raise Unavailable(SHUTS_DOWN)
         if inner and self.room:
             return
         calls_max, own = self.room + self._queue_max, self._calls[tenant_part(session_id)]
@@ -130,7 +131,7 @@ class Doorman:
                 self._queue.remove(tenant, waiting)
             raise
         if waiting.refused:
-            raise Unavailable("the runtime is shutting down")
+            raise Unavailable(SHUTS_DOWN)
 
     def _leave(self, session_id: str) -> None:
         self._inside[session_id] -= 1

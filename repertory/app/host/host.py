@@ -43,7 +43,8 @@ from repertory.app.host.shared import (
     reason_of,
     take_name,
 )
-from repertory.app.host.turn_gate import TurnGate
+from repertory.app.host.turn_gate import HAS_ENDED, NOT_OPEN, SHUTS_DOWN, TurnGate
+from repertory.backends.shields import Shields
 from repertory.core.retry import DEFAULT_PATIENCE, StorePatience
 from repertory.errors import Invalid, StartFailed, StoreUnavailable, Unavailable
 from repertory.logs import ERROR, note
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from repertory.app.host.dispatcher import Awakening, LookForDue
     from repertory.app.host.session import SessionSpec
     from repertory.app.sessions.sessions import SessionPlace
-    from repertory.backends.peers.ports import PeerDirectory
+    from repertory.backends.peer_ports import PeerDirectory
     from repertory.backends.ports import Model, SessionStore
     from repertory.core.memory.progress import StoreFlush
     from repertory.runtime.ref import ActorRef
@@ -186,11 +187,12 @@ class Host:
         self._begin()
 
     def _begin(self) -> None:
-        settings, self._loop = self._settings, cast("object", None)
+        settings, self._loop, self._shields = self._settings, cast("object", None), Shields()
         timeout_s, on_fatal, alone = settings.drain_timeout_s, settings.on_fatal, settings.alone
         phases, supervision = ((ALONE,), _TOGETHER) if alone else (drain_phases(timeout_s), _LASTING)
         given = SystemSettings(phases=phases, grace_s=timeout_s, supervision=supervision, on_fatal=on_fatal)
-        self.system = ActorSystem(replace(given, dead_letters_kept=0))  # Counted; a letter may have a whole prompt.
+        # No dead letters: one may have a whole prompt.
+        self.system = ActorSystem(replace(given, dead_letters_kept=0, on_kill=self._shields.cut, not_open=NOT_OPEN))
         self.buffers = CommitBuffers(settings.patience)
         """Per session and agent: the accepted records that are not stored yet."""
         self._keeps = settings.idle_timeout_s > 0 and not settings.pauses
@@ -238,8 +240,10 @@ class Host:
         return self._loop is not None and self._loop is not current_token().native_token
 
     def check_loop(self) -> None:
-        """Raises `Invalid` in another event loop than that of its block: there, nothing would wake who waits."""
-        if self.elsewhere:
+        """Errors: `Invalid` in another event loop than that of its block, before that has ended: there, nothing would
+        wake who waits.
+        """
+        if self.elsewhere and self.refusing != HAS_ENDED:
             raise Invalid("the runtime is open in another event loop or thread: call it there")
 
     @property
@@ -248,14 +252,15 @@ class Host:
         return self._loop is not None and getattr(self._loop, "is_closed", bool)()
 
     async def __aenter__(self) -> Host:
-        await self.system.__aenter__()
+        with self._shields.entered():
+            await self.system.__aenter__()
         self._loop = current_token().native_token
         if self._settings.alone:
             return self
         self.system.on_shutdown(REFUSE, self._refuse)
         self.system.on_shutdown(TURNS, self._finish_turns)
-        self.system.on_shutdown(COMMIT, self._rest_all)
-        self.system.on_shutdown(CLOSE, self._close)
+        self.system.on_shutdown(COMMIT, self._shields.around(self._rest_all))
+        self.system.on_shutdown(CLOSE, self._shields.around(self._close))
         if self._settings.ambient:
             self._outer = _ambient.get()
             _ambient.set(self)
@@ -355,9 +360,9 @@ class Host:
         return self._settings.alone
 
     @property
-    def refusing(self) -> bool:
-        """Whether the host shuts down: it takes no new users, and cuts turns short."""
-        return self._refusing
+    def refusing(self) -> str:
+        """The reason for which the host takes no new users and cuts turns short; empty while it does neither."""
+        return "" if not self._refusing else SHUTS_DOWN if self.system.report is None else HAS_ENDED
 
     async def enter(
         self, spec: SessionSpec, deadline: float = math.inf, *, within: ActivationLock | None = None
@@ -368,7 +373,7 @@ class Host:
         """
         self.check_loop()
         if self._refusing:
-            raise Unavailable("the runtime is shutting down", session=spec.agent.session_id)
+            raise Unavailable(self.refusing, session=spec.agent.session_id)
         key = _key(spec, within)
         place = self.places.get(key)
         if place is None:
@@ -696,9 +701,8 @@ class Host:
         """Flush the memories of all active sessions."""
         active = [place.active for place in self.places.values() if place.active is not None and not place.paused]
         async with anyio.create_task_group() as group:
-            for session in active:
-                if session.memory is not None:
-                    group.start_soon(self._flush_memory, session)
+            for session in (each for each in active if each.memory is not None):
+                group.start_soon(self._flush_memory, session)
 
     async def _flush_memory(self, session: ActiveSession) -> None:
         self.flushed.append(await session.flush_memory())
@@ -722,8 +726,7 @@ class Host:
 
     async def _rest_idle(self, key: PlaceKey, place: _Place) -> bool:
         """`_rest` for an idle session. False if something of it has to be waited for; it is then stopping."""
-        active = place.active
-        if active is None:
+        if (active := place.active) is None:
             return True
         async with place.lock:
             place.ending = True
@@ -773,7 +776,7 @@ class NodeHost:
 
     @property
     def refusing(self) -> bool:
-        return self._host.refusing
+        return bool(self._host.refusing)
 
     async def enter(self, spec: SessionSpec) -> ActiveSession:
         return await self._host.enter(spec, within=self._root)

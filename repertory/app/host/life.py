@@ -22,6 +22,7 @@ from anyio.lowlevel import RunVar, current_token
 from msgspec import Struct, field
 
 from repertory.actors.call import READS_IT, LookAtWaits, OutsideWait
+from repertory.app import wings
 from repertory.app.host.host import PAUSED_S, Host, HostSettings, Key, ambient_host, check_stored
 from repertory.app.host.session import ActivationLock, ActiveSession, meter_provider
 from repertory.core.retry import DEFAULT_PATIENCE
@@ -202,9 +203,7 @@ async def _loop_host() -> Host:
                 )
                 here.host = await HostTask(Host(settings), name="repertory sessions", detached=True).enter()
                 if meter_provider() is not None:
-                    from repertory.app.host.metrics import watch_host  # loaded when used
-
-                    watch_host(here.host)
+                    wings.telemetry().watch_host(here.host)
                 loop = current_token().native_token
                 if hasattr(loop, "is_closed"):
                     _started[here.host] = cast("_AsyncioLoop", loop)

@@ -95,8 +95,8 @@ class SessionHost(Protocol):
         ...
 
     @property
-    def refusing(self) -> bool:
-        """Whether the host shuts down."""
+    def refusing(self) -> str | bool:
+        """The reason for which the host shuts down; empty while it does not."""
         ...
 
     @property
@@ -261,6 +261,8 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
     state: AgentState = field(default_factory=AgentState)
     tools: ToolRegistry = field(default_factory=ToolRegistry)
     """The agent's tools, with those of its tool servers."""
+    parts: AgentParts | None = None
+    """The agent's components, for readers; None for an orchestrator."""
     stop_request: StopRequest = field(default_factory=StopRequest)
     rest: Rest = field(default_factory=Rest)
     readers: list[EventReader[TurnEvent]] = field(default_factory=list[Any])
@@ -382,8 +384,8 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
                 except Invalid:  # A call that came first may have done it: look again before anybody is warned.
                     if await self.goes_on(why):
                         raise
+            await self.agent.ask(ServeTimers(), timeout_s=math.inf)
             if self.orchestrator is None:
-                await self.agent.ask(ServeTimers(), timeout_s=math.inf)
                 await self.agent.ask(RecordSummary(owed=why == "summary"), timeout_s=math.inf)
             if self.memory is not None:
                 await self.memory.ask(FinishMemory(), timeout_s=math.inf)
@@ -402,7 +404,9 @@ class ActiveSession(Struct, frozen=True, kw_only=True):
         from repertory.core.orchestration.run import Run
 
         image = await self.image()
-        return run_goes_on(Run.of(image.nodes.values(), image.frontier, image.run), self.wall())
+        return why in ("turn", "expiry") and run_goes_on(
+            Run.of(image.nodes.values(), image.frontier, image.run), self.wall()
+        )
 
     async def change_timers(self, change: ChangeTimers) -> bool:
         """Set or cancel a timer; returns when that is durable. Errors: `Invalid`, `TooLarge`, those of the store."""
@@ -495,8 +499,20 @@ def active_session(
         read_model=parts.read_model,
         state=parts.state,
         tools=parts.tools,
+        parts=parts,
         stop_request=parts.stop_request,
     )
+
+
+async def whole_history(session: ActiveSession, spec: SessionSpec) -> list[Message]:
+    """A copy of all messages of a session, which may be a fork, oldest first."""
+    own, forked = await session.history()
+    if not forked or spec.sessions is None:
+        return list(own)
+    from repertory.app.sessions.reading import messages_before_fork  # loaded when used
+
+    before, copied = await messages_before_fork(spec.sessions, spec.agent.session_id, spec.agent.agent_id)
+    return [*before, *own[copied:]]
 
 
 def _left_s(by: float) -> float:

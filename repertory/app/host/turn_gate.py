@@ -1,6 +1,6 @@
 """The gate of a host: every turn of its sessions passes it, and waits there for its tenant's turn in the round.
 
-It has no task: those that wait carry out what `core/serving/turns.py` decides, and one of them watches the time for
+It has no task: those that wait carry out what `core/fair_turns.py` decides, and one of them watches the time for
 all. For one event loop.
 """
 
@@ -15,12 +15,16 @@ from typing import TYPE_CHECKING
 import anyio
 from msgspec import Struct
 
-from repertory.core.serving.tenants import tenant_part
-from repertory.core.serving.turns import FairTurns
+from repertory.core.fair_turns import FairTurns
+from repertory.core.tenants import tenant_part
 from repertory.errors import Throttled, Unavailable
 
 if TYPE_CHECKING:
-    from repertory.core.serving.admission import ServiceLimits
+    from repertory.core.admission import ServiceLimits
+
+NOT_OPEN = "the runtime is not open: `async with Runtime() as runtime`, or `FastAPI(lifespan=runtime.lifespan)`"
+SHUTS_DOWN = "the runtime is shutting down"
+HAS_ENDED = "the runtime has ended: enter it again, or make another one"
 
 
 class _Waiting(Struct, eq=False):
@@ -98,7 +102,7 @@ class TurnGate:
         try:
             while not waiting.begun:
                 if self._closed:
-                    raise Unavailable("the runtime is shutting down")
+                    raise Unavailable(SHUTS_DOWN)
                 waiting.woken = anyio.Event()
                 self._watcher = self._watcher or waiting
                 until = math.inf

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 _NAME_CHARS = 36
 """The length of an object's name without its folder."""
-_READ_ONLY = "writable=True needs a data_source_type of CUSTOM or S3: others are filled by the service itself"
+_READ_ONLY = "add requires data_source_type 'CUSTOM' or 'S3': the service itself fills others"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,7 +79,7 @@ class BedrockKnowledgeBaseConfig(Options):
     """The metadata key that holds an entry's scope; `namespace` when None."""
     runtime_client: Any = None
     """A boto3 client of `bedrock-agent-runtime`, whose credentials, region and endpoint are used for searches. Requests
-    go through Repertory's own clients.
+    go through Repertory's own clients; an object that is no client of botocore is called itself, in a thread.
     """
     agent_client: Any = None
     """The same for `bedrock-agent`, which is used for writes."""
@@ -142,7 +142,7 @@ class BedrockKnowledgeBaseStore(KnowledgeBaseMemory, CompleteStore):
         connection = read_options(BedrockKnowledgeBaseConfig, config, "config")
         _one_of(connection.data_source_type, DataSourceType, "data_source_type")
         if min_score is not None and max_score is not None:
-            raise Invalid("min_score and max_score exclude each other", min_score=min_score, max_score=max_score)
+            raise Invalid("min_score and max_score are mutually exclusive", min_score=min_score, max_score=max_score)
         patience = RetryPolicy(timeout_s=timeout_s, first_delay_s=0.2)
         settings = KnowledgeBaseSettings(
             name=check_id(name, "store name"),
@@ -187,12 +187,12 @@ def _source(config: BedrockKnowledgeBaseConfig, retry_policy: RetryPolicy) -> Cu
     if kind not in ("CUSTOM", "S3"):
         raise Invalid(_READ_ONLY, data_source_type=kind)
     if not config.data_source_id:
-        raise Invalid("writable=True needs a data_source_id in config")
+        raise Invalid("data_source_id is required in config with writable=True")
     if kind == "CUSTOM":
         return CustomSource(data_source_id=config.data_source_id)
     s3 = read_options(BedrockKnowledgeBaseS3Config, config.s3, "config s3")
     if not s3.bucket or s3.prefix is None:
-        raise Invalid("an S3 data source needs a bucket and a prefix: config={..., 's3': {...}}")
+        raise Invalid("s3 config is required, with a bucket and a prefix: config={..., 's3': {...}}")
     folder = s3.prefix.strip("/")
     uri = "/".join(["s3:/", s3.bucket, *([folder] if folder else []), ""])
     if len(uri) - len("s3://") + _NAME_CHARS > URI_CHARS_MAX:

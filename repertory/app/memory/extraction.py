@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 from msgspec import Struct
 
 from repertory.actors.turn import ModelRequest, call_until_answered
-from repertory.app.agent.model_choice import default_model
+from repertory.app.host.model_choice import default_model
 from repertory.backends.worker_threads import run_foreign
 from repertory.core.answer import LIMITED
 from repertory.core.memory.extracting import (
@@ -37,7 +37,7 @@ from repertory.errors import (
     RepertoryError,
 )
 from repertory.logs import WARNING, note
-from repertory.runtime.faults import failure_of
+from repertory.runtime.faults import failure_of, repr_of
 
 if TYPE_CHECKING:
     from repertory.backends.ports import Model
@@ -259,7 +259,7 @@ async def ask_extractor(
     except BaseException as error:
         failure_of(error)  # What is none goes on.
         name = type(extractor).__name__
-        raise ExtractionFailed("the extractor raised an error", extractor=name, error=repr(error)) from error
+        raise ExtractionFailed("the extractor raised an error", extractor=name, error=repr_of(error)) from error
 
 
 class ModelExtractor:

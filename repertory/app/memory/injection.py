@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,24 +12,25 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from repertory.actors.hooks.injections import Injection, InjectionContext, InjectionPredicate
 from repertory.actors.memory.store import Recall
-from repertory.app.host.edge import tell_left_out
+from repertory.app.tracebacks import tell_left_out
 from repertory.core.injection import OCCASIONS, Occasion
 from repertory.core.memory.merging import merged, unsaid, within_budget
 from repertory.core.memory.options import MemoryEntry, Options, read_options
 from repertory.core.messages import Message, text_of, tool_results
 from repertory.errors import Invalid
+from repertory.logs import WARNING, note
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.events import MessageAddedEvent
     from repertory.actors.memory.consumer import MemoryLink
     from repertory.actors.memory.store import MemoryStoreClient
 
+_log = logging.getLogger("repertory.memory")
+
 NAME = "memory"
 MAX_ENTRIES = 5
 TIMEOUT_S = 2.0
 MAX_TOKENS = 2000
-_SEARCHED = 3
-"""Each store is asked for so many times `max_entries`, since some results may be left out."""
 _CALLBACKS_S = 2.0
 """Additional time for the user's own trigger, query and format functions."""
 
@@ -55,12 +57,13 @@ class MemoryInjectionConfig(Options):
     Args:
         trigger: `userTurn` for the first call after a user's message, `everyTurn` before every model call, or a
             function of the `InjectionContext` that decides. The default is `userTurn`.
-        max_entries: The most entries, of all stores together.
+        max_entries: The most entries of each store's search, and of all stores together.
         query: A function of the `InjectionContext`. It returns the query. None or an empty text makes no search.
         format: A function of an `InjectionFormatContext` that returns the text to show, and has to escape the entries.
         timeout_s: The most seconds that a model call waits for a store, from the start of its search. A store that
             failed five turns in a row is asked by one turn in four.
-        max_tokens: The approximate size of all entries together.
+        max_tokens: The approximate size of all entries together. `metrics.left_out` names those that do not fit: by
+            their `id` in the metadata, else by their rank.
     """
 
     trigger: Occasion | InjectionPredicate = "userTurn"
@@ -126,16 +129,19 @@ class MemoryInjection:
         recall, self._recall = self._recall, None
         if recall is None or recall.query != query:
             recall = self._begin(query)
-        entries = unsaid(merged(await recall.found()), context.shown)
+        found = merged(await recall.found())
         for store, why in recall.missed.items():
-            name = f"{NAME} {store}"
-            context.left_out[name] = why
-            tell_left_out(name, why)
-        chosen = within_budget(entries, self._config.max_entries, self._config.max_tokens)
-        return await self._shown(chosen) if chosen else None
+            _leave_out(context, store, why)
+        chosen = within_budget(unsaid(found, context.shown), self._config.max_entries, self._config.max_tokens)
+        for entry in chosen.too_long:
+            which = (entry.metadata or {}).get("id", found.index(entry) + 1)
+            text = "a memory is left out: with those before it, it takes more than max_tokens"
+            note(_log, WARNING, text, store=entry.store_name, entry=which, max_tokens=self._config.max_tokens)
+            _leave_out(context, f"{entry.store_name} {which}", "too long")
+        return await self._shown(chosen.entries) if chosen.entries else None
 
     def _begin(self, query: str) -> Recall:
-        recall = Recall(query, self._config.max_entries * _SEARCHED, self._config.timeout_s)
+        recall = Recall(query, self._config.max_entries, self._config.timeout_s)
         actors = self._link.stores()
         recall.begin({client: actors.get(client.name) for client in self._clients})
         return recall
@@ -149,6 +155,11 @@ class MemoryInjection:
         if self._config.format is None:
             return memory_block(entries)
         return cast("str", await _result(partial(self._config.format, InjectionFormatContext(entries))))
+
+
+def _leave_out(context: InjectionContext, what: str, why: str) -> None:
+    context.left_out[f"{NAME} {what}"] = why
+    tell_left_out(f"{NAME} {what}", why)
 
 
 async def _result(callback: Callable[[], Any]) -> object:

@@ -22,9 +22,8 @@ from msgspec import Struct
 from repertory.actors.hooks.events import MessageAddedEvent
 from repertory.actors.memory.consumer import AcceptMemories, MemoryLink, MemoryParts, MemorySource
 from repertory.actors.memory.store import AddMemory, MemoryStoreClient, MemoryStoreSettings, SearchMemory, ask_store
-from repertory.app.agent.plugins import Plugin
-from repertory.app.host.edge import short_errors
 from repertory.app.host.host import ambient_host
+from repertory.app.host.plugins import Plugin
 from repertory.app.host.shared import OpenMemories
 from repertory.app.memory.extraction import (
     Extraction,
@@ -35,6 +34,7 @@ from repertory.app.memory.extraction import (
     read_extraction,
 )
 from repertory.app.memory.injection import MemoryInjection, MemoryInjectionConfig, read_injection
+from repertory.app.tracebacks import short_errors
 from repertory.backends.memory_ports import implements
 from repertory.backends.ports import ToolContext
 from repertory.backends.tools.decorator import tool
@@ -90,7 +90,7 @@ class MemoryManager(Plugin):
         Invalid: For bad stores and settings. Correct the argument.
     """
 
-    name = "memory-manager"
+    name = "strands:memory-manager"
 
     def __init__(
         self,
@@ -148,7 +148,8 @@ class MemoryManager(Plugin):
     ) -> list[MemoryEntry]:
         """Entries for the query: the first of each store, then the second of each, and so on, without repetitions.
 
-        A store that fails is logged and left out; so is, for a while, one that has failed several times.
+        A store that fails is logged and left out; so is, for a while, one that has failed several times. When all have
+        failed, the list is empty; the tool `search_memory` says so to the model.
 
         Args:
             query: What to look for, in words.
@@ -156,11 +157,13 @@ class MemoryManager(Plugin):
 
         Raises:
             Invalid: For an unknown store. Correct the argument.
-            Unavailable: When all have failed. Call again later.
         """
         read = read_options(MemorySearchOptions, options, "options")
         stores = self.managed if read.stores is None else [self._store(name) for name in dict.fromkeys(read.stores)]
-        return await self.search_stores(query, stores, read.max_search_results)
+        try:
+            return await self.search_stores(query, stores, read.max_search_results)
+        except Unavailable:  # The log has the error of each store.
+            return []
 
     async def search_stores(
         self, query: str, stores: Sequence[ManagedStore], results: int | None, agent: Any = None
@@ -357,7 +360,8 @@ def read_manager(given: object) -> MemoryManager | None:
         return given
     if isinstance(given, Mapping):
         return MemoryManager(**cast("Mapping[str, Any]", given))
-    raise Invalid("memory_manager is a MemoryManager, or a mapping of its arguments", got=type(given).__name__)
+    text = "memory_manager is a MemoryManager, or a mapping of its arguments: MemoryManager(stores=[...])"
+    raise Invalid(text, got=type(given).__name__)
 
 
 def _source(store: ManagedStore, agent: Any) -> MemorySource:
@@ -523,7 +527,6 @@ def _described(text: str, stores: Sequence[ManagedStore]) -> str:
 
 _ALONE = SystemSettings(on_fatal=lambda error: None, dead_letters_kept=0)
 """The caller learns of a lost actor from its ask."""
-_FIELDS = ("name", "description", "max_search_results", "writable", "extraction")
 
 
 class ManagedStore(Struct, frozen=True, kw_only=True):
@@ -564,21 +567,20 @@ def managed_stores(given: object, settings: MemoryStoreSettings) -> tuple[Manage
 def _managed(store: object, settings: MemoryStoreSettings) -> ManagedStore:
     if not callable(getattr(store, "search", None)):
         raise Invalid("MemoryManager: a store has a method search(query, options)", got=type(store).__name__)
-    missing = [field for field in _FIELDS if not hasattr(store, field)]
-    if missing:
-        raise Invalid("MemoryManager: a store needs these attributes", missing=missing)
+    if not hasattr(store, "name"):
+        raise Invalid("MemoryManager: a store has a name", got=type(store).__name__)
     found = cast("Any", store)
     name = check_id(found.name, "store name")
     adds, takes_messages = implements(store, "add"), implements(store, "add_messages")
-    writable = bool(found.writable)
+    writable = bool(getattr(store, "writable", adds or takes_messages))
     if writable and not (adds or takes_messages):
         raise Invalid(f"MemoryManager: store '{name}' is writable but has no add or add_messages method")
-    extraction = read_extraction(found.extraction, has_add=adds, has_add_messages=takes_messages)
+    extraction = read_extraction(getattr(store, "extraction", None), has_add=adds, has_add_messages=takes_messages)
     if extraction is not None:
         _check_extraction(name, extraction, writable=writable, adds=adds, takes_messages=takes_messages)
     return ManagedStore(
         client=MemoryStoreClient(store, settings),
-        description=found.description,
+        description=getattr(store, "description", None),
         writable=writable,
         adds=writable and adds,
         extraction=extraction,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from repertory.app.host.edge import short_errors
+from repertory.app.tracebacks import short_errors
 from repertory.backends.memory.postgres.place import PostgresPlace
 from repertory.backends.memory.postgres.store import PostgresMemory
 from repertory.backends.memory.ranked import MemorySettings

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repertory.app.host.edge import short_errors
 from repertory.app.sessions.sessions import memory_database
+from repertory.app.tracebacks import short_errors
 from repertory.backends.memory.ranked import MemorySettings
 from repertory.backends.memory.sqlite.store import SQLiteMemory
 from repertory.core.ids import check_id

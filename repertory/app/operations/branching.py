@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from anyio.lowlevel import checkpoint
 
 from repertory.app.operations.progress import OnProgress, OperationProgress
-from repertory.app.operations.reading import (
+from repertory.app.sessions.reading import (
     PositionLike,
     RecordStamp,
     agent_there,

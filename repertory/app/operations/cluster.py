@@ -10,7 +10,7 @@ from repertory.core.ids import check_id
 from repertory.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from repertory.backends.peers.ports import BoxedCall, CallBox
+    from repertory.backends.peer_ports import BoxedCall, CallBox
     from repertory.backends.ports import SessionStore
     from repertory.core.owed import OwedWork
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from repertory.app.operations.progress import OnProgress, OperationProgress
-from repertory.app.operations.reading import in_thread_when_many, owned
+from repertory.app.sessions.reading import in_thread_when_many, owned
 from repertory.backends.ports import Corruption, SalvagedRows
 from repertory.core.journal.examination import Examined, examine, repaired
 from repertory.core.journal.restore import restore
@@ -18,7 +18,7 @@ from repertory.core.journal.sealing import LOCKED, plain_of
 from repertory.errors import Corrupt, Invalid, RepertoryError
 
 if TYPE_CHECKING:
-    from repertory.app.operations.reading import RecordStamp
+    from repertory.app.sessions.reading import RecordStamp
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.rows import Row
 

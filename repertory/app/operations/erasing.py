@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from repertory.actors.memory.store import ForgetMemories, ask_store
 from repertory.app.operations.progress import OnProgress, OperationProgress
-from repertory.app.operations.reading import agent_there, commit_rows, in_thread_when_many, info_of, load_journal, owned
+from repertory.app.sessions.reading import agent_there, commit_rows, in_thread_when_many, info_of, load_journal, owned
 from repertory.core.journal.history.fork import copies_end, origin_of
 from repertory.core.journal.history.redact import (
     Copy,
@@ -36,7 +36,8 @@ from repertory.errors import Corrupt, Failed, Gone, Invalid, NotFound, Repertory
 
 if TYPE_CHECKING:
     from repertory.actors.memory.store import MemoryStoreClient
-    from repertory.app.operations.reading import RecordStamp
+    from repertory.app.sessions.reading import RecordStamp
+    from repertory.backends.peer_ports import BoxedCall
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.rows import Row
     from repertory.core.journal.whole_journal import WholeJournal
@@ -96,6 +97,8 @@ class TextRedactionReport:
     """By agent, graph or swarm: those whose journals contained it."""
     left: Sequence[Copy]
     """Rows that still contain it, since it is a name there: an id, a token, the name of a tool or a mark."""
+    posted: Sequence[str]
+    """The tokens of accepted calls that still contain it, also parked ones: redact again once they are made."""
     quarantined: Sequence[str]
     """Damaged files that were moved aside, and may contain it: check them yourself."""
     memories: ForgottenMemories
@@ -247,10 +250,16 @@ async def redact_session_text(
         quarantined: Sequence[str] = ()
         with suppress(Invalid):  # A store that cannot list sessions has no quarantine.
             quarantined = await store.quarantined(session_id)
+        calls = await _posted_calls(store, session_id)
     return TextRedactionReport(
         session_id=session_id,
         agents=agents,
         left=left,
+        posted=[
+            each.token
+            for each in calls
+            if agent_id in (None, each.agent_id) and words.value(dict(each.call)) != each.call
+        ],
         quarantined=(*quarantined, *await store.corrupt_files()),
         memories=forgotten,
     )
@@ -306,10 +315,14 @@ part of the session, and goes with it.
 """
 
 
+async def _posted_calls(store: SessionStore, session_id: str) -> Sequence[BoxedCall]:
+    box = store.call_box()
+    return () if box is None else await box.calls(session_id)
+
+
 async def _accepted_work(store: SessionStore, session_id: str) -> str | None:
     """The reason for which a session must stay: accepted calls, turns or results that are not done; or None."""
-    box = store.call_box()
-    calls = [] if box is None else [call.token for call in await box.calls(session_id)]
+    calls = [call.token for call in await _posted_calls(store, session_id)]
     if calls:
         return f"it has posted calls that are not made: {', '.join(calls[:_NAMED_MAX])}"
     owed = sorted({each.why for each in await store.owed(session_id) if each.why in _ACCEPTED})

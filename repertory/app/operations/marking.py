@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from repertory.app.operations.reading import (
+from repertory.app.sessions.reading import (
     agent_there,
     commit_rows,
     in_thread_when_many,
@@ -27,7 +27,7 @@ from repertory.core.memory.progress import MemoryDeadLetter, Progress, progress_
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.app.operations.reading import RecordStamp
+    from repertory.app.sessions.reading import RecordStamp
     from repertory.backends.ports import SessionStore
     from repertory.core.journal.fold import Fold
     from repertory.core.journal.rows import Row

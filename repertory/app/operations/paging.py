@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from repertory.app.operations.reading import in_thread_when_many, info_of, moment_at, position_of, sound_info_of
+from repertory.app.sessions.reading import in_thread_when_many, info_of, moment_at, position_of, sound_info_of
 from repertory.core.journal.history.pages import StoredRecord, page_records, page_span
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row, verify
@@ -15,7 +15,7 @@ from repertory.core.journal.view import SUMMARY_SEQ
 from repertory.errors import Invalid, StoreNotFound
 
 if TYPE_CHECKING:
-    from repertory.app.operations.reading import PositionLike
+    from repertory.app.sessions.reading import PositionLike
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.messages import Json, Message
 

@@ -5,30 +5,35 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from secrets import token_hex
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
 
 from repertory.actors.memory.store import MemoryStoreSettings
-from repertory.app.host.edge import short_errors
 from repertory.app.memory.memory_manager import managed_stores
-from repertory.app.operations import branching, doctor, erasing, marking, paging, showing
+from repertory.app.operations import branching, doctor, ends, erasing, marking, paging, posting, showing
 from repertory.app.operations import cluster as shared
-from repertory.app.operations.reading import RecordStamp, opened
+from repertory.app.sessions.reading import RecordStamp, opened
+from repertory.app.sessions.sessions import check_place
+from repertory.app.tracebacks import short_errors
 from repertory.backends.line_files import new_file
 from repertory.core.ids import check_id
 from repertory.core.journal.history.prune import PrunePolicy
 from repertory.core.journal.history.redact_text import Words
 from repertory.core.journal.history.timeline import Mark
+from repertory.core.timers import DueTimes
 from repertory.errors import Invalid
 from repertory.runtime.host_task import HostTask
 
 if TYPE_CHECKING:
     from repertory.actors.memory.store import MemoryStoreClient
+    from repertory.app.agent.session import CallOptions
     from repertory.app.memory.memory_manager import ManagedStore, MemoryManager
     from repertory.app.operations.branching import CopyReport, ForkReport, RewindReport
     from repertory.app.operations.cluster import ClusterReport, PostedCall
     from repertory.app.operations.doctor import DoctorReport
+    from repertory.app.operations.ends import StoredEnd
     from repertory.app.operations.erasing import (
         DeletionProof,
         ExpiryReport,
@@ -40,13 +45,14 @@ if TYPE_CHECKING:
     from repertory.app.operations.marking import PruneReport, ReplayReport, StoredDeadLetter, StoredMark
     from repertory.app.operations.paging import ShownAt, StoredPage
     from repertory.app.operations.progress import OnProgress
-    from repertory.app.operations.reading import PositionLike
     from repertory.app.operations.showing import SearchResult, StoredHistory, StoredSession
+    from repertory.app.sessions.reading import PositionLike
     from repertory.app.sessions.sessions import SessionPlace
     from repertory.backends.line_files import WriteChunk
     from repertory.backends.ports import SessionInfo, SessionStore
     from repertory.core.journal.history.compare import Difference
-    from repertory.core.messages import Json
+    from repertory.core.messages import Json, Prompt
+    from repertory.core.orchestration.run import Run
     from repertory.core.owed import OwedWork
     from repertory.core.pictures.svg import Picture
 
@@ -79,7 +85,8 @@ class Sessions:
     """
 
     def __init__(self, place: SessionPlace, *, wall: Callable[[], float] = time.time) -> None:
-        """`wall` returns epoch seconds."""
+        """`wall` returns epoch seconds. Errors: `Invalid` for what is no place."""
+        check_place(place, "place")
         self._place = place
         self._wall = wall
         self._task: HostTask[SessionStore] | None = None
@@ -144,6 +151,63 @@ class Sessions:
         """
         return await self._on(lambda store: shared.retry(store, session_id, token))
 
+    async def post(
+        self, agent: str, session_id: str, prompt: Prompt, *, token: str | None = None, **options: Unpack[CallOptions]
+    ) -> str:
+        """Have a turn of a session run, or a run of a graph or swarm, by any runtime on this place that has the agent;
+        returns its token when the call is stored. See `HostedSession.post`.
+
+        Args:
+            agent: The agent's name in the runtime, or the id of a graph or swarm.
+            session_id: The id of the session; a new one begins.
+            prompt: What the user says: a text, content blocks, messages, or answers to interrupts. None goes on with
+                what is unfinished.
+            token: The idempotency token of the turn: the same one is not kept twice.
+            options: The options of `CallOptions`.
+
+        Raises:
+            Invalid: For sessions that are not in SQLite or PostgreSQL and have no Valkey, and for what JSON cannot
+                hold. Correct the argument.
+        """
+        if token is not None:
+            options["idempotency_token"] = token
+        call = posting.call_to_post(agent, session_id, prompt, options)
+        await self._on(lambda store: posting.post(store, call))
+        return call.token
+
+    async def schedule(
+        self,
+        agent: str,
+        session_id: str,
+        prompt: str,
+        *,
+        at: datetime | float | None = None,
+        in_s: float | None = None,
+        every: timedelta | float | None = None,
+        id: str | None = None,
+    ) -> str:
+        """Have a session run a turn with this prompt at a time, or a graph or swarm a run, as `Runtime.schedule` does;
+        returns the timer's id. The first runtime on this place that has the agent sets the timer.
+
+        Args:
+            agent: The agent's name in the runtime, or the id of a graph or swarm.
+            session_id: The id of the session; a new one begins.
+            prompt: What the turn begins with.
+            at: An aware datetime or epoch seconds; or `in_s`, seconds from now.
+            in_s: Seconds from now, in place of `at`.
+            every: Again and again, at this period of seconds; alone, first one period from now.
+            id: Replaces the session's timer of that id; a new one without.
+
+        Raises:
+            Invalid: For sessions that are not in SQLite or PostgreSQL and have no Valkey, and for wrong values. Correct
+                the argument.
+            TooLarge: For a prompt that is too long. Give a smaller value.
+        """
+        timer_id, due = token_hex(8) if id is None else id, DueTimes(at=at, in_s=in_s, every=every)
+        call = posting.timer_to_post(agent, session_id, timer_id, prompt, due, self._wall())
+        await self._on(lambda store: posting.post(store, call))
+        return timer_id
+
     async def show(self, session_id: str, *, agent: str | None = None) -> StoredSession:
         """All messages and the current state, of all agents or one.
 
@@ -178,6 +242,24 @@ class Sessions:
             Invalid: For both `at` and `before`, and for more than 1,000 records. Correct the argument.
         """
         return await self._on(lambda store: paging.page_of(store, session_id, agent, at, before, records_max))
+
+    async def ends(self, session_id: str) -> Mapping[str, StoredEnd]:
+        """The end of each agent, by its id: the open questions to a person, a turn without an answer, and what failed
+        last. It reads as much as opening them.
+
+        Args:
+            session_id: The id of the session.
+        """
+        return await self._on(lambda store: ends.ends_of(store, session_id))
+
+    async def run(self, session_id: str, agent: str) -> Run | None:
+        """The last run of a graph or swarm; None for an agent, and before the first run.
+
+        Args:
+            session_id: The id of the session.
+            agent: The name of its journal: `multi_agent.NAME`.
+        """
+        return await self._on(lambda store: ends.last_run(store, session_id, agent))
 
     async def shown_at(self, session_id: str, *, agent: str | None = None, at: PositionLike = None) -> ShownAt:
         """What the model was shown at a position, with the agent's state there; None means the end. It reads as much as

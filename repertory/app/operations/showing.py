@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from repertory.app.operations.progress import OnProgress, OperationProgress
-from repertory.app.operations.reading import (
+from repertory.app.sessions.reading import (
     Ancestry,
     ancestry_of,
     chosen_agent,

@@ -30,10 +30,10 @@ from repertory.runtime.faults import failure_of
 if TYPE_CHECKING:
     from repertory.actors.call import Busy
     from repertory.actors.hooks.events import HookCallback, HookProvider
-    from repertory.app.host.edge import AttributeValue
     from repertory.app.orchestration.nodes import NodePlace
     from repertory.app.orchestration.orchestrator import MultiAgentPlugin
     from repertory.app.sessions.sessions import AnySessionManager
+    from repertory.app.tracebacks import AttributeValue
     from repertory.core.messages import Json
     from repertory.core.orchestration.plan import EdgePredicate
     from repertory.core.orchestration.results import NodeResult
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from repertory.core.pictures.runs import PicturedEdge
     from repertory.core.pictures.svg import Picture
 
-NO_SESSIONS = "Session persistence is not supported for Graph agents yet."
+NO_SESSIONS = "Session persistence is not supported for Graph agents yet: give the session_manager to the Graph."
 """The text of the SDK whose users we serve. The graph's own session stores the conversations of its agents."""
 
 
@@ -380,10 +380,16 @@ class Graph(Orchestrator[GraphResult]):
 
     @property
     def state(self) -> GraphState:
-        """The run that a call worked on last, as it is now; hooks may read it during the run. `pending` before the
-        first call of this object, whatever is stored.
+        """The run that a call worked on last, as it is now; hooks may read it during the run. Before the first call it
+        is the stored run, after `await ready()` inside an event loop; `pending` if there is none.
         """
-        return GraphState(self._run, self)
+        return GraphState(self._read_run(), self)
+
+    @property
+    def passes_model_errors(self) -> bool:
+        """True if an agent of it does: see `Agent.passes_model_errors`."""
+        agents = (getattr(node, "agent", node) for node in self._node_map.values())
+        return any(getattr(agent, "passes_model_errors", False) for agent in agents)
 
     def _drawn_edges(self, order: Sequence[str], began: Sequence[str]) -> Sequence[PicturedEdge]:
         from repertory.app.orchestration.pictured import followed  # loaded when used
@@ -505,8 +511,7 @@ class GraphBuilder:
             raise Invalid(f"Node '{node_id}' already exists")
         if any(node.executor is executor for node in self.nodes.values()):
             raise Invalid("Duplicate node instance detected. Each node must have a unique object instance.")
-        if any(getattr(executor, name, None) is not None for name in ("session_manager", "kept_by")):
-            raise Invalid(NO_SESSIONS)
+        node_of(node_id, executor, NO_SESSIONS)
         if on_failure not in ("fail", "skip"):
             raise Invalid("on_failure is 'fail' or 'skip'", got=on_failure)
         bound_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")

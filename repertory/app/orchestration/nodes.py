@@ -35,6 +35,7 @@ from repertory.app.agent.snapshots import (
 )
 from repertory.app.host.session import SessionSpec
 from repertory.core.budget import LIMITED_BY_BUDGET
+from repertory.core.caller_events import CallerEvents, is_start
 from repertory.core.journal.codec import dump
 from repertory.core.messages import check_message
 from repertory.core.orchestration.journals import orchestrator_in
@@ -417,17 +418,21 @@ async def _invoked(session: ActiveSession, node: SessionNode, call: NodeCall) ->
 async def _followed(
     session: ActiveSession, node: SessionNode, call: NodeCall, invocation: Invocation
 ) -> AgentResult | MultiAgentResult:
-    handler = calls_of(node.handler, call.invocation_state)
+    handler = calls_of(node.handler, call.invocation_state, call.invocation_state.get("agent"))
     if handler is None and call.publish is None:
         return await session.invoke(invocation)
-    async with session.stream(invocation) as events:
-        async for event in events:
+    if handler is not None:
+        invocation = replace(invocation, in_step=True)
+    events = CallerEvents(call.invocation_state)
+    async with session.stream(invocation) as turn:
+        async for event in turn:
             if handler is not None:
-                await handler.tell(event)
-            if call.publish is not None:
+                for each in events.of(event) or (event,):
+                    await handler.tell(each)
+            if call.publish is not None and not is_start(event):
                 await call.publish(event)
             if isinstance(result := event.get("result"), AgentResult | MultiAgentResult):
-                return result
+                return cast("AgentResult | MultiAgentResult", result)
     raise AssertionError("a stream ends with its result or an error")
 
 
@@ -449,7 +454,8 @@ async def _streamed(node: Streamable, call: NodeCall) -> object:
         async for event in given:
             told = cast("TurnEvent", event) if isinstance(event, dict) else {"data": cast("object", event)}
             result = told.get("result")
-            if call.publish is not None and not isinstance(result, AgentResult | MultiAgentResult | str):
+            ended = isinstance(result, AgentResult | MultiAgentResult | str)
+            if call.publish is not None and not ended:
                 await call.publish(told)
     return result
 
@@ -461,15 +467,16 @@ def _checked(result: object, node: str) -> NodeOutcome:
     if not isinstance(result, AgentResult | MultiAgentResult):
         text = "a node gives an AgentResult, a MultiAgentResult or a text"
         raise Invalid(text, node=node, got=type(result).__name__)
-    if isinstance(result, AgentResult) and result.message not in (None, _NOTHING_SAID):
-        check_message(result.message)
-    if isinstance(result, MultiAgentResult) and result.status is Status.PENDING:  # It has not said how it ended.
-        result = dataclasses.replace(result, status=Status.COMPLETED)
-    ended = node_result_of(result, 0)
+    given = cast("AgentResult | MultiAgentResult", result)
+    if isinstance(given, AgentResult) and given.message not in (None, _NOTHING_SAID):
+        check_message(given.message)
+    if isinstance(given, MultiAgentResult) and given.status is Status.PENDING:  # It has not said how it ended.
+        given = dataclasses.replace(given, status=Status.COMPLETED)
+    ended = node_result_of(given, 0)
     if ended.status is Status.EXECUTING:
         raise Invalid("a node has ended when it gives its result", node=node, status=ended.status.value)
     dump(ended.to_record())
-    return result
+    return given
 
 
 class NodeCut:
@@ -512,14 +519,18 @@ class NodeCut:
 
 
 def node_of(name: str, executor: object, no_sessions: str) -> Node:
-    """The node for this object. Errors: `Invalid` for one that cannot be a node, or that has a session manager."""
+    """The node for this object. A graph or swarm with a session of its own has its run there.
+
+    Errors: `Invalid` for an object that cannot be a node, an agent with a session manager, and an orchestrator with one
+    of the program's own.
+    """
     if isinstance(executor, Agent):
         if executor.session_manager is not None or executor.kept_by is not None:
             raise Invalid(no_sessions)
         check_no_calls_of_its_own(executor)
         return AgentNode(executor)
     if hasattr(executor, "blueprint") and hasattr(executor, "session_manager"):
-        if cast("Any", executor).session_manager is not None:
+        if cast("Any", executor).kept_by is not None:
             raise Invalid(no_sessions)
         return cast("Node", executor)
     if isinstance(executor, type) or not isinstance(executor, Askable):

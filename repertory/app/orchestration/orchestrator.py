@@ -27,16 +27,17 @@ from repertory.actors.hooks.order import HookOrder
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.orchestrator.events import MultiAgentInitializedEvent
 from repertory.actors.orchestrator.run_driver import OrchestratorParts
+from repertory.app.agent import extensions
 from repertory.app.agent.persisted import Snapshot
-from repertory.app.agent.plugins import check_plugins, kept_list, marked_callbacks
-from repertory.app.agent.session import AgentCalls, read_call
+from repertory.app.agent.session import AgentCalls, CallOptions, read_call, take_unknown
 from repertory.app.agent.snapshots import SnapshotLoaded
 from repertory.app.host.blocking import blocking_host
-from repertory.app.host.edge import inside_event_loop, short_errors, span, telemetry
 from repertory.app.host.life import SessionLife
+from repertory.app.host.plugins import check_plugins, kept_list, marked_callbacks
 from repertory.app.host.session import ActivationLock
 from repertory.app.orchestration.nodes import CustomNode, NodePlace, RunSessionSpec, SessionNodeRunner
 from repertory.app.sessions.sessions import PlacedSession, check_placement
+from repertory.app.tracebacks import inside_event_loop, short_errors, span, telemetry, trace_ids
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import journal_name, node_journal
 from repertory.core.orchestration.results import MultiAgentResult, NodeResult, Status
@@ -54,16 +55,16 @@ from repertory.core.snapshots.portable import (
     token_of,
 )
 from repertory.core.turn import StopReason
-from repertory.errors import ActorDead, AgentBusy, Invalid, SnapshotException, Unavailable
+from repertory.errors import ActorDead, AgentBusy, Invalid, SessionBusy, SnapshotException, Unavailable
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.events import EventTypes, HookCallback
     from repertory.actors.orchestrator.run_driver import NodePolicy, StatusOf
-    from repertory.app.host.edge import AttributeValue
+    from repertory.app.agent.extensions import FollowingManager
     from repertory.app.host.session import ActiveSession
     from repertory.app.orchestration.nodes import Node, RunnerSettings
-    from repertory.app.sessions.hooked import HookedManager
     from repertory.app.sessions.sessions import AnySessionManager, SessionPlacement
+    from repertory.app.tracebacks import AttributeValue
     from repertory.backends.ports import OutputSchema
     from repertory.core.budget import Budget
     from repertory.core.messages import Prompt, Usage
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from repertory.core.result import TurnEvent
     from repertory.core.snapshots.fields import SnapshotFields
     from repertory.core.snapshots.portable import NodeFields
+    from repertory.core.stream_events import MultiAgentStreamEvent
 
 
 class RunOptions(TypedDict, total=False):
@@ -133,12 +135,12 @@ class MultiAgentBase(ABC):
             values: Further values of the invocation state; deprecated.
         """
         if values:
-            warnings.warn("give other keywords as invocation_state={...}", DeprecationWarning, stacklevel=2)
+            warnings.warn("give other keywords as invocation_state={...}", UserWarning, stacklevel=2)
         return blocking_host().run(self.invoke_async, task, {**(invocation_state or {}), **values})
 
     async def stream_async(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
-    ) -> AsyncGenerator[TurnEvent]:
+    ) -> AsyncGenerator[MultiAgentStreamEvent[Any]]:
         """`invoke_async` with its events; the last event holds the result.
 
         Args:
@@ -203,7 +205,9 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         trace_attributes: Mapping[str, AttributeValue] | None,
     ) -> None:
         self.id = check_id(id, "orchestrator id")
-        session_manager, kept = _hooked(session_manager)
+        kept: FollowingManager | None = None
+        if hasattr(session_manager, "append_message"):
+            session_manager, kept = extensions.made_by.hooked_or_placed(session_manager, orchestrates=True)
         self._node_map = dict(nodes)
         self.keep_in(check_placement(session_manager))
         self.kept_by = None if kept is None else kept.manager
@@ -220,13 +224,16 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         _check_apart(self._node_map)
         self._run, self._status_of = Run(), None
         self._run.kind = self.kind_of_run
+        self._opened = False
+        """True once `state` is a call's run, the stored one or a given one."""
         self._given_run: RunFields | None = None
         """What the next call loads first."""
         self._memory = InMemoryJournal()
         self._unsaved_id = f"unsaved-{secrets.token_hex(8)}"
         self._lock = ActivationLock()
         self._calls = AgentCalls()
-        self._life = _life(f"orchestrator {self.id}", lambda: self.blueprint(None), kept, self)
+        make_life: Callable[..., SessionLife] = RunLife if kept is None else kept.life
+        self._life = make_life(f"orchestrator {self.id}", lambda: self.blueprint(None), self)
         for plugin in (checked := check_plugins(list_of(object, plugins, "plugins"), MultiAgentPlugin)):
             for callback in plugin.hooks:
                 self.hooks.add_callback(None, callback)
@@ -293,7 +300,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
 
     async def stream_async(
         self, task: Prompt = None, invocation_state: dict[str, Any] | None = None, **options: Unpack[RunOptions]
-    ) -> AsyncGenerator[TurnEvent]:
+    ) -> AsyncGenerator[MultiAgentStreamEvent[Result]]:
         """`invoke_async` with its events: `multiagent_node_start`, `multiagent_node_stream` (whose `event` is the
         node's own), `multiagent_node_stop`, `multiagent_node_interrupt`, `multiagent_node_cancel` and
         `multiagent_handoff`, by `type`; the last event holds the `result`. Leaving early cancels the call: a caller
@@ -304,7 +311,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         with self._calls.running_now(invocation):
             async with self._life.stream(invocation, busy, self._calls.end, moves=True) as events:
                 async for event in events:
-                    yield with_type(event)
+                    yield cast("MultiAgentStreamEvent[Result]", with_type(event))
 
     def save_snapshot(self, metadata: Mapping[str, Any] | None = None) -> Snapshot:
         """`save_snapshot_async` for sync code.
@@ -344,8 +351,9 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         """
         if metadata is not None and not isinstance(cast("object", metadata), Mapping):
             raise Invalid("metadata is a dictionary", got=type(metadata).__name__)
-        before = BeforeSnapshotEvent(agent=None, source=self, action="save", metadata=dict(metadata or {}))
         with span("repertory.snapshot.save", {**self.trace_attributes, "orchestrator.id": self.id}):
+            noted = {**trace_ids(), **(metadata or {})}
+            before = BeforeSnapshotEvent(agent=None, source=self, action="save", metadata=noted)
             fire_sync(self.hooks, before)
             state = await self._read_state()
             snapshot = Snapshot(snapshot_of(state, before.metadata, time.time(), ORCHESTRATOR))
@@ -420,9 +428,9 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         await self._life.leave(error)
 
     def blueprint(self, place: NodePlace | None) -> RunSessionSpec:
-        """Its session spec: in its own session, or as a node in that of another orchestrator."""
+        """The session spec: in a session of its own, or in that of the orchestrator whose node it is."""
         manager, wakes = self.session_manager, False
-        if place is None and manager is not None:
+        if manager is not None:
             place = NodePlace(
                 session_id=manager.session_id, agent_id=self.id, sessions=manager.sessions, takeover=manager.takeover
             )
@@ -453,8 +461,27 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
             lock=self._lock,
         )
 
+    async def ready(self) -> None:
+        """Open the session, so that `state` is the stored run."""
+        async with self._life.session():
+            pass
+
+    def _read_run(self) -> Run:
+        """The run of `state`. In sync code the first use reads the stored one, unless another process has the session;
+        inside an event loop `ready()` does.
+        """
+        if not self._opened and self.session_manager is not None and not inside_event_loop():
+            self._opened = True  # It is asked once.
+            with suppress(AgentBusy, SessionBusy):
+                blocking_host().run(self._open)
+        return self._run
+
+    async def _open(self) -> None:
+        async with self._life.session("reject"):
+            pass
+
     def _watch(self, run: Run, status_of: StatusOf | None) -> None:
-        self._run, self._status_of = run, status_of
+        self._run, self._status_of, self._opened = run, status_of, True
 
     def works_on(self, run: Run) -> bool:
         """Whether a call works on this run now."""
@@ -492,7 +519,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
         """The run of `state` as JSON, without the conversations of its nodes, which `save_snapshot` has. The SDK's
         `deserialize_state` reads it too.
         """
-        return run_document(self._run, self.id)
+        return run_document(self._read_run(), self.id)
 
     def deserialize_state(self, payload: Mapping[str, Any]) -> None:
         """Continue from that run: `state` has it at once, and the next call of this object loads it before anything
@@ -520,6 +547,7 @@ class Orchestrator(MultiAgentBase, Generic[Result]):
             return
         try:
             await session.load_run(fields)
+            self._watch(fields.run(), None)
         except BaseException:
             self._given_run = self._given_run or fields
             raise
@@ -591,18 +619,21 @@ def _beneath(place: NodePlace, node: str) -> NodePlace:
 
 
 def read_run_call(task: Prompt, state: dict[str, Any] | None, options: RunOptions) -> Invocation:
-    """The call of a run. Errors: `Invalid`, and `TypeError` for an unknown option."""
-    unknown = sorted(options.keys() - RunOptions.__annotations__.keys())
-    if unknown:
-        msg = f"a call takes {', '.join(RunOptions.__annotations__)}, not {', '.join(unknown)}"
+    """The call of a run. Errors: `Invalid`, and `TypeError` for an option that only calls of agents have."""
+    others = sorted(options.keys() & (CallOptions.__annotations__.keys() - RunOptions.__annotations__.keys()))
+    if others:
+        msg = f"a call takes {', '.join(RunOptions.__annotations__)}, not {', '.join(others)}"
         raise TypeError(msg)
+    state = {} if state is None else state
+    if isinstance(cast("object", state), dict):
+        take_unknown(options, RunOptions, state, stacklevel=5)
     resume = options.get("resume")
     if resume is not None and not isinstance(cast("object", resume), bool):
         raise Invalid("resume is True, False or None", got=resume)
     busy = options.get("busy")
     if busy not in (None, "queue", "reject"):
         raise Invalid("busy is 'queue' or 'reject'", got=busy)
-    rest = {name: value for name, value in options.items() if name != "resume"}
+    rest = {name: options.get(name) for name in RunOptions.__annotations__ if name != "resume"}
     return replace(read_call(task, cast("Any", {**rest, "invocation_state": state}), None), resume=resume)
 
 
@@ -799,14 +830,6 @@ class MultiAgentPlugin:
         del orchestrator
 
 
-def _hooked(manager: AnySessionManager | None) -> tuple[AnySessionManager | None, HookedManager | None]:
-    if not hasattr(manager, "append_message"):
-        return manager, None
-    from repertory.app.sessions.hooked import hooked_or_placed  # loaded when used
-
-    return hooked_or_placed(manager, orchestrates=True)
-
-
 class RunLife(SessionLife):
     """The life of an orchestrator: before its use, it loads what it was given."""
 
@@ -816,16 +839,6 @@ class RunLife(SessionLife):
 
     async def _before_use(self, session: ActiveSession) -> None:
         await self._owner.load_given(session)
-
-
-def _life(
-    name: str, spec: Callable[[], RunSessionSpec], kept: HookedManager | None, owner: Orchestrator[Any]
-) -> SessionLife:
-    if kept is None:
-        return RunLife(name, spec, owner)
-    from repertory.app.sessions.hooked import KeptLife  # loaded when used
-
-    return KeptLife(name, spec, kept, owner)
 
 
 class LateInits:

@@ -23,10 +23,10 @@ from repertory.errors import Invalid
 if TYPE_CHECKING:
     from repertory.actors.call import Busy
     from repertory.actors.hooks.events import HookCallback, HookProvider
-    from repertory.app.host.edge import AttributeValue
     from repertory.app.orchestration.nodes import NodePlace
     from repertory.app.orchestration.orchestrator import MultiAgentPlugin
     from repertory.app.sessions.sessions import AnySessionManager
+    from repertory.app.tracebacks import AttributeValue
     from repertory.backends.ports import Tool
     from repertory.core.messages import Json
     from repertory.core.orchestration.results import Status
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from repertory.core.pictures.runs import PicturedEdge
     from repertory.core.pictures.svg import Picture
 
-NO_SESSIONS = "Session persistence is not supported for Swarm agents yet."
+NO_SESSIONS = "Session persistence is not supported for Swarm agents yet: give the session_manager to the Swarm."
 """The text of the SDK whose users we serve. The swarm's own session stores the conversations of its agents."""
 
 
@@ -265,10 +265,10 @@ class Swarm(Orchestrator[SwarmResult]):
 
     @property
     def state(self) -> SwarmState:
-        """The run that a call worked on last, as it is now; hooks may read it during the run. `pending` before the
-        first call of this object, whatever is stored.
+        """The run that a call worked on last, as it is now; hooks may read it during the run. Before the first call it
+        is the stored run, after `await ready()` inside an event loop; `pending` if there is none.
         """
-        return SwarmState(self._run, self)
+        return SwarmState(self._read_run(), self)
 
     @property
     def shared_context(self) -> SharedContext:

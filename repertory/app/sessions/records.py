@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Self, cast
 
-from repertory.core.message_tree.json_files import decoded, encoded
+from repertory.core.json_bytes import decoded, encoded
 from repertory.core.message_tree.provider_parts import (
     as_ours_if_message,
     for_others,

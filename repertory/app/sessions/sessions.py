@@ -101,6 +101,12 @@ async def listed(place: SessionPlace) -> Sequence[SessionInfo]:
         await store.aclose()
 
 
+def is_local(place: SessionPlace | None) -> bool:
+    """True if nothing comes over a network. A place of the program's own says so with `is_local`."""
+    found = getattr(place, "storage", place)
+    return getattr(found, "is_local", False) and getattr(place, "encryption", None) is None
+
+
 def check_place(place: SessionPlace | None, name: str) -> SessionPlace | None:
     """The same object. Errors: `Invalid` for anything but a place for sessions, saying what to write."""
     given: object = place
@@ -165,6 +171,8 @@ class SQLiteSessions:
     """
 
     wakes = True
+    is_local = True
+    """True: the sessions are on this machine."""
 
     def __init__(
         self,

@@ -5,16 +5,19 @@ Nothing is opened before it is needed.
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import InitVar, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast, runtime_checkable
 
 from repertory.app.sessions.encryption import check_encryption, encrypted_key, encrypted_store
 from repertory.app.sessions.sessions import listed, named_path, new_owner, sessions_folder
 from repertory.app.sessions.stored_bytes import KeywordSearchStrategy, SearchStrategy, StoredBytes, below, scoped
+from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id, check_key, check_kms_key
 from repertory.core.notebook import without_login
 from repertory.errors import Invalid
@@ -50,6 +53,31 @@ class Storage(Protocol):
         ...
 
 
+@runtime_checkable
+class ContentStorage(Protocol):
+    """A storage of the user's own. Its methods are coroutine functions, or functions, which run in a worker thread.
+    Their exceptions reach the log, or the model as an error.
+
+    It may also have `delete(key)`; without it nothing is ever deleted.
+    """
+
+    def save(self, key: str, data: bytes) -> Awaitable[None] | None:
+        """Store the data, replacing what is there."""
+        ...
+
+    def load(self, key: str) -> Awaitable[bytes | None] | bytes | None:
+        """The data; None when there is none."""
+        ...
+
+
+async def ask_storage(method: partial[Any]) -> object:
+    """Call a method of a user's own storage: a coroutine function here, a function in a worker thread."""
+    if inspect.iscoroutinefunction(method.func):
+        return await method()
+    answer = await run_in_thread(method)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
 @dataclass(frozen=True, slots=True)
 class FileStorage(StoredBytes):
     """Objects as files below a folder of this machine. Any number of processes may share it."""
@@ -58,6 +86,10 @@ class FileStorage(StoredBytes):
     """`~/.repertory/sessions` (or `$REPERTORY_HOME/sessions`) when None. Created when missing, for its user alone."""
     search_strategy: SearchStrategy | None = field(default=None, kw_only=True)
     """How `search` finds entries; by the words in all of them when None."""
+    is_local: ClassVar[bool] = True
+    """True: the sessions are on this machine."""
+    is_namespace: bool = field(default=False, init=False, repr=False, compare=False)
+    """True if `namespace` has made this storage."""
 
     def __post_init__(self) -> None:
         if self.path is not None:
@@ -70,7 +102,7 @@ class FileStorage(StoredBytes):
 
     def namespace(self, prefix: str) -> Self:
         """The storage of a folder below."""
-        return scoped(self, {"path": self.folder / below("", prefix)})
+        return scoped(self, {"path": self.folder / below("", prefix), "is_namespace": True})
 
     @property
     def folder(self) -> Path:
@@ -133,6 +165,8 @@ class S3Storage(StoredBytes):
     """The URL of a service that speaks S3's protocol, or of a VPC endpoint."""
     kms_key_id: str | None = field(default=None, kw_only=True)
     """The id, ARN or alias of the KMS key with which S3 encrypts what is put; None: the bucket's default encryption."""
+    is_namespace: bool = field(default=False, init=False, repr=False, compare=False)
+    """True if `namespace` has made this storage."""
     boto_client_config: Any = field(default=None, kw_only=True, repr=False)
     """A botocore `Config`, which overrides ours."""
     search_strategy: SearchStrategy | None = field(default=None, kw_only=True)
@@ -165,7 +199,7 @@ class S3Storage(StoredBytes):
 
     def namespace(self, prefix: str) -> Self:
         """The storage of a longer prefix in the same bucket."""
-        return scoped(self, {"prefix": below(below("", self.prefix), prefix).rstrip("/")})
+        return scoped(self, {"prefix": below(below("", self.prefix), prefix).rstrip("/"), "is_namespace": True})
 
     @property
     def key(self) -> str:
@@ -239,6 +273,9 @@ class S3Storage(StoredBytes):
 class InMemoryStorage(StoredBytes):
     """Objects that live as long as this object: for tests, and for data that need not outlive the process."""
 
+    is_local = True
+    """True: the sessions are on this machine."""
+
     def __init__(self, *, search_strategy: SearchStrategy | None = None) -> None:
         """
         Args:
@@ -246,6 +283,7 @@ class InMemoryStorage(StoredBytes):
         """
         self._shelf: ObjectShelf | None = None
         self._within = ""
+        self.is_namespace = False
         self.search_strategy = search_strategy
 
     @property
@@ -268,7 +306,7 @@ class InMemoryStorage(StoredBytes):
         storage.
         """
         self._shared()
-        return scoped(self, {"_within": below(self._within, prefix)})
+        return scoped(self, {"_within": below(self._within, prefix), "is_namespace": True})
 
     def clear(self) -> None:
         """Remove everything, in this namespace."""

@@ -93,6 +93,9 @@ class StoredBytes:
 
     __slots__ = ()
 
+    is_namespace: bool
+    """True if `namespace` has made this storage."""
+
     @property
     def within(self) -> str:
         """What stands before every key, with a slash at its end; empty for the whole storage."""

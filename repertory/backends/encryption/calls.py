@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import cast
 
-import anyio
 from msgspec.structs import replace
 
 from repertory.backends.encryption.row_cipher import RowCipher
-from repertory.backends.peers.ports import BoxedCall, CallBox
+from repertory.backends.peer_ports import BoxedCall, CallBox
+from repertory.backends.shields import Uncut
 from repertory.core.boxed_calls import call_of, call_text
 from repertory.core.journal.sealing import LOCKED
 from repertory.core.messages import Json
@@ -43,7 +43,7 @@ class SealedCallBox(CallBox):
         """As `CallBox.take`. What cannot be opened is parked, with the reason."""
         taken: list[BoxedCall] = []
         calls = await self._box.take(limit, agents, passing)
-        with anyio.CancelScope(shield=True):  # They are this owner's by now.
+        with Uncut():  # They are this owner's by now.
             for call in calls:
                 try:
                     taken.append(await self._opened(call))

@@ -16,13 +16,12 @@ from dataclasses import replace as with_fields
 from functools import partial
 from threading import Thread
 
-import anyio
 from msgspec.structs import replace
 
 from repertory.backends.encryption.calls import SealedCallBox
 from repertory.backends.encryption.ports import KeyProvider, KeyRing
 from repertory.backends.encryption.row_cipher import RowCipher, key_missing
-from repertory.backends.peers.ports import CallBox, Directory, PeerDirectory
+from repertory.backends.peer_ports import CallBox, Directory, PeerDirectory
 from repertory.backends.ports import (
     Batch,
     Corruption,
@@ -38,6 +37,7 @@ from repertory.backends.ports import (
     UntilFree,
     taken,
 )
+from repertory.backends.shields import Uncut
 from repertory.core.journal.rows import Row
 from repertory.core.journal.sealing import LOCKED, Seal, SealedBody, head_of, is_sealed, sealed_journal
 from repertory.core.owed import OwedWork, Resting
@@ -167,7 +167,7 @@ class SealedSessionStore(SessionStore):
         except RepertoryError as error:
             return OwnedRows(lease, error)
         except BaseException:
-            with anyio.CancelScope(shield=True), suppress(RepertoryError):
+            with suppress(RepertoryError), Uncut():
                 await self.release(lease)
             raise
 
@@ -246,7 +246,7 @@ class SealedSessionStore(SessionStore):
         try:
             await self._store.aclose()
         finally:
-            with anyio.CancelScope(shield=True):
+            with Uncut():
                 await self._keys.aclose()
 
     def abandon(self) -> Thread | None:

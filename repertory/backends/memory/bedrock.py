@@ -197,7 +197,7 @@ class KnowledgeBaseMemory:
         """
         source = self._settings.source
         if source is None:
-            raise Invalid("this store is only read: give it writable=True", store=self.name)
+            raise Invalid("the store is not writable: give it writable=True", store=self.name)
         where = read_options(AddMessagesContext, context, "context")
         scope = self._settings.scope
         attributes = attributes_of(metadata, where, (self._settings.scope_key, scope) if scope else None)
@@ -315,7 +315,7 @@ class KnowledgeBaseMemory:
 def check_result_count(count: object) -> int:
     """A number of results. Errors: `Invalid` for anything but a positive whole number."""
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise Invalid("max_search_results is a positive number", got=count)
+        raise Invalid("max_search_results must be at least 1", got=count)
     return count
 
 
@@ -426,7 +426,7 @@ def attributes_of(
 def check_content(content: str) -> str:
     """The content, if a document may have it. Errors: `Invalid` for a blank one, `LimitReached`."""
     if not content.strip():
-        raise Invalid("a memory says something", got=content)
+        raise Invalid("content must not be empty", got=content)
     try:
         content.encode()
     except UnicodeEncodeError as error:
@@ -451,7 +451,9 @@ def inline_document(
         }
     }
     if access and not attributes:
-        raise Invalid("an access_control_list needs an attribute beside it: give the store a scope, or add metadata")
+        raise Invalid(
+            "an access_control_list needs at least one metadata attribute: give the store a scope, or add metadata"
+        )
     described: dict[str, Any] = {}
     if attributes:
         inline = [{"key": key, "value": value} for key, value in attributes.items()]

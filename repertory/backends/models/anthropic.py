@@ -58,6 +58,8 @@ class AnthropicConfig(BaseModelConfig, total=False):
 
     `extra_headers`, `extra_query` and `timeout` are the SDK's.
     """
+    anthropic_tools: Sequence[Mapping[str, Any]] | None
+    """Tools that run at the service, such as its web search."""
     streaming: bool | None
     """True to stream the answer (the default), False to get it whole."""
     use_native_token_count: bool | None
@@ -311,7 +313,7 @@ def _marked(content: Sequence[Mapping[str, Any]], ran: set[str], *, answer: bool
     space = ""
     for block in content:
         if "cachePoint" in block:
-            markable = [at for at, made in enumerate(sent) if made["type"] in _CACHEABLE and at not in own]
+            markable = [at for at, made in enumerate(sent) if at not in own and made["type"] in _CACHEABLE]
             if markable:
                 sent[markable[-1]] |= _cache_control(block["cachePoint"])
         elif "providerContent" in block:
@@ -426,6 +428,8 @@ def _tools(call: ModelCall) -> list[dict[str, Any]]:
             tools.append(_tool(spec))
         elif tools:
             tools[-1] |= _cache_control(spec["cachePoint"])
+    if call.tool_choice is None or "auto" in call.tool_choice:  # A forced tool is one of the agent's.
+        tools += [dict(each) for each in call.config.get("anthropic_tools") or ()]
     if tools:
         return tools
     return [_PLACEHOLDER_TOOL] if mentions_tools(call.messages) else []

@@ -86,6 +86,8 @@ class BedrockConfig(BaseModelConfig, total=False):
     guardrail_redact_output_message: str | None
     include_tool_result_status: Literal["auto"] | bool | None
     """True if tool results carry their status; `auto` (the default) sends it to the models that accept it."""
+    strict_tools: bool | None
+    """True if the service holds the model to the schemas of the tools, whose objects then have no further fields."""
     service_tier: str | None
     additional_request_fields: dict[str, Any] | None
     additional_response_field_paths: list[str] | None

@@ -10,7 +10,7 @@ Source: Amazon Bedrock API reference, `Converse` and `ConverseStream`; extended 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from repertory.backends.models.bedrock_families import Family, family_of, is_claude, rules_of
 from repertory.backends.models.caching import with_cache_points
@@ -243,7 +243,8 @@ def _guard_latest(sent: list[dict[str, Any]]) -> None:
 
 
 def _tools(call: ModelCall) -> list[dict[str, Any]]:
-    tools: list[dict[str, Any]] = [_tool(spec) for spec in call.tool_specs]
+    strict = bool(call.config.get("strict_tools"))
+    tools: list[dict[str, Any]] = [_tool(spec, strict=strict) for spec in call.tool_specs]
     return tools or ([_PLACEHOLDER_TOOL] if mentions_tools(_own_parts(call.messages)) else [])
 
 
@@ -257,11 +258,24 @@ def _own_parts(messages: Sequence[Message]) -> Iterator[Mapping[str, Any]]:
         }
 
 
-def _tool(spec: Mapping[str, Any]) -> dict[str, Any]:
+def _tool(spec: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
     if "cachePoint" in spec:
         return dict(spec)
     described = {"name": spec["name"], "description": spec["description"] or spec["name"]}
+    if strict:
+        schema = {"json": _closed(spec["inputSchema"]["json"])}
+        return {"toolSpec": {**described, "inputSchema": schema, "strict": True}}
     return {"toolSpec": {**described, "inputSchema": spec["inputSchema"]}}
+
+
+def _closed(schema: Any) -> Any:
+    """The schema, whose objects have no fields but their properties unless it says so."""
+    if isinstance(schema, list):
+        return [_closed(part) for part in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {name: _closed(part) for name, part in cast("dict[str, Any]", schema).items()}
+    return {"additionalProperties": False, **closed} if closed.get("type") == "object" else closed
 
 
 def _guardrail(config: Mapping[str, Any]) -> dict[str, Any]:

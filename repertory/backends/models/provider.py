@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import math
 import re
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import anyio
 from msgspec import Struct, structs
+from typing_extensions import TypedDict  # pydantic wants this one on Python 3.11.
 
 from repertory.backends.http_answers import unwind
 from repertory.backends.loop_clients import LoopClients
@@ -217,6 +219,11 @@ class ProviderModel(Model):
                 error.fields = {**error.fields, **_refused_place(str(error), call, messages, rules)}
             raise
 
+    @property
+    def counts_tokens(self) -> bool:
+        """True if `count_tokens` asks the service, as `use_native_token_count` says."""
+        return super().counts_tokens
+
     async def count_tokens(
         self,
         messages: Sequence[Message],
@@ -311,6 +318,13 @@ _MEANT = {
 """Corrections for commonly confused setting names."""
 
 
+class SettingsPolicy:
+    """The treatment of settings that a model does not have."""
+
+    warns: ClassVar[bool] = False
+    """True leaves them out with a warning, as programs of the Strands Agents SDK expect."""
+
+
 def changed_settings(
     owner: type[object], known: type[Mapping[str, Any]], config: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> Mapping[str, Any]:
@@ -323,7 +337,10 @@ def changed_settings(
         hint = "; ".join(_MEANT[name] for name in unknown if name in _MEANT)
         hint = f" ({hint})" if hint else ""
         msg = f"{owner.__name__} has no setting {', '.join(unknown)}{hint}; it has {', '.join(sorted(names))}"
-        raise TypeError(msg)
+        if not SettingsPolicy.warns:
+            raise TypeError(msg)
+        warnings.warn(msg, UserWarning, stacklevel=4)
+        changes = {name: value for name, value in changes.items() if name in names}
     plain = plain_settings(changes)
     check_settings(owner.__name__, known, plain)
     if plain.get("model_id", "") is None:

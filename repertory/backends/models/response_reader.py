@@ -219,6 +219,8 @@ class ResponseReader:
 
     def _provider_part(self, content: Mapping[str, object], block: int | None = None) -> Iterator[StreamEvent]:
         """A part of the answer in the service's own form. `block`: its block, if it has begun."""
+        if not has_readable_ids(content):
+            malformed("item", "a string under 'type' and each id", content)
         if block is None:
             block = self._begin(None)
             yield _start(block, {"providerContent": {"provider": self._provider}})
@@ -282,6 +284,11 @@ class ResponseReader:
             reason = str((details.get("reason") if is_mapping(details) else None) or "max_output_tokens")
             return _LIMITS.get(reason, reason)
         return "content_filtered" if self._refused else "tool_use" if self._used else "end_turn"
+
+
+def has_readable_ids(item: Mapping[str, object]) -> bool:
+    """True if the fields are strings or absent by which items are told apart, and referred to."""
+    return all(isinstance(item.get(name), str | None) for name in ("type", "id", "call_id", "approval_request_id"))
 
 
 def asks_the_caller(item: Mapping[str, object]) -> bool:

@@ -25,11 +25,11 @@ from repertory.backends.models.content import (
 from repertory.backends.models.fitting import ServiceRules
 from repertory.backends.models.openai import DEFAULT_MODEL_ID, OPENAI, STOOD, service_url, streams, unforced
 from repertory.backends.models.provider import BaseModelConfig, ModelCall, fitted_call, with_id
-from repertory.backends.models.response_reader import ResponseReader, asks_the_caller
+from repertory.backends.models.response_reader import ResponseReader, asks_the_caller, has_readable_ids
 from repertory.backends.models.sdk import ClientSettings, SDKModel, as_plain, ask, with_params
 from repertory.backends.models.settings import argument_mapping
 from repertory.core.answer import count_field, is_mapping, mapping_field
-from repertory.core.provider_content import MCP_APPROVAL
+from repertory.core.provider_content import asks_for_approval
 
 if TYPE_CHECKING:
     from repertory.core.converse import StreamEvent
@@ -314,6 +314,8 @@ def _answer_items(message: Message, calls: _Calls) -> list[dict[str, Any]]:
             content = block["providerContent"]["content"]
             calls.has_items = True
             said, phase = None, {}
+            if not has_readable_ids(content):
+                continue  # A message of elsewhere: the reader takes none such.
             match content.get("type"):
                 case "message":
                     phase = {"phase": content.get("phase")}
@@ -348,7 +350,7 @@ def _said_parts(block: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _use(use: Mapping[str, Any], calls: _Calls) -> dict[str, Any]:
     asked = use["input"]
-    if use["name"] == MCP_APPROVAL and is_mapping(asked) and asked.get("type") == MCP_APPROVAL:
+    if asks_for_approval(use) and has_readable_ids(asked):
         calls.approvals[use["toolUseId"]] = str(asked.get("id"))
         calls.has_items = True
         return dict(asked)

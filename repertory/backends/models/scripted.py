@@ -173,13 +173,14 @@ class _TokenCounter:
     """Remembers the estimates of the last call, so that the messages of a growing or sliding conversation are not
     counted again.
 
-    Messages are recognised by identity, and only the first and last are compared: this is an estimate.
+    Messages are recognised by the identity of their content, since each request has messages of its own. Only the first
+    and last are compared: this is an estimate.
     """
 
     __slots__ = ("_counts", "_rest", "_rest_tokens", "_seen", "_total")
 
     def __init__(self) -> None:
-        self._seen: list[Message] = []
+        self._seen: list[list[ContentBlock]] = []
         self._counts: list[int] = []
         self._total = 0
         self._rest: tuple[Sequence[ToolSpec] | None, str | None] = (None, None)
@@ -194,19 +195,19 @@ class _TokenCounter:
         self._forget_all_but(messages)
         for message in messages[len(self._seen) :]:
             tokens = estimate_tokens((message,))
-            self._seen.append(message)
+            self._seen.append(message["content"])
             self._counts.append(tokens)
             self._total += tokens
         return self._rest_tokens + self._total
 
     def _forget_all_but(self, messages: Sequence[Message]) -> None:
         """Keep the range of known messages with which these begin."""
-        first = messages[0] if messages else None
+        first = messages[0]["content"] if messages else None
         gone = next((position for position, seen in enumerate(self._seen) if seen is first), len(self._seen))
         self._total -= sum(self._counts[:gone])
         del self._seen[:gone], self._counts[:gone]
         known = len(self._seen)
-        if known and (known > len(messages) or messages[known - 1] is not self._seen[-1]):
+        if known and (known > len(messages) or messages[known - 1]["content"] is not self._seen[-1]):
             self._seen, self._counts, self._total = [], [], 0
 
 

@@ -227,7 +227,7 @@ class S3ObjectStore:
 
 
 def _version(answer: Mapping[str, Any]) -> str:
-    return str(answer["ETag"])
+    return str(answer.get("ETag", ""))
 
 
 def _refused(key: str, condition: Create | Update) -> Conflict:

@@ -6,12 +6,12 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from socket import SOCK_STREAM
 from typing import Final
 
 import anyio
 
+from repertory.core.origins import is_address
 from repertory.errors import Invalid
 
 _OPTION: Final = re.compile(r'invalid connection option "(\w+)"')
@@ -94,8 +94,8 @@ async def _resolved(hosts: list[str], ports: list[str]) -> dict[str, str]:
     failed: OSError | None = None
     for place, host in enumerate(hosts):
         port = ports[place] if len(ports) == len(hosts) else ports[0]
-        if not host or host.startswith(("/", "@")) or _is_address(host):
-            found.append((host, host if _is_address(host) else "", port))
+        if not host or host.startswith(("/", "@")) or is_address(host):
+            found.append((host, host if is_address(host) else "", port))
             continue
         try:
             infos = await anyio.getaddrinfo(host, None, type=SOCK_STREAM)
@@ -110,11 +110,3 @@ async def _resolved(hosts: list[str], ports: list[str]) -> dict[str, str]:
         raise failed
     host, hostaddr, port = (",".join(column) for column in zip(*found, strict=True))
     return {"host": host, "hostaddr": hostaddr, **({"port": port} if port.strip(",") else {})}
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True

@@ -12,6 +12,7 @@ import anyio
 from repertory.backends.postgres.address import PostgresAddress
 from repertory.backends.postgres.connection import CONNECT_S, PostgresConnection, ResultLine, connect
 from repertory.backends.postgres.values import Parameter
+from repertory.backends.shields import Uncut
 from repertory.errors import Invalid, StoreUnavailable
 
 
@@ -74,7 +75,7 @@ class Pool:
         """A transaction for the length of the block, which carries out statements in it. An error undoes all of it.
         Cancellation is held off until the block is left: none of it is stored, or all.
         """
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             async with self.connection() as connection:
 
                 async def run(statement: str, *parameters: Parameter) -> list[ResultLine]:

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from repertory.backends.ports import Batch, Lease, Position, SessionInfo, SessionStore, lines_of_page
 from repertory.backends.sessions.requests import side_by_side
+from repertory.backends.shields import Uncut
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import RESERVED, check_id
 from repertory.core.journal.rows import Row
@@ -136,7 +137,7 @@ async def append_apart(
                 except RepertoryError as error:
                     outcomes[place] = error
 
-    with anyio.CancelScope(shield=True):
+    with Uncut():
         calls = [partial(append_in_order, *each) for each in by_session.items()]
         await side_by_side(calls, at_once=max(1, len(calls)))
     await checkpoint()
@@ -148,7 +149,7 @@ async def unless_cancelled(store: SessionStore, lease: Lease) -> Lease:
     try:
         await checkpoint_if_cancelled()
     except BaseException:
-        with anyio.CancelScope(shield=True), suppress(RepertoryError):
+        with suppress(RepertoryError), Uncut():
             await store.release(lease)
         raise
     return lease
@@ -293,7 +294,7 @@ class SessionTable(Generic[H, J]):
         """Release a session, unless the lease is no longer current. What fails may be tried again. Cancellation waits
         for it.
         """
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             async with self.locked(lease.session_id) as entry:
                 leaving = self._leaving.pop(lease.session_id, None)
                 if entry.held is None and leaving is not None:

@@ -15,7 +15,7 @@ R = TypeVar("R")
 class ToolDecorator(Protocol):
     """`tool(...)` with arguments: takes the function."""
 
-    def __call__(self, function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+    def __call__(self, function: Callable[P, R], /) -> FunctionTool[Callable[P, R]]: ...
 
 
 @overload
@@ -28,7 +28,7 @@ def tool(
     timeout_s: float | None = None,
     idempotent: bool = False,
     effects: bool = True,
-) -> FunctionTool[P, R]: ...
+) -> FunctionTool[Callable[P, R]]: ...
 @overload
 def tool(
     *,
@@ -50,7 +50,7 @@ def tool(
     timeout_s: float | None = None,
     idempotent: bool = False,
     effects: bool = True,
-) -> FunctionTool[..., Any] | Callable[[Callable[..., Any]], FunctionTool[..., Any]]:
+) -> FunctionTool[Any] | Callable[[Callable[..., Any]], FunctionTool[Any]]:
     """Make a tool of a function or method, synchronous or not. An asynchronous generator's last value is the result.
 
     Types and docstring become the JSON schema when it is first needed. Parameters named `agent` or `tool_context`, and
@@ -86,12 +86,12 @@ def tool(
         ...     return f"noted for {tool_context.agent_id}: {text}"
         >>> note.tool_spec["inputSchema"]["json"]["required"]
         ['text']
-        >>> agent = Agent(ScriptedModel(["Done."]), tools=[note], callback_handler=None)
+        >>> agent = Agent(ScriptedModel(["Done."]), tools=[note])
         >>> agent.tool.note(text="buy flour")["content"]
         [{'text': 'noted for default: buy flour'}]
     """
 
-    def decorate(target: Callable[..., Any], /) -> FunctionTool[..., Any]:
+    def decorate(target: Callable[..., Any], /) -> FunctionTool[Any]:
         from repertory.backends.tools import function_tool as made  # loaded with the first tool
 
         made.check_function(target)

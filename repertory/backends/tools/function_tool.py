@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, get_args, overload
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from repertory.backends.tools.input_schema import InputSchema
 
 P = ParamSpec("P")
-Q = ParamSpec("Q")
 R = TypeVar("R")
+Function_co = TypeVar("Function_co", covariant=True)
+"""The type of the function: lists of tools of different functions are then lists of tools to mypy."""
 OnPartial = Callable[[object], Awaitable[None]]
 """Receives each value that an asynchronous generator yields."""
 
@@ -64,12 +65,17 @@ class ToolDeclaration:
     """The parts of a tool that do not depend on the instance of a method. The schema is built once."""
 
     def __init__(self, function: Callable[..., Any], settings: ToolSettings, context_name: str | None = None) -> None:
-        """Errors: `TypeError` for parameters that a model cannot fill in."""
+        """Errors: `TypeError` for parameters that no model can fill in; `Invalid` for classes without a JSON schema."""
         self.settings = settings
         self.parameters: Parameters = read_parameters(function, context_name)
         self.given_spec: ToolSpec | None = None
         """What was assigned to `tool_spec`."""
         self._function = function
+        if any(_is_foreign(each.annotation, function) for each in self.parameters.visible):
+            try:
+                _ = self.schema  # A type without a JSON schema is found here, where the tool is made.
+            except Invalid as error:
+                raise error.with_traceback(None) from None  # It names the parameter, and pydantic says no more.
 
     @functools.cached_property
     def schema(self) -> InputSchema:
@@ -97,29 +103,43 @@ class ToolDeclaration:
         return {"name": settings.name, "description": description, "inputSchema": {"json": schema}}
 
 
-class FunctionTool(SdkMembers, Generic[P, R]):
+class FunctionTool(SdkMembers, Generic[Function_co]):
     """A function with a `Tool` around it. Made by `@tool`; calling it from Python calls the function unchanged."""
 
     supports_hot_reload = True
+    result_of = staticmethod(tool_result)
+    """Makes the tool result of what the function returns."""
     __wrapped__: Callable[..., Any]
 
-    def __init__(self, function: Callable[P, R], declaration: ToolDeclaration) -> None:
-        functools.update_wrapper(self, function, updated=())
-        self._function = function
+    def __class_getitem__(cls, of: object) -> type[Self]:
+        return cls
+
+    def __init__(self, function: Function_co, declaration: ToolDeclaration) -> None:
+        self._function = cast("Callable[..., Any]", function)
+        functools.update_wrapper(cast("Any", self), self._function, updated=())
         self._declaration = declaration
         self._kind = _kind_of(function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function itself: no conversion, no injection, exceptions unchanged."""
-        return self._function(*args, **kwargs)
+    if TYPE_CHECKING:
+
+        @property
+        def __call__(self) -> Function_co:
+            """The function itself: no conversion, no injection, exceptions unchanged."""
+            ...
+
+    else:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Call the function itself: no conversion, no injection, exceptions unchanged."""
+            return self._function(*args, **kwargs)
 
     @overload
-    def __get__(self, instance: None, owner: type | None = None) -> FunctionTool[P, R]: ...
+    def __get__(self, instance: None, owner: type | None = None) -> FunctionTool[Function_co]: ...
     @overload
     def __get__(
-        self: FunctionTool[Concatenate[Any, Q], R], instance: object, owner: type | None = None
-    ) -> FunctionTool[Q, R]: ...
-    def __get__(self, instance: object, owner: type | None = None) -> FunctionTool[..., R]:
+        self: FunctionTool[Callable[Concatenate[Any, P], R]], instance: object, owner: type | None = None
+    ) -> FunctionTool[Callable[P, R]]: ...
+    def __get__(self, instance: object, owner: type | None = None) -> FunctionTool[Any]:
         """The tool of a method, bound to its instance as a method is."""
         if instance is None:
             return self
@@ -127,7 +147,11 @@ class FunctionTool(SdkMembers, Generic[P, R]):
         declaration = self._declaration
         if declaration.parameters.receiver is None:
             declaration = ToolDeclaration(bound, declaration.settings)
-        return FunctionTool(bound, declaration)
+        return type(self)(bound, declaration)
+
+    def of_kind(self, kind: type[FunctionTool[Any]]) -> FunctionTool[Any]:
+        """The same tool as one of a subclass."""
+        return kind(self._function, self._declaration)
 
     def __repr__(self) -> str:
         return f"FunctionTool(name={self.name!r})"
@@ -172,7 +196,7 @@ class FunctionTool(SdkMembers, Generic[P, R]):
         use_id, arguments = tool_use["toolUseId"], None
         try:
             arguments = await self._arguments(tool_use["input"], context)
-            result = functools.partial(tool_result, use_id, bytes_max=context.result_bytes)
+            result = functools.partial(self.result_of, use_id, bytes_max=context.result_bytes)
             return await self._carry_out(arguments, context.on_partial, result)
         except Exception as error:
             if question_in(error) is not None:
@@ -247,7 +271,7 @@ class FunctionTool(SdkMembers, Generic[P, R]):
     async def _carry_out(
         self, arguments: dict[str, Any], on_partial: OnPartial | None, result_of: Callable[[object], ToolResult]
     ) -> ToolResult:
-        function = cast("Callable[..., Any]", self._function)
+        function = self._function
         if self._kind == "coroutine":
             return result_of(await function(**arguments))
         if self._kind == "generator":
@@ -283,7 +307,7 @@ def _kind_of(function: object) -> Literal["coroutine", "generator", "thread"]:
 
 
 _ARGS_HEADER = re.compile(r"(?i)(args|arguments|params|parameters):\s*")
-_ENTRY = re.compile(r"\*{0,2}(?P<name>\w+)\s*(?:\(.*?\))?\s*:(?:\s+|$)(?P<text>.*)")
+_ENTRY = re.compile(r"\*{0,2}(?P<name>\w+(?: ?/ ?\w+)*)\s*(?:\(.*?\))?\s*:(?:\s+|$)(?P<text>.*)")
 
 
 class Docstring(Struct, frozen=True, kw_only=True):
@@ -291,7 +315,7 @@ class Docstring(Struct, frozen=True, kw_only=True):
 
     description: str
     parameters: Mapping[str, str]
-    """Parameter name to its text, line breaks folded into spaces."""
+    """Parameter name to its text, whose lines stay: they may be a list."""
 
 
 def read_docstring(text: str | None) -> Docstring:
@@ -317,8 +341,8 @@ def _entries(lines: Sequence[str]) -> dict[str, str]:
             current = parts.setdefault(entry["name"], [])
             current.append(entry["text"])
         else:
-            current.append(line.strip())
-    return {name: " ".join(part for part in texts if part) for name, texts in parts.items()}
+            current.append(line)
+    return {name: "\n".join((text, inspect.cleandoc("\n".join(more)))).strip() for name, (text, *more) in parts.items()}
 
 
 def _indent(line: str) -> int | None:
@@ -345,6 +369,28 @@ class Parameters(Struct, frozen=True, kw_only=True):
     """Parameter name to the value that the runtime passes."""
     receiver: str | None
     """`self` or `cls` of an unbound method: it runs only when taken from an instance."""
+
+
+_WITH_SCHEMA = ("__get_pydantic_core_schema__", "__dataclass_fields__", "__members__", "__total__", "_fields")
+"""The attributes of classes that have a JSON schema: pydantic's, dataclasses, enums, and dictionaries and tuples with
+types.
+"""
+_PLAIN_MODULES = frozenset(
+    ("builtins", "collections", "datetime", "decimal", "inspect", "ipaddress", "pathlib", "types", "typing", "uuid")
+)
+
+
+def _is_foreign(annotation: object, function: Callable[..., Any]) -> bool:
+    """True if only pydantic, which is loaded for it, knows whether there is a JSON schema. A name that is not defined
+    yet is looked up when the schema is needed.
+    """
+    if isinstance(annotation, str):
+        annotation = getattr(function, "__globals__", {}).get(annotation)
+    if found := get_args(annotation):
+        return any(_is_foreign(each, function) for each in found)
+    if not isinstance(annotation, type) or annotation.__module__.partition(".")[0] in _PLAIN_MODULES:
+        return False
+    return not any(hasattr(annotation, name) for name in _WITH_SCHEMA)
 
 
 def read_parameters(function: Callable[..., Any], context_name: str | None = None) -> Parameters:

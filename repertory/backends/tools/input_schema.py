@@ -207,6 +207,9 @@ def _json_schema(adapter: pydantic.TypeAdapter[Any]) -> dict[str, object]:
     fields = schema.setdefault("properties", {})
     for name in fields.keys() - schema.get("required", ()):
         fields[name] = _without_null(fields[name])
+    for each in fields.values():
+        if each.get("additionalProperties") is True:  # as it is without
+            del each["additionalProperties"]
     return schema
 
 
@@ -214,10 +217,9 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema without its choice of null, which a key that may be left out does not need. It is still read."""
     choices: list[dict[str, Any]] = schema.get("anyOf", [])
     kept = [choice for choice in choices if choice.get("type") != "null"]
-    if not choices or len(kept) == len(choices):
+    if len(choices) != 2 or len(kept) != 1:
         return schema
-    rest = {key: value for key, value in schema.items() if key != "anyOf"}
-    return {**kept[0], **rest} if len(kept) == 1 else {"anyOf": kept, **rest}
+    return {**kept[0], **{key: value for key, value in schema.items() if key != "anyOf"}}
 
 
 def _problem(problem: ErrorDetails) -> str:

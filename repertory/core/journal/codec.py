@@ -331,6 +331,8 @@ def _interrupt_spelled(asked: Interrupt) -> _Fields:
     said: _Fields = {"id": asked.id, "name": asked.name, "reason": asked.reason}
     if asked.expires_at is not None:
         said["expires_at"] = asked.expires_at
+    if asked.tool is not None:  # Of another agent's question: others are about the tools of the last message.
+        said |= {"tool": asked.tool, "input": asked.input}
     return said
 
 
@@ -437,6 +439,8 @@ def _interrupt_checked(said: object) -> _Fields:
         raise TypeError("an interrupt has an id and a name")
     if not (until is None or _is_time(until)):
         raise TypeError("expires_at is of the wrong type")
+    if not isinstance(asked.get("tool"), str | None):
+        raise TypeError("tool is of the wrong type")
     return asked
 
 
@@ -534,6 +538,7 @@ _READ: Mapping[int, Callable[[_Fields], _Fields]] = {
     RecordKind.VIEW: _read_view,
     RecordKind.BRANCH: _read_branch,
     RecordKind.INTERRUPT: _read_interrupts,
+    RecordKind.RESUME: _read_joined,
     RecordKind.STATE: _read_state,
     RecordKind.NODE: _read_node,
     RecordKind.TIMERS: _read_timers,

@@ -143,12 +143,12 @@ def due_at(fold: Fold, grace_s: float) -> float | None:
 
 
 def with_results(
-    messages: Sequence[Message], fold: Fold, ids: Sequence[str], *, alone: bool
+    messages: Sequence[Message], came: Sequence[DeferredResult], *, alone: bool
 ) -> tuple[Message, ...] | None:
     """The messages that begin a turn, with these results in front of what the user says; None if they cannot be told
     now: in front of a message of the assistant, or, without messages, when a turn goes on. `alone`: they begin one.
     """
-    blocks = [block for each in ids for block in told_blocks(fold.came[each].name, fold.came[each].result)]
+    blocks, ids = [block for each in came for block in content_of(each)], [each.id for each in came]
     if not messages:
         return (_marked({"role": "user", "content": blocks}, ids),) if alone else None
     first, *rest = messages

@@ -29,6 +29,8 @@ class MessagesEdit(Struct, frozen=True, kw_only=True, eq=False):
     plan: WindowPlan
     added: tuple[Message, ...]
     """Messages to append."""
+    instead: Message | None = None
+    """The message that replaces the last one for good; None for another edit."""
 
     @property
     def keeps_end(self) -> bool:
@@ -38,6 +40,8 @@ class MessagesEdit(Struct, frozen=True, kw_only=True, eq=False):
 
     def messages(self) -> list[Message]:
         """The messages shown after the edit."""
+        if self.instead is not None:
+            return [*self.shown[:-1], self.instead]
         front = [] if self.plan.summary is None else [self.plan.summary]
         return [*front, *apply_plan(self.shown, self.plan), *self.added]
 

@@ -427,6 +427,8 @@ class Fold:
         self.anchors.waiting = self.anchors.waiting or seq
         if isinstance(record, Resumed):
             self.responses = {**self.responses, **record.responses}
+            for token in record.joined:
+                self._named.join(token, seq)
             return
         asked = {one.id: one for one in (*self.questions, *record.interrupts)}
         self.questions = tuple(asked.values())

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.core.interrupts import Interrupt, is_outcome_id, marked, outcome_id, step_mark, unmarked
+from repertory.core.interrupts import Interrupt, asked_about, is_outcome_id, marked, outcome_id, step_mark, unmarked
 from repertory.core.journal.records import WHOLE, Interrupted, NodeChanged, Record, Resumed, ToolFinished
-from repertory.core.messages import Json, Message, ToolResult
+from repertory.core.messages import Json, Message, ToolResult, tool_uses
 
 if TYPE_CHECKING:
     from repertory.core.journal.fold import Fold
@@ -126,6 +126,10 @@ class PendingTools(Struct, frozen=True, kw_only=True):
     def waiting(self) -> tuple[Interrupt, ...]:
         """The interrupts without a response."""
         return tuple(one for one in self.questions if one.id not in self.responses)
+
+    def waiting_in(self, session_id: str | None) -> tuple[Interrupt, ...]:
+        """The interrupts without a response, with the tools that they are about, and this session."""
+        return asked_about(self.waiting, [] if self.last is None else [*tool_uses(self.last)], session_id)
 
     def not_asked(self, interrupts: Sequence[Interrupt]) -> tuple[Interrupt, ...]:
         """Those of `interrupts` that are not waiting already."""

@@ -138,6 +138,8 @@ class Resumed(Struct, frozen=True, kw_only=True):
 
     at: float
     responses: Mapping[str, Json]
+    joined: tuple[str, ...] = ()
+    """The idempotency tokens of the calls that brought them, where these are not the turn's own."""
 
 
 class NodeChanged(Struct, frozen=True, kw_only=True):

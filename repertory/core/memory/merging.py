@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
+from typing import NamedTuple
 
 from repertory.core.memory.options import MemoryEntry
 from repertory.core.messages import Message, text_of
@@ -29,17 +30,26 @@ def unsaid(entries: Iterable[MemoryEntry], shown: Sequence[Message]) -> list[Mem
     return [entry for entry in entries if not _stands_in(normalized_text(entry.content), words_shown)]
 
 
-def within_budget(entries: Iterable[MemoryEntry], entries_max: int, tokens_max: int) -> list[MemoryEntry]:
-    """The best entries that fit, in order. One that is too long is skipped; shorter ones after it still count."""
-    chosen: list[MemoryEntry] = []
+class FittingEntries(NamedTuple):
+    """The entries that are shown, and those that are not for want of tokens, both in order."""
+
+    entries: list[MemoryEntry]
+    too_long: list[MemoryEntry]
+
+
+def within_budget(entries: Iterable[MemoryEntry], entries_max: int, tokens_max: int) -> FittingEntries:
+    """The best entries that fit. One that is too long is skipped; shorter ones after it still count."""
+    chosen = FittingEntries([], [])
     left = tokens_max
     for entry in entries:
-        if len(chosen) >= entries_max:
+        if len(chosen.entries) >= entries_max:
             break
         tokens = estimate_tokens((), system_prompt=entry.content)
         if tokens <= left:
-            chosen.append(entry)
+            chosen.entries.append(entry)
             left -= tokens
+        else:
+            chosen.too_long.append(entry)
     return chosen
 
 

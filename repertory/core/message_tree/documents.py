@@ -26,7 +26,7 @@ from repertory.core.journal.codec import decode, dump
 from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.journal.records import Redacted
 from repertory.core.journal.rows import RecordKind, Row
-from repertory.core.message_tree.json_files import (
+from repertory.core.json_bytes import (
     decoded,
     digest_in_json,
     digest_of_document,
@@ -176,8 +176,12 @@ def manager_fields(view: View, name: str, removed: int, found: Mapping[str, Json
     return fields | own_state(view.manager_state)
 
 
-def agent_document(agent_id: str, fold: Fold, removed: int, found: AgentFile | None, at: float) -> bytes:
-    """`agent.json`. `removed`: the number of message documents before the first one shown."""
+def agent_document(
+    agent_id: str, fold: Fold, removed: int, found: AgentFile | None, times: tuple[float, float]
+) -> bytes:
+    """`agent.json`. `removed`: the number of message documents before the first one shown. `times`: those of the first
+    document, unless `found` says it, and of this one.
+    """
     view, state = fold.shown.view, dict(fold.state)
     manager = manager_fields(view, manager_named(view, found), removed, found.manager if found is not None else {})
     model_state = dict(found.model_state) if found is not None else {}
@@ -190,8 +194,8 @@ def agent_document(agent_id: str, fold: Fold, removed: int, found: AgentFile | N
                 "interrupt_state": documented_state(pending_tools_of(fold)),
                 "model_state": model_state,
             },
-            "created_at": found.created_at if found is not None else iso(at),
-            "updated_at": iso(at),
+            "created_at": found.created_at if found is not None else iso(times[0]),
+            "updated_at": iso(times[1]),
             OURS: {"format": FORMAT, "state": _digest(_mapping(read(to_file({"state": state}, indent=None))["state"]))},
         }
     )

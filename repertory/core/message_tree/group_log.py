@@ -65,6 +65,8 @@ class GroupLog(Struct, kw_only=True):
     view_due: bool = False
     manager: str = DEFAULT_MANAGER
     """The conversation manager that the agent's document names."""
+    created_at: float = 0.0
+    """The time of the agent's first document, if this owner has made that; 0.0 if not."""
     asks: bool = False
     """True if the agent's document says that the turn waits for a person."""
 
@@ -149,14 +151,18 @@ class GroupLog(Struct, kw_only=True):
         if named and not fold.shown.view.manager:
             fold = Fold(Image(view=View(manager=named), state=dict(fold.state)))
         self.manager = manager_named(fold.shown.view, self.agent)
-        return agent_document(self.agent_id, fold, 0, self.agent, at)
+        return self._document(fold, 0, at)
 
     def document(self, at: float) -> bytes:
         """The agent's document as of now. Needs `fold`."""
         assert self.fold is not None
         first = self.fold.shown.view.first_shown
         removed = _offset_of(first, self.numbers, self.messages, self.next_number - 1)
-        return agent_document(self.agent_id, self.fold, removed, self.agent, at)
+        return self._document(self.fold, removed, at)
+
+    def _document(self, fold: Fold, removed: int, at: float) -> bytes:
+        self.created_at = self.created_at or at
+        return agent_document(self.agent_id, fold, removed, self.agent, (self.created_at, at))
 
     def told(self) -> None:
         """The document was stored."""

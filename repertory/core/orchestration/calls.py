@@ -20,14 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import quote
 
 from msgspec import Struct
 
-from repertory.core.interrupts import is_about_node, node_scope
+from repertory.core.interrupts import asked_about, is_about_node, node_scope
 from repertory.core.orchestration.results import MultiAgentResult, Status
-from repertory.core.turn_start import InterruptResponses, UserMessages
+from repertory.core.turn_start import InterruptResponses, UserMessages, is_call_token
 from repertory.errors import InterruptExpired, InterruptNotFound, InterruptsWaiting, Invalid, NotFound, RunUnfinished
 
 if TYPE_CHECKING:
@@ -70,8 +70,9 @@ def decide_call(
     now: float,
     token: str | None = None,
     resume: bool | None = None,
+    begins: bool = True,
 ) -> CallDecision:
-    """What the call does. `now`: epoch seconds.
+    """The plan of the call. `now`: epoch seconds. `begins`: False for one that reads the run of its token.
 
     Errors: `RunUnfinished` for another task while a run is unfinished, and for a half-loaded snapshot;
     `InterruptsWaiting` for a task while the run only waits for answers; `Invalid` for no task without a run, and for a
@@ -95,7 +96,7 @@ def decide_call(
     task = _task(prompt)
     if named:
         return GoOn(expired=_expired(run, now))
-    if task is None and new is not None and resume is None:
+    if task is None and new is not None and resume is None and not (begins and is_call_token(new)):
         raise NotFound("no run of this token is known: say its task again with the token", token=token)
     if resume is False or (resume is None and run.over):
         if task is None:
@@ -125,6 +126,33 @@ def waiting(run: Run) -> dict[str, tuple[Interrupt, ...]]:
         node: tuple(one for one in asked if one.id not in run.responses) for node, asked in _questions(run).items()
     }
     return {node: asked for node, asked in open_ones.items() if asked}
+
+
+class KnownRun(Struct, frozen=True, kw_only=True):
+    """The outcome of a run so far."""
+
+    token: str | None
+    state: Literal["runs", "asks", "answered", "stopped"]
+    """The same as in `ToldTurn`."""
+
+
+def known_run(run: Run, token: str | None, *, works: bool) -> KnownRun | None:
+    """The run of this token; None for an unknown one. Without a token: the current run, if there is any. `works`: a
+    call works on it, or it is owed.
+    """
+    if token is not None and token not in run.tokens:
+        return KnownRun(token=token, state="answered") if token in run.earlier else None
+    if token is None and not run.number:
+        return None
+    known = token if token is not None else next(iter(run.tokens), None)
+    if run.over:
+        return KnownRun(token=known, state="answered")
+    return KnownRun(token=known, state="runs" if works else "asks" if waiting(run) else "stopped")
+
+
+def run_questions(run: Run, session_id: str | None) -> list[Interrupt]:
+    """The unanswered interrupts of the run, with their session."""
+    return [one for asked in waiting(run).values() for one in asked_about(asked, (), session_id)]
 
 
 def _questions(run: Run) -> dict[str, tuple[Interrupt, ...]]:

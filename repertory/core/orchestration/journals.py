@@ -8,6 +8,8 @@ default_graph.team.anna              the node `anna` of that
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 ORCHESTRATORS = "multi_agent."
 """The prefix of orchestrators' journal names. An agent with such a name would be taken for one."""
 
@@ -25,3 +27,19 @@ def orchestrator_in(journal: str) -> str | None:
 def node_journal(orchestrator: str, node: str) -> str:
     """A node's name in its session: an agent's journal, or the argument of `journal_name`."""
     return f"{orchestrator}.{node}"
+
+
+def clash(journal: str, others: Iterable[str]) -> str | None:
+    """The first of the other journals that a session cannot have beside this one: a node of one of the two would have
+    the other's journal, or that of one of its nodes. None if there is none.
+    """
+    orchestrator = orchestrator_in(journal)
+    for other in others:
+        other_orchestrator = orchestrator_in(other)
+        nodes = None if orchestrator is None else node_journal(orchestrator, "")
+        other_nodes = None if other_orchestrator is None else node_journal(other_orchestrator, "")
+        if nodes is not None and (other_orchestrator or other).startswith(nodes):
+            return other
+        if other_nodes is not None and (orchestrator or journal).startswith(other_nodes):
+            return other
+    return None

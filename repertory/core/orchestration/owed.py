@@ -5,6 +5,8 @@ every node that may start waits for     due when the first of these nodes has no
 a person                                answered; not at all if none of them ever has
 a caller has it back unfinished         not due: the caller was told, by an error or a reason
 its snapshot is not loaded to its end   not due: nobody can go on with it
+
+A timer is due at its time, unless a call works on a run, or one waits for a person.
 """
 
 from __future__ import annotations
@@ -53,5 +55,9 @@ class OwedRun(Owing):
         self._run = run
 
     def _due(self, agent_id: str, fold: Fold, now: float) -> DueTime:
-        del fold, now
-        return due_of_run(agent_id, self._run(), call_at=self._call_at)
+        del now
+        run, first = self._run(), fold.next_timer
+        due = due_of_run(agent_id, run, call_at=self._call_at)
+        if first is None or due.at is not None or waiting(run):
+            return due
+        return DueTime(agent_id=agent_id, at=max(first.at, self._timers_from), why="timer")

@@ -62,6 +62,8 @@ class Plan(Protocol):
         ...
 
 
+EDGES_DRAWN_MAX = 2000
+"""The most edges that a run records."""
 EdgePredicate: TypeAlias = "Callable[[Run, Mapping[str, object]], bool]"
 """True if an edge is followed, given the run and the caller's invocation state. Called when its source has ended, and
 again when the input of its target is built.
@@ -117,6 +119,14 @@ class GraphPlan(Struct, frozen=True, kw_only=True):
     def _holds(self, place: int, run: Run, state: Mapping[str, object]) -> bool:
         condition = self.conditions.get(place)
         return condition is None or bool(condition(run, state))
+
+
+def drawn_edges(plan: Plan) -> Mapping[str, Sequence[str]]:
+    """The targets of each node's edges. Empty for a swarm, and for a graph with more than `EDGES_DRAWN_MAX`."""
+    if not isinstance(plan, GraphPlan) or len(plan.shape.edges) > EDGES_DRAWN_MAX:
+        return {}
+    edges = plan.shape.edges
+    return {node: [edges[number].target for number in out] for node, out in plan.shape.outgoing.items() if out}
 
 
 class SwarmPlan(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Self, TypeAlias, TypedDict, TypeVar, cast
 
 from repertory.core.budget import Spent
 from repertory.core.error_json import error_fields, error_in
-from repertory.core.interrupts import Interrupt
+from repertory.core.interrupts import Interrupt, questions_in_words
 from repertory.core.json_fields import counts_in, json_integer, json_number, json_object
 from repertory.core.messages import Json, Usage, copy_message, text_of
 from repertory.core.result import (
@@ -263,7 +263,7 @@ class MultiAgentResult:
 
     def __str__(self) -> str:
         if self.interrupts:
-            return str(interrupts_fields(self.interrupts))
+            return questions_in_words(self.interrupts)
         texts = {node: str(result) for node, result in self.results.items()}
         return "\n".join(f"{node}: {text}" for node, text in texts.items() if text)
 

@@ -256,6 +256,8 @@ class Run:
         """Epoch seconds. Together with the number it identifies the run."""
         self.kind: OrchestratorKind = "graph"
         self.task: Task = ""
+        self.edges: Mapping[str, Sequence[str]] = {}
+        """The targets of each node's edges, of a graph. For pictures: a run goes by the edges of today's graph."""
         self.tokens: tuple[str, ...] = ()
         """The idempotency tokens of the run, the latest ones."""
         self.earlier: dict[str, int] = {}
@@ -348,10 +350,17 @@ class Run:
         return tuple(node for node, note in self.notes.items() if note.status is status)
 
     def begun(
-        self, task: Task, entries: tuple[str, ...], *, at: float, kind: OrchestratorKind, tokens: tuple[str, ...] = ()
+        self,
+        task: Task,
+        entries: tuple[str, ...],
+        *,
+        at: float,
+        kind: OrchestratorKind,
+        tokens: tuple[str, ...] = (),
+        edges: Mapping[str, Sequence[str]] = {},
     ) -> NodeChanged:
         """The record of a new run after this one."""
-        data = _run_data(task, kind, tokens, self.named_so_far, at)
+        data = _run_data(task, kind, tokens, self.named_so_far, at, edges)
         return NodeChanged(at=at, run=self.number + 1, node=RUN, status="started", frontier=entries, data=data)
 
     def ended(self, node: str, end: Ended, frontier: tuple[str, ...], *, at: float, elapsed_ms: int) -> NodeChanged:
@@ -413,7 +422,7 @@ class Run:
         self.ends = max((note.places.last for note in self.notes.values()), default=0)
 
     def _again(self) -> dict[str, Json]:
-        return _run_data(self.task, self.kind, self.tokens, self.earlier, self.begun_at)
+        return _run_data(self.task, self.kind, self.tokens, self.earlier, self.begun_at, self.edges)
 
     @property
     def named_so_far(self) -> dict[str, int]:
@@ -458,6 +467,8 @@ class Run:
         task = record.data["task"]
         self.task = task if isinstance(task, str) else _blocks(task)
         self.begun_at = json_number(record.data.get("begun_at", 0.0))
+        edges = json_object(record.data.get("edges", {}))
+        self.edges = {node: json_texts(cast("list[Json]", targets)) for node, targets in edges.items()}
         self.kind = "swarm" if record.data.get("kind") == "swarm" else "graph"
         token, more = record.data.get("token"), record.data.get("more_tokens", [])
         self.earlier = earlier_in(record)
@@ -487,7 +498,12 @@ def earlier_in(record: NodeChanged) -> dict[str, int]:
 
 
 def _run_data(
-    task: Task, kind: OrchestratorKind, tokens: tuple[str, ...], earlier: Mapping[str, int], begun_at: float
+    task: Task,
+    kind: OrchestratorKind,
+    tokens: tuple[str, ...],
+    earlier: Mapping[str, int],
+    begun_at: float,
+    edges: Mapping[str, Sequence[str]],
 ) -> dict[str, Json]:
     """The data of every record of the run itself."""
     task_json = cast("Json", task if isinstance(task, str) else list(task))
@@ -496,6 +512,8 @@ def _run_data(
         data["token"] = tokens[0]
     if earlier:
         data["earlier"] = dict(earlier)
+    if edges:
+        data["edges"] = {node: list(targets) for node, targets in edges.items()}
     return {**data, "more_tokens": list(tokens[1:])} if tokens[1:] else data
 
 

@@ -27,6 +27,7 @@ from repertory.core.pictures.svg import (
     Picture,
     Shape,
     clean,
+    escaped,
     lasted,
     number,
     title_of,
@@ -66,6 +67,8 @@ class PicturedNode(Struct, frozen=True, kw_only=True):
     """Whether runs begin here."""
     detail: str = ""
     """Its result, error or question: the text that a browser shows when pointed at it."""
+    href: str = ""
+    """The address that it leads to, on a page."""
 
 
 class PicturedEdge(Struct, frozen=True, kw_only=True):
@@ -478,7 +481,8 @@ def _draw_node(
     shape = SHAPES[node.status] if node.status is not None else None
     tone = "" if shape is None else f" {TONES[shape]}"
     later = " later" if folded is not None or node.status == "pending" else ""
-    canvas.add("<g>")
+    leads = bool(node.href) and folded is None
+    canvas.add(f'<a href="{escaped(node.href)}">' if leads else "<g>")
     whole = node.node_id if folded is None else ", ".join(each.node_id for each in folded)
     canvas.add(_tooltip(whole, node.detail))
     canvas.box(left, top, _BOX_WIDTH, _BOX_HEIGHT, f"box{tone}{later}", 4 if node.kind == "agent" else 14)
@@ -501,7 +505,7 @@ def _draw_node(
         canvas.text(words_at, top + 41, node.kind, "mute", room=room)
         if node.entry:
             canvas.text(words_at, top + 56, "runs begin here", "small mute", room=room)
-    canvas.add("</g>")
+    canvas.add("</a>" if leads else "</g>")
 
 
 def _figures(node: PicturedNode) -> str:

@@ -1,9 +1,9 @@
 """A snapshot as a JSON document in the documented layout, and back, also from documents of other programs.
 
-The envelope's five fields are written under both names in use, and so is the model's state. The system prompt is not:
-the code's prompt wins. Two fields are ours, and other programs drop them when they write: `sha256` over the content,
-and `repertory`, the snapshot's position in our journal. So a document without them was written by another program, and
-one whose content does not match the digest was changed.
+The envelope's five fields are written under both names in use, and so is the model's state. The system prompt is
+written as blocks; the code's prompt wins. Two fields are ours, and other programs drop them when they write: `sha256`
+over the content, and `repertory`, the snapshot's position in our journal. So a document without them was written by
+another program, and one whose content does not match the digest was changed.
 
 Source: the documented snapshot layout, as strands-agents 1.62.0 writes it and as the TypeScript package describes it.
 """
@@ -19,11 +19,11 @@ from msgspec import Struct, field
 
 from repertory.core.interrupt_state import NO_INTERRUPTS, documented_state
 from repertory.core.journal.pending_tools import pending_tools_of
+from repertory.core.json_bytes import decoded, encoded, epoch, zulu
 from repertory.core.message_tree.documents import OURS, RunFile, manager_fields
-from repertory.core.message_tree.json_files import decoded, encoded, epoch, zulu
 from repertory.core.message_tree.opening import open_run, run_of
 from repertory.core.message_tree.provider_parts import agent_as_ours, agent_for_others
-from repertory.core.messages import Json, Message, check_shape, repair_message
+from repertory.core.messages import Json, Message, SystemPrompt, check_shape, check_system_prompt, repair_message
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.run import Run
 from repertory.core.snapshots.location import AGENT_SCOPE, RUN_SCOPE
@@ -52,6 +52,7 @@ class SnapshotContent(Struct, frozen=True, kw_only=True):
     model_state: Mapping[str, Json] = {}
     interrupt_state: Mapping[str, Json] = field(default_factory=lambda: dict(NO_INTERRUPTS))
     app_data: Mapping[str, Json] = {}
+    system_prompt: SystemPrompt = None
 
 
 class JournalPosition(Struct, frozen=True, kw_only=True):
@@ -81,7 +82,7 @@ def snapshot_document(
     content: SnapshotContent, at: float, position: JournalPosition | None = None
 ) -> dict[str, object]:
     """The document, in JSON values. Errors: `Invalid` for values that are not JSON."""
-    data = {
+    data: dict[str, object] = {
         "messages": content.messages,
         "state": content.state,
         "conversation_manager_state": content.manager,
@@ -89,6 +90,9 @@ def snapshot_document(
         "model_state": content.model_state,
         "modelState": content.model_state,
     }
+    if content.system_prompt is not None:
+        prompt = content.system_prompt
+        data["system_prompt"] = [{"text": prompt}] if isinstance(prompt, str) else prompt
     return enveloped(AGENT_SCOPE, data, content.app_data, at, position)
 
 
@@ -129,6 +133,7 @@ def read_snapshot(document: object) -> ReadSnapshot:
         model_state=_mapping(data, "model_state", "modelState", missing={}),
         interrupt_state=_mapping(data, "interrupt_state", missing=NO_INTERRUPTS),
         app_data=opened.app_data,
+        system_prompt=_prompt(data.get("system_prompt")),
     )
     return ReadSnapshot(content=content, created_at=opened.created_at, position=opened.position)
 
@@ -202,6 +207,7 @@ def snapshot_content(fold: Fold, found: SnapshotContent | None, manager: str) ->
         model_state=found.model_state if found is not None else {},
         interrupt_state=documented_state(pending_tools_of(fold)),
         app_data=found.app_data if found is not None else {},
+        system_prompt=found.system_prompt if found is not None else None,
     )
 
 
@@ -222,6 +228,13 @@ def _standing(document: Mapping[str, object]) -> JournalPosition | None:
         return None
     more = {name: value for name, value in position.items() if name not in ("format", "seq", "link", "generation")}
     return JournalPosition(seq=seq, link=link, generation=generation, more=more)
+
+
+def _prompt(found: object) -> SystemPrompt:
+    try:
+        return check_system_prompt(found)
+    except Invalid as error:
+        raise SnapshotException("the system prompt of a snapshot cannot be read", cause=str(error)) from error
 
 
 def _mapping(

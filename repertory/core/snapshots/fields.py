@@ -61,13 +61,13 @@ def fields_wanted(
 ) -> frozenset[str]:
     """The fields to include: those of the preset and of `include`, without those of `exclude`.
 
-    Errors: `Invalid` for an unknown preset or field; `SnapshotException` when nothing is left.
+    Errors: `SnapshotException` for an unknown preset or field, and when nothing is left.
     """
     if preset not in (None, "session"):
-        raise Invalid("a preset is 'session'", got=preset)
+        raise SnapshotException("a preset is 'session'", got=preset)
     for name in (*(include or ()), *(exclude or ())):
         if name not in ALL_FIELDS:
-            raise Invalid(f"Invalid snapshot field: {name!r}", known=sorted(ALL_FIELDS))
+            raise SnapshotException(f"Invalid snapshot field: {name!r}", known=sorted(ALL_FIELDS))
     wanted = {*(SESSION_FIELDS if preset else ()), *(include or ())} - set(exclude or ())
     if not wanted:
         raise SnapshotException("No snapshot fields resolved: give a preset, or at least one field to include")

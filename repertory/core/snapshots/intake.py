@@ -16,8 +16,8 @@ from msgspec import Struct
 from repertory.core.journal.codec import decode, dump
 from repertory.core.journal.records import Branched, MessageAdded, Record, Redacted, StateChanged, View, ViewChanged
 from repertory.core.journal.view import SUMMARY_SEQ, view_change
+from repertory.core.json_bytes import decoded, encoded
 from repertory.core.message_tree.documents import OURS, Read
-from repertory.core.message_tree.json_files import decoded, encoded
 from repertory.core.message_tree.opening import adopt, adopt_questions
 from repertory.core.message_tree.provider_parts import as_ours_if_message, for_others
 from repertory.core.messages import INTERRUPTED_TEXT, Message, error_result, repair_stored_message, tool_uses

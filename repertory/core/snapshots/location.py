@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, cast
 from msgspec import Struct
 
 from repertory.core.ids import check_id
+from repertory.core.json_bytes import digest_of_document, epoch, zulu
 from repertory.core.message_tree.documents import ALTERED, DIGEST, OURS, is_altered
-from repertory.core.message_tree.json_files import digest_of_document, epoch, zulu
 from repertory.core.orchestration.journals import journal_name, orchestrator_in
 from repertory.errors import Invalid
 

@@ -19,9 +19,9 @@ from repertory.core.journal.codec import dump, load
 from repertory.core.journal.pending_tools import pending_tools_of
 from repertory.core.journal.records import NodeChanged
 from repertory.core.journal.view import SUMMARY_SEQ
+from repertory.core.json_bytes import decoded, encoded, epoch, zulu
 from repertory.core.json_fields import json_object, json_texts
 from repertory.core.limits import RECORD_DEPTH_MAX, is_too_deep
-from repertory.core.message_tree.json_files import decoded, encoded, epoch, zulu
 from repertory.core.message_tree.provider_parts import agent_as_ours, agent_for_others
 from repertory.core.orchestration.document import document_of, records_from
 from repertory.core.orchestration.run import OrchestratorKind, Run
@@ -140,6 +140,9 @@ def _in_our_spelling(document: object, *expected: str) -> PortableSnapshot:
     form = cast("Mapping[str, Json]", document)
     if is_too_deep(form, RECORD_DEPTH_MAX):
         raise SnapshotException("a snapshot is nested too deeply", depth_max=RECORD_DEPTH_MAX)
+    if set(form) == {"type", "state", "metadata"}:  # The documented fields alone have no digest to compare with.
+        whole: dict[str, Json] = {**form, "created_at": "", "schema_version": SCHEMA_VERSION}
+        return PortableSnapshot({**whole, "sha256": _digest_of(whole)})
     if "type" in form or "scope" not in form:
         return PortableSnapshot(form)
     kind, data, app_data = form["scope"], form.get("data"), form.get("app_data", {})
@@ -206,13 +209,15 @@ def check_seal(snapshot: Mapping[str, Json], kind: str) -> None:
         raise SnapshotException(f"Expected a snapshot of type {kind!r}, got {snapshot['type']!r}")
     if not isinstance(snapshot["state"], dict) or not isinstance(snapshot["metadata"], dict):
         raise SnapshotException("state and metadata of a snapshot are JSON objects")
-    covered = {name: value for name, value in snapshot.items() if name not in ("metadata", "sha256")}
+    if snapshot["sha256"] != _digest_of(snapshot):
+        raise digest_mismatch()
+
+
+def _digest_of(snapshot: Mapping[str, Json]) -> str:
     try:
-        digest = content_digest(covered)
+        return content_digest({name: value for name, value in snapshot.items() if name not in ("metadata", "sha256")})
     except Invalid as error:
         raise SnapshotException("the content of a snapshot is not JSON", cause=str(error)) from error
-    if snapshot["sha256"] != digest:
-        raise digest_mismatch()
 
 
 def check_version(version: object) -> None:

@@ -61,6 +61,8 @@ class SummaryRequest(Struct, frozen=True, kw_only=True):
     system_prompt: str = SUMMARY_PROMPT
     agent: object = None
     """The `Agent` that writes the summary, with its own system prompt; None for a model."""
+    model: object = None
+    """The `Model` that writes it; None for the agent's own."""
 
     @property
     def to_summarise(self) -> Sequence[Message]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from repertory.core.messages import Message, ToolSpec, Usage
-from repertory.core.tokens import estimate_tokens, injected_tokens
+from repertory.core.tokens import estimate_tokens, injected_tokens, prompt_tokens
 
 _CORRECTIONS = (0.25, 4.0)
 """The smallest and the largest correction factor."""
@@ -30,6 +30,8 @@ class Beside(Struct, frozen=True, kw_only=True):
     """The model's window in tokens; None when unknown."""
     countable: bool = False
     """True if the model counts tokens itself: then a close estimate decides nothing."""
+    estimates: bool = False
+    """True if the model has an estimate of its own, which is asked for each request."""
 
 
 class TokenGauge:
@@ -45,7 +47,7 @@ class TokenGauge:
         for position in range(len(shown) - 1, -1, -1):
             usage = _usage(shown[position])
             if usage is not None:
-                self._known = request_tokens(usage) + usage["outputTokens"] - injected_tokens(shown[position])
+                self._known = prompt_tokens(usage) + usage["outputTokens"] - injected_tokens(shown[position])
                 self._since = list(shown[position + 1 :])
                 break
 
@@ -55,18 +57,20 @@ class TokenGauge:
         if usage is None:
             self._since.append(message)
             return
-        took = request_tokens(usage) - injected_tokens(message)
+        took = prompt_tokens(usage) - injected_tokens(message)
         self._compare(took)
         self._known = took + usage["outputTokens"]
         self._since.clear()
         self.hidden = 0
 
-    def know(self, tokens: int) -> None:
-        """The model has counted the shown messages and the rest of the request."""
+    def know(self, tokens: int, *, in_part: bool = False) -> None:
+        """The model has counted the shown messages and the rest of the request, or the part since its last answer:
+        then the rest is what that reported, with the messages that are hidden since.
+        """
         self._known = tokens
         self._since.clear()
         self._expected = None
-        self.hidden = 0
+        self.hidden = self.hidden if in_part else 0
 
     def hide(self, messages: Sequence[Message], instead: Sequence[Message] = ()) -> None:
         """Messages are no longer shown, or are replaced by others."""
@@ -89,11 +93,6 @@ class TokenGauge:
         known, estimated = expected
         least, most = _CORRECTIONS
         self._correction = min(most, max(least, (self._correction + (took - known) / estimated) / 2))
-
-
-def request_tokens(usage: Usage) -> int:
-    """The tokens of the whole request, those read from or written to a cache included."""
-    return usage["inputTokens"] + usage.get("cacheReadInputTokens", 0) + usage.get("cacheWriteInputTokens", 0)
 
 
 def _usage(message: Message) -> Usage | None:

@@ -16,6 +16,7 @@ from typing import NamedTuple, cast
 from msgspec import Struct
 
 from repertory.core.journal.codec import dump
+from repertory.core.limits import is_too_deep
 from repertory.core.messages import ContentBlock, Message, ToolResult, ToolUse, tool_results, tool_uses
 from repertory.core.tokens import TEXT_FORMATS, estimate_tokens
 from repertory.core.window.decision import WindowPlan
@@ -27,6 +28,8 @@ LISTED_MAX = 40
 """The most references in a preview; later blocks continue the numbering."""
 _KINDS = frozenset(("text", "json", "image", "document"))
 _BYTES_PER_TOKEN = 4
+_INDENTED = 8
+"""The levels of JSON that is indented."""
 _DIGEST_CHARS = 12
 _REFERENCE = re.compile(rf"^  (\S+_[0-9a-f]{{{_DIGEST_CHARS}}})_\d+ \(", re.MULTILINE)
 
@@ -67,7 +70,7 @@ def read_reference(text: str) -> Reference:
     use_id, _, rest = text.strip().rpartition("_")
     use_id, _, digest = use_id.rpartition("_")
     if not (use_id and len(digest) == _DIGEST_CHARS and rest.isascii() and rest.isdigit() and len(rest) < 9):
-        raise Invalid("this is no reference; take one as it stands under [Stored references:]", reference=text[:200])
+        raise Invalid(f"reference not found: {text[:200]}: take one as it stands under [Stored references:]")
     return Reference(use_id, digest, int(rest))
 
 
@@ -149,12 +152,13 @@ def named_contents(messages: Iterable[Message]) -> set[str]:
 
 
 def text_of_part(part: Mapping[str, object]) -> str | None:
-    """The part as text: indented JSON, or the text of a text document. None for other parts."""
+    """The part as text: JSON, indented unless it is deep, or the text of a text document. None for other parts."""
     match part:
         case {"text": str(text)}:
             return text
         case {"json": value}:
-            return json.dumps(value, ensure_ascii=False, indent=1, default=str)
+            indent = None if is_too_deep(value, _INDENTED) else 1  # Deep values become many times as large by it.
+            return json.dumps(value, ensure_ascii=False, indent=indent, default=str)
         case {"document": {"format": str(kind), "source": {"bytes": bytes(data)}}} if kind in TEXT_FORMATS:
             return data.decode(errors="replace")
         case {"document": {"source": {"text": str(text)}}}:

@@ -272,16 +272,19 @@ RATIOS = (0.1, 0.8)
 class Summarizing(Struct, frozen=True, kw_only=True):
     """Settings; `SummarizingConversationManager` explains them.
 
-    Errors: `Invalid` (a ValueError) for a setting out of range, and for an agent and a prompt together.
+    Errors: `Invalid` (a ValueError) for a setting out of range, and for an agent together with a prompt or a model.
     """
 
     summary_ratio: float = 0.3
     preserve_recent_messages: int = 10
     agent: object = None
     system_prompt: str | None = None
+    model: object = None
     pin_first: int | None = None
 
     def __post_init__(self) -> None:
+        if self.model is not None and (self.agent is not None or not callable(getattr(self.model, "stream", None))):
+            raise Invalid("model is a Model that writes the summaries; a summarization_agent has its own")
         if self.agent is not None and self.system_prompt is not None:
             raise Invalid(
                 "Cannot provide both summarization_agent and summarization_system_prompt. "
@@ -324,6 +327,7 @@ class Summarizing(Struct, frozen=True, kw_only=True):
             pinned=_below(end, first, marked),
             system_prompt=self.system_prompt or SUMMARY_PROMPT,
             agent=self.agent,
+            model=self.model,
         )
 
     @property

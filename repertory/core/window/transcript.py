@@ -38,11 +38,6 @@ def line_of(message: Message, chars_max: int, time: str | None = None) -> str:
     return _one_line({**fields, "content": list(_blocks(message, chars_max))})
 
 
-def read_transcript(text: str) -> list[Mapping[str, Json]]:
-    """The messages of a transcript."""
-    return [cast("Mapping[str, Json]", json.loads(line)) for line in text.split("\n") if line]
-
-
 def _one_line(value: Json) -> str:
     """JSON on one line that cannot contain the marks around the transcript."""
     text = json.dumps(value, ensure_ascii=False).replace("</", "<\\/")

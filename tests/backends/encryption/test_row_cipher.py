@@ -21,7 +21,7 @@ from repertory.core.journal.rows import Row, link_of, verify_whole
 from repertory.core.journal.sealing import SEALED, SealedBody, is_sealed, plain_journal, sealed_journal, time_of
 from repertory.errors import Corrupt, CorruptJournal, EncryptionNeeded, KeyMissing
 from tests.backends.encryption.one_ring import CIPHER, RING
-from tests.core.journal_driver import COMMANDS, Driver
+from tests.core.journal.journal_driver import COMMANDS, Driver
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sealed-v1.jsonl"
 commands = st.lists(st.tuples(st.sampled_from(COMMANDS), st.integers(0, 99)), max_size=40)

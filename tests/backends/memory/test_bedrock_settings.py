@@ -35,8 +35,8 @@ def test_the_documented_ways_to_build_one_work_and_connect_to_nothing() -> None:
         ({"config": {**CUSTOM, "knowledgeBaseId": "KB"}}, "knowledgeBaseId"),
         ({"config": {**CUSTOM, "knowledge_base_type": "GRAPH"}}, "knowledge_base_type"),
         ({"config": {**CUSTOM, "data_source_type": "custom"}}, "data_source_type"),
-        ({"config": {"knowledge_base_id": "KB", "data_source_type": "OTHER"}, "writable": True}, "CUSTOM or S3"),
-        ({"config": {"knowledge_base_id": "KB"}, "writable": True}, "CUSTOM or S3"),
+        ({"config": {"knowledge_base_id": "KB", "data_source_type": "OTHER"}, "writable": True}, "'CUSTOM' or 'S3'"),
+        ({"config": {"knowledge_base_id": "KB"}, "writable": True}, "'CUSTOM' or 'S3'"),
         ({"config": {"knowledge_base_id": "KB", "data_source_type": "S3"}, "writable": True}, "data_source_id"),
         ({"config": {**CUSTOM, "data_source_type": "S3"}, "writable": True}, "bucket and a prefix"),
         ({"config": {**CUSTOM, "data_source_type": "S3", "s3": {**FOLDER, "key": 1}}, "writable": True}, "key"),
@@ -46,7 +46,7 @@ def test_the_documented_ways_to_build_one_work_and_connect_to_nothing() -> None:
         ),
         ({"config": {**CUSTOM, "runtime_client": object()}}, "boto3"),
         ({"max_search_results": 0}, "max_search_results"),
-        ({"min_score": 0.1, "max_score": 0.9}, "exclude each other"),
+        ({"min_score": 0.1, "max_score": 0.9}, "mutually exclusive"),
         ({"access_control_list": [{"access": "allow", "name": "a", "type": "USER"}]}, "access_control_list"),
         ({"access_control_list": [{"access": "ALLOW", "name": "a"}]}, "access_control_list"),
         ({"access_control_list": ["a"]}, "access_control_list"),
@@ -83,3 +83,29 @@ def test_results_of_every_kind_are_read_as_words_and_unscored_ones_are_kept() ->
     found = list(entries_in(results, ScoreBounds(min_score=0.5)))
     assert [entry.content for entry in found] == ["text", "a: 1, b: 2", "seen"]
     assert found[2].metadata == {"_relevance_score": 0.9}
+
+
+class RecordedService:
+    """An object with the operations of a client, as a program's own tests have them."""
+
+    def __init__(self) -> None:
+        self.meta = self
+        self.region_name = self.endpoint_url = None
+        self.asked: list[dict[str, Any]] = []
+
+    def get_knowledge_base(self, **request: Any) -> dict[str, Any]:
+        return {"knowledgeBase": {"knowledgeBaseConfiguration": {"type": "VECTOR"}}}
+
+    def retrieve(self, **request: Any) -> dict[str, Any]:
+        self.asked.append(request)
+        return {"retrievalResults": [{"content": {"text": "refunds take 5 days"}, "score": 0.9}]}
+
+
+@pytest.mark.anyio
+@pytest.mark.real_time
+async def test_an_object_that_is_no_client_of_botocore_is_called_itself() -> None:
+    service = RecordedService()
+    connection = BedrockKnowledgeBaseConfig(knowledge_base_id="KB", runtime_client=service, agent_client=service)
+    store = BedrockKnowledgeBaseStore(name="faq", config=connection)
+    assert [entry.content for entry in await store.search("refunds")] == ["refunds take 5 days"]
+    assert [request["knowledgeBaseId"] for request in service.asked] == ["KB"]

@@ -15,7 +15,7 @@ from repertory import BedrockKnowledgeBaseStore, FileStorage, SQLiteMemoryStore
 from repertory.core.memory.options import AddMessagesContext, MemoryEntry, SearchOptions
 from repertory.core.messages import Message, text_of
 from repertory.testing.memory_contract import MemoryStoreContract
-from tests.app.toy_memories import InMemoryStore
+from tests.app.memory.toy_memories import InMemoryStore
 from tests.backends.memory.knowledge_base import CUSTOM, KNOWLEDGE_BASE, KnowledgeBaseServer, knowledge_base_server
 from tests.backends.memory.postgres_memories import postgres_memory
 

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from repertory.backends.models.provider import ModelCall
 from repertory.backends.wire_json import body
 from repertory.core.messages import Message
+from repertory.core.provider_content import MCP_APPROVAL
 from repertory.testing.referees.services import REFEREES
 from repertory.testing.strict_provider import _service
 from tests.backends.models.any_history import NATIVE, histories
+from tests.backends.models.test_responses_items import SHELL_OUTPUT
 
 MODELS = [
     ("anthropic", "claude-sonnet-4-5"),
@@ -85,3 +87,26 @@ def test_each_kind_of_server_side_part_is_accepted_or_left_out(
     answer: Any = {"role": "assistant", "content": [{"text": "I look."}, *native, {"text": "Found."}]}
     messages: list[Any] = [{"role": "user", "content": [{"text": "Go."}]}, answer]
     accepted(service, model_id, [*messages, {"role": "user", "content": [{"text": "And now?"}]}], [])
+
+
+@pytest.mark.parametrize(("service", "model_id"), MODELS, ids=[f"{service} {model}" for service, model in MODELS])
+@pytest.mark.parametrize("odd", [{"a": [1]}, [{}], None, 5], ids=["object", "list", "null", "number"])
+def test_odd_values_in_a_stored_server_side_part_end_no_conversation(service: str, model_id: str, odd: Any) -> None:
+    """The service that made the part may refuse it. Building the request does not fail, whoever asks."""
+    question: Any = {"role": "user", "content": [{"text": "Go."}]}
+    approval = {"type": MCP_APPROVAL, "id": "mcpr_1", "server_label": "s", "name": "n", "arguments": "{}"}
+    parts = [block["providerContent"] for native in NATIVE for block in native]
+    parts += [{"provider": "openai", "content": each} for each in (approval, SHELL_OUTPUT)]
+    for part in parts:
+        for name in part["content"]:
+            spoiled = {"provider": part["provider"], "content": {**part["content"], name: odd}}
+            use = {"toolUseId": "u", "name": MCP_APPROVAL, "input": {**approval, "id": odd}}
+            content = [
+                {"text": "I"},
+                {"providerContent": spoiled},
+                {"cachePoint": {"type": "default"}},
+                {"toolUse": use},
+            ]
+            answer: Any = {"role": "assistant", "content": content}
+            result: Any = {"toolResult": {"toolUseId": "u", "content": [{"text": "no"}], "status": "error"}}
+            strict_request(service, call([question, answer, {"role": "user", "content": [result]}], model_id, []))

@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from repertory import Agent, BedrockModel, SQLiteSessionManager
-from repertory.app.toolbox.calculator import calculator
 from repertory.core.messages import text_of
 from repertory.errors import ModelFailed, ModelStreamBroken, Throttled
+from repertory.toolbox.calculator import calculator
 from tests.backends.models.aimock_server import aimock
 
 pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("aws_environment")]

@@ -15,10 +15,11 @@ import anyio
 import pytest
 
 from repertory.backends.models.bedrock import BedrockModel
-from repertory.core.answer import Answer, Assembler, text_delta
+from repertory.core.answer import Answer, Assembler
 from repertory.core.messages import Message, ToolSpec, text_of
 from repertory.errors import ModelFailed, ModelStreamBroken, Throttled, Unavailable
 from tests.backends.models.aimock_server import aimock
+from tests.read_streams import text_delta
 
 pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("aws_environment")]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore import exceptions as boto
 
-from repertory.app.agent.model_choice import bedrock_configured
+from repertory.app.host.model_choice import bedrock_configured
 from repertory.backends.models.bedrock import (
     REDACTED_INPUT,
     REDACTED_OUTPUT,

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from repertory.backends.models.offline import OFFLINE_LABEL, OfflineModel, Say, Situation, Use, decide
-from repertory.core.answer import Answer, Assembler, text_delta
+from repertory.core.answer import Answer, Assembler
 from repertory.core.messages import Message, ToolResult, ToolSpec, text_of
+from tests.read_streams import text_delta
 
 pytestmark = pytest.mark.anyio
 

@@ -11,9 +11,9 @@ import pytest
 
 from repertory import Agent, BedrockModel, SQLiteSessionManager
 from repertory.errors import Invalid, ModelFailed
-from tests.app.telemetry_recorder import recording
 from tests.backends.models.sdk_services import ANTHROPIC, OPENAI
 from tests.backends.models.wire_server import Exchange, text_frames, wire_server
+from tests.telemetry.telemetry_recorder import recording
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time, pytest.mark.usefixtures("no_keys")]
 

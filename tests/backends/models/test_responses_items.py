@@ -563,3 +563,11 @@ def test_parts_of_another_service_with_this_protocol_are_not_sent() -> None:
     model = OpenAIResponsesModel({"base_url": "https://api.x.ai/v1", "api_key": "key"})
     assert model._provider == "xai-responses"
     assert OpenAIResponsesModel({"base_url": "http://localhost:1/v1"})._provider == "openai"
+
+
+@pytest.mark.parametrize("item", [REASONING, SEARCH, SHELL_OUTPUT, UNKNOWN], ids=lambda item: item["type"])
+@pytest.mark.parametrize("name", ["id", "call_id", "approval_request_id"])
+def test_an_item_whose_id_is_no_text_is_no_answer(item: dict[str, Any], name: str) -> None:
+    for odd in ({"a": 1}, [1], 5):
+        with pytest.raises(ModelFailed, match="each id"):
+            list(ResponseReader(RESPONSES).feed({"type": "response.output_item.done", "item": {**item, name: odd}}))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import anyio
 import pytest
 
 from repertory.backends.models.scripted import ScriptedModel, ScriptedReply
-from repertory.core.answer import Answer, Assembler, text_delta
-from repertory.core.messages import Message, ToolSpec
+from repertory.core.answer import Answer, Assembler
+from repertory.core.messages import ContentBlock, Message, ToolSpec
 from repertory.errors import Invalid, LimitReached, Throttled
+from tests.read_streams import text_delta
 
 pytestmark = pytest.mark.anyio
 
@@ -137,6 +138,29 @@ async def test_usage_is_an_estimate_that_grows_with_the_conversation() -> None:
     second = (await ask(model, longer)).usage
     assert first == {"inputTokens": 2, "outputTokens": 1, "totalTokens": 3}
     assert second["inputTokens"] > first["inputTokens"]
+
+
+class Counted(list[ContentBlock]):
+    """The blocks of a message, which know how often somebody went through them."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[ContentBlock]:
+        self.passes += 1
+        return super().__iter__()
+
+
+async def test_messages_of_earlier_requests_are_not_counted_again() -> None:
+    """Each request has messages of its own, whose contents are those of before."""
+    model, contents = ScriptedModel(["one", "two", "three"]), [Counted([{"text": f"word {n}"}]) for n in range(30)]
+    passes: list[int] = []
+    for _ in range(3):
+        before = sum(each.passes for each in contents)
+        messages: list[Message] = [{"role": "user", "content": content} for content in contents]
+        async for _event in model.stream(messages):
+            pass
+        passes.append(sum(each.passes for each in contents) - before)
+    assert passes[1:] == [passes[0] - len(contents)] * 2
 
 
 @pytest.mark.parametrize("reply", [1, None, [1], [{"image": {}}], [{"toolUse": {}}], {"text": 1}, object()])

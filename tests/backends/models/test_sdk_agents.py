@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from repertory import Agent, SQLiteSessionManager
-from repertory.app.toolbox.calculator import calculator
 from repertory.core.messages import text_of
 from repertory.errors import ModelFailed, Throttled
+from repertory.toolbox.calculator import calculator
 from tests.backends.models.aimock_server import aimock
 from tests.backends.models.sdk_services import ANTHROPIC, OPENAI, SdkService, on_both
 

@@ -15,11 +15,12 @@ import anyio
 import pytest
 
 from repertory import MistralModel
-from repertory.core.answer import Answer, text_delta
+from repertory.core.answer import Answer
 from repertory.core.messages import Message, ToolSpec, text_of
 from repertory.errors import ModelFailed, ModelStreamBroken, Throttled, Unavailable
 from tests.backends.models.aimock_server import aimock
 from tests.backends.models.sdk_services import GEMINI, OLLAMA, PROVIDERS, WRITER, SdkModel, SdkService, ask, reading
+from tests.read_streams import text_delta
 
 pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("no_keys")]
 

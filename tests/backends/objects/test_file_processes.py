@@ -15,11 +15,11 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
-from object_child import KEYS, number_of
 
 from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.ports import Create
 from repertory.core.ids import RESERVED
+from tests.backends.objects.object_child import KEYS, number_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 

@@ -7,7 +7,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from moto_s3 import BUCKET
 
 from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects.files import FileObjectStore
@@ -20,6 +19,7 @@ from repertory.testing.cuts import Cuts
 from repertory.testing.cutting_objects import CuttingObjectStore
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.object_contract import ObjectStoreContract
+from tests.backends.objects.moto_s3 import BUCKET
 
 _writers = count()
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import anyio
 import pytest
-from moto_s3 import BUCKET
-from rough_s3 import Drop, Halve, Hang, Lose, Plan, RoughS3, Say, rough_s3
 
 from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.aws_errors import PageTokens, RetryPolicy
@@ -29,6 +27,8 @@ from repertory.errors import (
     StoreUnavailable,
     Unavailable,
 )
+from tests.backends.objects.moto_s3 import BUCKET
+from tests.backends.objects.rough_s3 import Drop, Halve, Hang, Lose, Plan, RoughS3, Say, rough_s3
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time, pytest.mark.usefixtures("aws_keys")]
 

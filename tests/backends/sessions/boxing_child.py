@@ -11,7 +11,7 @@ import sys
 
 import anyio
 
-from repertory.backends.peers.ports import Peer
+from repertory.backends.peer_ports import Peer
 from repertory.backends.ports import SessionStore
 from repertory.backends.postgres.address import postgres_address
 from repertory.backends.sessions.postgres.store import PostgresSessionStore, PostgresSettings

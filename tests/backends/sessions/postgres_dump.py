@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio
 
-from repertory.backends.peers.ports import Peer
+from repertory.backends.peer_ports import Peer
 from repertory.backends.postgres.address import postgres_address
 from repertory.backends.sessions.postgres.store import PostgresSessionStore
 from repertory.testing.peer_contract import ALL, directory_of

@@ -18,7 +18,7 @@ from anyio.lowlevel import checkpoint
 from repertory.backends.ports import Lease, SessionStore
 from repertory.backends.sessions.asking import Requests, leave_request
 from repertory.errors import SessionBusy
-from tests.app.sharing_process import place
+from tests.app.embedding.sharing_process import place
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 

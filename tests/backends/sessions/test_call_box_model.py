@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from repertory.backends.peers.ports import POISON_OWNERS, BoxedCall
+from repertory.backends.peer_ports import POISON_OWNERS, BoxedCall
 from repertory.backends.ports import SessionStore
 from repertory.backends.sessions.sqlite.store import SQLiteSessionStore
 from repertory.errors import NotFound

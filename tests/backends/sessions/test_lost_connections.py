@@ -16,8 +16,6 @@ from typing import Any
 
 import anyio
 import pytest
-from object_places import on_files, on_objects, virtual_shelf
-from snapshot_places import snapshots_on
 
 from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.objects.in_memory import MemoryObjectStore
@@ -38,7 +36,9 @@ from repertory.testing.cutting_relay import cutting_relay
 from repertory.testing.session_contract import grow
 from repertory.testing.session_fault_contract import BehindWire, LostConnectionContract, Wire
 from tests.backends.sessions.agentcore_memory import DirectEvents, FakeMemory, Fault
+from tests.backends.sessions.object_places import on_files, on_objects, virtual_shelf
 from tests.backends.sessions.postgres_places import postgres_store, schema_of
+from tests.backends.sessions.snapshot_places import snapshots_on
 from tests.postgres_server import PostgresServer
 
 PAGES, PAGE_BYTES = 32, 4096 + 24

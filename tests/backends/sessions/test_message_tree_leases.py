@@ -16,7 +16,7 @@ from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.liveness import TimeToLive
 from repertory.core.journal.records import StateChanged, ToolStarted
 from repertory.core.journal.restore import Appender, restore
-from repertory.core.message_tree.json_files import read, to_file
+from repertory.core.json_bytes import read, to_file
 from repertory.errors import Corrupt, LeaseLost, SessionBusy
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.session_contract import grow

@@ -13,13 +13,13 @@ import anyio
 import anyio.to_thread
 import pytest
 from test_sqlite_processes import ROOT, reports, start
-from tree_crash_child import open_tree
 
 from repertory.backends.ports import Batch, Position
 from repertory.core.journal.records import StateChanged
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import verify
 from repertory.errors import SessionBusy
+from tests.backends.sessions.tree_crash_child import open_tree
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 

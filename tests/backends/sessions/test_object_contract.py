@@ -6,7 +6,6 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from object_places import on_files, on_objects, on_s3, on_shelf, virtual_shelf
 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import SessionStore
@@ -14,6 +13,7 @@ from repertory.backends.sessions.journal.store import ObjectSessionStore
 from repertory.testing.counting_objects import CountingObjectStore
 from repertory.testing.crash_points import CrashingObjectStore, CrashPoints
 from repertory.testing.session_contract import SessionStoreContract
+from tests.backends.sessions.object_places import on_files, on_objects, on_s3, on_shelf, virtual_shelf
 
 
 class TestSessionsInMemory(SessionStoreContract):

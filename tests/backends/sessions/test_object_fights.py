@@ -9,7 +9,6 @@ import random
 
 import anyio
 import pytest
-from object_places import on_objects, virtual_shelf
 
 from repertory.backends.objects.in_memory import MemoryObjectStore
 from repertory.backends.ports import Batch, Position
@@ -22,6 +21,7 @@ from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import Row
 from repertory.errors import LeaseLost, RepertoryError, SessionBusy
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
+from tests.backends.sessions.object_places import on_objects, virtual_shelf
 
 pytestmark = pytest.mark.anyio
 

@@ -1,4 +1,4 @@
-"""Histories of several owners of one session on an object store: see `tests/simulation/campaign_histories.py`."""
+"""Histories of several owners of one session on an object store: see `tests/campaigns/campaign_histories.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from repertory.testing.faulty_objects import ObjectFaults
-from tests.simulation.campaign_histories import FAULTS, History, small_numbers
+from tests.campaigns.campaign_histories import FAULTS, History, small_numbers
 
 pytestmark = pytest.mark.anyio
 

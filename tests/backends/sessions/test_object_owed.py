@@ -7,7 +7,6 @@ from pathlib import Path
 
 import anyio
 import pytest
-from object_places import on_objects, virtual_shelf
 
 from repertory import AgentSpec, FileStorage, InMemoryStorage, JournalSessions, Runtime, ScriptedModel
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
@@ -21,7 +20,8 @@ from repertory.testing.counting_objects import CountingObjectStore
 from repertory.testing.cuts import Cuts, LostWhen
 from repertory.testing.cutting_objects import CuttingObjectStore
 from repertory.testing.session_contract import grow
-from tests.app.test_journal_sessions import Counted
+from tests.app.sessions.test_journal_sessions import Counted
+from tests.backends.sessions.object_places import on_objects, virtual_shelf
 
 pytestmark = pytest.mark.anyio
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
-from journal_child import open_store
 
 from repertory.core.journal.restore import restore
 from repertory.errors import SessionBusy
 from repertory.testing.crash_points import CrashPoints
+from tests.backends.sessions.journal_child import open_store
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]
 

@@ -12,7 +12,6 @@ from functools import partial
 
 import anyio
 import pytest
-from object_places import on_objects, virtual_shelf
 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Batch, Condition, Lease, Overwrite, Position
@@ -29,6 +28,7 @@ from repertory.errors import CorruptJournal, LeaseLost, SessionBusy, Unavailable
 from repertory.testing.counting_objects import CountingObjectStore
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.session_contract import grow
+from tests.backends.sessions.object_places import on_objects, virtual_shelf
 
 pytestmark = pytest.mark.anyio
 

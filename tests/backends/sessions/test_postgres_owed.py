@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from repertory.backends.peers.ports import BoxedCall
+from repertory.backends.peer_ports import BoxedCall
 from repertory.backends.ports import Batch, Lease
 from repertory.backends.sessions.postgres.store import PostgresSessionStore
 from repertory.core.owed import DueTime, OwedWork

@@ -20,7 +20,7 @@ import pytest
 from test_postgres_faults import relayed
 from test_postgres_logins import pgbouncer, until_listening
 
-from repertory.backends.peers.ports import Peer
+from repertory.backends.peer_ports import Peer
 from repertory.backends.ports import SessionStore
 from repertory.backends.postgres.address import postgres_address
 from repertory.backends.sessions.postgres.store import PostgresSessionStore, PostgresSettings

@@ -6,16 +6,6 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from object_places import virtual_shelf
-from snapshot_places import (
-    AsyncStorage,
-    choices,
-    snapshots_in_storage,
-    snapshots_on,
-    snapshots_on_files,
-    snapshots_on_s3,
-    snapshots_on_shelf,
-)
 
 from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
@@ -27,6 +17,16 @@ from repertory.errors import Invalid, LeaseLost
 from repertory.runtime.testing.virtual_time import virtual_asyncio
 from repertory.testing.counting_objects import CountingObjectStore
 from repertory.testing.session_contract import SessionStoreContract, grow
+from tests.backends.sessions.object_places import virtual_shelf
+from tests.backends.sessions.snapshot_places import (
+    AsyncStorage,
+    choices,
+    snapshots_in_storage,
+    snapshots_on,
+    snapshots_on_files,
+    snapshots_on_s3,
+    snapshots_on_shelf,
+)
 
 
 class TestSnapshotsInMemory(SessionStoreContract):

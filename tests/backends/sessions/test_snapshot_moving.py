@@ -14,8 +14,6 @@ from pathlib import Path
 
 import anyio
 import pytest
-from object_places import on_files, on_objects, on_s3, on_shelf, virtual_shelf
-from snapshot_places import choices, snapshots_on, snapshots_on_files, snapshots_on_s3, snapshots_on_shelf
 
 from repertory.backends.aws_clients import AwsSettings
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
@@ -31,7 +29,15 @@ from repertory.errors import CorruptJournal, LeaseLost, NotFound, RepertoryError
 from repertory.testing.counting_objects import CountingObjectStore
 from repertory.testing.faulty_objects import FaultyObjectStore, ObjectFaults
 from repertory.testing.session_contract import grow
-from tests.app.tree_sessions import CountingObjects, Died
+from tests.app.sessions.tree_sessions import CountingObjects, Died
+from tests.backends.sessions.object_places import on_files, on_objects, on_s3, on_shelf, virtual_shelf
+from tests.backends.sessions.snapshot_places import (
+    choices,
+    snapshots_on,
+    snapshots_on_files,
+    snapshots_on_s3,
+    snapshots_on_shelf,
+)
 from tests.source_tree import ROOT
 
 pytestmark = pytest.mark.anyio

@@ -10,8 +10,6 @@ from typing import Any
 
 import anyio
 import pytest
-from object_places import virtual_shelf
-from snapshot_places import TREE, choices, snapshots_on, snapshots_on_shelf
 
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Batch, Create, Lease, Overwrite, Position
@@ -25,7 +23,9 @@ from repertory.core.journal.rows import Row
 from repertory.core.messages import Message, text_of
 from repertory.errors import LeaseLost, NotFound, SessionBusy, SnapshotException, Unavailable
 from repertory.testing.counting_objects import CountingObjectStore
-from tests.app.tree_sessions import CountingObjects, Died
+from tests.app.sessions.tree_sessions import CountingObjects, Died
+from tests.backends.sessions.object_places import virtual_shelf
+from tests.backends.sessions.snapshot_places import TREE, choices, snapshots_on, snapshots_on_shelf
 
 pytestmark = pytest.mark.anyio
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from repertory.app.host.valkey import Valkey
 from repertory.backends.ports import SessionStore
+from repertory.cluster.valkey import Valkey
 from repertory.errors import Invalid
 from repertory.testing.peer_contract import SharedStoreContract, directory_of, until
 from tests.backends.sessions.object_places import on_files

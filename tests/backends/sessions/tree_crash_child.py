@@ -13,13 +13,13 @@ import time
 from pathlib import Path
 
 import anyio
-from crash_child import Writer, report
 
 from repertory.backends.objects.files import FileObjectStore
 from repertory.backends.ports import Position, SessionStore
 from repertory.backends.sessions.documents.journal import TreeSettings
 from repertory.backends.sessions.documents.store import MessageTreeStore
 from repertory.backends.sessions.liveness import LockedFile
+from tests.backends.sessions.crash_child import Writer, report
 
 
 def open_tree(folder: str, owner: str) -> SessionStore:

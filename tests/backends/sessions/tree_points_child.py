@@ -16,14 +16,14 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
-from crash_child import Writer
-from tree_crash_child import open_tree
 
 from repertory.backends.ports import Batch, Position
 from repertory.core.journal.records import StateChanged
 from repertory.core.journal.restore import Appender, restore
 from repertory.core.journal.rows import verify
 from repertory.testing.crash_points import CrashPoints
+from tests.backends.sessions.crash_child import Writer
+from tests.backends.sessions.tree_crash_child import open_tree
 
 CALLS = ("mkdir", "write", "fsync", "link", "rename", "unlink")
 

@@ -279,6 +279,9 @@ def test_what_makes_no_sense_is_refused_at_once() -> None:
         ("npx", ["-y", "@modelcontextprotocol/server-filesystem", "/tmp"], "server-filesystem"),
         ("/usr/bin/weather", [], "weather"),
         ("python", ["-c", "print(1)"], "python"),
+        ("/usr/bin/weather", ["--api-key", "sk-secret"], "weather"),
+        ("npx", ["--token", "sk-secret", "weather"], "npx"),
+        ("weather", ["sk-secret"], "weather"),
     ],
 )
 def test_a_process_is_named_after_what_it_runs(command: str, args: list[str], name: str) -> None:

@@ -26,8 +26,8 @@ def test_the_args_section_becomes_parameters_and_the_rest_is_the_description():
     docstring = read_docstring(text)
     assert docstring.description == "Find things.\n\nMore of it.\n\nReturns:\n    Lines."
     assert docstring.parameters == {
-        "query": "What to find, in plain words.",
-        "limit": "Most results. A second paragraph.",
+        "query": "What to find,\nin plain words.",
+        "limit": "Most results.\nA second paragraph.",
         "rest": "Others.",
     }
 

@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final, cast
 
-import anyio
 from anyio.lowlevel import checkpoint
 
 from repertory.backends.loop_clients import LoopClients
@@ -26,6 +25,7 @@ from repertory.backends.postgres.erasing import LATER_S, SOON_S, Erasures
 from repertory.backends.postgres.pool import Pool, RunStatement
 from repertory.backends.postgres.tables import check_schema
 from repertory.backends.postgres.values import Parameter
+from repertory.backends.shields import Uncut
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.memory.options import MemoryEntry
 from repertory.core.recall.candidates import Sought
@@ -140,7 +140,7 @@ class PostgresTables(MemoryTables):
         thread, self._thread = self._thread, self._eraser()
         await thread.aclose()
         if self._owes:
-            with anyio.move_on_after(CLOSE_S, shield=True), suppress(RepertoryError):  # Whoever comes next goes on.
+            with suppress(RepertoryError), Uncut(CLOSE_S):  # Whoever comes next goes on.
                 await self._write_anew()
         self._ready = False  # Whoever opens it looks again, at the tables and at what is marked.
         await self._pools.aclose()

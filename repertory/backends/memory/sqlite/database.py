@@ -29,6 +29,7 @@ from repertory.backends.sqlite_files import (
     MEMORY_ID,
     SESSIONS_ID,
     UNUSABLE_VALUES,
+    Connection,
     DatabaseKind,
     read_marks,
     transaction,
@@ -211,6 +212,7 @@ class MemoryDatabase:
             self._refuse_lost_file()
             with transaction(self._connection, begin):
                 yield
+            _KIND.refuse_lost_log(self._connection, self._path)
         except UNUSABLE_VALUES as error:
             if isinstance(error, RepertoryError):
                 raise
@@ -220,6 +222,7 @@ class MemoryDatabase:
         """SQLite would go on writing to a removed file, and those memories would be lost."""
         if os.stat(self._name).st_ino != self._inode:
             raise Unavailable("the memory database was replaced while it was open", path=self._name)
+        _KIND.refuse_lost_log(self._connection, self._path)
 
     def _empty_log(self, count: int) -> None:
         if count:
@@ -235,7 +238,7 @@ _KIND = DatabaseKind(name="memory database", entry="a memory")
 mapped_errors, mapped_error = _KIND.mapped_errors, _KIND.mapped_error
 
 
-def open_memory_database(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
+def open_memory_database(path: Path, *, busy_timeout_s: float) -> Connection:
     """A connection of this thread to the database; creates it with mode 0600 (its folder with 0700) if needed. A
     session database becomes a memory database as well.
 

@@ -32,9 +32,9 @@ from repertory.backends.sessions.requests import side_by_side
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.restore import restore
 from repertory.core.journal.rows import Row
+from repertory.core.json_bytes import read, to_file
 from repertory.core.message_tree.documents import OURS, RecordGroup, shown_instead
 from repertory.core.message_tree.group_log import GroupLog, Part
-from repertory.core.message_tree.json_files import read, to_file
 from repertory.core.message_tree.opening import OpenedTree, needed_of, open_agent
 from repertory.core.messages import Message
 from repertory.core.orchestration.journals import orchestrator_in

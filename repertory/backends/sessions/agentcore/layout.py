@@ -25,6 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from repertory.backends.sessions.agentcore.events import ListedEvent, PayloadItem
+from repertory.core.json_bytes import read, to_file
 from repertory.core.message_tree.assembly import DocumentSource
 from repertory.core.message_tree.documents import (
     ALTERED,
@@ -41,7 +42,6 @@ from repertory.core.message_tree.documents import (
     session_document,
     without_content_fields,
 )
-from repertory.core.message_tree.json_files import read, to_file
 from repertory.core.messages import Message, check_message
 from repertory.errors import Invalid
 

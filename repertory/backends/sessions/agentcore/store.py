@@ -66,6 +66,7 @@ from repertory.backends.sessions.table import (
     unless_cancelled,
     write_anew,
 )
+from repertory.backends.shields import Uncut
 from repertory.core.ids import check_id
 from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.records import MessageAdded
@@ -211,7 +212,7 @@ class AgentCoreSessionStore(SessionStore):
         """
         check_id(session_id, "session id")
         name = session_name(session_id)
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             async with self._table.locked(session_id) as session:
                 found = await self._removable(session_id, name)
                 session.drop()
@@ -238,7 +239,7 @@ class AgentCoreSessionStore(SessionStore):
         """
         name = session_name(check_id(session_id, "session id"))
         moved_to = ""
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             async with self._table.locked(session_id) as session:
                 try:
                     found = await self._removable(session_id, name)
@@ -270,7 +271,7 @@ class AgentCoreSessionStore(SessionStore):
                     owned = session.held
                     if owned is None or owned.ended:
                         continue
-                    with anyio.CancelScope(shield=True), suppress(RepertoryError):
+                    with suppress(RepertoryError), Uncut():
                         if not owned.recently_looked(renew_s) and await owned.look() is not None:
                             _end(session)
                         elif anyio.current_time() - owned.written_at >= renew_s:
@@ -292,7 +293,7 @@ class AgentCoreSessionStore(SessionStore):
             with suppress(RepertoryError):
                 await self._release(session)
 
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             if await self._table.close(give_up):
                 await self._events.aclose()
                 return
@@ -301,7 +302,7 @@ class AgentCoreSessionStore(SessionStore):
     # Within.
 
     async def _acquire(self, session_id: str, *, takeover: bool) -> Lease:
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             async with self._table.locked(session_id) as session:
                 _end(session)
                 name = session_name(session_id)
@@ -321,7 +322,7 @@ class AgentCoreSessionStore(SessionStore):
 
     async def _open(self, session: _Entry, owned: OwnedSession, agent_id: str) -> list[Row]:
         journal = AgentCoreJournal(owned, agent_id)
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             try:
                 rows, left = await journal.open()
                 if left:

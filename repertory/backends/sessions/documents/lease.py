@@ -17,8 +17,8 @@ from repertory.backends.ports import Create, Expect, Lease, ObjectStep, Put, Upd
 from repertory.backends.sessions.documents.reading import SessionNames
 from repertory.backends.sessions.requests import carry_out, find
 from repertory.backends.sessions.table import busy, is_current, lost, rival
+from repertory.core.json_bytes import parsed, read
 from repertory.core.message_tree.documents import ALTERED, is_altered, session_document, with_digest
-from repertory.core.message_tree.json_files import parsed, read
 from repertory.errors import AlreadyExists, Corrupt, LeaseLost, PreconditionFailed
 
 if TYPE_CHECKING:

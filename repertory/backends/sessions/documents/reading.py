@@ -17,9 +17,9 @@ from repertory.backends.sessions.requests import find, side_by_side
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import ID_BYTES_MAX
 from repertory.core.journal.rows import RecordKind
+from repertory.core.json_bytes import parsed
 from repertory.core.message_tree.assembly import Assembled, DocumentSource, assemble, check_chain
 from repertory.core.message_tree.documents import ALTERED, AgentFile, Read, read_agent, read_message_document, read_rows
-from repertory.core.message_tree.json_files import parsed
 from repertory.core.orchestration.journals import journal_name, orchestrator_in
 from repertory.errors import CorruptJournal, Invalid, NotFound
 

@@ -72,12 +72,13 @@ from repertory.backends.sessions.table import (
     refuse_gaps,
     write_anew,
 )
+from repertory.backends.shields import Uncut
 from repertory.core.ids import ID_BYTES_MAX, check_id
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import RecordKind
+from repertory.core.json_bytes import parsed
 from repertory.core.message_tree.assembly import Assembled, DocumentSource
 from repertory.core.message_tree.documents import Read, read_message_document, read_run_file
-from repertory.core.message_tree.json_files import parsed
 from repertory.core.message_tree.kept_rows import read_head
 from repertory.core.message_tree.opening import open_agent
 from repertory.core.orchestration.journals import orchestrator_in
@@ -133,7 +134,7 @@ class MessageTreeStore(SessionStore):
     async def acquire(self, session_id: str, *, takeover: bool = False) -> Lease:
         check_id(session_id, "session id")
         names = self._names(session_id)
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             async with self._table.locked(session_id) as session:
                 await check_told(self._objects, names)
                 with self._acquires(session_id):
@@ -185,7 +186,7 @@ class MessageTreeStore(SessionStore):
             return False
         held, journals = released
         names = self._names(lease.session_id)
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             async with self._table.locked(lease.session_id) as session:
                 if session.held is not None:
                     return False
@@ -219,7 +220,7 @@ class MessageTreeStore(SessionStore):
         async with self._table.locked(session_id) as session:
             if session.held is not None and agent_id not in session.journals:
                 rows: list[Row] = []
-                with anyio.CancelScope(shield=True):
+                with Uncut():
                     session.journals[agent_id], rows = await self._open(names, session.held, agent_id)
                 if not whole:
                     return rows
@@ -267,7 +268,7 @@ class MessageTreeStore(SessionStore):
     async def delete(self, session_id: str) -> None:
         check_id(session_id, "session id")
         names = self._names(session_id)
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             async with self._table.locked(session_id) as session:
                 await check_told(self._objects, names)
                 await self._refuse_other_hands(names)
@@ -315,7 +316,7 @@ class MessageTreeStore(SessionStore):
         """
         names = self._names(check_id(session_id, "session id"))
         moved_to = ""
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             async with self._table.locked(session_id) as session:
                 await check_told(self._objects, names)
                 try:
@@ -352,7 +353,7 @@ class MessageTreeStore(SessionStore):
             async with self._table.locked(session_id) as session:
                 if session.held is None:
                     continue
-                with anyio.CancelScope(shield=True), suppress(RepertoryError):
+                with suppress(RepertoryError), Uncut():
                     if await self._leases.prove(self._names(session_id), session.held) is not None:
                         session.held = None
 
@@ -367,7 +368,7 @@ class MessageTreeStore(SessionStore):
             with suppress(RepertoryError):
                 await self._release(session)
 
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             if await self._table.close(give_up):
                 await self._life.end()
                 await self._objects.aclose()

@@ -209,7 +209,7 @@ def head_in(packed: Packed) -> HeadObject:
     header["seqs"] = {agent_id: whole_number(seq) for agent_id, seq in seqs.items()}
     header["erasing"] = erasing_in(header.get("erasing", []))
     made = cast("Mapping[str, str]", header)  # each is of its own type, as was just seen
-    return HeadObject(**made)  # type: ignore[arg-type]
+    return HeadObject(**made)  # pyright: ignore[reportArgumentType]
 
 
 def erasing_in(value: object) -> tuple[tuple[str, int], ...]:

@@ -26,7 +26,7 @@ from repertory.backends.sessions.journal.format import HeadObject, Layout, Sessi
 from repertory.backends.sessions.requests import SIDE_BY_SIDE, delete_all, find, find_all, side_by_side
 from repertory.core.ids import RESERVED
 from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, Resting, claims_after, may_claim, next_due
-from repertory.core.serving.tenants import tenant_part
+from repertory.core.tenants import tenant_part
 from repertory.errors import PreconditionFailed, RepertoryError, Retryable
 
 _GENERATION, _NUMBER, _AT = 16, 8, 12

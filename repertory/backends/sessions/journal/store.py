@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import anyio
 from msgspec.structs import replace
 
-from repertory.backends.peers.ports import CallBox, Directory, PeerDirectory, SharedElsewhere
+from repertory.backends.peer_ports import CallBox, Directory, PeerDirectory, SharedElsewhere
 from repertory.backends.ports import (
     Batch,
     Corruption,
@@ -66,6 +66,7 @@ from repertory.backends.sessions.table import (
     rival,
     unless_cancelled,
 )
+from repertory.backends.shields import Uncut
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row
 from repertory.core.owed import OwedWork, Resting
@@ -144,7 +145,7 @@ class ObjectSessionStore(SessionStore):
         """
         keys = self._keys(session_id)
         await self._life.begin()
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             await self._acquire(session_id, keys, takeover)
         self._due.changed(session_id)
         self._hint(session_id)
@@ -178,7 +179,7 @@ class ObjectSessionStore(SessionStore):
         if owned is None or session_id in self._owned or session_id in self._acquiring:
             return False
         await self._life.begin()
-        with anyio.CancelScope(shield=True), self._acquires(session_id):
+        with Uncut(), self._acquires(session_id):
             if not await owned.acquire_again(lease):
                 return False
             if session_id in self._owned:  # It was acquired anew meanwhile.
@@ -228,7 +229,7 @@ class ObjectSessionStore(SessionStore):
                 outcomes[number] = lost(batch.lease)
             else:
                 groups.setdefault(owned, []).append(number)
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             await side_by_side([partial(self._append, group, batches, outcomes) for group in groups.items()])
         known = [outcome for outcome in outcomes if outcome is not None]
         unknown = [outcome for outcome in known if isinstance(outcome, RepertoryError)]
@@ -287,7 +288,7 @@ class ObjectSessionStore(SessionStore):
         """
         keys = self._keys(session_id)
         await self._life.begin()
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             try:
                 await self._remove(session_id, keys)
             except StoreNotFound:
@@ -310,7 +311,7 @@ class ObjectSessionStore(SessionStore):
         what it takes to see whether its session has an owner, every 10 s in a bucket while that one lives.
         """
         self._check_open()
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             return await self._due.claim(now, limit, agents, resting, passing)
         raise AssertionError
 
@@ -354,7 +355,7 @@ class ObjectSessionStore(SessionStore):
         """
         self._keys(session_id)
         await self._life.begin()
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             return await self._set_aside(session_id, await self._where(session_id), keep)
         raise AssertionError
 
@@ -398,7 +399,7 @@ class ObjectSessionStore(SessionStore):
         if self._closed:
             return
         self._closed = True
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             if self._elsewhere is not None:
                 await self._elsewhere.aclose()
             owned, self._owned = [*self._owned.values(), *self._leaving.values()], {}

@@ -16,13 +16,14 @@ from typing import Final, cast
 import anyio
 from anyio.lowlevel import checkpoint
 
-from repertory.backends.peers.ports import POISON_OWNERS, BoxedCall, CallBox
+from repertory.backends.peer_ports import POISON_OWNERS, BoxedCall, CallBox
 from repertory.backends.postgres.connection import ResultLine
 from repertory.backends.postgres.pool import Pool
 from repertory.backends.postgres.values import Parameter, texts
 from repertory.backends.sessions.postgres.owed import tenant_sql
 from repertory.backends.sessions.postgres.presence import Presence, alive_sql
 from repertory.backends.sessions.postgres.schema import TablesReady
+from repertory.backends.shields import Uncut
 from repertory.core.boxed_calls import ENDED_TEXT, call_of, call_text, plain_text
 from repertory.core.ids import check_id
 from repertory.errors import RepertoryError, StoreUnavailable
@@ -133,7 +134,7 @@ class PostgresCallBox(CallBox):
             try:
                 await checkpoint()
             except BaseException:
-                with anyio.CancelScope(shield=True), suppress(RepertoryError):
+                with suppress(RepertoryError), Uncut():
                     self._forget(taken)
                     await self._run(self._untake_sql, self._owner, texts([*self._known]))
                 raise
@@ -186,7 +187,7 @@ class PostgresCallBox(CallBox):
 
     async def _run(self, statement: str, *parameters: Parameter) -> list[ResultLine]:
         """Planned anew each time: the table is now empty, now large. Cancellation waits for it."""
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             return await self._pool.run(statement, *parameters, once=True)
         raise AssertionError
 

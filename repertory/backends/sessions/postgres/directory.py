@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-import anyio
-
-from repertory.backends.peers.ports import Directory, Peer
+from repertory.backends.peer_ports import Directory, Peer
 from repertory.backends.postgres.connection import ResultLine
 from repertory.backends.postgres.pool import Pool
 from repertory.backends.postgres.values import texts
 from repertory.backends.sessions.postgres.presence import Presence, alive_sql, living_sql
 from repertory.backends.sessions.postgres.schema import TablesReady
+from repertory.backends.shields import Uncut
 from repertory.core.boxed_calls import plain_text
 from repertory.core.ids import check_id
 from repertory.errors import Invalid
@@ -70,7 +69,7 @@ class PostgresDirectory(Directory):
         await self._begin(create=True)
         await self._presence.ensure()
         address, *others = words
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             await self._pool.run(self._join_sql, self._owner, address, peer.room, peer.busy, agents, *others)
         if not self._swept:
             await self._pool.run(self._sweep_sql)

@@ -13,7 +13,7 @@ from repertory.backends.postgres.pool import Pool
 from repertory.backends.postgres.values import Encoded, float8s, int8s, texts
 from repertory.backends.sessions.postgres.presence import living_sql
 from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, Resting, Why, claims_after, may_claim, next_due
-from repertory.core.serving.tenants import SIGN
+from repertory.core.tenants import SIGN
 
 _NOT_HERE: Final = [why for why in get_args(Why) if not may_claim(why, owned_here=True)]
 """What an owner does by itself."""

@@ -33,6 +33,7 @@ from repertory.backends.postgres.address import PostgresAddress
 from repertory.backends.postgres.connection import PostgresConnection, ResultLine, connect
 from repertory.backends.postgres.pool import Pool
 from repertory.backends.postgres.values import Parameter, texts
+from repertory.backends.shields import Uncut
 from repertory.errors import RepertoryError, Retryable, StoreFailed, StoreUnavailable
 
 TTL_S: Final = 10.0
@@ -151,7 +152,7 @@ class Presence:
             return
         self._wanted.set()
         if not self._kept:
-            with anyio.CancelScope(shield=True):  # A beat that is cut would end the connection, and the lock.
+            with Uncut():  # A beat that is cut would end the connection, and the lock.
                 async with self._lock:
                     if not self._kept:
                         if not self._doubtless():
@@ -182,7 +183,7 @@ class Presence:
             await self._wanted.wait()
             while not self._closed:
                 try:
-                    with anyio.CancelScope(shield=True):  # As above.
+                    with Uncut():  # As above.
                         async with self._lock:
                             await self._look()
                     failures = 0

@@ -48,6 +48,7 @@ from repertory.backends.sessions.postgres.releases import Releases
 from repertory.backends.sessions.postgres.schema import prepare
 from repertory.backends.sessions.postgres.statements import MARKS, Statements
 from repertory.backends.sessions.table import busy, check_agents, refuse_gaps, unless_cancelled
+from repertory.backends.shields import Uncut
 from repertory.core.ids import check_id, prefix_end
 from repertory.core.journal.codec import at_of
 from repertory.core.journal.rows import Row
@@ -180,7 +181,7 @@ class PostgresSessionStore(SessionStore):
         except RepertoryError as error:
             return OwnedRows(line.lease, error)
         except BaseException:
-            with anyio.CancelScope(shield=True):
+            with Uncut():
                 await self._give_up(line.lease)
             raise
 
@@ -407,7 +408,7 @@ class PostgresSessionStore(SessionStore):
             await checkpoint()
             return
         self._closed = True
-        with anyio.move_on_after(CLOSE_S, shield=True):  # What is left undone then, others do: leases end, marks stay.
+        with suppress(StoreUnavailable), Uncut(CLOSE_S):  # Others do what is undone then: leases end, marks stay.
             await self._presence.close()
             await self._erasures.close()
         self._presence.drop()
@@ -572,7 +573,7 @@ class PostgresSessionStore(SessionStore):
         there = await self._begin(create=False)
         if not there:
             raise StoreNotFound("no such session", session=session_id)
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             async with self._pool.connection() as connection:
                 try:
                     await self._within(connection, "BEGIN")
@@ -603,7 +604,7 @@ class PostgresSessionStore(SessionStore):
 
 async def _uncut(call: Awaitable[T]) -> T:
     """Its result. Cancellation waits for it, and is noticed by what comes next."""
-    with anyio.CancelScope(shield=True):
+    with Uncut():
         return await call
     raise AssertionError
 

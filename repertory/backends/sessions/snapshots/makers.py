@@ -38,6 +38,7 @@ from repertory.errors import CorruptJournal, Invalid, SnapshotException, StoreNo
 from repertory.logs import WARNING, note
 
 if TYPE_CHECKING:
+    from repertory.backends.sessions.snapshots.port import SnapshotChoices
     from repertory.core.journal.rows import Row
     from repertory.core.messages import Json
     from repertory.core.snapshots.document import ReadSnapshot
@@ -194,13 +195,12 @@ def _found_in(document: object, place: str, read: Callable[[object], S]) -> Foun
 
 class SnapshotMaker(Maker["ReadSnapshot"]):
     """An agent's snapshots. They keep the name of the conversation manager that other programs wrote, which those
-    require.
+    require. An agent without a system prompt gets the stored one.
     """
 
-    def __init__(self, location: SnapshotLocation, generation: int, manager: str) -> None:
-        """`manager`: the class name of the agent's conversation manager."""
+    def __init__(self, location: SnapshotLocation, generation: int, choices: SnapshotChoices) -> None:
         super().__init__(location, generation)
-        self._manager = manager
+        self._manager, self._prompted = choices.manager, choices.prompted
         self._found: SnapshotContent | None = None
         self._theirs = ""
 
@@ -209,6 +209,8 @@ class SnapshotMaker(Maker["ReadSnapshot"]):
         position = snapshot.position
         name = position.more.get(_THEIRS) if ours and position is not None else snapshot.content.manager.get("__name__")
         self._theirs = name if isinstance(name, str) else ""
+        if self._prompted is not None and self._prompted.system_prompt is None:
+            self._prompted.system_prompt = snapshot.content.system_prompt
 
     def found_in(self, document: object, place: str) -> FoundSnapshot[ReadSnapshot]:
         return found_snapshot(document, place)
@@ -231,6 +233,8 @@ class SnapshotMaker(Maker["ReadSnapshot"]):
 
     def _spelled(self, fold: Fold, at: float, position: JournalPosition) -> tuple[dict[str, object], Published | None]:
         content = snapshot_content(fold, self._found, self._theirs or self._manager)
+        if self._prompted is not None:
+            content = replace(content, system_prompt=self._prompted.system_prompt)
         if self._theirs:
             position = replace(position, more={_THEIRS: self._theirs, **position.more})
         return snapshot_document(content, at, position), Published.of(content)

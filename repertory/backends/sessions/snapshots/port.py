@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from repertory.core.messages import SystemPrompt
 from repertory.core.snapshots.trigger import MultiAgentSaveLatestOn, SaveLatestOn
 
 if TYPE_CHECKING:
@@ -94,6 +95,12 @@ class LoadOnce:
         self._done.add(agent_id)
 
 
+class Prompted(Protocol):
+    """Objects with a system prompt: an agent's parts."""
+
+    system_prompt: SystemPrompt
+
+
 class SnapshotChoices(Struct, frozen=True, kw_only=True):
     """When the latest snapshot is saved, and from which snapshot to start."""
 
@@ -101,6 +108,8 @@ class SnapshotChoices(Struct, frozen=True, kw_only=True):
     multi_agent_save_latest_on: MultiAgentSaveLatestOn = "node"
     load: LoadOnce | None = None
     manager: str = ""
+    prompted: Prompted | None = None
+    """An object with the agent's system prompt, which gets the stored one if it has none."""
 
     @property
     def only_when_triggered(self) -> bool:

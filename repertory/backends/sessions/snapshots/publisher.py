@@ -32,6 +32,7 @@ from repertory.backends.sessions.snapshots.makers import (
     unreadable,
 )
 from repertory.backends.sessions.table import lost
+from repertory.backends.shields import Uncut
 from repertory.core.journal.codec import decode
 from repertory.core.journal.fold import is_answer
 from repertory.core.journal.records import NodeChanged
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from repertory.core.snapshots.document import FoundRun, JournalPosition, ReadSnapshot
     from repertory.core.snapshots.intake import Published
     from repertory.core.snapshots.location import SnapshotLocation
-    from repertory.core.snapshots.trigger import MultiAgentSaveLatestOn
 
 _log = logging.getLogger("repertory.sessions")
 _GRACE_S = 2.0
@@ -302,10 +302,10 @@ class Publisher(ABC, Generic[S]):
 
 
 class RunSnapshots(Publisher["FoundRun"]):
-    def __init__(self, place: OwnedPlace, save_latest_on: MultiAgentSaveLatestOn) -> None:
+    def __init__(self, place: OwnedPlace, choices: SnapshotChoices) -> None:
         maker = RunMaker(place.location, place.lease.generation)
         super().__init__(place, LatestSnapshot(place, place.tree.latest_run), maker)
-        self._save_latest_on = save_latest_on
+        self._choices = choices
 
     async def _open(self, rows: list[Row], found: FoundSnapshot[FoundRun] | None) -> None:
         if found is not None and found.snapshot is None:
@@ -321,7 +321,7 @@ class RunSnapshots(Publisher["FoundRun"]):
 
     def after(self, rows: Sequence[Row]) -> None:
         """Called after these rows were committed."""
-        if self._save_latest_on == "node" or any(map(_ends_run, rows)):
+        if is_latest_due(self._choices, rows, run=True):
             self._wanted_seq = max(self._wanted_seq, rows[-1].seq)
 
     async def catch_up(self) -> None:
@@ -334,6 +334,14 @@ class RunSnapshots(Publisher["FoundRun"]):
         await super()._close()
 
 
+def is_latest_due(choices: SnapshotChoices, rows: Sequence[Row], *, run: bool = False) -> bool:
+    """True if the latest snapshot is to show what these rows say, by the choice for agents, or for runs."""
+    if run:
+        return choices.multi_agent_save_latest_on == "node" or any(map(_ends_run, rows))
+    when = choices.save_latest_on
+    return when == "message" or (when == "invocation" and any(map(_is_answer, rows))) or any(map(mark_in, rows))
+
+
 def _ends_run(row: Row) -> bool:
     """True if no node is left to run after this row, or a failure or interrupt stops the run."""
     record = None if row.erased else decode(row.kind, row.version, row.body)
@@ -343,7 +351,7 @@ def _ends_run(row: Row) -> bool:
 class AgentSnapshots(Publisher["ReadSnapshot"]):
     def __init__(self, place: OwnedPlace, choices: SnapshotChoices, published: Published | None) -> None:
         """`published`: what other programs could see of the journal when it was last open here, if known."""
-        maker = SnapshotMaker(place.location, place.lease.generation, choices.manager)
+        maker = SnapshotMaker(place.location, place.lease.generation, choices)
         super().__init__(place, LatestSnapshot(place, place.tree.latest), maker)
         self._choices = choices
         self.history = AgentHistory(place.tree, place.location, maker, place.wall)
@@ -420,9 +428,7 @@ class AgentSnapshots(Publisher["ReadSnapshot"]):
             self._seen_seq = rows[-1].seq
         elif before is None and follow:
             self._seen_seq = rows[-1].seq
-        strategy = self._choices.save_latest_on
-        wanted = strategy == "message" or (strategy == "invocation" and any(map(_is_answer, rows)))
-        if wanted or before is not None or self._wanted_anyway:
+        if self._wanted_anyway or is_latest_due(self._choices, rows):
             self._wanted_seq, self._wanted_anyway = max(self._wanted_seq, rows[-1].seq), False
 
     def want_latest(self) -> None:
@@ -566,7 +572,7 @@ class SnapshotAgents(Generic[A, M]):
             if agent is None or agent.reopens:
                 self._remember(key, agent)
                 agent = make(self._chosen.get(key, self._choices), self._remembered.get(key))
-                with anyio.CancelScope(shield=True):
+                with Uncut():
                     await agent.open()
                 self._remembered.pop(key, None)
                 self._open[key] = agent

@@ -29,7 +29,7 @@ from repertory.backends.sessions.snapshots.makers import (
     marked_number,
     unreadable,
 )
-from repertory.backends.sessions.snapshots.publisher import SnapshotAgents
+from repertory.backends.sessions.snapshots.publisher import SnapshotAgents, is_latest_due
 from repertory.backends.sessions.table import (
     append_apart,
     in_thread_when_large,
@@ -38,6 +38,7 @@ from repertory.backends.sessions.table import (
     position_after,
     refuse_gaps,
 )
+from repertory.backends.shields import Uncut
 from repertory.backends.worker_threads import run_in_thread
 from repertory.core.ids import check_id
 from repertory.core.journal.rows import Row, verify
@@ -73,7 +74,8 @@ AnyJournal: TypeAlias = "EmbeddedJournal[ReadSnapshot] | EmbeddedJournal[FoundRu
 class StorageSessionStore(SessionStore):
     """A `SessionStore` over a snapshot storage. For one event loop.
 
-    Every commit saves the latest snapshot of each agent that it is for. Such a storage knows no leases: every process
+    Every commit saves the latest snapshot of each agent that it is for, with the whole journal; what it shows to other
+    programs changes when `save_latest_on` says so. Such a storage knows no leases: every process
     that opens a session gets it, and an owner learns of another one's save at its next commit or proof, as `LeaseLost`.
     If two processes commit at the same instant, one commit is lost: do not share a session between processes.
 
@@ -169,7 +171,7 @@ class StorageSessionStore(SessionStore):
 
     async def aclose(self) -> None:
         """Put what is due, and close. The storage stays open: its owner closes it. Calling it twice is allowed."""
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             for session_id in list(self.snapshots.leases):
                 await self._close(session_id)
                 self.snapshots.drop(session_id, given_up=True)
@@ -184,7 +186,7 @@ class StorageSessionStore(SessionStore):
         """An agent's numbered snapshot, or its latest one, as it is stored; None when there is none."""
         location = SnapshotLocation.of(session_id, agent_id)
         if snapshot_id is None:
-            return cast("Mapping[str, object] | None", await self._storage.latest(location))
+            return _shown(await self._storage.latest(location))
         found = await self._storage.history(location, snapshot_id)
         return None if found is None else found.document
 
@@ -195,7 +197,7 @@ class StorageSessionStore(SessionStore):
         location = SnapshotLocation.of(session_id, journal)
         found = await self._storage.latest(location)
         if found is None or location.scope != RUN_SCOPE:
-            return cast("Mapping[str, object] | None", found)
+            return _shown(found)
         return read_run_snapshot(found, location.scope_id).said
 
     async def put_latest(self, session_id: str, journal: str, document: Mapping[str, object]) -> None:
@@ -216,7 +218,7 @@ class StorageSessionStore(SessionStore):
         """What cannot be put now is put when the session is opened next."""
         for _, agent in self.snapshots.of(session_id):
             with suppress(RepertoryError):
-                await agent.publish()
+                await agent.close()
 
     async def _opened(self, lease: Lease, agent_id: str) -> AnyJournal:
         """The open agent or orchestrator; opens it if needed."""
@@ -226,7 +228,7 @@ class StorageSessionStore(SessionStore):
             place = EmbeddedPlace(self._storage, lease, location, self._wall, self._entropy)
             if location.scope == RUN_SCOPE:
                 return EmbeddedJournal(place, choices, RunMaker(location, 0), overwritten)
-            return EmbeddedJournal(place, choices, SnapshotMaker(location, 0, choices.manager), overwritten)
+            return EmbeddedJournal(place, choices, SnapshotMaker(location, 0, choices), overwritten)
 
         return await self.snapshots.opened(lease.session_id, agent_id, make)
 
@@ -299,6 +301,7 @@ class EmbeddedJournal(Generic[S]):
     ) -> None:
         """`overwritten`: what is remembered from when it was last open here."""
         self._storage, self._lease, self._location, self._wall, self._entropy = place
+        self._is_run = self._location.scope == RUN_SCOPE
         self._choices = choices
         self._overwritten = overwritten
         self._maker = maker
@@ -309,6 +312,10 @@ class EmbeddedJournal(Generic[S]):
         self._known: Known | None = None
         self._mark = 0
         """Every marked snapshot up to this record has its document."""
+        self._shown_seq = 0
+        """The last record that the latest snapshot shows to other programs."""
+        self._wanted = False
+        """True if the next records are shown at once, whatever was chosen."""
         self.reopens = False
         """True if another owner may have saved the snapshot: the next call must open it again."""
         self._lock = anyio.Lock()
@@ -336,7 +343,7 @@ class EmbeddedJournal(Generic[S]):
         if load_id is not None:
             made += await self._back(load_id)
         if made or (load_id is not None and self.rows):
-            await self._save(self.rows)
+            await self._save(self.rows, self.last_seq)
         if load_id is not None and load is not None:
             load.done(self._location.scope_id)
 
@@ -356,6 +363,8 @@ class EmbeddedJournal(Generic[S]):
             note(_log, WARNING, "a snapshot cannot be read", place=found.place, why=found.fault)
             return []
         self._maker.keep(found.snapshot, ours=ours)
+        position = found.snapshot.position
+        self._shown_seq = position.seq if ours and position is not None else 0
         published, self.published = self.published, found.published
         if ours:
             return []
@@ -412,26 +421,29 @@ class EmbeddedJournal(Generic[S]):
             instead = replacements([row for row in rows if row.seq in erase], added)
             await self.history.redact(instead)
             rows = [row.without_content() if row.seq in erase else row for row in rows]
+        shows = bool(erase) or self._wanted or is_latest_due(self._choices, added, run=self._is_run)
         try:
-            await self._save(rows)
+            await self._save(rows, rows[-1].seq if shows else self._shown_seq)
         except RepertoryError:
             self.reopens = True  # The snapshot may have been saved all the same.
             raise
+        self._wanted = self._wanted and not shows
         before, self.rows = self.rows, rows
         self.history.see(before, added)
 
-    async def _save(self, rows: list[Row]) -> None:
+    async def _save(self, rows: list[Row], shown_seq: int) -> None:
+        shown = [row for row in rows if row.seq <= shown_seq]
         header: dict[str, object] = {"kind": "snapshot", "session": self._location.session_id}
         size_bytes = sum(len(row.body) for row in rows)
         packed = await in_thread_when_large(size_bytes, lambda: base64.b64encode(pack(header, rows)).decode())
         more: dict[str, Json] = {_OWNER: self._lease.owner, _MARK: self._mark, _ROWS: packed}
         try:
-            made = await self._maker.made(needed_of(rows), more=more)
+            made = await self._maker.made(needed_of(shown), more=more)
         except CorruptJournal:  # A message is erased and has no replacement: other programs are shown nothing.
             made = await self._maker.made((), more=more)
         await self._storage.put_latest(self._location, made.document)
         self._known = known_in(made.document)
-        self.published = made.published
+        self.published, self._shown_seq = made.published, shown_seq
 
     @property
     def remembered(self) -> OverwrittenSnapshot:
@@ -449,8 +461,18 @@ class EmbeddedJournal(Generic[S]):
                 await self.history.publish()
                 self._mark = end
 
+    async def close(self) -> None:
+        """Put what is due, and show all records, unless that waits for a trigger."""
+        await self.publish()
+        async with self._lock:
+            waits = self._choices.only_when_triggered and not self._is_run
+            if self._shown_seq < self.last_seq and not self.reopens and not waits:
+                await self.check()
+                await self._save(self.rows, self.last_seq)
+
     def want_latest(self) -> None:
-        """Nothing to do: every commit saves it."""
+        """Show the next records to other programs, whatever was chosen."""
+        self._wanted = True
 
     def forget(self) -> None:
         self.reopens = True
@@ -466,6 +488,13 @@ async def earlier_latest(storage: StorageSnapshots, location: SnapshotLocation) 
     if location.scope != RUN_SCOPE:
         return None
     return await storage.latest(SnapshotLocation(location.session_id, AGENT_SCOPE, location.journal))
+
+
+def _shown(document: object) -> Mapping[str, object] | None:
+    """A latest snapshot; None for one that shows nothing yet."""
+    ours = _ours_in(document)
+    nothing = _ROWS in ours and not ours.get("seq")
+    return None if nothing else cast("Mapping[str, object] | None", document)
 
 
 def known_in(document: object) -> Known | None:

@@ -36,6 +36,7 @@ from repertory.backends.sessions.snapshots.publisher import (
 )
 from repertory.backends.sessions.snapshots.tree import SnapshotTree, session_folder
 from repertory.backends.sessions.table import check_agents, is_id_of_folder, newest_first
+from repertory.backends.shields import Uncut
 from repertory.core.ids import check_id
 from repertory.core.orchestration.journals import orchestrator_in
 from repertory.core.retry import own_errors
@@ -117,7 +118,7 @@ class SnapshotSessionStore(SessionStore):
         a program without a lease has written the agent's snapshot meanwhile.
         """
         outcomes: dict[int, Position | RepertoryError] = {}
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             await self._append(batches, outcomes)
         return [outcomes[place] for place in range(len(batches))]
 
@@ -169,7 +170,7 @@ class SnapshotSessionStore(SessionStore):
     async def delete(self, session_id: str) -> None:
         """Erase a session: its journal, then all of its snapshots. Errors: `NotFound`, `SessionBusy`."""
         check_id(session_id, "session id")
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             there = True
             try:
                 await self._journal.delete(session_id)
@@ -236,7 +237,7 @@ class SnapshotSessionStore(SessionStore):
 
     async def aclose(self) -> None:
         """Put what is due, then close. Calling it twice is allowed."""
-        with anyio.CancelScope(shield=True):
+        with Uncut():
             leases = list(self.snapshots.leases)
             self.snapshots.leases.clear()
             await side_by_side([partial(self._close, session_id) for session_id in leases])
@@ -297,7 +298,7 @@ class SnapshotSessionStore(SessionStore):
                 entropy=self._entropy,
             )
             if orchestrator_in(agent_id) is not None:
-                return RunSnapshots(place, choices.multi_agent_save_latest_on)
+                return RunSnapshots(place, choices)
             return AgentSnapshots(place, choices, published)
 
         return await self.snapshots.opened(lease.session_id, agent_id, make)

@@ -29,7 +29,7 @@ from repertory.backends.sessions.snapshots.makers import (
 )
 from repertory.backends.sessions.table import in_thread_when_large
 from repertory.core.ids import RESERVED
-from repertory.core.message_tree.json_files import json_file, parsed, to_file
+from repertory.core.json_bytes import json_file, parsed, to_file
 from repertory.core.snapshots.location import (
     AGENT_SCOPE,
     RUN_SCOPE,

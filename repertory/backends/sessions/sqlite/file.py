@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Protocol
 
 from repertory.backends.sessions.sqlite.reading import RECENT
-from repertory.backends.sqlite_files import MEMORY_ID, SESSIONS_ID, DatabaseKind, read_marks, transaction, use_wal
+from repertory.backends.sqlite_files import (
+    MEMORY_ID,
+    SESSIONS_ID,
+    Connection,
+    DatabaseKind,
+    read_marks,
+    transaction,
+    use_wal,
+)
 from repertory.core.journal.rows import Row
 from repertory.errors import Corrupt, StoreFailed, StoreUnavailable
 
@@ -48,10 +56,10 @@ COUNTS = "ALTER TABLE sessions ADD COLUMN journals INTEGER"
 """The least number of journals of a session, so that a lost line is noticed."""
 
 _KIND = DatabaseKind(name="session database", entry="a record", unavailable=StoreUnavailable, failed=StoreFailed)
-mapped_errors, mapped_error = _KIND.mapped_errors, _KIND.mapped_error
+mapped_errors, mapped_error, refuse_lost_log = _KIND.mapped_errors, _KIND.mapped_error, _KIND.refuse_lost_log
 
 
-def open_database(path: Path, *, busy_timeout_s: float, alongside: CommitHook | None = None) -> sqlite3.Connection:
+def open_database(path: Path, *, busy_timeout_s: float, alongside: CommitHook | None = None) -> Connection:
     """A connection of this thread to the database; creates it with mode 0600 (its folder with 0700) if needed.
 
     A memory database becomes a session database as well. The tables `alongside` are made, too.

@@ -10,14 +10,14 @@ import math
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.backends.peers.ports import BoxedCall
+from repertory.backends.peer_ports import BoxedCall
 from repertory.backends.ports import (
     Batch,
     Corruption,
@@ -42,6 +42,7 @@ from repertory.backends.sessions.sqlite.file import (
     mapped_errors,
     open_database,
     owners_folder,
+    refuse_lost_log,
 )
 from repertory.backends.sessions.sqlite.owed import OwedTable
 from repertory.backends.sessions.sqlite.reading import (
@@ -106,7 +107,7 @@ class Journals:
         """`given_up`: True when nobody waits any more for what is done now."""
         self._given_up = given_up
         self._path = path
-        self._name = str(path)
+        self._name, self._log = str(path), f"{path}-wal"
         self._alongside = alongside
         owners = owners_folder(path)
         noted = noted_in(owners)
@@ -127,6 +128,8 @@ class Journals:
         self._busy_timeout_s = busy_timeout_s
         self._erased_in_log = False
         """True if the log may still hold erased contents."""
+        self._in_vain = False
+        """True if the last transaction did not get the lock."""
         try:
             with mapped_errors(path):
                 self._counting = counts_journals(self._connection)
@@ -594,6 +597,8 @@ class Journals:
             self._heads.catch_up()
             yield
             self._connection.execute("COMMIT")
+            if mode != "read":
+                self._refuse_lost_log()
             if mode == "synced":
                 self._lock.note(self._heads.end)
         except BaseException as error:
@@ -605,9 +610,13 @@ class Journals:
             raise
 
     def _begin_to_write(self) -> None:
-        """Wait for other processes piece by piece: a caller whose time is over waits to the end of one."""
+        """Wait for other processes piece by piece: a caller whose time is over waits to the end of one, or not at all
+        behind one that waited in vain. A drain has many of them.
+        """
         pieces = max(1, math.ceil(self._busy_timeout_s / _WAIT_S))
-        self._connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s * 1000 / pieces)}")
+        piece_s = 0.0 if self._in_vain and self._given_up() else self._busy_timeout_s / pieces
+        self._connection.execute(f"PRAGMA busy_timeout = {round(piece_s * 1000)}")
+        self._in_vain = True
         try:
             for left in range(pieces - 1, -1, -1):
                 try:
@@ -616,6 +625,7 @@ class Journals:
                     if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or not left or self._given_up():
                         raise
                 else:
+                    self._in_vain = False
                     return
         finally:
             self._connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s * 1000)}")
@@ -624,6 +634,14 @@ class Journals:
         """SQLite would go on writing to a removed file, and those rows would be lost."""
         if os.stat(self._name).st_ino != self._inode:
             raise StoreUnavailable("the session database was replaced while it was open", path=str(self._path))
+        self._refuse_lost_log()
+
+    def _refuse_lost_log(self) -> None:
+        with suppress(FileNotFoundError):
+            found = os.stat(self._log)
+            if (found.st_dev, found.st_ino) == self._connection.log_file:
+                return
+        refuse_lost_log(self._connection, self._path)
 
     def _empty_log(self, *, wait_s: float | None = None) -> None:
         """Empty the write-ahead log, which also holds erased contents. If other readers still need it after the wait,

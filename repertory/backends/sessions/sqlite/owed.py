@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from typing import TypeAlias
 
 from repertory.core.owed import CLAIMS_MAX, DueTime, OwedWork, Resting, claims_after, may_claim, next_due
-from repertory.core.serving.tenants import tenant_part
+from repertory.core.tenants import tenant_part
 
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS owed (session TEXT NOT NULL, agent TEXT NOT NULL, at REAL NOT NULL, why TEXT NOT NULL,"

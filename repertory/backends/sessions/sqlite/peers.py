@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from repertory.backends.folders import make_folders
-from repertory.backends.peers.ports import Peer
+from repertory.backends.peer_ports import Peer
 from repertory.backends.sessions.liveness import OwnerLock
 from repertory.backends.sessions.sqlite.file import peers_folder
 from repertory.errors import Invalid

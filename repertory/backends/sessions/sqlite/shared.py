@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from repertory.backends.peers.ports import BoxedCall, CallBox, Directory, Peer
+from repertory.backends.peer_ports import BoxedCall, CallBox, Directory, Peer
 from repertory.backends.sessions.sqlite.file import mapped_errors
 from repertory.backends.sessions.sqlite.journals import Journals
 from repertory.backends.sessions.sqlite.peers import socket_path

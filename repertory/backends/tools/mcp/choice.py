@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct, field
+from typing_extensions import TypedDict  # pydantic wants this one on Python 3.11.
 
 from repertory.backends.tool_ports import CallDetails, OfferedTool
 from repertory.errors import Invalid

@@ -7,6 +7,7 @@ The package runs on anyio, so all of this works on asyncio and on trio.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -32,22 +33,27 @@ TransportFactory: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 """Makes a transport of the `mcp` package, or one like it: on entry, it returns a stream to read and one to write."""
 
 
+_LAUNCHERS = re.compile(r"(python[\d.]*|node|npx|uvx|tsx|bunx)(\.exe)?")
+_BEFORE_A_NAME = ("-m", "-u", "-y", "--yes")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StdioServer:
     """A server that runs as a process and communicates over its pipes. Its stderr is shown."""
 
     command: str
-    args: Sequence[str] = ()
+    args: Sequence[str] = field(default=(), repr=False)
+    """Any of them may be a secret."""
     env: Mapping[str, str] | None = field(default=None, repr=False)
     """Overrides the few harmless variables that the `mcp` package lets through (`PATH`, `HOME`, ...)."""
     cwd: str | Path | None = None
 
     @property
     def name(self) -> str:
-        """The script, module or package that is run, else the command."""
-        named = [argument for argument in self.args if not argument.startswith("-")]
-        run = self.command if "-c" in self.args or not named else named[0]
-        return PurePath(run).name.removesuffix(".py").removesuffix(".js") or self.command
+        """The command, or the script, module or package that a known launcher runs. No other argument is shown."""
+        runs = next((argument for argument in self.args if argument not in _BEFORE_A_NAME), "-")
+        named = _LAUNCHERS.fullmatch(PurePath(self.command).name) and not runs.startswith("-")
+        return PurePath(runs if named else self.command).name.removesuffix(".py").removesuffix(".js") or self.command
 
     check = "check the command, its arguments, and what it prints to stderr"
 

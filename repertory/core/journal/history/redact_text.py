@@ -173,7 +173,7 @@ class Words:
         )
 
     def question(self, asked: Interrupt) -> Interrupt:
-        return dataclasses.replace(asked, reason=self.value(asked.reason))
+        return dataclasses.replace(asked, reason=self.value(asked.reason), input=self.value(asked.input))
 
     def node(self, record: NodeChanged) -> NodeChanged:
         data = dict(record.data)
@@ -286,7 +286,7 @@ def _waiting(fold: Fold, words: Words, at: float) -> Iterator[Record]:
         asked = tuple(words.question(one) for one in fold.questions)
         yield Interrupted(at=at, interrupts=asked, parked=tuple(fold.parked))
     if responses:
-        yield Resumed(at=at, responses=responses)
+        yield Resumed(at=at, responses=responses, joined=tuple(fold.open_tokens))
 
 
 def _cursors(fold: Fold, words: Words, at: float) -> Iterator[Record]:

@@ -1,0 +1,91 @@
+"""The call box of a runtime's place of sessions: posted calls of agents, graphs and swarms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from repertory.app.host.dispatcher import LookForDue
+from repertory.app.operations.cluster import posted_call
+from repertory.backends.peer_ports import no_box
+from repertory.core.turn_start import way_of_call
+from repertory.errors import Failed, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from repertory.actors.call import Invocation
+    from repertory.app.host.host import Host
+    from repertory.app.operations.cluster import PostedCall
+    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.backends.peer_ports import BoxedCall, CallBox
+    from repertory.core.turn_start import CallAsks, KnownTurn, TurnWay
+
+
+async def box_at(host: Host, place: SessionPlace | None) -> CallBox | None:
+    """The box of the sessions there; None for sessions that keep no calls. Errors: those of the store."""
+    return None if place is None else (await host.store_of(place)).call_box()
+
+
+async def keep_call(host: Host, place: SessionPlace | None, call: BoxedCall) -> str:
+    """Keep the call until it is made, and return its token. Errors: `Invalid` without a box, and those of the store."""
+    box = await box_at(host, place)
+    if box is None:
+        raise no_box()
+    await box.put(call)
+    if host.dispatcher is not None:
+        host.dispatcher.tell(LookForDue())
+    return call.token
+
+
+async def find_posted(
+    host: Host, place: SessionPlace | None, session_id: str, agent_id: str, token: str
+) -> PostedCall | None:
+    """The posted call of this token, while it is not done. Errors: those of the store."""
+    box = await box_at(host, place)
+    calls = () if box is None else await box.calls(session_id)
+    found = [call for call in calls if (call.agent_id, call.token) == (agent_id, token)]
+    return posted_call(found[0]) if found else None
+
+
+class PostedTurn:
+    """The turn or run of a call without a prompt, which may be posted and not be made yet."""
+
+    def __init__(self, posted: Callable[[str], Awaitable[PostedCall | None]], call: Invocation) -> None:
+        """`posted`: the posted call of a token."""
+        self._posted = posted
+        self._call = call
+        self._tries = 0
+        self._unknown = False
+
+    async def pause(self, error: NotFound) -> bool:
+        """Wait before the call is tried again, since its turn has not begun. True the first time that it is posted.
+
+        Errors: the same error, when no such call is posted; `Failed` for one that was given up; `Unavailable` when the
+        call's time is over.
+        """
+        token, now = self._call.idempotency_token, anyio.current_time()
+        if token is None or error.fields.get("token") != token:
+            raise error
+        way, posted = way_of_posted(token, await self._posted(token), "nothing")
+        if way == "fail" and posted is not None:
+            raise given_up(posted) from error
+        if posted is None and self._unknown:
+            raise error
+        if now >= self._call.deadline:
+            raise Unavailable("the posted call was not made in the time of this call", token=token) from error
+        self._unknown = posted is None  # It may have been done in between: then it is known by now.
+        if not self._unknown:
+            self._tries += 1
+            await anyio.sleep(min(0.05 * 2 ** min(self._tries - 1, 4), self._call.deadline - now))
+        return self._tries == 1
+
+
+def way_of_posted(token: str, posted: PostedCall | None, asks: CallAsks) -> tuple[TurnWay, PostedCall | None]:
+    known: KnownTurn = "unknown" if posted is None else "given up" if posted.parked else "posted"
+    return way_of_call(token, known, asks)[0], posted
+
+
+def given_up(posted: PostedCall) -> Failed:
+    return Failed("this turn was tried and given up: begin it again by its token", cause=posted.error)

@@ -1,0 +1,265 @@
+"""What a runtime does at this instant: `runtime.look()`, for pages, terminals and metrics.
+
+Nothing here asks an actor or waits for anything, so a view is whole while actors are stuck, stores hang, or a drain
+runs. It is made when somebody asks for it: turns, commits and memories leave plain values where they work (such as
+`TurnProgress`), and this file reads them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+import anyio
+from msgspec import Struct
+
+from repertory.actors.orchestrator.orchestrator import RunSummary
+from repertory.app.embedding.reports import RuntimeStats, runtime_stats
+from repertory.runtime.lifecycle import ActorInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from repertory.actors.journal import TurnProgress
+    from repertory.actors.memory.store import MemoryStoreClient
+    from repertory.app.host.call_router import CallRouter
+    from repertory.app.host.host import Host
+    from repertory.app.host.session import ActiveSession
+    from repertory.core.memory.breaker import Breaker
+
+
+class LiveSession(Struct, frozen=True, kw_only=True):
+    """One agent, graph or swarm in a session that is alive in this process."""
+
+    session_id: str
+    agent_id: str
+    """For a graph or swarm, the name of its journal; its nodes are listed beside it."""
+    state: Literal["idle", "turn", "waits"]
+    """`waits`: for a person's answer (then `asks`), or for its store, which opens it, commits, or takes nothing."""
+    since_s: float
+    """How long it has been in this state."""
+    queued: int
+    """Calls that wait behind the one that runs."""
+    step: int
+    """Model calls so far in this turn, repeated ones included; 0 between turns, and for a graph or swarm."""
+    tools: list[str]
+    """The tools that run now, by name; one that runs twice is named twice."""
+    resting: bool
+    """It is released for others, and kept warm for its next call here."""
+    asks: bool = False
+    """It waits for a person's answer."""
+
+
+class LiveMemory(Struct, frozen=True, kw_only=True):
+    """One memory store, summed over the sessions that are alive and use it."""
+
+    store: str
+    """Its name, which two stores of different memory managers may share."""
+    waiting: int
+    """Messages that were said, and of which it does not have everything."""
+    dead_letters: int
+    """What it was not able to take, and is not offered again, of these sessions."""
+    breaker: Literal["closed", "open", "half-open"]
+    """`open`: it has failed, and is not asked for a while; `half-open`: the next call is a probe."""
+
+
+class LiveCommits(Struct, frozen=True, kw_only=True):
+    """The commits of all stores of the runtime since it began."""
+
+    count: int
+    """Commits that were taken, each of one session or of many that waited at the same moment."""
+    records: int
+    failed: int
+    """Commits that were refused or not answered; they are tried again as long as `patience` says."""
+    waiting: int
+    """Records that were accepted and are not stored yet."""
+    last_group: int
+    """How many sessions shared the last commit."""
+
+
+class LiveView(Struct, frozen=True, kw_only=True):
+    """One process at one instant. `msgspec.json.encode(view)` is its wire form."""
+
+    at: float
+    """Epoch seconds."""
+    name: str
+    """Among its peers; without peers, host and process id."""
+    pid: int
+    version: str
+    """Of Repertory."""
+    up_s: float
+    phase: str | None
+    """Of the drain that runs."""
+    stats: RuntimeStats
+    actors: ActorInfo
+    """Every actor, from the root down; without those of the sessions that are left out."""
+    sessions: list[LiveSession]
+    memories: list[LiveMemory]
+    commits: LiveCommits
+
+
+def view_of(host: Host, cluster: CallRouter | None, *, idle: bool = True) -> LiveView:
+    """The view of this host, with or without its idle sessions. In its event loop."""
+    from repertory.version import __version__
+
+    left_out = frozenset(
+        place.name
+        for place in (() if idle else list(host.places.values()))
+        if place.idle and not place.waits and place.active is not None and not place.active.read_model.asks
+    )
+    actors = host.system.tree(left_out)
+    doorman = None if cluster is None else cluster.doorman
+    stats = runtime_stats(host.system.stats(), host.buffers, host.counts, doorman)
+    pid = os.getpid()
+    return LiveView(
+        at=host.wall(),
+        name=f"{socket.gethostname()}:{pid}" if cluster is None else cluster.name,
+        pid=pid,
+        version=__version__,
+        up_s=host.system.up_s,
+        phase=host.system.phase,
+        stats=stats,
+        actors=actors,
+        sessions=[each for each in _sessions(host, actors, left_out) if idle or each.state != "idle"],
+        memories=memories_of(host, anyio.current_time()),
+        commits=commits_of(host, stats.records_waiting),
+    )
+
+
+def _sessions(host: Host, actors: ActorInfo, left_out: frozenset[str]) -> Iterator[LiveSession]:
+    """`left_out`: the supervisors of sessions to leave out."""
+    now, wall = anyio.current_time(), host.wall()
+    summaries: Mapping[str, object] | None = None
+    for key, place in list(host.places.items()):
+        if place.name in left_out:
+            continue
+        active, place_since_s = place.active, now - place.idle_since
+        turn: TurnProgress | None = None
+        queued, asks = 0, False
+        if active is None or not active.alive:
+            if not place.users:
+                continue  # Nothing of it is alive: its journal is kept here, or it is just being dropped.
+            state, since_s, queued = "waits", place_since_s, place.users - 1
+        elif active.orchestrator is not None:
+            if summaries is None:
+                summaries = {info.path: info.summary for info in actors.walk() if isinstance(info.summary, RunSummary)}
+            run = summaries.get(active.orchestrator.path)
+            state, since_s = "idle", place_since_s
+            if isinstance(run, RunSummary):
+                queued = run.waiting
+                if run.since is not None:
+                    state, since_s = "turn", now - run.since
+                elif run.asks:
+                    state, asks = "waits", True
+        else:
+            read_model = active.read_model
+            turn = read_model.turn
+            if turn is None:
+                asks = read_model.asks
+                state = "waits" if place.waits or asks else "idle"
+                since_s = now - max(place.idle_since, read_model.ended_at)
+            else:
+                queued, waits_since = len(turn.waiting), turn.store_since
+                state, since_s = ("turn", now - turn.began_at) if waits_since is None else ("waits", wall - waits_since)
+        yield LiveSession(
+            session_id=key[1],
+            agent_id=key[2],
+            state=state,
+            since_s=max(since_s, 0.0),
+            queued=queued,
+            step=0 if turn is None else turn.step,
+            tools=[] if turn is None else turn.tools.copy(),
+            resting=place.paused,
+            asks=asks,
+        )
+
+
+def answers_of(host: Host, session_id: str) -> dict[str, str]:
+    """The text so far of the answers that are given in a session now, by agent id."""
+    found: dict[str, str] = {}
+    for key, place in list(host.places.items()):
+        if key[1] == session_id and place.active is not None and (turn := place.active.read_model.turn) is not None:
+            answer = turn.answer
+            if answer is not None:
+                found[key[2]] = answer.text
+    return found
+
+
+def active_in(host: Host, session_id: str, agent_id: str) -> ActiveSession | None:
+    """An agent of a session, if it is alive here."""
+    found = (place.active for key, place in list(host.places.items()) if key[1:3] == (session_id, agent_id))
+    return next((active for active in found if active is not None and active.alive), None)
+
+
+def waits_for_store(host: Host, session_id: str, agent_id: str) -> bool:
+    """Whether records of an agent that is alive wait for a store that does not take them."""
+    return any(place.waits for key, place in list(host.places.items()) if key[1:3] == (session_id, agent_id))
+
+
+def session_counts(host: Host) -> tuple[Counter[str], int]:
+    """How many sessions are in each state, and how many calls wait behind them. From any thread."""
+    states, calls = Counter[str](), 0
+    for place in list(host.places.values()):
+        active = place.active
+        if active is None or not active.alive:
+            if place.users:
+                states["waits"] += 1
+                calls += place.users - 1
+            continue
+        read_model = active.read_model
+        turn = read_model.turn
+        if turn is not None:
+            calls += len(turn.waiting)
+            states["turn" if turn.store_since is None else "waits"] += 1
+        elif active.orchestrator is not None and place.users:
+            states["turn"] += 1
+        else:
+            states["waits" if place.waits or read_model.asks else "idle"] += 1
+    return states, calls
+
+
+def memories_of(host: Host, now: float) -> list[LiveMemory]:
+    """Every memory store that is in use. `now`: of the event loop's clock. From any thread."""
+    healths = host.memories.healths
+    waiting, dead_letters = defaultdict["MemoryStoreClient", int](int), defaultdict["MemoryStoreClient", int](int)
+    for place in list(host.places.values()) if healths else ():
+        if place.remembers is None:
+            continue
+        lags = place.remembers.link.lag()
+        for source in place.remembers.sources:
+            lag = lags.get(source.client.name)
+            if lag is not None:
+                waiting[source.client] += lag.waiting
+                dead_letters[source.client] += lag.dead_letters
+    return [
+        LiveMemory(
+            store=client.name,
+            waiting=waiting[client],
+            dead_letters=dead_letters[client],
+            breaker=_breaker_state(health.writes, health.searches, now),
+        )
+        for client, health in healths.items()
+    ]
+
+
+def _breaker_state(writes: Breaker, searches: Breaker, now: float) -> Literal["closed", "open", "half-open"]:
+    """That of the worse of the two."""
+    failing = [each for each in (writes, searches) if each.is_open]
+    if not failing:
+        return "closed"
+    return "half-open" if all(each.allows(now) for each in failing) else "open"
+
+
+def commits_of(host: Host, waiting: int) -> LiveCommits:
+    """The counters of its commits. From any thread."""
+    commits = host.buffers.commits
+    return LiveCommits(
+        count=commits.count,
+        records=commits.records,
+        failed=commits.failed,
+        waiting=waiting,
+        last_group=commits.last_group,
+    )

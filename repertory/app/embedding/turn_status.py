@@ -1,0 +1,94 @@
+"""What became of a turn, for callers who want to know of it without going on with it.
+
+A session that is not active here is read from its store, and not opened: whoever opens it has to go on with what it
+owes.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from repertory.actors.persister import Commit, ReadSaid
+from repertory.app.sessions.reading import in_thread_when_many, rows_reaching
+from repertory.app.sessions.sessions import WakingPlace
+from repertory.core.interrupts import asked_about
+from repertory.core.journal.restore import restore
+from repertory.core.memory.progress import messages_in_rows
+from repertory.core.told_turn import first_message, told_turn
+from repertory.core.turn_log import BEFORE_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from repertory.app.host.host import Host
+    from repertory.app.host.session import ActiveSession, SessionSpec
+    from repertory.backends.ports import SessionStore
+    from repertory.core.journal.image import Image
+    from repertory.core.journal.rows import Row
+    from repertory.core.memory.progress import JournaledMessage
+    from repertory.core.told_turn import AskTurn, ToldTurn
+
+
+async def told_here(host: Host, session: ActiveSession, spec: SessionSpec, asked: AskTurn) -> ToldTurn | None:
+    """The turn that is asked for, of a session that is active here; None when it is not known."""
+    image, read_model = await session.image(), session.read_model
+    carried = first_message(image, asked.token)
+    if carried is None:
+        return None
+    token, first = carried
+    running = read_model.turn
+    joined = token in image.tokens
+    runs = running is not None and (running.token == token or (joined and running.token in image.tokens))
+    cancelled = asked.cancel and runs and joined
+    if cancelled:
+        session.cancel()
+    if asked.stored:
+        await session.persister.ask(Commit(seq=image.last_seq), timeout_s=math.inf)
+    finished = image.finished_turns.get(token)
+    until = None if finished is None else finished.answer_seq
+    entries = await session.persister.ask(ReadSaid(after=max(first - BEFORE_MAX, 0), until=until), timeout_s=math.inf)
+    owed = finished is None and running is None and await owes_turn(host, spec)
+    return _in_session(told_turn(image, carried, entries, runs=runs, owed=owed, cancelled=cancelled), spec)
+
+
+async def told_stored(host: Host, spec: SessionSpec, asked: AskTurn) -> ToldTurn | None:
+    """The same of a session that is not active here, as its store has it. Errors: `CorruptJournal`, those of it."""
+    assert spec.sessions is not None
+    ids, store = spec.agent, await host.store_of(spec.sessions)
+    rows = await store.load(ids.session_id, ids.agent_id)
+    image, said = await in_thread_when_many(partial(_read, rows, ids.session_id), rows)
+    carried = first_message(image, asked.token)
+    if carried is None:
+        return None
+    whole = await rows_reaching(store, rows, carried[1], ids.session_id, ids.agent_id)
+    if whole is not rows:
+        image, said = await in_thread_when_many(partial(_read, whole, ids.session_id), whole)
+    finished = image.finished_turns.get(carried[0])
+    last = math.inf if finished is None else finished.answer_seq
+    before = [each for each in said if each.seq <= last]
+    owed = finished is None and await owes_turn(host, spec)
+    return _in_session(told_turn(image, carried, before, runs=False, owed=owed, cancelled=False), spec)
+
+
+def _in_session(told: ToldTurn, spec: SessionSpec) -> ToldTurn:
+    return replace(told, interrupts=[*asked_about(told.interrupts, (), spec.agent.session_id)])
+
+
+def _read(rows: Sequence[Row], session_id: str) -> tuple[Image, list[JournaledMessage]]:
+    image = restore(rows, session_id=session_id).fold.image()
+    after = rows[0].seq if rows and rows[0].seq > 1 else 0  # The first row of a partial journal is there for its link.
+    return image, messages_in_rows(rows, after, session_id=session_id)
+
+
+async def owes_turn(host: Host, spec: SessionSpec) -> bool:
+    """Whether somebody goes on with a turn of the session: it runs elsewhere, or its process was killed."""
+    if spec.sessions is None or not isinstance(spec.sessions, WakingPlace):
+        return False
+    ids = spec.agent
+    store: SessionStore = await host.store_of(spec.sessions)
+    found = await store.owed(ids.session_id)
+    return any((work.agent_id, work.why, work.parked) == (ids.agent_id, "turn", False) for work in found)

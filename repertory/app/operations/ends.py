@@ -1,0 +1,92 @@
+"""The ends of a stored session's agents: what they wait for, and what went wrong last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from repertory.app.sessions.reading import end_of, in_thread_when_many, sound_ends_of
+from repertory.core.journal.pending_tools import pending_tools_of
+from repertory.core.journal.restore import restore
+from repertory.core.messages import tool_results, tool_uses
+from repertory.core.orchestration.calls import run_questions
+from repertory.core.orchestration.journals import orchestrator_in
+from repertory.core.orchestration.results import Status
+from repertory.core.orchestration.run import Run
+from repertory.core.unfinished import pending_turn
+
+if TYPE_CHECKING:
+    from repertory.backends.ports import SessionStore
+    from repertory.core.interrupts import Interrupt
+    from repertory.core.journal.fold import Fold
+    from repertory.core.journal.rows import Row
+
+_NAMES_MAX = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEnd:
+    """The end of an agent's journal, or of a graph's or swarm's."""
+
+    waits: Literal["asks", "cut short", "waits for a tool"] | None
+    """The `why` of a `PendingTurn`; `cut short` also for a turn or run that is under way in the owner's process."""
+    questions: Sequence[Interrupt] = ()
+    """The open questions to a person, in the order asked."""
+    failed: str = ""
+    """The tools of the last turn, or the nodes of the last run, that failed, by name; empty for none."""
+
+
+async def ends_of(store: SessionStore, session_id: str) -> Mapping[str, StoredEnd]:
+    """See `Sessions.ends`."""
+    found = await sound_ends_of(store, session_id)
+    return {
+        agent_id: await in_thread_when_many(partial(_end, session_id, agent_id, rows), rows)
+        for agent_id, rows in found.rows.items()
+    }
+
+
+async def last_run(store: SessionStore, session_id: str, agent_id: str) -> Run | None:
+    """See `Sessions.run`."""
+    rows = await end_of(store, session_id, agent_id)
+    fold = (await in_thread_when_many(partial(restore, rows, session_id=session_id), rows)).fold
+    if orchestrator_in(agent_id) is None or not fold.run:
+        return None
+    return Run.of(fold.nodes.values(), fold.frontier, fold.run)
+
+
+def _end(session_id: str, agent_id: str, rows: Sequence[Row]) -> StoredEnd:
+    fold = restore(rows, session_id=session_id).fold
+    if orchestrator_in(agent_id) is not None:
+        return _end_of_run(Run.of(fold.nodes.values(), fold.frontier, fold.run), session_id)
+    pending = pending_turn(pending_tools_of(fold), fold.deferred, session_id=session_id, runs=False, behind=False)
+    failed = _failed_tools(fold)
+    if pending is None:
+        return StoredEnd(waits=None, failed=failed)
+    waits: Literal["asks", "cut short", "waits for a tool"] = "cut short"
+    if pending.why in ("asks", "waits for a tool"):
+        waits = pending.why
+    return StoredEnd(waits=waits, questions=pending.interrupts, failed=failed)
+
+
+def _end_of_run(run: Run, session_id: str) -> StoredEnd:
+    questions = run_questions(run, session_id)
+    failed = ", ".join(run.with_status(Status.FAILED)[:_NAMES_MAX]) or (run.reason or "")
+    waits = "asks" if questions else None if run.over else "cut short"
+    return StoredEnd(waits=waits, questions=questions, failed=failed)
+
+
+def _failed_tools(fold: Fold) -> str:
+    """The tools of the last turn that failed, as far as its messages are shown."""
+    names: dict[str, str] = {}
+    failed: list[str] = []
+    messages = [message for _, message in fold.shown]
+    prompts = (each for each, one in enumerate(messages) if one["role"] == "user" and not any(tool_results(one)))
+    for message in messages[max(prompts, default=0) :]:
+        names.update((use["toolUseId"], use["name"]) for use in tool_uses(message))
+        for result in tool_results(message):
+            if result.get("status") == "error":
+                failed.append(names.get(result["toolUseId"], "a tool"))
+    failed += [names.get(use_id, "a tool") for use_id, each in fold.finished_tools.items() if each["status"] == "error"]
+    return ", ".join(list(dict.fromkeys(failed))[:_NAMES_MAX])

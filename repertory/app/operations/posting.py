@@ -1,0 +1,45 @@
+"""Calls and timers for sessions, put down without their agents: a runtime that has them does the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from repertory.actors.call import ChangeTimers
+from repertory.app.agent.session import read_call
+from repertory.app.host.call_forms import boxed_call, boxed_question
+from repertory.backends.peer_ports import no_box
+from repertory.core.ids import check_id
+from repertory.core.limits import NO_LIMITS
+from repertory.core.timers import DueTimes, new_timer
+from repertory.core.turn_start import read_prompt
+
+if TYPE_CHECKING:
+    from repertory.app.agent.session import CallOptions
+    from repertory.backends.peer_ports import BoxedCall
+    from repertory.backends.ports import SessionStore
+    from repertory.core.messages import Prompt
+
+
+def call_to_post(agent: str, session_id: str, prompt: Prompt, options: CallOptions) -> BoxedCall:
+    """The call of a turn or run. Errors: `Invalid`, `TooLarge`."""
+    check_id(agent, "agent name")
+    invocation = read_call(prompt, options, None)
+    read_prompt(invocation.prompt, NO_LIMITS.sizes.prompt_bytes)
+    return boxed_call(invocation, None, check_id(session_id, "session id"), agent)
+
+
+def timer_to_post(agent: str, session_id: str, timer_id: str, prompt: str, due: DueTimes, now: float) -> BoxedCall:
+    """The call that sets a timer. `now`: epoch seconds. Errors: `Invalid`, `TooLarge`."""
+    check_id(agent, "agent name")
+    timer = new_timer(timer_id, prompt, due, now=now, prompt_bytes=NO_LIMITS.sizes.prompt_bytes)
+    times = DueTimes(at=timer.at, every=timer.every_s)
+    change = ChangeTimers(timer_id=timer.id, prompt=prompt, due=times)
+    return boxed_question(change, now, check_id(session_id, "session id"), agent)
+
+
+async def post(store: SessionStore, call: BoxedCall) -> None:
+    """Have the call made by whoever has its agent. Errors: `Invalid` for a store without a box, and those of it."""
+    box = store.call_box()
+    if box is None:
+        raise no_box()
+    await box.put(call)

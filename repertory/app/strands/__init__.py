@@ -1,1 +1,0 @@
-"""The Strands Agents SDK's names, for its programs: `repertory.strands`."""

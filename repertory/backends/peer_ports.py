@@ -1,0 +1,350 @@
+"""What runtimes that share sessions need: a directory of who is there, a box for calls nobody waits for, and a wire.
+
+Start with `Directory`. Who owns a session is the truth of its store alone; everything here may be out of date, and a
+caller that finds it wrong asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from msgspec import Struct
+
+from repertory.core.messages import Json
+from repertory.core.peers import POISON_OWNERS, Peer
+from repertory.errors import Invalid, RepertoryError, Unavailable
+
+
+class Directory(Protocol):
+    """Which runtimes share the sessions of one store, and who owns a session. For one event loop.
+
+    Errors of every method: `Unavailable` and its subclasses when the place cannot be reached: try again.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name under which this store owns sessions."""
+        ...
+
+    def socket(self) -> str | None:
+        """An address of this machine for the peer of that name; None where peers are on several machines."""
+        ...
+
+    async def join(self, peer: Peer) -> None:
+        """Be listed with these words until `leave`, or until the store's owner counts as dead. Again: the new words
+        replace the old ones, such as another `busy`.
+
+        Args:
+            peer: The words about this runtime.
+
+        Raises:
+            Invalid: When `peer.name` is not the name of the store's owner. Correct the argument.
+        """
+        ...
+
+    async def peers(self) -> Sequence[Peer]:
+        """Everybody that is listed and alive, in the order of their names."""
+        ...
+
+    async def owner_of(self, session_id: str) -> str | None:
+        """The name of the live owner of a session; None when it is free, unknown, or its owner is dead.
+
+        Args:
+            session_id: The id of the session.
+        """
+        ...
+
+    async def leave(self) -> None:
+        """Be listed no longer. Twice is allowed."""
+        ...
+
+
+def no_box() -> Invalid:
+    """The error for sessions that keep no calls."""
+    return Invalid("only sessions in SQLite, in PostgreSQL or with Valkey keep calls until they are made")
+
+
+class BoxedCall(Struct, frozen=True, kw_only=True):
+    """A call that nobody waits for.
+
+    Attributes:
+        session_id: The session that is called.
+        agent_id: The agent that is called.
+    """
+
+    session_id: str
+    agent_id: str
+    token: str
+    """Names the turn: one with the same token is not put twice, and does not run twice."""
+    call: Mapping[str, Json]
+    """Prompt and options, as JSON."""
+    created_at: float = 0.0
+    """Epoch seconds by the box's clock; given by the box."""
+    tries: int = 0
+    """How often it had been taken before, by owners that gave it back or died; given by the box."""
+    error: str = ""
+    """Why it is parked, or was not done at the last try; empty at first; given by the box."""
+    parked: bool = False
+    """True: nobody is given it until it is put again; given by the box."""
+
+
+class CallBox(Protocol):
+    """Keeps calls until they are done, beside the sessions. A call survives the end of every process. Deleting a
+    session forgets its calls.
+
+    Errors of every method: `Unavailable` and its subclasses: try again. A call that was answered is on disk.
+    """
+
+    async def put(self, call: BoxedCall) -> bool:
+        """Keep a call. False if one with its session, agent and token is there already: nothing has changed. One that
+        is parked is replaced, as if it had not been there.
+
+        Args:
+            call: The call.
+
+        Raises:
+            Invalid: For bad ids, also as a token, and for what is not JSON. Correct the argument.
+        """
+        ...
+
+    async def take(self, limit: int, agents: Collection[str], passing: Collection[str] = ()) -> Sequence[BoxedCall]:
+        """At most that many calls of these agents, the longest kept first, which are this owner's from now on: nobody
+        else is given them while it is alive. Of dead owners too, with `tries` counted; a call that has ended
+        `POISON_OWNERS` owners is parked instead.
+
+        Of each session one at a time: none while a live owner has one, and else the oldest of these agents, which keeps
+        the others waiting until it is done or parked. Cancelled: nothing is taken.
+
+        Args:
+            limit: The most calls.
+            agents: The ids of the agents; others are left out.
+            passing: Tenants whose calls are passed over, each as `tenant_part` of their sessions' ids.
+        """
+        ...
+
+    async def done(self, calls: Sequence[BoxedCall]) -> None:
+        """Forget these calls, of which those change nothing that are not this owner's (any more).
+
+        Args:
+            calls: The calls.
+        """
+        ...
+
+    async def again(self, call: BoxedCall, after_s: float, error: str, *, park: bool = False) -> None:
+        """Give a call back that could not be done: it can be taken in so many seconds, before the later ones of its
+        session. Nothing changes if it is not this owner's (any more).
+
+        Args:
+            call: The call.
+            after_s: Seconds until it can be taken again.
+            error: Why it was not done.
+            park: True: nobody is given it before it is put again.
+        """
+        ...
+
+    async def calls(self, session_id: str | None = None) -> Sequence[BoxedCall]:
+        """Every call that is kept, or those of one session, oldest first, also taken and parked ones.
+
+        Args:
+            session_id: The session; None for all.
+        """
+        ...
+
+
+class Shared(Protocol):
+    """Runtimes share the sessions of a store by these methods. The defaults are those of a store that cannot be shared
+    so.
+    """
+
+    def directory(self) -> Directory | None:
+        """The runtimes that share these sessions, of which this store's owner is one. The same object each time."""
+        return None
+
+    def call_box(self) -> CallBox | None:
+        """The calls that are kept beside these sessions, as this store's owner sees them. The same object each time."""
+        return None
+
+    def share_in(self, elsewhere: PeerDirectory) -> None:
+        """Keep directory and call box in another place, before the store is maintained.
+
+        Args:
+            elsewhere: The other place.
+
+        Raises:
+            Invalid: For a store that has its own, or cannot be shared. Correct the argument.
+        """
+        raise Invalid("only journals in a storage find their peers elsewhere: leave out directory=...")
+
+
+class SharedElsewhere(Protocol):
+    """Directory and call box of one store in another place. For one event loop."""
+
+    def directory(self) -> Directory:
+        """Its `owner_of` is a hint: the store has the truth."""
+        ...
+
+    def call_box(self) -> CallBox:
+        """The calls that are kept for the store, as its owner sees them."""
+        ...
+
+    def changed(self, session_id: str) -> None:
+        """The store's owner has acquired or released a session. Returns at once.
+
+        Args:
+            session_id: The id of the session.
+        """
+        ...
+
+    async def forget(self, session_id: str) -> bool:
+        """Forget the posted calls of a session. True if there were any.
+
+        Args:
+            session_id: The id of the session.
+
+        Raises:
+            Unavailable: If the place of the calls cannot be reached. Call again later.
+        """
+        ...
+
+    async def maintain(self) -> None:
+        """Stay connected and present until cancelled. The others need it."""
+        ...
+
+    async def aclose(self) -> None:
+        """Not present any more. Called before `maintain` is cancelled, or without it. Errors: none."""
+        ...
+
+
+class PeerDirectory(Protocol):
+    """Where peers find each other, when the place of their sessions cannot tell."""
+
+    def of_store(self, place: str, owner: str, owns: Callable[[], Collection[str]]) -> SharedElsewhere:
+        """`place` is equal for all stores that have the same sessions; `owns` gives the sessions that `owner` has now.
+
+        Args:
+            place: A name that is equal for all stores with the same sessions.
+            owner: The name of the store's owner.
+            owns: Returns the sessions that the owner has now.
+
+        Raises:
+            ImportError: If the extra is missing. Install what the message names.
+        """
+        ...
+
+
+JsonLine = Mapping[str, Json]
+"""One JSON object of an answer."""
+
+
+class Lines(Struct, frozen=True, kw_only=True):
+    """Lines of an answer that are sent together, which saves both sides a wake-up for each.
+
+    Attributes:
+        lines: The lines, in order.
+    """
+
+    lines: Sequence[JsonLine]
+    end: bool = False
+    """The answer has no others: its end is sent with them."""
+
+    @staticmethod
+    def of(given: JsonLine | Lines) -> Lines:
+        """What a handler gives, as lines.
+
+        Args:
+            given: One line, or several.
+        """
+        return given if isinstance(given, Lines) else Lines(lines=(given,))
+
+
+class PeerRefused(RepertoryError):
+    """A peer has answered, and refused the call. The caller decides by `status` and `body`.
+
+    Args:
+        status: The HTTP status.
+        body: The answer's first line.
+    """
+
+    def __init__(self, status: int, body: JsonLine) -> None:
+        super().__init__("the peer refuses the call", status=status)
+        self.status = status
+        self.body = body
+
+
+class PeerUnreachable(Unavailable):
+    """No connection to the peer could be made: nothing of the call has reached it."""
+
+
+class PeerLost(Unavailable):
+    """The connection broke off, or nothing was heard for too long: the call may have been begun, or done."""
+
+
+Handler = Callable[[str, JsonLine], AbstractAsyncContextManager[AsyncIterator[JsonLine | Lines]]]
+"""Path and body of a request to the lines of its answer, one by one or several together. It raises `PeerRefused` when
+it is entered, before the first line, to answer with another status (400 to 599) than 200. It is left behind the last
+line (before that is sent, if they are `Lines` with the end), before the caller is told that there are no more, or as
+soon as the caller has gone. It closes its iterator then. What else it raises is logged: before the first line the
+caller gets `PeerRefused` with 500, later `PeerLost`. A line `{"alive": 1}` is the wire's own, and is not given to
+callers.
+"""
+
+
+class PeerWire(Protocol):
+    """Runtimes call each other over a wire. For one event loop."""
+
+    async def serve(self, handle: Handler, listening: Callable[[str], Awaitable[None]]) -> None:
+        """Answer requests until cancelled. `listening` is awaited once with the address that others reach it under.
+
+        Args:
+            handle: Answers a request, line by line.
+            listening: Awaited once with the address.
+
+        Raises:
+            Invalid: For an address that cannot be used. Correct the argument.
+            Unavailable: If the address is taken. Choose another one.
+        """
+        ...
+
+    def call(self, address: str, path: str, body: JsonLine) -> AbstractAsyncContextManager[AsyncIterator[JsonLine]]:
+        """Send a request and read its answer: `async with wire.call(...) as lines: async for line in lines`. The block
+        is entered with the first line, or when the peer says that it is at work. When the end of the answer has come by
+        the time it is left, the connection is kept for the next call; else it is closed.
+
+        Args:
+            address: The address of the peer.
+            path: What is asked for.
+            body: The request, as JSON.
+
+        Raises:
+            PeerRefused: When the block is entered, if the peer refused. Read its reason.
+            PeerUnreachable: When the block is entered, if the peer cannot be reached. Nothing was done there.
+            PeerLost: Then, or later, if the connection broke off. Ask whether it was done.
+            Invalid: For an address or a body that cannot be written; nothing was sent. Correct the argument.
+            TooLarge: For a body that is too large; nothing was sent. Send less.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connections that are kept."""
+        ...
+
+
+__all__ = [
+    "POISON_OWNERS",
+    "BoxedCall",
+    "CallBox",
+    "Directory",
+    "Handler",
+    "JsonLine",
+    "Lines",
+    "Peer",
+    "PeerDirectory",
+    "PeerLost",
+    "PeerRefused",
+    "PeerUnreachable",
+    "PeerWire",
+    "Shared",
+    "SharedElsewhere",
+]

@@ -1,0 +1,382 @@
+"""Calls between runtimes: what is sent and answered, what a caller has of it, why a call was not answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from dataclasses import replace
+from secrets import token_hex
+from typing import Any, cast
+
+import anyio
+import msgspec
+from msgspec.structs import replace as replace_fields
+
+from repertory.actors.call import Following, Invocation, names_of_turns
+from repertory.actors.context import AgentSettings
+from repertory.app.host.call_forms import PeerCall, SessionQuestion, portable
+from repertory.app.host.doorman import NoRoom
+from repertory.backends.peer_ports import JsonLine, PeerLost, PeerRefused, PeerUnreachable
+from repertory.backends.ports import OutputSchema
+from repertory.core.deferral import DeferredTool
+from repertory.core.interrupts import Interrupt
+from repertory.core.journal.image import Image
+from repertory.core.journal.rows import Row
+from repertory.core.json_bytes import decoded, encoded
+from repertory.core.json_fields import json_list, json_object, shown
+from repertory.core.memory.progress import messages_in_rows
+from repertory.core.messages import Json
+from repertory.core.peers import Setback
+from repertory.core.result import MALFORMED, AgentResult, TurnEvent, interrupts_in
+from repertory.core.timers import Timer
+from repertory.core.told_turn import AskTurn, ToldTurn, read_told, told_json
+from repertory.core.turn_log import Offset, begun_at, read_offset
+from repertory.core.unfinished import PendingTurn
+from repertory.core.wire import error_from_json, error_to_json, event_from_json
+from repertory.errors import (
+    Failed,
+    Invalid,
+    LeaseLost,
+    RepertoryError,
+    SessionBusy,
+    StoreUnavailable,
+    StructuredOutputException,
+    Unavailable,
+)
+
+
+def new_peer_call(
+    invocation: Invocation, default: OutputSchema | None, agent: AgentSettings, *, events: bool
+) -> PeerCall:
+    """The call, which has a token, for another process. Errors: as `portable`."""
+    prompt, options = portable(invocation, default)
+    return PeerCall(
+        agent=agent.agent_id,
+        session=agent.session_id,
+        token=str(invocation.idempotency_token),
+        prompt=prompt,
+        options=options,
+        events=events,
+        inside=names_of_turns(invocation.context),
+    )
+
+
+def follow_json(following: Following | None) -> dict[str, Json]:
+    """The value of `PeerCall.follow` for a call that follows its turn; empty for another one."""
+    if following is None:
+        return {}
+    return {"after": str(following.after), "begins": following.begins, "detach": following.detach}
+
+
+def received(result: AgentResult, invocation: Invocation) -> AgentResult:
+    """The result as the caller gets it: its structured output as the type that the caller gave, its state in the
+    caller's dictionary. Errors: `StructuredOutputException` when the peer's output is none of that type here.
+    """
+    if invocation.output_schema is not None and result.structured_output is not None:
+        try:
+            output, _ = invocation.output_schema.read(json.dumps(result.structured_output))
+        except Invalid as error:
+            raise StructuredOutputException(error.message, stop_reason=result.stop_reason) from error
+        result = replace(result, structured_output=output)
+    kept = invocation.invocation_state.get("request_state")
+    if isinstance(kept, dict):
+        state = cast("dict[str, Any]", kept)
+        state.update(result.state)
+        result = replace(result, state=state)
+    return result
+
+
+@contextmanager
+def reading_answer() -> Generator[None]:
+    """Around what takes the answer of a peer apart. Errors: `Failed` for what is none: no argument of the caller is to
+    blame.
+    """
+    try:
+        yield
+    except (Invalid, msgspec.ValidationError, *MALFORMED) as error:
+        text = "a peer answers what this runtime does not understand: all have one release"
+        raise Failed(text, cause=shown(error)) from error
+
+
+def event_of_line(line: JsonLine) -> TurnEvent | None:
+    """The event in a line of an answer; the last one has the result of the turn. None for another line.
+
+    Errors: as within `reading_answer`.
+    """
+    if "event" in line:
+        event = event_from_json(json_object(line["event"]))
+        if "result" in event:
+            raise TypeError(event)
+        return event
+    if "result" not in line:
+        return None
+    event = event_from_json({"result": line["result"]})
+    if not isinstance(event["result"], AgentResult):
+        raise TypeError(event)
+    return {**event, "offset": line["offset"]} if "offset" in line else event
+
+
+class Told:
+    """The events that the caller of one call has, from all peers that have worked on it."""
+
+    def __init__(self, following: Following | None = None) -> None:
+        """`following`: of a call whose events have offsets."""
+        self._following = following
+        self.reader = ""
+        """Names it at the peer among those that call under the same token, so that leaving ends the turn for nobody
+        else. One that comes back from another peer is a new one: what it was told before has lines that it would be
+        given again.
+        """
+        self._peer = ""
+        self._run: str | None = None
+        self._after = 0
+        self._pieces = False
+        """True while the caller has pieces of a message that is not whole yet."""
+        self._error: RepertoryError | None = None
+        """The error at which the last try broke off, until the next event."""
+        self._goes_on = False
+        """True if the events are those of the same run."""
+        self._breaks = 0
+
+    def read(self, peer: str) -> dict[str, object]:
+        """The position from which a peer is asked for events: behind the last one, if the last one came from it."""
+        self._goes_on = False
+        if peer == self._peer:
+            return {"run": self._run, "after": self._after}
+        self.reader = token_hex(8)
+        return {"run": None, "after": 0}
+
+    def line(self, peer: str, line: JsonLine) -> None:
+        """A line has come."""
+        run, number = line.get("run"), line.get("n")
+        if isinstance(run, str):
+            self._goes_on = run == self._run
+            self._peer, self._run = peer, run
+            self._after = self._after if self._goes_on else 0
+        if isinstance(number, int):
+            self._after = number
+
+    def broken(self, error: RepertoryError) -> None:
+        """Note that a try broke off: the next events come from another one."""
+        self._error, self._goes_on = error, False
+
+    @property
+    def following(self) -> Following | None:
+        """The way in which the next try follows the turn: from the caller's last event on."""
+        return self._following
+
+    def next(self, event: TurnEvent) -> list[TurnEvent]:
+        """The event, after one that says that the message begins anew, where pieces of it were told already. A turn
+        that is followed says so itself.
+        """
+        if self._following is not None:
+            if isinstance(event.get("offset"), str):
+                self._following = replace_fields(self._following, after=read_offset(event["offset"]))
+            return [event]
+        told: list[TurnEvent] = [event]
+        if self._error is not None and self._pieces and not self._goes_on and "result" not in event:
+            self._breaks += 1
+            told.insert(0, {"model_retry": {"attempt": self._breaks, "delay_s": 0.0, "error": self._error}})
+        self._error = None
+        if "message" in event:
+            self._pieces = False
+        elif "event" in event or "data" in event:
+            self._pieces = True
+        return told
+
+
+def told_by_rows(
+    rows: Sequence[Row],
+    image: Image,
+    token: str,
+    following: Following | None,
+    result: AgentResult,
+    *,
+    session_id: str,
+) -> list[TurnEvent]:
+    """The events of a turn that is over, made from its rows: for a caller that follows it, the messages after its
+    offset; then the result.
+    """
+    turn = image.finished_turns.get(token)
+    if following is None or turn is None:
+        return [{"result": result}]
+    if following.after.over:
+        return []
+    said = messages_in_rows(rows, rows[0].seq - 1 if rows else 0, turn.answer_seq, session_id=session_id)
+    first = max(begun_at([(one.seq, one.message) for one in said], turn.seq), following.after.seq + 1)
+    events: list[TurnEvent] = [
+        {"message": one.message, "offset": str(Offset(one.seq))} for one in said if first <= one.seq <= turn.answer_seq
+    ]
+    return [*events, {"result": result, "offset": str(Offset(turn.answer_seq, over=True))}]
+
+
+def answer_json(found: object) -> Json:
+    """The answer as JSON."""
+    if isinstance(found, list):
+        found = [_answer_fields(one) for one in cast("list[object]", found)]
+    elif isinstance(found, PendingTurn):
+        tools = [msgspec.to_builtins(one) for one in found.tools]
+        found = {"why": found.why, "interrupts": [one.to_dict() for one in found.interrupts], "tools": tools}
+    elif isinstance(found, ToldTurn):
+        found = told_json(found)
+    return cast("Json", encoded({"all": found}))
+
+
+def _answer_fields(one: object) -> object:
+    match one:
+        case Interrupt():
+            return one.to_dict()
+        case Timer() | DeferredTool():
+            return msgspec.to_builtins(one)
+        case _:
+            return one
+
+
+def read_answer(question: SessionQuestion, answer: Json) -> object:
+    """The answer that `answer_json` gave to this question. Errors: as within `reading_answer`."""
+    found = decoded(json_object(answer)).get("all")
+    match question:
+        case "messages" | "history":
+            return [json_object(one) for one in json_list(found)]
+        case "timers":
+            return msgspec.convert(found, list[Timer])
+        case "deferred":
+            return msgspec.convert(found, list[DeferredTool])
+        case "interrupts":
+            return interrupts_in({"interrupts": cast("Json", found)})
+        case "pending" if found is not None:
+            fields = json_object(found)
+            why = cast("Any", fields["why"])
+            tools = msgspec.convert(fields.get("tools", ()), tuple[DeferredTool, ...])
+            return PendingTurn(why=why, interrupts=interrupts_in(fields), tools=tools)
+        case AskTurn() if found is not None:
+            return read_told(cast("Json", found))
+        case _:
+            return found
+
+
+@asynccontextmanager
+async def answering(
+    call: AbstractAsyncContextManager[AsyncIterator[JsonLine]], within_s: float
+) -> AsyncGenerator[AsyncIterator[JsonLine]]:
+    """The call, of which the first line comes in time. Errors: `PeerLost`."""
+    async with AsyncExitStack() as stack:
+        found: tuple[JsonLine | None, AsyncIterator[JsonLine]] | None = None
+        with anyio.move_on_after(within_s):
+            lines = await stack.enter_async_context(call)
+            found = await anext(lines, None), lines
+        if found is None:
+            raise PeerLost("the peer is still silent", within_s=within_s)
+        yield await stack.enter_async_context(aclosing(_behind(*found)))
+
+
+async def _behind(first: JsonLine | None, lines: AsyncIterator[JsonLine]) -> AsyncGenerator[JsonLine]:
+    if first is not None:
+        yield first
+        async for line in lines:
+            yield line
+
+
+_WAIT_MAX_S = 3600.0
+"""The longest wait that is believed of a peer without room."""
+
+
+class TurnRaised(RepertoryError):
+    """The turn has failed: that is the caller's answer."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__("the turn has failed")
+        self.error = error
+
+
+class Moved(RepertoryError):
+    """Another one owns the session."""
+
+    def __init__(self, owner: object) -> None:
+        super().__init__("another peer has the session")
+        self.owner = owner if isinstance(owner, str) else None
+
+
+class PeerDrains(RepertoryError):
+    """The peer shuts down."""
+
+    def __init__(self) -> None:
+        super().__init__("the peer shuts down")
+
+
+def raise_from(line: JsonLine) -> None:
+    """Raise what `setback_line` has written, or the turn's own error as `TurnRaised`; nothing for another line."""
+    if "error" in line:
+        raise TurnRaised(error_from_json(cast("Mapping[str, object]", line["error"])))
+    if "moved" in line:
+        raise Moved(line["moved"])
+    if "draining" in line:
+        raise PeerDrains
+    if "full" in line:
+        raise PeerRefused(429, {"retry_after_s": line["full"]})
+    if "unavailable" in line:
+        raise PeerUnreachable("the peer does not reach the sessions", cause=str(line["unavailable"]))
+
+
+def setback_line(error: RepertoryError) -> JsonLine:
+    """The last line for a turn that was not begun here, or has moved."""
+    match error:
+        case SessionBusy() | LeaseLost():
+            return {"moved": cast("Json", error.fields.get("owner"))}
+        case PeerDrains():
+            return {"draining": True}
+        case NoRoom():
+            return {"full": error.retry_after_s}
+        case Unavailable():  # Of the doorman, or of the host, which refuse as they shut down; or of the store.
+            return {"unavailable": error_to_json(error)}
+        case _:
+            return {"error": error_to_json(error)}
+
+
+def setback_of(error: RepertoryError) -> tuple[Setback, str | None, float] | None:
+    """The setback, the owner that it names, and how long the peer asks to wait; None for what is no setback."""
+    match error:
+        case PeerUnreachable() | StoreUnavailable():
+            return "unreachable", None, 0.0
+        case PeerLost():
+            return "lost", None, 0.0
+        case Moved():
+            return "moved", error.owner, 0.0
+        case SessionBusy() | LeaseLost():
+            owner = error.fields.get("owner")
+            return "moved", owner if isinstance(owner, str) else None, 0.0
+        case PeerDrains():
+            return "draining", None, 0.0
+        case NoRoom():
+            return "full", None, error.retry_after_s or 0.0
+        case PeerRefused():
+            return _refusal(error)
+        case _:
+            return None
+
+
+def plainly(error: RepertoryError) -> Exception:
+    """The error that the caller gets where no other try helps."""
+    if not isinstance(error, PeerRefused):
+        return error
+    told = error.body.get("error")
+    if error.status == 400 and isinstance(told, dict):
+        return error_from_json(told)
+    text = "a peer refuses the calls of this runtime: all have one release"
+    return Failed(text, status=error.status, answer=dict(error.body))
+
+
+def _refusal(error: PeerRefused) -> tuple[Setback, str | None, float] | None:
+    owner, wait_s = error.body.get("owner"), error.body.get("retry_after_s")
+    match error.status:
+        case 307:
+            return "moved", owner if isinstance(owner, str) else None, 0.0
+        case 404:
+            return "not served", None, 0.0
+        case 429:
+            return "full", None, float(min(max(wait_s, 0.0), _WAIT_MAX_S)) if isinstance(wait_s, int | float) else 0.0
+        case 503:
+            return "draining", None, 0.0
+        case _:
+            return None

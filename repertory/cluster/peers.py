@@ -1,0 +1,811 @@
+"""Runtimes that share their sessions: any of them answers for any session.
+
+    async with Runtime(sessions=PostgresSessions(DSN), peers=Peers("10.0.0.5:7000", secret=SECRET)) as runtime: ...
+
+Start with `Cluster`. A call goes to the owner of its session, and to a peer with room where there is none; it is named
+by a token, so that it is asked again without being done again when a peer is gone. `docs/design/0052` says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import random
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import KW_ONLY, dataclass, field
+from secrets import token_hex
+from typing import TYPE_CHECKING, cast
+
+import anyio
+from msgspec import Struct
+from msgspec.structs import replace
+
+from repertory.actors.call import Invocation, names_of_turns
+from repertory.actors.journal import LATE_S, NamedTurns
+from repertory.app.host.call_forms import (
+    PeerCall,
+    SessionQuestion,
+    invocation_for,
+    question_json,
+    read_peer_call,
+    read_question,
+)
+from repertory.app.host.call_router import PeerSession
+from repertory.app.host.doorman import Doorman, Insistence, NoRoom
+from repertory.app.sessions.reading import rows_reaching
+from repertory.app.tracebacks import telemetry, trace_headers
+from repertory.backends.peer_ports import (
+    BoxedCall,
+    Directory,
+    JsonLine,
+    Lines,
+    PeerDirectory,
+    PeerLost,
+    PeerRefused,
+    PeerUnreachable,
+    PeerWire,
+)
+from repertory.backends.worker_threads import run_in_thread
+from repertory.cluster.peer_actor import LOOK_S, LookAround, PeerActor, RunTurn, WatchSignal
+from repertory.cluster.peer_calls import (
+    PeerDrains,
+    Told,
+    TurnRaised,
+    answer_json,
+    answering,
+    event_of_line,
+    follow_json,
+    new_peer_call,
+    plainly,
+    raise_from,
+    read_answer,
+    reading_answer,
+    received,
+    setback_line,
+    setback_of,
+    told_by_rows,
+)
+from repertory.cluster.running_calls import RunningCalls
+from repertory.cluster.wire.proof import check_secret
+from repertory.core.ids import check_id
+from repertory.core.journal.restore import restore
+from repertory.core.memory.progress import messages_in_rows
+from repertory.core.peers import Peer, Setback, Way, chosen_peer
+from repertory.core.retry import foreign_errors
+from repertory.core.turn_start import call_token
+from repertory.core.wire import error_to_json, event_to_json
+from repertory.errors import Failed, Invalid, LeaseLost, RepertoryError, Retryable, SessionBusy, Throttled, Unavailable
+from repertory.logs import INFO, WARNING, note
+from repertory.runtime.spec import ChildSpec
+
+if TYPE_CHECKING:
+    from repertory.app.host.host import Host
+    from repertory.app.host.session import ActiveSession
+    from repertory.app.sessions.sessions import SessionPlace
+    from repertory.backends.ports import SessionStore
+    from repertory.cluster.wire.http import PeerTls
+    from repertory.core.messages import Json
+    from repertory.core.result import AgentResult, TurnEvent
+
+_LOG = logging.getLogger("repertory.peers")
+_KNOWN_MAX = 100_000
+"""Owners that are remembered."""
+_JOIN_S = 30.0
+_CANCEL_S = 2.0
+_CALLS_MAX = 1000
+"""So many calls go to one peer at the same time: the room and the queue of one that has the usual room."""
+_SIGNAL_S = 0.1
+_BOX_S = 0.25
+_ALONE_S = 6.0
+"""After so long without the directory, a runtime doubts that it is still known."""
+_FIRST_S = 0.5
+"""How long a peer that was silent is waited for, once more: a process that is frozen still takes connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The way in which a runtime shares its sessions with other runtimes.
+
+    Args:
+        listen: The address where it answers the others: `host:port` (port 0: any), or `unix:` and a path. None: a
+            socket of its own on this machine, for sessions in SQLite. A runtime without room then listens nowhere.
+        room: So many sessions run turns at the same time. 0 makes it a gateway, which hosts nothing.
+        queue: So many calls more wait for a place, and tenants take turns. Further calls are refused with `Throttled`,
+            but for those of a tenant with less than its share. None: as many as `room`.
+        address: The address by which the others reach it. It differs from `listen` behind a container's port.
+        secret: A random text that all of them know, at least 16 characters. Both sides of every connection prove that
+            they know it, and it never crosses. TCP needs it, also on loopback, unless `tls` has certificates.
+        tls: Certificates of both sides, which also encrypt; None for none.
+        version: The version of the program. Sessions without an owner go to the highest one, as text, so a deploy moves
+            them over.
+        zone: Peers of the same zone are preferred.
+        patience_s: Seconds that a call goes on without an answer from anybody. Then it fails with `Unavailable`, or
+            `Throttled`.
+    """
+
+    listen: str | None = None
+    _: KW_ONLY
+    room: int = 500
+    queue: int | None = None
+    address: str | None = None
+    secret: str | None = field(default=None, repr=False)
+    tls: PeerTls | None = None
+    version: str = ""
+    zone: str = ""
+    patience_s: float = 30.0
+    directory: PeerDirectory | None = None
+    """Where peers find each other, when the sessions' own place cannot tell: `Valkey`, for journals in a storage."""
+    wire: PeerWire | None = None
+    """Another way to talk, instead of all that is said of addresses here."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("room", self.room), ("queue", self.queue)):
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(cast("object", value), int) or value < 0
+            ):
+                raise Invalid(f"{name} is a number, 0 or more", got=value)
+        if self.secret is not None:
+            check_secret(self.secret)
+        if not self.patience_s > 0:
+            raise Invalid("patience_s is a number of seconds", got=self.patience_s)
+
+    def router(
+        self, host: Host, session_of: Callable[[str, str], PeerSession | None], agents: Callable[[], frozenset[str]]
+    ) -> Cluster:
+        """The way of a runtime's calls to its peers. For the runtime.
+
+        Args:
+            host: The host of the runtime.
+            session_of: Agent and session id to the session; None for an agent that the runtime does not have.
+            agents: Returns the names of the agents that it has.
+        """
+        return Cluster(self, host, session_of, agents)
+
+
+class Cluster:
+    """The peers of one runtime: finds who runs a call, and runs those of others. See `CallRouter`."""
+
+    def __init__(
+        self,
+        settings: Peers,
+        host: Host,
+        session_of: Callable[[str, str], PeerSession | None],
+        agents: Callable[[], frozenset[str]],
+    ) -> None:
+        self._settings = settings
+        self._host = host
+        self._session_of = session_of
+        self._agents = agents
+        self.doorman = Doorman(settings.room, settings.queue, host.gate.held)
+        self._running = RunningCalls()
+        self._known: OrderedDict[str, str] = OrderedDict()
+        """Session to its owner, as far as it was told; the latest used last."""
+        self._asking: dict[str, _Flight] = {}
+        self._peers: dict[str, Peer] = {}
+        self._address = ""
+        self.name = ""
+        self._told: Peer | None = None
+        self._reached = True
+        """Whether the directory was reached the last time."""
+        self._looked_at = -math.inf
+        """When the directory was last reached."""
+        self._start: Callable[[RunTurn], object]
+        self._joined = anyio.Event()
+        self._not_joined: RepertoryError | None = None
+        """Why this runtime could not join."""
+        self._rng = random.Random()
+
+    async def open(self, place: SessionPlace) -> None:
+        store = self._store = await self._host.store_of(place, self._settings.directory)
+        self._host.heeds = Insistence().insists
+        self._directory = _directory_of(store)
+        self.name = self._directory.name
+        if self._settings.directory is not None:
+            way = Way("", anyio.current_time(), self._settings.patience_s)
+            await self._owner_of(self.name, way)  # No session: it waits until the directory is reached.
+        self._wire = self._settings.wire or await _http(self._settings, self._directory)
+        self._actor = await self._host.system.start(ChildSpec(name="peers", factory=lambda: PeerActor(self)))
+        self._host.system.on_shutdown("refuse", self._refuse)
+        self._host.system.on_shutdown("turns", self._deliver)
+        self._host.system.on_shutdown("commit", self._leave)
+        with anyio.move_on_after(_JOIN_S):
+            await self._joined.wait()
+        if self._not_joined is not None or not self._joined.is_set():
+            raise self._not_joined or Unavailable("the peers could not be joined in time")
+
+    @property
+    def peer_count(self) -> int:
+        return sum(name != self.name for name in list(self._peers))
+
+    def check_for(self, posted: BoxedCall) -> None:
+        name = posted.call.get("for")
+        if isinstance(name, str) and name != self.name and name in self._peers:
+            raise Throttled("another peer makes this call", retry_after_s=_BOX_S, peer=name)
+
+    # ------------------------------------------------------------------------------------------- calls of this process
+
+    async def invoke(self, session: PeerSession, invocation: Invocation) -> AgentResult:
+        async with aclosing(self._call(session, invocation, events=False)) as events:
+            async for event in events:
+                if "result" in event:
+                    return cast("AgentResult", event["result"])
+        raise AssertionError("a call ends with its result or an error")
+
+    async def stream(self, session: PeerSession, invocation: Invocation) -> AsyncGenerator[TurnEvent]:
+        async with aclosing(self._call(session, invocation, events=True)) as events:
+            async for event in events:
+                yield event
+
+    async def ask(self, session: PeerSession, what: SessionQuestion) -> object:
+        spec = session.spec.agent
+        way = Way("", anyio.current_time(), self._settings.patience_s)
+        question = question_json(what, self._host.wall())
+        body: JsonLine = {"agent": spec.agent_id, "session": spec.session_id, "question": question}
+        while True:
+            target = await self._target(session, way)
+            try:
+                if target.peer is None:
+                    return await session.read_here(what)
+                async with self._wire.call(target.peer.address, "ask", body) as lines:
+                    async for line in lines:
+                        with reading_answer():
+                            raise_from(line)
+                            if "value" in line:
+                                return read_answer(what, line["value"])
+                raise PeerLost("the peer's answer ended early", peer=target.peer.name)
+            except TurnRaised as answered:
+                raise answered.error from None
+            except RepertoryError as error:
+                await self._set_back(session, way, target, error)
+
+    async def _call(self, session: PeerSession, invocation: Invocation, *, events: bool) -> AsyncGenerator[TurnEvent]:
+        token = invocation.idempotency_token or call_token(token_hex(16))
+        invocation = replace(invocation, idempotency_token=token)
+        spec = session.spec.agent
+        sent = new_peer_call(invocation, session.schema, spec, events=events)
+        way = Way(token, anyio.current_time(), self._settings.patience_s)
+        told = Told(invocation.following)
+        while True:
+            target = None
+            with anyio.CancelScope(deadline=invocation.deadline):
+                target = await self._target(session, way)
+            if target is None:
+                raise Unavailable("nobody has said in the time of this call who runs it", session=spec.session_id)
+            if target.peer is None:
+                mine = replace(invocation, following=told.following)
+                turn = self._here(session, mine, events=events, waits=target.waits)
+            elif target.boxed:
+                turn = self._by_box(target.peer, sent, invocation, told, way)
+            else:
+                turn = self._there(target.peer, sent, invocation, told, way)
+            try:
+                async with aclosing(turn) as lines:
+                    async for event in lines:
+                        for each in told.next(event):
+                            yield each
+                return
+            except TurnRaised as answered:
+                raise answered.error from None
+            except RepertoryError as error:
+                await self._set_back(session, way, target, error, invocation.deadline)
+                told.broken(error)
+
+    async def _here(
+        self, session: PeerSession, invocation: Invocation, *, events: bool, waits: bool = False
+    ) -> AsyncGenerator[TurnEvent]:
+        """Run the turn in this process. Errors: those of the turn, as `TurnRaised`; others say that it was not begun
+        here, or that the session has moved.
+        """
+        session_id = session.spec.agent.session_id
+        spec = session.spec.waiting(reject=not waits, deadline=invocation.deadline)
+        inner = bool(names_of_turns(invocation.context))
+        async with self.doorman.place(session_id, invocation.deadline, inner=inner):
+            active = await self._host.enter(spec, invocation.deadline)
+            try:
+                async with aclosing(_turn(active, invocation, events=events)) as turn:
+                    async for event in turn:
+                        yield event
+            except RepertoryError as error:
+                if isinstance(error, LeaseLost) and error.fields.get("session") == session_id:
+                    raise
+                if isinstance(error, Retryable) and self._host.refusing and not isinstance(error, SessionBusy):
+                    raise PeerDrains from error
+                raise TurnRaised(error) from None
+            finally:
+                await self._host.leave(spec)
+
+    async def _there(
+        self, peer: Peer, call: PeerCall, invocation: Invocation, told: Told, way: Way
+    ) -> AsyncGenerator[TurnEvent]:
+        """Have a peer run the turn. Errors: as `_here`, and those of the wire."""
+        left_s = invocation.deadline - anyio.current_time()
+        deadline_s, read = None if left_s == math.inf else max(left_s, 0.0), told.read(peer.name)
+        call = replace(call, deadline_s=deadline_s, follow=follow_json(told.following), reader=told.reader, **read)
+        self._peers[peer.name] = replace(peer, busy=peer.busy + 1)
+        ended, found = False, telemetry()
+        remote = None if found is None else invocation.context.run(found.remote, call.agent, call.session, peer.name)
+        call = call if remote is None else replace(call, trace=remote.headers)
+        failed: Exception | None = None
+        watch = None
+        if invocation.cancel_signal is not None:
+            watch = WatchSignal(signal=invocation.cancel_signal, peer=peer, call=call, over=anyio.Event())
+            self._actor.tell(watch)
+        try:
+            soon = min(_FIRST_S if way.suspects(peer.name) else math.inf, left_s + LATE_S)
+            asked = self._wire.call(peer.address, "call", call.as_json())
+            async with asked if soon == math.inf else answering(asked, soon) as lines:
+                async for line in lines:
+                    way.taken(anyio.current_time())
+                    told.line(peer.name, line)
+                    with reading_answer():
+                        raise_from(line)
+                        event = event_of_line(line)
+                    if event is not None:
+                        way.heard()
+                        if "result" in event:
+                            ended = True
+                            yield {**event, "result": received(cast("AgentResult", event["result"]), invocation)}
+                            return
+                        yield event
+            raise PeerLost("the peer's answer ended early", peer=peer.name)
+        except RepertoryError as error:
+            ended = True  # The peer's answer, or its loss: there is nothing to cancel.
+            failed = error.error if isinstance(error, TurnRaised) else error
+            raise
+        finally:
+            if remote is not None:
+                remote.close(failed)
+            if watch is not None:
+                watch.over.set()
+            if not ended:  # The caller has gone.
+                await self._cancel(peer, call, at_once=True)
+
+    async def _by_box(
+        self, peer: Peer, call: PeerCall, invocation: Invocation, told: Told, way: Way
+    ) -> AsyncGenerator[TurnEvent]:
+        """Have a peer run the turn that is alive and cannot be reached from here: by the call box, without its pieces.
+        A reader that begins no turn waits for its end. Errors: as `_here`; `PeerUnreachable` when the peer has not done
+        it in time.
+        """
+        box, following = self._store.call_box(), told.following
+        if box is None:
+            raise PeerUnreachable("a peer cannot be reached", peer=peer.name, address=peer.address)
+        if following is None or following.begins:
+            what: JsonLine = {"prompt": call.prompt, "options": dict(call.options), "for": peer.name}
+            trace = invocation.context.run(trace_headers)
+            if trace:
+                what["trace"] = {**trace}
+            await box.put(BoxedCall(session_id=call.session, agent_id=call.agent, token=call.token, call=what))
+        by = min(anyio.current_time() + self._settings.patience_s, invocation.deadline)
+        there = True
+        while there and anyio.current_time() < by:
+            await anyio.sleep(_BOX_S)
+            there = await self._directory.owner_of(call.session) == peer.name
+            found = [each for each in await box.calls(call.session) if each.token == call.token]
+            if any(each.parked for each in found):
+                raise TurnRaised(Failed("the turn has failed where it was made", cause=found[0].error))
+            if found:
+                continue
+            rows = await self._store.load(call.session, call.agent)
+            image = restore(rows, session_id=call.session).fold.image()
+            named, turn = NamedTurns(image), image.finished_turns.get(call.token)
+            if turn is not None and named.has(call.token):
+                rows = await rows_reaching(self._store, rows, turn.seq, call.session, call.agent)
+                said = messages_in_rows(rows, turn.answer_seq - 1, turn.answer_seq, session_id=call.session)
+                if said:
+                    named.note_read(call.token, said[0].message)
+            answer = named.answered_before(replace(invocation, idempotency_token=call.token))
+            if answer is not None:
+                way.heard()
+                for event in told_by_rows(rows, image, call.token, following, answer, session_id=call.session):
+                    yield event
+                return
+            there = there and following is not None and not following.begins
+        raise PeerUnreachable("a peer cannot be reached, and has not made the call", peer=peer.name)
+
+    async def watch(self, watch: WatchSignal) -> None:
+        """Cancel the turn when the caller's signal is set, as `Agent` does in this process."""
+        while not watch.signal.is_set() and not watch.over.is_set():
+            with anyio.move_on_after(_SIGNAL_S):
+                await watch.over.wait()
+        if not watch.over.is_set():
+            await self._cancel(watch.peer, watch.call, at_once=False)
+
+    async def _cancel(self, peer: Peer, call: PeerCall, *, at_once: bool) -> None:
+        """Best effort: a turn that goes on is done in vain, and harms nobody. `at_once`: nobody wants the result."""
+        agent, session, token = call.key
+        names: dict[str, Json] = {"agent": agent, "session": session, "token": token}
+        body: JsonLine = {**names, "at_once": at_once}
+        with anyio.move_on_after(_CANCEL_S, shield=True):
+            try:
+                async with self._wire.call(peer.address, "cancel", body) as lines:
+                    async for _ in lines:
+                        pass
+            except RepertoryError as error:
+                note(
+                    _LOG,
+                    INFO,
+                    "a turn could not be cancelled",
+                    error,
+                    peer=peer.name,
+                    session=call.session,
+                    agent=call.agent,
+                )
+
+    async def _set_back(
+        self, session: PeerSession, way: Way, target: _Target, error: RepertoryError, by: float = math.inf
+    ) -> None:
+        """Wait before the next try, no longer than until `by`. Errors: the same error, when it is the caller's answer;
+        those of `Way.after`; `Unavailable` when the time is over.
+        """
+        name = self.name if target.peer is None else target.peer.name
+        if target.peer is None and self._host.refusing and isinstance(error, Unavailable):
+            error = PeerDrains()
+        found = setback_of(error)
+        if found is None:
+            self._refuse_if_closed(error)
+            raise plainly(error)
+        setback, owner, wait_s = found
+        session_id = session.spec.agent.session_id
+        self._known.pop(session_id, None)
+        if setback == "moved" and owner is not None and owner in self._peers and owner != name:
+            self._know(session_id, owner)
+        if setback == "draining" and name in self._peers:
+            self._peers[name] = replace(self._peers[name], room=0)
+        now = anyio.current_time()
+        if now >= by:
+            raise Unavailable("no peer has answered in the time of this call", peer=name, why=setback, cause=str(error))
+        pause = way.after(setback, name, now, self._rng.random(), wait_s, error)
+        await anyio.sleep(min(pause, by - now))
+
+    # ------------------------------------------------------------------------------------------------------ who has it
+
+    async def _target(self, session: PeerSession, way: Way) -> _Target:
+        """Where the call goes now. Errors: `Unavailable` when nobody can run it, or the place is not reached."""
+        spec = session.spec
+        session_id, refusing = spec.agent.session_id, self._host.refusing
+        if not refusing and self._host.holds(spec):
+            return _HERE
+        known = self._known.get(session_id)
+        if known is not None and known in self._peers:
+            self._known.move_to_end(session_id)
+            if known != self.name:
+                return _Target(self._peers[known])
+            if not refusing:
+                return _HERE
+        owner = await self._owner_of(session_id, way)
+        way.owner_is(owner)
+        while owner is not None and owner != self.name:
+            if owner not in self._peers:
+                await self.look()
+            if owner in self._peers:
+                self._know(session_id, owner)
+                return _Target(self._peers[owner], boxed=way.is_cut_off(owner))
+            if self.doorman.room:
+                return _Target(None, waits=True)  # No peer: it is asked for the session, as without peers.
+            await self._pause(way, "moved")
+            owner = await self._owner_of(session_id, way)
+        if owner == self.name and not refusing:
+            return _HERE
+        while True:
+            peer = self._chosen(spec.agent.agent_id, way)
+            if peer is not None:
+                break
+            if self.doorman.room and not refusing:
+                return _HERE
+            await self._pause(way, "not served")
+            await self.look()
+        if owner is None:
+            self._know(session_id, peer.name)
+        return _HERE if peer.name == self.name else _Target(peer)
+
+    def _chosen(self, agent: str, way: Way) -> Peer | None:
+        now, standing = anyio.current_time(), self._standing()
+        able = [peer for peer in standing if way.may_get(peer, now)] or standing
+        return chosen_peer(able, agent, self.name, (self._rng.random(), self._rng.random()))
+
+    def _standing(self) -> list[Peer]:
+        """The peers as this process sees them now."""
+        mine = self._me()
+        return [*(peer for peer in self._peers.values() if peer.name != self.name), *([mine] if mine.room else [])]
+
+    async def has_owner(self, session_id: str) -> bool:
+        return await self._directory.owner_of(session_id) is not None
+
+    def _know(self, session_id: str, owner: str) -> None:
+        self._known[session_id] = owner
+        self._known.move_to_end(session_id)
+        if len(self._known) > _KNOWN_MAX:
+            self._known.popitem(last=False)
+
+    async def _owner_of(self, session_id: str, way: Way) -> str | None:
+        """Many callers ask once."""
+        while True:
+            flight = self._asking.get(session_id)
+            if flight is not None:
+                await flight.over.wait()
+                if flight.error is None and not flight.cut:
+                    return flight.owner
+                if flight.error is not None:
+                    await self._pause(way, "unreachable", flight.error)
+                continue
+            flight = self._asking[session_id] = _Flight(anyio.Event())
+            try:
+                flight.owner = await self._directory.owner_of(session_id)
+                return flight.owner
+            except Retryable as error:
+                flight.error = error
+            except BaseException as error:
+                flight.cut = True
+                self._refuse_if_closed(error)
+                raise
+            finally:
+                del self._asking[session_id]
+                flight.over.set()
+            await self._pause(way, "unreachable", flight.error)
+
+    def _refuse_if_closed(self, error: BaseException) -> None:
+        """What was closed at the end of this runtime refuses calls, which is not the caller's doing. Errors:
+        `Unavailable`.
+        """
+        if isinstance(error, Invalid) and self._host.refusing:
+            raise Unavailable(self._host.refusing) from error
+
+    async def _pause(self, way: Way, setback: Setback, error: Retryable | None = None) -> None:
+        """Wait before another try, where no peer is to blame. Errors: those of `Way.after`."""
+        await anyio.sleep(way.after(setback, "", anyio.current_time(), self._rng.random(), error=error))
+
+    # -------------------------------------------------------------------------------------------------- calls of others
+
+    def handle(self, path: str, body: JsonLine) -> AbstractAsyncContextManager[AsyncIterator[Lines]]:
+        """A request of another runtime."""
+        match path:
+            case "call":
+                return self._answer_call(body)
+            case "cancel":
+                return self._answer_cancel(body)
+            case "ask":
+                return self._answer_ask(body)
+            case _:
+                raise PeerRefused(404, {"path": path})
+
+    @asynccontextmanager
+    async def _answer_call(self, body: JsonLine) -> AsyncGenerator[AsyncIterator[Lines]]:
+        try:
+            call = read_peer_call(body)
+        except Invalid as error:
+            raise PeerRefused(400, {"error": error_to_json(error)}) from None
+        running = self._running.get(call.key)
+        if running is None:
+            session = self._session_of(call.agent, call.session)
+            if session is None:
+                raise PeerRefused(404, {"agent": call.agent})
+            if self._host.refusing:
+                raise PeerRefused(503, {"draining": True})
+            try:
+                self.doorman.check(call.session, inner=bool(call.inside))
+                invocation = invocation_for(call, session.schema)
+            except NoRoom as full:
+                raise PeerRefused(429, {"retry_after_s": full.retry_after_s}) from None
+            except Unavailable:
+                raise PeerRefused(503, {"draining": True}) from None
+            except Invalid as error:
+                raise PeerRefused(400, {"error": error_to_json(error)}) from None
+            running = self._running.begin(call.key, invocation.cancel_signal)
+            self._start(RunTurn(call=running, session=session, invocation=invocation, events=call.events))
+        async with aclosing(running.lines(call.run, call.after)) as lines:
+            yield lines
+
+    @asynccontextmanager
+    async def _answer_cancel(self, body: JsonLine) -> AsyncGenerator[AsyncIterator[Lines]]:
+        running = self._running.get((str(body.get("agent")), str(body.get("session")), str(body.get("token"))))
+        if running is not None:
+            running.cancel(at_once=body.get("at_once") is not False)
+        async with aclosing(_one_line({"value": running is not None})) as lines:
+            yield lines
+
+    @asynccontextmanager
+    async def _answer_ask(self, body: JsonLine) -> AsyncGenerator[AsyncIterator[Lines]]:
+        agent, session_id = str(body.get("agent")), str(body.get("session"))
+        try:
+            check_id(session_id, "session")
+            question = read_question(body.get("question"))
+        except Invalid as error:
+            raise PeerRefused(400, {"error": error_to_json(error)}) from None
+        session = self._session_of(agent, session_id)
+        if session is None:
+            raise PeerRefused(404, {"agent": agent})
+        if self._host.refusing and not self._host.holds(session.spec):
+            raise PeerRefused(503, {"draining": True})
+        async with aclosing(_asked(session, question)) as lines:
+            yield lines
+
+    async def run_call(self, start: RunTurn) -> None:
+        """Run a turn for another process, and write its log."""
+        call = start.call
+        try:
+            with call.scope, foreign_errors():
+                turn = self._here(start.session, start.invocation, events=start.events)
+                async with aclosing(turn) as events:
+                    async for event in events:
+                        if "result" in event:
+                            call.end(event_to_json(event))
+                        else:
+                            await call.tell({"event": event_to_json(event)})
+            if call.over_at is None:
+                call.end({"error": error_to_json(Unavailable("the call was cancelled"))})
+        except TurnRaised as answered:
+            call.end({"error": error_to_json(answered.error)})
+        except RepertoryError as error:
+            self._running.forget(call)
+            call.end(setback_line(error))
+        finally:
+            call.end({"draining": True})  # Unless it has ended above: its actor is stopped.
+
+    # --------------------------------------------------------------------------------------------------- being there
+
+    async def serve(self, start: Callable[[RunTurn], object]) -> None:
+        """Answer the others until cancelled. The first time, an error is kept for the one who joins."""
+        self._start = start
+        try:
+            if self.doorman.room:
+                await self._wire.serve(self.handle, self._listens)
+            else:
+                await self._look()
+                self._joined.set()
+        except RepertoryError as error:
+            if self._joined.is_set():
+                raise
+            self._not_joined = error
+            self._joined.set()
+
+    async def _listens(self, address: str) -> None:
+        self._address = address
+        self._told = None
+        await (self.look() if self._joined.is_set() else self._look())
+        self._joined.set()
+
+    async def look(self) -> None:
+        """Say how busy this runtime is, and see who is there."""
+        self._running.forget_old()
+        try:
+            await self._look()
+        except RepertoryError as error:
+            self._note_unreached(error)
+
+    def _note_unreached(self, error: RepertoryError) -> None:
+        """Once for each outage."""
+        if self._reached:
+            self._reached = False
+            note(_LOG, WARNING, "the directory of peers is not reached", error)
+
+    async def notice(self) -> None:
+        """When this runtime does not reach its directory for long, others may soon have its sessions: callers that wait
+        here for turns, which wait for the same database, look for themselves. Until cancelled.
+        """
+        while True:
+            await anyio.sleep(LOOK_S)
+            if anyio.current_time() - self._looked_at > _ALONE_S:
+                self._running.send_away()
+
+    def changed(self) -> None:
+        self._actor.tell(LookAround())
+
+    async def _look(self) -> None:
+        if self._address:
+            mine = self._me()
+            if mine != self._told:
+                await self._directory.join(mine)
+                self._told = mine
+        before, self._peers = self._peers, {peer.name: peer for peer in await self._directory.peers()}
+        for name in self._peers.keys() - before - {self.name}:
+            note(_LOG, INFO, "a peer has come", peer=name)
+        for name in before.keys() - self._peers - {self.name}:
+            note(_LOG, INFO, "a peer has gone", peer=name)
+        if not self._reached:
+            self._reached = True
+            note(_LOG, INFO, "the directory of peers is reached again")
+        self._looked_at = anyio.current_time()
+
+    def _me(self) -> Peer:
+        return Peer(
+            name=self.name,
+            address=self._address,
+            room=0 if self._host.refusing or self.doorman.closed else self.doorman.room,
+            busy=self.doorman.busy,
+            agents=self._agents(),
+            version=self._settings.version,
+            zone=self._settings.zone,
+        )
+
+    async def _refuse(self) -> None:
+        """Take nothing more: those that wait are told to go elsewhere, idle sessions are given up at once."""
+        self.doorman.close()
+        await self.look()
+        await self._host.give_up_idle()
+
+    async def _deliver(self) -> None:
+        """Wait until the turns of others are over, and their callers have read the result."""
+        await self._running.delivered()
+
+    async def _leave(self) -> None:
+        try:
+            await self._directory.leave()
+        except RepertoryError as error:
+            self._note_unreached(error)
+        await self._wire.aclose()
+
+
+# Within.
+
+
+class _Target(Struct, frozen=True):
+    """Where a call goes. Without a peer: here; `waits`: for an owner that is no peer; `boxed`: no path leads there."""
+
+    peer: Peer | None = None
+    waits: bool = False
+    boxed: bool = False
+
+
+_HERE = _Target()
+
+
+class _Flight(Struct, eq=False):
+    """One look for an owner, which many wait for."""
+
+    over: anyio.Event
+    owner: str | None = None
+    error: Retryable | None = None
+    cut: bool = False
+
+
+async def _turn(active: ActiveSession, invocation: Invocation, *, events: bool) -> AsyncGenerator[TurnEvent]:
+    if not events:
+        yield {"result": await active.invoke(invocation)}
+        return
+    async with active.stream(invocation) as told:
+        async for event in told:
+            yield event
+
+
+async def _one_line(line: JsonLine) -> AsyncGenerator[Lines]:
+    yield Lines(lines=[line], end=True)
+
+
+async def _asked(session: PeerSession, question: SessionQuestion) -> AsyncGenerator[Lines]:
+    """The answer to a question. It may take a while: the session is opened for it."""
+    try:
+        line = {"value": answer_json(await session.read_here(question))}
+    except RepertoryError as error:
+        line = setback_line(error)
+    yield Lines(lines=[line], end=True)
+
+
+def _directory_of(store: SessionStore) -> Directory:
+    directory = store.directory()
+    if directory is None:
+        text = "peers share sessions in PostgreSQL, in SQLite on one machine, or as journals with directory=Valkey(URL)"
+        raise Invalid(text, place=store.name)
+    return directory
+
+
+async def _http(settings: Peers, directory: Directory) -> PeerWire:
+    from repertory.cluster.wire.http import HttpPeers, PeerLimits  # loaded when used: h11 is an extra
+
+    if (listen := settings.listen) is None:
+        own = await run_in_thread(directory.socket)
+        listen = own if settings.room else None
+        if own is None and (settings.room or (settings.secret is None and settings.tls is None)):
+            text = "say where this runtime answers its peers, and how they know each other"
+            raise Invalid(f"{text}: Peers('10.0.0.5:7000', secret=SECRET)")
+    return HttpPeers(
+        listen,
+        advertise=settings.address,
+        secret=settings.secret,
+        tls=settings.tls,
+        entropy=os.urandom,
+        limits=PeerLimits(calls_max=_CALLS_MAX, connections_max=4 * _CALLS_MAX),
+    )

@@ -1,0 +1,99 @@
+"""The settings of the HTTP wire between runtimes, for both sides: its words, its limits, and its certificates."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from typing import Final, cast
+
+import msgspec.json
+
+from repertory.backends.peer_ports import JsonLine
+from repertory.errors import Invalid
+
+PREFIX: Final = "/_repertory/v1/"
+ALIVE: Final = b'{"alive":1}'
+"""A line that says nothing but that the peer is there. Callers are not given it."""
+SILENT_PERIODS: Final = 3
+"""A peer that has said nothing for so many times `alive_s` is lost."""
+UNPROVED: Final = "set secret, or tls, on all peers"
+"""The advice where neither is there."""
+_OBJECT: Final = msgspec.json.Decoder(dict[str, object])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerTls:
+    """Paths of PEM files; each is read once, when the wire is made. Both sides show a certificate that `ca` has signed,
+    and nothing else is checked: no name and no address, since peers move. So give that CA to peers alone.
+
+    Args:
+        certificate: The path of the certificate, as PEM.
+        ca: The path of the authority's certificate, as PEM.
+    """
+
+    certificate: str
+    key: str
+    """Without a password."""
+    ca: str
+
+    def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """For the side that is called, and for the side that calls.
+
+        Raises:
+            Invalid: For files that do not serve. Correct the argument.
+        """
+        try:
+            server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.ca)
+            client = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=self.ca)
+            for context in (server, client):
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_REQUIRED
+                context.load_cert_chain(self.certificate, self.key, password="")
+        except (OSError, ValueError) as error:
+            raise Invalid(f"tls names PEM files of a certificate, its key and its CA: {error}") from error
+        return server, client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLimits:
+    """Bounds of one wire. Those of size are about one request, one line or one connection."""
+
+    connections_max: int = 1024
+    """Open connections of callers. At the bound, one that is kept but idle is closed for a new one; if all are in use,
+    new ones wait.
+    """
+    calls_max: int = 64
+    """Calls to one address at once; more wait."""
+    body_max_bytes: int = 64 * 1024 * 1024
+    """Of a request, and of one line of an answer."""
+    head_max_bytes: int = 16 * 1024
+    connect_s: float = 2.0
+    """Until a connection is made. A handshake of TLS behind that may be silent for as long as any answer."""
+    proof_s: float = 5.0
+    """The time in which a new connection proves that it is one of a peer, TLS included."""
+    unproved_max: int = 128
+    """Connections that have not. At the bound, the oldest of them is closed for a new one."""
+    request_s: float = 10.0
+    """Until a request has arrived whole, from its first byte on; and until the first one begins."""
+    kept_s: float = 30.0
+    """A caller keeps an idle connection for so long."""
+    idle_s: float = 60.0
+    """Whoever is called does for so long; longer than `kept_s`, so that callers close first."""
+    stalled_s: float = 300.0
+    """A caller that takes nothing of its answer for so long has gone."""
+
+
+def json_of(value: JsonLine) -> bytes:
+    """One line of JSON, without its end. Errors: `Invalid` for what JSON cannot say."""
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Invalid(f"peers are told JSON objects: {error}") from error
+
+
+def object_of(data: bytes | bytearray) -> JsonLine:
+    """A JSON object. Errors: `ValueError`."""
+    try:
+        return cast("JsonLine", _OBJECT.decode(data))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"not a JSON object: {error}") from error

@@ -1,0 +1,206 @@
+"""Functions and classes of the SDK that its programs call, and that are one step away from what is here."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import typing_extensions
+
+from repertory.actors.tool_registry import ToolRegistry, is_tool
+from repertory.app.agent.agent import Agent
+from repertory.app.agent.loop_metrics import EventLoopMetrics, Trace
+from repertory.app.agent.printer import PrintingCallbackHandler
+from repertory.app.agent.tools import as_tools
+from repertory.app.sessions.records import SessionMessage, SessionRepository
+from repertory.backends.tools.function_tool import FunctionTool
+from repertory.compat.document_managers import FileSessionManager, S3SessionManager
+from repertory.compat.repository import RepositorySessionManager
+from repertory.compat.tool_schemas import normalize_tool_spec
+from repertory.core.limits import clip
+from repertory.core.result import TurnMetrics
+from repertory.errors import Invalid
+from repertory.toolbox.commands import make_shell
+
+_log = logging.getLogger("repertory.tools")
+
+AGENT_CONFIG_SCHEMA: dict[str, Any] = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "title": "Agent Configuration",
+    "type": "object",
+    "properties": {
+        "name": {"type": ["string", "null"], "default": None},
+        "model": {"type": ["string", "null"], "default": None},
+        "prompt": {"type": ["string", "null"], "default": None},
+        "tools": {"type": "array", "items": {"type": "string"}, "default": []},
+    },
+    "additionalProperties": False,
+}
+"""What a configuration may hold."""
+
+_NOT_VALID = "Configuration validation error"
+_ARGUMENTS = {"model": "model", "prompt": "system_prompt", "tools": "tools", "name": "name"}
+
+
+def config_to_agent(config: str | Mapping[str, Any], **options: Any) -> Agent:
+    """The agent of a configuration: a mapping, or the path of a JSON file (`file://` before it is left out). `options`
+    are further arguments of `Agent`, and come before those of the configuration.
+
+    Errors: `FileNotFoundError`; `ValueError` for anything that `AGENT_CONFIG_SCHEMA` does not allow, and for tools that
+    cannot be loaded.
+    """
+    if isinstance(config, str):
+        path = Path(config.removeprefix("file://"))
+        if not path.exists():
+            raise FileNotFoundError(f"Configuration file not found: {path}")
+        try:
+            config = json.loads(path.read_text())
+        except RecursionError as error:
+            raise Invalid(f"{_NOT_VALID}: it is a file of JSON", path=str(path), cause=str(error)) from error
+    if not isinstance(config, Mapping):
+        raise Invalid("Config must be a file path string or dictionary", got=type(config).__name__)
+    unknown = sorted(set(config) - set(_ARGUMENTS))
+    if unknown:
+        raise Invalid(f"{_NOT_VALID}: it has {', '.join(_ARGUMENTS)}", got=unknown)
+    for key in ("model", "prompt", "name"):
+        if not isinstance(config.get(key), str | None):
+            raise Invalid(f"{_NOT_VALID}: {key} is a string", got=config[key])
+    tools = cast("object", config.get("tools"))
+    if tools is not None and not (
+        isinstance(tools, list) and all(isinstance(each, str) for each in cast("list[object]", tools))
+    ):
+        raise Invalid(f"{_NOT_VALID}: tools is a list of paths and module names", got=str(cast("object", tools)))
+    given = {_ARGUMENTS[key]: value for key, value in config.items() if value is not None}
+    return Agent(**{**given, **options})
+
+
+def metrics_to_string(event_loop_metrics: TurnMetrics | EventLoopMetrics, allowed_names: set[str] | None = None) -> str:
+    """What a turn, or several, took, for people to read: calls of the model, tokens, tools, and traces.
+
+    `allowed_names`: the tools to show; all of them when there are none.
+    """
+    metrics, usage = event_loop_metrics, event_loop_metrics.accumulated_usage
+    seconds, calls = sum(metrics.cycle_durations), metrics.cycle_count
+    counts = [f"in={usage['inputTokens']}", f"out={usage['outputTokens']}", f"total={usage['totalTokens']}"]
+    if cached := usage.get("cacheReadInputTokens"):
+        counts.append(f"cache_read_input_tokens={cached}")
+    if cached := usage.get("cacheWriteInputTokens"):
+        counts.append(f"cache_write_input_tokens={cached}")
+    lines = [
+        "Event Loop Metrics Summary:",
+        f"├─ Cycles: total={calls}, avg_time={seconds / calls if calls else 0:.3f}s, total_time={seconds:.3f}s",
+        f"├─ Tokens: {', '.join(counts)}",
+        f"├─ Bedrock Latency: {metrics.accumulated_metrics['latencyMs']}ms",
+        "├─ Tool Usage:",
+    ]
+    traces = cast("list[Trace]", metrics.traces)
+    within = [child.metadata for trace in traces for child in trace.children]
+    for name, tool in metrics.tool_metrics.items():
+        if allowed_names and name not in allowed_names:
+            continue
+        lines += [
+            f"   └─ {name}:",
+            f"      ├─ Stats: calls={tool.call_count}, success={tool.success_count}",
+            f"      │         errors={tool.error_count}, success_rate={tool.success_rate:.1%}",
+            f"      ├─ Timing: avg={tool.average_time:.3f}s, total={tool.total_time:.3f}s",
+            "      └─ Tool Calls:",
+        ]
+        called = [each.get("toolUseId", "unknown") for each in within if each.get("tool_name") == name]
+        lines += [f"         ├─ {use_id}: {name}" for use_id in called]
+    lines.append("├─ Execution Trace:")
+    for trace in traces:
+        lines += _trace_lines(trace, 1)
+    return "\n".join(lines)
+
+
+def _trace_lines(trace: Trace, depth: int) -> list[str]:
+    seconds, name, use_id = trace.duration(), trace.raw_name or trace.name, trace.metadata.get("toolUseId")
+    took = "None" if seconds is None else f"{seconds:.4f}s"
+    told = f" - {use_id}" if use_id and " - tooluse_" not in name else ""
+    lines = [f"{'   ' * depth}└─ {name}{told} - Duration: {took}"]
+    return lines + [line for child in trace.children for line in _trace_lines(child, depth + 1)]
+
+
+class ConcurrentToolExecutor:
+    """`Agent(tool_executor=...)`: the tools of one step run at the same time. The default."""
+
+    execution = "concurrent"
+
+
+class SequentialToolExecutor:
+    """`Agent(tool_executor=...)`: the tools of one step run one after the other."""
+
+    execution = "sequential"
+
+
+def _is_tool(given: object) -> bool:
+    if not is_tool(given):
+        _log.warning("left out of the tools, since it is none: %s", clip(repr(given), 200))
+        return False
+    return True
+
+
+class _AgentOfEither(type):
+    """`isinstance(agent, Agent)` holds for agents of either name."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Agent) if cls is SdkAgent else super().__instancecheck__(instance)
+
+
+class SdkAgent(Agent, metaclass=_AgentOfEither):
+    """The `Agent` that programs of the SDK import: what its model raises passes as it is, it prints everywhere, what is
+    no tool is left out, and its model gets whole schemas of tools.
+    """
+
+    passes_model_errors = True
+    default_handler = PrintingCallbackHandler
+
+    def _all_tools(self, given: Iterable[object] | None) -> ToolRegistry:
+        if not isinstance(given, ToolRegistry):
+            given = ToolRegistry(filter(_is_tool, as_tools(given or ())), normalize_tool_spec)
+        return super()._all_tools(given)
+
+
+SdkAgent.__name__ = SdkAgent.__qualname__ = Agent.__name__
+
+
+class PreparedSessionManager(RepositorySessionManager):
+    """A `RepositorySessionManager` that makes its session at once, if the repository's methods are synchronous:
+    programs write records into it before any agent does.
+    """
+
+    def __init__(self, session_id: str, session_repository: SessionRepository, **kwargs: Any) -> None:
+        super().__init__(session_id, session_repository)
+        self._latest_agent_message: dict[str, SessionMessage | None] = {}
+        """By agent: what a subclass has stored last. The package of AgentCore writes it."""
+        if not inspect.iscoroutinefunction(session_repository.read_session):
+            _ = self.session
+
+    def redact_latest_message(self, redact_message: Any, agent: Any, **kwargs: Any) -> None:
+        """Store another message in the place of the latest one, of the number that a subclass gave it."""
+        last = self._latest_agent_message.get(agent.agent_id)
+        if last is None:
+            super().redact_latest_message(redact_message, agent)
+            return
+        last.redact_message = redact_message
+        self.records.update_message(self.session_id, agent.agent_id, last)
+
+
+PreparedSessionManager.register(FileSessionManager)
+PreparedSessionManager.register(S3SessionManager)
+
+
+# Names of before a renaming: the tools are still called what they were called.
+
+
+@typing_extensions.deprecated("make_bash is deprecated: use make_shell")
+def make_bash(*, name: str = "bash", **options: Any) -> FunctionTool[Any]:
+    """The tool `shell` under its earlier name; see `make_shell`."""
+    return make_shell(name=name, **options)
+
+
+bash = make_shell(name="bash")

@@ -1,0 +1,100 @@
+"""Serving the pages by a server of their own, on asyncio and on trio."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from repertory.backends.worker_threads import run_in_thread
+from repertory.core.origins import is_loopback
+from repertory.errors import Invalid
+from repertory.inspector.inspector import Inspector
+from repertory.service.process.listening import listen_at, split_address, url_of
+from repertory.service.process.web_server import serve_web
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+
+    from repertory.app.embedding.hosted import HostedAgent
+    from repertory.app.embedding.runtime import Runtime
+    from repertory.app.sessions.sessions import SessionPlace
+
+_GRACE_S = 2.0
+"""How long requests in flight may take when the server stops; live updates end at once."""
+
+
+async def serve_runtime(
+    runtime: Runtime, address: str, options: Mapping[str, Any], task_status: TaskStatus[str]
+) -> None:
+    """See `Runtime.serve_inspector`."""
+    check_reach(address, options.get("token"))
+    inspector = Inspector(runtime, **options)
+    try:
+        await _serve(inspector, address, runtime.drained.wait, task_status.started)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await inspector.aclose()
+
+
+async def serve_place(
+    place: SessionPlace,
+    address: str,
+    say: Callable[[str], None],
+    *,
+    allow_changes: bool = False,
+    content: bool = True,
+    token: str | None = None,
+    hosts: Collection[str] = (),
+    agents: Mapping[str, HostedAgent] = {},
+    prices: Mapping[str, tuple[float, float]] = {},
+    until: Callable[[], Awaitable[object]] | None = None,
+) -> None:
+    """Serve the pages of what is stored at a place until SIGINT or SIGTERM, or until `until` returns.
+
+    `say` is told the URL, and the token that was made where one is needed and none was given. Errors: as
+    `Runtime.serve_inspector`.
+    """
+    host, _ = split_address(address)
+    if token is None and not is_loopback(host):
+        token = secrets.token_urlsafe(24)
+        say(f"The token: {token}")
+    inspector = Inspector(
+        place, allow_changes=allow_changes, content=content, token=token, hosts=hosts, agents=agents, prices=prices
+    )
+    try:
+        await _serve(inspector, address, until or _signalled, say)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await inspector.aclose()
+
+
+async def _signalled() -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            return
+
+
+def check_reach(address: str, token: str | None) -> None:
+    """Return if only this machine reaches the address, or there is a secret. Errors: `Invalid`."""
+    host, _ = split_address(address)
+    if token is None and not is_loopback(host):
+        raise Invalid("other machines reach this address: give the inspector a token", address=address)
+
+
+async def _serve(
+    inspector: Inspector, address: str, until: Callable[[], Awaitable[object]], started: Callable[[str], None]
+) -> None:
+    listening = await run_in_thread(lambda: listen_at(*split_address(address)))
+    url = url_of(listening)
+    await serve_web(
+        inspector,
+        listening,
+        until=until,
+        started=lambda: started(url),
+        ending=inspector.feed.close,
+        grace_s=_GRACE_S,
+    )

@@ -1,0 +1,496 @@
+"""From a configuration to a `Runtime` with its agents.
+
+    sources = Sources(load_configuration(path), path.parent, os.environ)
+    configured = runtime_from(sources)
+
+Everything is made, and nothing is connected or opened: what does not fit shows here, all of it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from msgspec.structs import asdict
+
+from repertory.actors.tool_registry import ToolRegistry
+from repertory.app.agent.session import given_manager
+from repertory.app.agent.tools import as_tools
+from repertory.app.embedding.hosted import AgentSpec, HostedAgent
+from repertory.app.embedding.runtime import Runtime
+from repertory.cluster.peers import Peers
+from repertory.core.admission import ServiceLimits
+from repertory.core.callers import CallerRules
+from repertory.core.limits import Limits
+from repertory.core.retry import ModelRetryStrategy, StorePatience
+from repertory.core.tenants import StoredRange, scope_of_tenant, tenant_part
+from repertory.errors import Invalid
+from repertory.service.configuration.decisions.reading import WrongConfiguration
+from repertory.service.configuration.decisions.tables import (
+    AgentcoreSessionsTable,
+    AgentTable,
+    BedrockMemoryTable,
+    CallersTable,
+    ConversationTable,
+    FileSessionsTable,
+    InMemorySessionsTable,
+    JournalSessionsTable,
+    McpTable,
+    PeersTable,
+    PostgresMemoryTable,
+    PostgresSessionsTable,
+    S3SessionsTable,
+    SlidingTable,
+    SnapshotSessionsTable,
+    SqliteMemoryTable,
+    SqliteSessionsTable,
+    SummarizingTable,
+    WholeTable,
+)
+from repertory.service.configuration.decisions.toml_positions import KeyPath
+from repertory.service.configuration.models import model_from
+from repertory.service.configuration.sources import Sources
+
+if TYPE_CHECKING:
+    from repertory.app.embedding.hosted import MemoryOf
+    from repertory.app.memory.memory_manager import MemoryManager
+    from repertory.app.sessions.sessions import SessionPlace
+
+TOKEN_CHARS_MIN = 16
+
+
+class ConfiguredRuntime(NamedTuple):
+    """What a configuration describes, ready to be entered."""
+
+    runtime: Runtime
+    agents: Mapping[str, HostedAgent]
+    """By name, in the order of the file."""
+    memory: MemoryOf | None = None
+    """By session id, or what a tenant's ids begin with, all its memory stores together; None without any."""
+
+
+def runtime_from(sources: Sources, *, several: bool = False) -> ConfiguredRuntime:
+    """The runtime. `several`: other processes of this machine run the same configuration, so sessions are shared even
+    without `[peers]`. Errors: `WrongConfiguration` with everything that is wrong, what was noted before included.
+    """
+    values = sources.file.values
+    place = sources.made(("sessions",), lambda: _place(sources))
+    memories = _Memories(sources)
+    servers = {name: _tool_server(sources, name, table) for name, table in values.mcp.items()}
+    peers = _peers(sources, values.peers, several=several)
+    parts = _Parts(memories=memories, servers=servers)
+    specs = {name: _spec(sources, name, table, parts) for name, table in values.agents.items()}
+    if sources.faults:
+        raise WrongConfiguration(sources.faults)
+    settings = values.runtime
+    runtime = Runtime(
+        sessions=place,
+        idle_timeout_s=settings.idle_timeout_s,
+        drain_timeout_s=settings.drain_timeout_s,
+        on_fatal="signal",
+        patience=StorePatience(**asdict(settings.patience)),
+        wakes_max=settings.wakes_max,
+        peers=peers,
+    )
+    if values.service.tokens:  # For workers too, which serve nobody.
+        runtime.host.gate.limit(ServiceLimits(**asdict(values.service.limits)))
+    agents: dict[str, HostedAgent] = {}
+    for name, spec in specs.items():
+        with sources.telling(("agents", name)):
+            agents[name] = runtime.agent(cast("AgentSpec", spec))
+    if sources.faults:
+        raise WrongConfiguration(sources.faults)
+    return ConfiguredRuntime(runtime, agents, partial(memories.of, tuple(values.memory)) if values.memory else None)
+
+
+def tokens_from(sources: Sources) -> Mapping[str, str]:
+    """The secret of each tenant. What is wrong is noted, and raised by `runtime_from`."""
+    found: dict[str, str] = {}
+    for tenant, source in sources.file.values.service.tokens.items():
+        path: KeyPath = ("service", "tokens", tenant)
+        secret = sources.secret(source, path)
+        if secret is None:
+            continue
+        if not tenant.strip():
+            sources.wrong(path, "a tenant has a name")
+        elif len(secret) < TOKEN_CHARS_MIN:
+            sources.wrong(path, f"a token has {TOKEN_CHARS_MIN} characters at least")
+        elif secret in found.values():
+            sources.wrong(path, "another tenant has the same token")
+        found[tenant] = secret
+    return found
+
+
+def caller_rules_from(sources: Sources, table: CallersTable, path: KeyPath) -> CallerRules:
+    """The rules for callers. What is wrong is noted, and raised by `runtime_from`."""
+    try:
+        return CallerRules(history=table.history, sources=table.sources)
+    except Invalid as error:
+        sources.wrong((*path, "sources"), error.message)
+        return CallerRules()
+
+
+def queue_url_from(sources: Sources) -> str | None:
+    """The address of `[queue]`; None without that table. Errors: `WrongConfiguration` for a secret that is not set."""
+    table = sources.file.values.queue
+    if table is None:
+        return None
+    url = sources.text_or_secret(table.url, ("queue", "url"))
+    if url is None:
+        raise WrongConfiguration(sources.faults)
+    return url
+
+
+# ------------------------------------------------------------------------------------------------------------- sessions
+
+
+def place_from(sources: Sources) -> SessionPlace:
+    """The place of the sessions. Errors: `WrongConfiguration`; `Invalid` for sessions in memory."""
+    place = sources.made(("sessions",), lambda: _place(sources))
+    if sources.faults:
+        raise WrongConfiguration(sources.faults)
+    if place is None:
+        raise Invalid("the sessions of this configuration are in the memory of the processes that serve it")
+    return cast("SessionPlace", place)
+
+
+def _place(sources: Sources) -> Any:
+    tenants = sources.file.values.service.tokens
+    match sources.file.values.sessions:
+        case SqliteSessionsTable(path=path, remember=remember):
+            from repertory.app.sessions.sessions import SQLiteSessions  # each place is loaded when it is chosen
+
+            place = None if path is None else sources.path(path)
+            return SQLiteSessions(place, remember=_scope_of_tenant if remember and tenants else remember)
+        case PostgresSessionsTable() as table:
+            return _postgres_place(sources, table)
+        case FileSessionsTable(folder=folder):
+            from repertory.app.sessions.documented import FileSessions
+
+            return FileSessions(None if folder is None else sources.path(folder))
+        case S3SessionsTable() as table:
+            from repertory.app.sessions.documented import S3Sessions
+
+            return S3Sessions(
+                table.bucket,
+                table.prefix,
+                region_name=table.region,
+                endpoint_url=table.endpoint_url,
+                kms_key_id=table.kms_key_id,
+            )
+        case JournalSessionsTable() as table:
+            from repertory.app.sessions.storages import JournalSessions
+
+            return JournalSessions(_storage(sources, table))
+        case SnapshotSessionsTable() as table:
+            from repertory.app.sessions.snapshots import SnapshotSessions
+
+            return SnapshotSessions(_storage(sources, table))
+        case AgentcoreSessionsTable() as table:
+            from repertory.app.memory.agentcore_sessions import AgentCoreMemorySessions
+
+            return AgentCoreMemorySessions(
+                table.memory_id, table.actor_id, region_name=table.region, endpoint_url=table.endpoint_url
+            )
+        case InMemorySessionsTable():
+            return None
+
+
+def _postgres_place(sources: Sources, table: PostgresSessionsTable) -> Any:
+    url = sources.text_or_secret(table.url, ("sessions", "url"))
+    direct = None if table.direct_url is None else sources.text_or_secret(table.direct_url, ("sessions", "direct_url"))
+    if url is None or sources.faults:
+        return None
+    from repertory.app.sessions.postgres import PostgresSessions  # as above
+
+    return PostgresSessions(
+        url,
+        schema=table.schema,
+        direct_dsn=direct,
+        pooled=table.pooled,
+        connections=table.connections,
+        remember=_scope_of_tenant if table.remember and sources.file.values.service.tokens else table.remember,
+    )
+
+
+def _storage(sources: Sources, table: JournalSessionsTable | SnapshotSessionsTable) -> Any:
+    from repertory.app.sessions.storages import FileStorage, S3Storage  # as above
+
+    if table.bucket is None:
+        return FileStorage(None if table.folder is None else sources.path(table.folder))
+    return S3Storage(
+        table.bucket,
+        table.prefix,
+        region_name=table.region,
+        endpoint_url=table.endpoint_url,
+        kms_key_id=table.kms_key_id,
+    )
+
+
+# ---------------------------------------------------------------------------------------------- memories, tool servers
+
+
+class _Memories:
+    """The memory stores. Where `[service.tokens]` tells tenants apart, each tenant has a scope of its own in them."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._made: dict[tuple[tuple[str, ...], str | None], MemoryManager] = {}
+        tenants = sources.file.values.service.tokens
+        self.divided = bool(tenants)
+        parts = ["", *(tenant_part(StoredRange(tenant).prefix) for tenant in tenants)] if tenants else [None]
+        self.sound = True
+        """True if all can be made."""
+        for part in parts if sources.file.values.memory else ():
+            made = [_memory_store(sources, name, part) for name in sources.file.values.memory]
+            if None in made:
+                self.sound = False
+                break  # The faults are the same for every tenant.
+
+    def of(self, names: tuple[str, ...], session_id: str) -> MemoryManager:
+        """The memory manager of a session, over the memories of these names."""
+        part = tenant_part(session_id) if self.divided else None
+        found = self._made.get((names, part))
+        if found is None:
+            stores = [_memory_store(self._sources, name, part) for name in names]
+            found = self._made[names, part] = cast("MemoryManager", given_manager({"stores": stores}))
+        return found
+
+
+def _scope_of_tenant(session_id: str) -> str:
+    """The scope in which the messages of a session are remembered where tenants are told apart."""
+    return scope_of_tenant(None, tenant_part(session_id))
+
+
+def _memory_store(sources: Sources, name: str, part: str | None) -> object | None:
+    """`part`: of the tenant, where tenants are told apart."""
+    table = sources.file.values.memory[name]
+    path: KeyPath = ("memory", name)
+    shared = isinstance(table, BedrockMemoryTable) and not table.writable  # Nothing that was said gets there.
+    scope = table.scope if part is None or shared else scope_of_tenant(table.scope, part)
+    given: dict[str, Any] = {"name": name, "max_search_results": table.max_search_results, "scope": scope}
+    given |= {"writable": table.writable, "extraction": table.extraction}
+    if table.description is not None:
+        given["description"] = table.description
+    match table:
+        case SqliteMemoryTable(path=file):
+            from repertory.app.memory.sqlite import SQLiteMemoryStore  # each store is loaded when it is chosen
+
+            place = None if file is None else sources.path(file)
+            return sources.made(path, lambda: SQLiteMemoryStore(place, **given))
+        case PostgresMemoryTable() as postgres:
+            return _postgres_memory(sources, path, postgres, given)
+        case BedrockMemoryTable() as bedrock:
+            store: Any = import_module("repertory.app.memory.bedrock").BedrockKnowledgeBaseStore
+
+            config = {
+                "knowledge_base_id": bedrock.knowledge_base_id,
+                "data_source_id": bedrock.data_source_id,
+                "data_source_type": bedrock.data_source_type,
+                "region_name": bedrock.region,
+                "s3": {"bucket": bedrock.bucket, "prefix": bedrock.prefix} if bedrock.bucket else None,
+            }
+            known = {key: value for key, value in config.items() if value is not None}
+            return sources.made(path, lambda: store(config=known, **given))
+
+
+def _postgres_memory(sources: Sources, path: KeyPath, table: PostgresMemoryTable, given: dict[str, Any]) -> Any:
+    url = sources.text_or_secret(table.url, (*path, "url"))
+    direct = None if table.direct_url is None else sources.text_or_secret(table.direct_url, (*path, "direct_url"))
+    if url is None:
+        return None
+
+    def make() -> object:
+        from repertory.app.memory.postgres import PostgresMemoryStore  # an extra
+
+        return PostgresMemoryStore(
+            url,
+            schema=table.schema,
+            direct_dsn=direct,
+            pooled=table.pooled,
+            connections=table.connections,
+            **given,
+        )
+
+    return sources.made(path, make)
+
+
+def _tool_server(sources: Sources, name: str, table: McpTable) -> object | None:
+    path: KeyPath = ("mcp", name)
+    filters = {"allowed": list(table.allowed) or None, "rejected": list(table.rejected) or None}
+    settings: dict[str, Any] = {
+        "name": name,
+        "startup_timeout_s": table.startup_timeout_s,
+        "call_timeout_s": table.call_timeout_s,
+        "prefix": table.prefix,
+        "continue_on_error": table.continue_on_error,
+        "tool_filters": {key: value for key, value in filters.items() if value} or None,
+    }
+    env = _resolved(sources, table.env, (*path, "env"))
+    headers = _resolved(sources, table.headers, (*path, "headers"))
+
+    def make() -> object:
+        from repertory.app.agent.mcp_client import MCPClient  # an extra
+
+        if table.url is not None:
+            return MCPClient.http(table.url, headers=headers, **settings)
+        cwd = sources.folder if table.cwd is None else sources.path(table.cwd)
+        return MCPClient.stdio(cast("str", table.command), table.args, env=env or None, cwd=cwd, **settings)
+
+    return sources.made(path, make)
+
+
+def _resolved(sources: Sources, given: Mapping[str, Any], path: KeyPath) -> dict[str, str]:
+    found = {key: sources.text_or_secret(value, (*path, key)) for key, value in given.items()}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+# --------------------------------------------------------------------------------------------------------------- agents
+
+
+class _Parts(NamedTuple):
+    memories: _Memories
+    servers: Mapping[str, object | None]
+
+
+def _spec(sources: Sources, name: str, table: AgentTable, parts: _Parts) -> AgentSpec | None:
+    path: KeyPath = ("agents", name)
+    prompt = table.system_prompt
+    if table.system_prompt_file is not None:
+        prompt = sources.text_of(table.system_prompt_file, (*path, "system_prompt_file"))
+    model = model_from(sources, table.model, (*path, "model"))
+    aux = None if table.aux_model is None else model_from(sources, table.aux_model, (*path, "aux_model"))
+    tools = [each for number, named in enumerate(table.tools) for each in _tools(sources, named, path, number)]
+    tools += [parts.servers[server] for server in table.mcp]
+    plugins = [_instance(sources, each, (*path, "plugins", number)) for number, each in enumerate(table.plugins)]
+    hooks = [_instance(sources, each, (*path, "hooks", number)) for number, each in enumerate(table.hooks)]
+    output = None if table.output is None else _output(sources, table.output, (*path, "output"))
+    memory = partial(parts.memories.of, tuple(table.memory)) if table.memory and parts.memories.sound else None
+    conversation = sources.made((*path, "conversation"), lambda: _conversation(table.conversation))
+    limits = {key: value for key, value in asdict(table.limits).items() if value is not None}
+    retry = sources.made((*path, "retry"), lambda: _retry(table))
+    if sources.faults:
+        return None
+    return AgentSpec(
+        name=name,
+        model=cast("Any", model),
+        tools=tools,
+        system_prompt=prompt,
+        conversation_manager=conversation,
+        state=table.state,
+        durability=table.durability,
+        busy=table.busy,
+        unknown_tool_outcome=table.unknown_tool_outcome,
+        description=table.description,
+        hooks=cast("Any", hooks),
+        plugins=cast("Any", plugins),
+        memory_manager=memory,
+        structured_output_model=output,
+        aux_model=cast("Any", aux),
+        retry_strategy=retry,
+        limits=cast("Limits", limits) if limits else None,
+        tool_execution=table.tool_execution,
+        trace_attributes=table.trace_attributes or None,
+    )
+
+
+def _tools(sources: Sources, name: str, agent: KeyPath, number: int) -> list[Any]:
+    """The tool of this name, or the tools of a list, each checked by itself."""
+    path: KeyPath = (*agent, "tools", number)
+    found: Any = sources.named(name, path)
+    if found is None:
+        return []
+    tools: list[Any] = list(cast("list[Any]", found)) if isinstance(found, list | tuple) else [found]
+    sources.made(path, lambda: ToolRegistry(as_tools(tools)))
+    return tools
+
+
+def _instance(sources: Sources, name: str, path: KeyPath) -> object | None:
+    """The object of this name, or an instance of the class."""
+    found = sources.named(name, path)
+    return sources.called(path, found) if isinstance(found, type) else found
+
+
+def _output(sources: Sources, name: str, path: KeyPath) -> type[Any] | None:
+    found = sources.named(name, path)
+    if found is not None and not isinstance(found, type):
+        sources.wrong(path, "the output is a class: a pydantic model")
+    return cast("type[Any] | None", found)
+
+
+def _conversation(table: ConversationTable) -> Any:
+    managers = import_module("repertory.app.agent.conversation_managers")
+    match table:
+        case SlidingTable():
+            return managers.SlidingWindowConversationManager(
+                table.window_size, table.truncate_results, pin_first=table.pin_first
+            )
+        case SummarizingTable():
+            return managers.SummarizingConversationManager(
+                table.summary_ratio,
+                table.preserve_recent_messages,
+                summarization_system_prompt=table.system_prompt,
+                pin_first=table.pin_first,
+            )
+        case WholeTable():
+            return managers.NullConversationManager()
+
+
+def _retry(table: AgentTable) -> ModelRetryStrategy:
+    retry = table.retry
+    return ModelRetryStrategy(
+        max_attempts=retry.max_attempts,
+        initial_delay=retry.initial_delay_s,
+        max_delay=retry.max_delay_s,
+        transient_attempts=retry.transient_attempts,
+        transient_delay=retry.transient_delay_s,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------- peers
+
+
+def _peers(sources: Sources, table: PeersTable | None, *, several: bool) -> Peers | None:
+    if table is None:
+        return Peers() if several else None
+    secret = None if table.secret is None else sources.secret(table.secret, ("peers", "secret"))
+    valkey = None
+    if table.valkey_url is not None:
+        url = sources.text_or_secret(table.valkey_url, ("peers", "valkey_url"))
+        valkey = None if url is None else sources.made(("peers", "valkey_url"), lambda: _valkey(url))
+
+    def make() -> Peers:
+        return Peers(
+            table.listen,
+            room=table.room,
+            queue=table.queue,
+            address=table.address,
+            secret=secret,
+            tls=None if table.tls is None else _peer_tls(sources, table),
+            version=table.version,
+            zone=table.zone,
+            patience_s=table.patience_s,
+            directory=valkey,
+        )
+
+    return sources.made(("peers",), make)
+
+
+def _valkey(url: str) -> Any:
+    from repertory.cluster.valkey import Valkey  # an extra
+
+    return Valkey(url)
+
+
+def _peer_tls(sources: Sources, table: PeersTable) -> Any:
+    from repertory.cluster.wire.http_settings import PeerTls  # loaded when used
+
+    if table.tls is None:
+        raise Invalid("peers have no certificates")
+    files = {name: str(sources.path(path)) for name, path in asdict(table.tls).items()}
+    for name, path in files.items():
+        if not sources.path(path).is_file():
+            sources.wrong(("peers", "tls", name), f"there is no file {path}")
+    return PeerTls(**files)

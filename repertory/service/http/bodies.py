@@ -1,0 +1,392 @@
+"""What requests of our own API hold and what they are answered with, as classes from which the OpenAPI document is
+made.
+
+A field that a request does not have is an error, never ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+from starlette.requests import Request
+
+from repertory.core.ids import ID_BYTES_MAX
+from repertory.service.http.problems import Problem
+
+Id: TypeAlias = Annotated[
+    str, Meta(min_length=1, max_length=ID_BYTES_MAX, pattern=r"^[^/\\\x00-\x1f\x7f-\x9f]*$", description="An id.")
+]
+Token: TypeAlias = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=ID_BYTES_MAX,
+        pattern=r"^[^/\\\x00-\x1f\x7f-\x9f]*$",
+        description="Names the turn: the same token again runs nothing twice. Made for you if you send none.",
+    ),
+]
+JsonObject: TypeAlias = dict[str, Any]
+PositionNumber: TypeAlias = Annotated[int, Meta(ge=0, description="A sequence number of the agent's journal.")]
+Label: TypeAlias = Annotated[str, Meta(min_length=1, max_length=ID_BYTES_MAX)]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=1e9)]
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**53)]
+Epoch: TypeAlias = Annotated[float, Meta(description="Seconds since 1970.")]
+
+
+class CallLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Limits of one call."""
+
+    turns: Count | UnsetType = UNSET
+    total_tokens: Count | UnsetType = UNSET
+    output_tokens: Count | UnsetType = UNSET
+    result_bytes: Count | UnsetType = UNSET
+    answer_bytes: Count | UnsetType = UNSET
+    prompt_bytes: Count | UnsetType = UNSET
+
+
+class _Call(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    token: Token | None = None
+    stream: Annotated[
+        bool, Meta(description="Server-sent events instead of the result; the same as Accept: text/event-stream.")
+    ] = False
+    timeout_s: Annotated[Seconds | None, Meta(description="Seconds for the whole call.")] = None
+    limits: CallLimits | None = None
+    busy: Annotated[
+        Literal["queue", "reject", "interrupt", "steer"] | None, Meta(description="What to do while a turn runs.")
+    ] = None
+    drop_interrupts: Annotated[
+        bool, Meta(description="Go on without answers of a person: tools that wait for them get an error result.")
+    ] = False
+
+
+class BeginTurn(_Call, frozen=True, kw_only=True):
+    """A prompt."""
+
+    prompt: Annotated[
+        str | list[JsonObject] | None,
+        Meta(description="A text, content blocks, or messages. Without one, an unfinished turn goes on."),
+    ] = None
+
+
+class InterruptAnswer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answer of a person."""
+
+    id: Annotated[str, Meta(min_length=1, description="The id of the interrupt.")]
+    response: Annotated[Any, Meta(description="Any JSON but null.")]
+
+
+class AnswerInterrupts(_Call, frozen=True, kw_only=True):
+    """Answers of a person, which begin a turn."""
+
+    answers: Annotated[list[InterruptAnswer], Meta(min_length=1, max_length=1000)]
+
+
+class _RunCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    token: Token | None = None
+    stream: Annotated[
+        bool, Meta(description="Server-sent events instead of the result; the same as Accept: text/event-stream.")
+    ] = False
+    timeout_s: Annotated[Seconds | None, Meta(description="Seconds for the whole call.")] = None
+    busy: Annotated[Literal["queue", "reject"] | None, Meta(description="What to do while another call works.")] = None
+
+
+class StartRun(_RunCall, frozen=True, kw_only=True):
+    """A task of a graph or swarm."""
+
+    task: Annotated[
+        str | list[JsonObject] | None,
+        Meta(description="A text, or content blocks. Without one, an unfinished run goes on."),
+    ] = None
+    resume: Annotated[
+        bool | None, Meta(description="True goes on with an unfinished run, whatever the task; false gives it up.")
+    ] = None
+
+
+class AnswerRun(_RunCall, frozen=True, kw_only=True):
+    """Answers of a person, with which a run goes on."""
+
+    answers: Annotated[list[InterruptAnswer], Meta(min_length=1, max_length=1000)]
+
+
+class OrchestratorsShown(Struct, frozen=True, kw_only=True):
+    """The graphs and swarms that are served."""
+
+    orchestrators: Annotated[list[str], Meta(description="Their ids.")]
+
+
+class TurnAnswer(Struct, frozen=True, kw_only=True):
+    """A turn that is over."""
+
+    token: str
+    status: Literal["over"]
+    text: Annotated[str, Meta(description="The text of the answer.")]
+    result: Annotated[JsonObject, Meta(description="Its stop_reason, message, interrupts, metrics and more.")]
+
+
+class TurnBegun(Struct, frozen=True, kw_only=True):
+    """A turn that is accepted, and not over."""
+
+    token: str
+    status: Literal["accepted", "running"]
+
+
+class MessageLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message."""
+
+    message: JsonObject
+    seq: int | None = None
+    at: Epoch | None = None
+    turn: int | None = None
+    shown: Annotated[bool | None, Meta(description="Whether the model sees it.")] = None
+    left_behind: Annotated[bool | None, Meta(description="Whether a rewind left it behind.")] = None
+
+
+class MessagePage(Struct, frozen=True, kw_only=True):
+    """Messages, oldest first."""
+
+    messages: list[MessageLine]
+    next: Annotated[str | None, Meta(description="The cursor of the next page; null for the last one.")]
+
+
+class StateShown(Struct, frozen=True, kw_only=True):
+    """The agent's state."""
+
+    state: JsonObject
+    position: int
+
+
+class ToolAwaited(Struct, frozen=True, kw_only=True):
+    """A tool whose result comes later. The id under which it comes is not told: whoever has that may give it."""
+
+    tool: str
+    tool_use_id: str
+    since: Epoch
+    expires_at: Epoch | None = None
+
+
+class PendingShown(Struct, frozen=True, kw_only=True):
+    """What the conversation has left unfinished."""
+
+    why: Annotated[
+        Literal["runs", "cut short", "asks", "store", "waits for a tool"] | None,
+        Meta(description="Null: nothing is unfinished."),
+    ]
+    interrupts: list[JsonObject]
+    tools: list[ToolAwaited] = []
+
+
+class InterruptsShown(Struct, frozen=True, kw_only=True):
+    """The questions to a person that have no answer."""
+
+    interrupts: list[JsonObject]
+
+
+class GiveResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The result of a tool that has deferred."""
+
+    result: Annotated[Any, Meta(description="As a tool returns it: a text, JSON, or content blocks.")]
+    status: Literal["success", "error"] = "success"
+    start_turn: Annotated[bool, Meta(description="Whether a turn tells it to the model now.")] = True
+
+
+class ToolCompleted(Struct, frozen=True, kw_only=True):
+    """Whether the result counts; not if the tool has one already."""
+
+    accepted: bool
+
+
+class SnapshotLine(Struct, frozen=True, kw_only=True):
+    """A position with a label."""
+
+    label: str
+    position: int
+    at: Epoch
+    metadata: JsonObject
+
+
+class SnapshotsShown(Struct, frozen=True, kw_only=True):
+    """Positions with labels, in the order in which they got them."""
+
+    snapshots: list[SnapshotLine]
+    next: Annotated[str | None, Meta(description="The cursor of the next page; null for the last one.")]
+
+
+class TakeSnapshot(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A label for a position."""
+
+    label: Label
+    at: Annotated[PositionNumber | None, Meta(description="Null: the end.")] = None
+    metadata: JsonObject | None = None
+
+
+class SnapshotShown(Struct, frozen=True, kw_only=True):
+    """What the model was shown at a position."""
+
+    position: int
+    messages: list[JsonObject]
+    state: JsonObject
+
+
+class ForkSession(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new session that goes on from a position of this one."""
+
+    session: Id
+    at: Annotated[PositionNumber | Label | None, Meta(description="A position, or a label. Null: the end.")] = None
+
+
+class ForkMade(Struct, frozen=True, kw_only=True):
+    """The new session."""
+
+    session: str
+    position: int
+    messages: int
+
+
+class RewindSession(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the conversation goes on."""
+
+    to: PositionNumber | Label
+
+
+class Rewound(Struct, frozen=True, kw_only=True):
+    """Where the conversation goes on; rewinding to `was` undoes it."""
+
+    position: int
+    was: int
+
+
+class TimerShown(Struct, frozen=True, kw_only=True):
+    """A turn that begins by itself."""
+
+    id: str
+    at: Epoch
+    prompt: str
+    every_s: float | None
+
+
+class TimersShown(Struct, frozen=True, kw_only=True):
+    """The timers, the next one first."""
+
+    timers: list[TimerShown]
+
+
+class SetTimer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A turn that is to begin by itself: at a time, in some seconds, or again and again."""
+
+    prompt: Annotated[str, Meta(min_length=1)]
+    id: Annotated[Id | None, Meta(description="Replaces the timer of that id.")] = None
+    at: Epoch | None = None
+    in_s: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    every_s: Annotated[float, Meta(ge=1, le=1e9)] | None = None
+
+
+class TimerSet(Struct, frozen=True, kw_only=True):
+    """The timer's id."""
+
+    id: str
+
+
+class SessionLine(Struct, frozen=True, kw_only=True):
+    """A session."""
+
+    session: str
+    position: int
+    created_at: Epoch
+    updated_at: Epoch
+    owned: Annotated[bool, Meta(description="Whether a process has it open.")]
+
+
+class SessionPage(Struct, frozen=True, kw_only=True):
+    """Sessions, by their ids."""
+
+    sessions: list[SessionLine]
+    next: Annotated[str | None, Meta(description="The cursor of the next page; null for the last one.")]
+
+
+class AgentLine(Struct, frozen=True, kw_only=True):
+    """An agent."""
+
+    name: str
+    description: str | None
+
+
+class AgentsShown(Struct, frozen=True, kw_only=True):
+    """The agents that are served."""
+
+    agents: list[AgentLine]
+
+
+class Erased(Struct, frozen=True, kw_only=True):
+    """A session that is gone."""
+
+    session: str
+    deleted_at: Epoch
+    agents: dict[str, int]
+
+
+class MemoryQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to look for."""
+
+    query: Annotated[str, Meta(min_length=1, max_length=10_000)]
+    max_results: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    stores: Annotated[list[str], Meta(max_length=100)] | None = None
+
+
+class MemoryFound(Struct, frozen=True, kw_only=True):
+    """Something that is remembered."""
+
+    content: str
+    store: str
+    metadata: JsonObject
+
+
+class MemoriesFound(Struct, frozen=True, kw_only=True):
+    """What was found, the best first."""
+
+    entries: list[MemoryFound]
+
+
+class HealthShown(Struct, frozen=True, kw_only=True):
+    """Whether the process answers, and whether requests may be sent to it."""
+
+    status: Literal["ok", "ending", "starting"]
+
+
+T = TypeVar("T")
+
+
+def read_body(value: object, kind: type[T]) -> T:
+    """The body as a value of that class. Errors: `Problem` 422 that says where it is wrong."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise Problem(422, str(error)) from None
+
+
+def number_in(request: Request, name: str, default: int, most: int) -> int:
+    """A number of the query, from 1 to `most`. Errors: `Problem` 422."""
+    given = request.query_params.get(name)
+    if given is None:
+        return default
+    if not (given.isascii() and given.isdecimal() and len(given) < 10 and 1 <= int(given) <= most):
+        raise Problem(422, f"{name} is a number from 1 to {most}")
+    return int(given)
+
+
+def flag_in(request: Request, name: str) -> bool:
+    """A yes or no of the query; no without it. Errors: `Problem` 422."""
+    given = request.query_params.get(name, "false")
+    if given not in ("true", "false"):
+        raise Problem(422, f"{name} is true or false")
+    return given == "true"
+
+
+def as_json(value: object) -> bytes:
+    """A struct, or anything of JSON, as the body of an answer."""
+    try:
+        return msgspec.json.encode(value)  # A third to a tenth of the time: a large answer holds up the others.
+    except (UnicodeEncodeError, OverflowError):  # Half a pair of surrogates; an integer of more than 64 bits.
+        return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()

@@ -1,0 +1,73 @@
+"""What every request gets: an id that logs and the answer have, the caller's trace, and headers of safety."""
+
+from __future__ import annotations
+
+import re
+import sys
+from secrets import token_hex
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import Headers, MutableHeaders
+
+from repertory.app.tracebacks import telemetry
+from repertory.service.decisions.heads import is_ambiguous
+from repertory.service.http.problems import Problem, problem_response
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+REQUEST_ID = "repertory.request_id"
+"""Where it stands in the scope."""
+_FIT = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_TRACE = ("traceparent", "tracestate", "baggage")
+
+
+class EachRequest:
+    """Middleware. A request that says `X-Request-ID` keeps it, if it is of letters and digits. One that a proxy before
+    this server may have read as another one is answered with 400.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        request_id = scope[REQUEST_ID] = given if _FIT.fullmatch(given) else token_hex(8)
+
+        async def telling(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                told = MutableHeaders(scope=message)
+                told["x-request-id"] = request_id
+                told["x-content-type-options"] = "nosniff"
+                told.setdefault("cache-control", "no-store")
+            await send(message)
+
+        if is_ambiguous(scope["headers"]):
+            problem = Problem(400, "the head of the request is ambiguous", headers={"connection": "close"})
+            await problem_response(problem, scope["path"])(scope, receive, telling)
+            return
+        _go_on_with_trace(headers)
+        await self._app(scope, receive, telling)
+
+
+def idempotency_key(headers: Headers) -> str | None:
+    """The request's key; None without one. Errors: `Problem` 422 for an empty one."""
+    key = headers.get("idempotency-key")
+    if key is not None and not key.strip():
+        raise Problem(422, "the header Idempotency-Key has no text: give it one, or leave it out")
+    return key
+
+
+def _go_on_with_trace(headers: Headers) -> None:
+    """Make the caller's trace the current one, unless a middleware around this one has done so."""
+    given = {name: value for name in _TRACE if (value := headers.get(name)) is not None}
+    tracing = sys.modules.get("opentelemetry.trace")
+    if not given or tracing is None or telemetry() is None or tracing.get_current_span().get_span_context().is_valid:
+        return
+    from repertory.telemetry.propagation import continue_from  # loaded when something is traced
+
+    continue_from(given)

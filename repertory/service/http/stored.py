@@ -1,0 +1,366 @@
+"""Sessions over HTTP, besides their turns: what is stored of them, what they wait for, and what is done with them.
+
+What can be read from the store is read there, so that it disturbs no turn and no other process. Every id of a request
+is an id of the caller's tenant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import anyio
+import msgspec
+from anyio.lowlevel import checkpoint
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from repertory.app.operations.sessions import Sessions
+from repertory.app.operations.showing import StoredMessage
+from repertory.core.json_bytes import decoded, encoded
+from repertory.core.memory.options import MemorySearchOptions
+from repertory.core.messages import tool_uses
+from repertory.core.tenants import StoredRange
+from repertory.errors import Invalid, NotFound, SessionBusy, TooLarge, Unavailable
+from repertory.service.http import bodies
+from repertory.service.http.bodies import as_json, number_in, read_body
+from repertory.service.http.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from repertory.app.embedding.hosted import HostedSession
+    from repertory.app.memory.memory_manager import MemoryManager
+    from repertory.app.operations.marking import StoredMark
+    from repertory.app.operations.showing import StoredAgent
+    from repertory.backends.ports import SessionInfo
+    from repertory.core.interrupts import Interrupt
+    from repertory.core.messages import Message
+    from repertory.service.http.service import Caller, Service
+
+T = TypeVar("T")
+PAGE, PAGE_MAX = 100, 1000
+LABELS_MAX, LABEL_BYTES_MAX = 1000, 16 * 1024
+"""Labels that callers give to positions of a session, and the JSON of the metadata of one."""
+_WAITS_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""How long an operation waits, again and again, for a process that has the session open and does not use it."""
+
+CallersMemory = Callable[["Caller"], "MemoryManager"]
+
+
+class StoredSessions:
+    """The operations on the sessions of tenants."""
+
+    def __init__(self, service: Service, memory: CallersMemory | None) -> None:
+        """`memory`: gives what a caller may search."""
+        self._service = service
+        self._memory = memory
+        self._open: Sessions | None = None
+        self._lock = anyio.Lock()
+        service.runtime.on_shutdown("close", self._close)
+
+    # ------------------------------------------------------------------------------------------------- reading
+
+    async def agents(self, request: Request, caller: Caller) -> Response:
+        """The agents that are served."""
+        found = sorted(self._service.agents.items())
+        lines = [bodies.AgentLine(name=name, description=agent.spec.description) for name, agent in found]
+        return _answer(bodies.AgentsShown(agents=lines))
+
+    async def sessions(self, request: Request, caller: Caller) -> Response:
+        """The caller's sessions with an agent, by their ids."""
+        agent = request.path_params["agent"]
+        self._service.agent(agent)
+        after, limit = request.query_params.get("after", ""), number_in(request, "limit", PAGE, PAGE_MAX)
+        lines: list[bodies.SessionLine] = []
+        sessions, among = await self._stored(), StoredRange(caller.tenant)
+        at, there_are_more = among.behind(after), True
+        while there_are_more and len(lines) <= limit:
+            wanted = limit + 1 - len(lines)
+            page = await sessions.list_page(among.prefix, after=at, limit=wanted)
+            lines += [line for info in page if (line := self._line(info, caller, agent)) is not None]
+            if there_are_more := len(page) == wanted:
+                at = among.behind_others(page[-1].session_id)
+        more = len(lines) > limit
+        return _answer(bodies.SessionPage(sessions=lines[:limit], next=lines[limit - 1].session if more else None))
+
+    def _line(self, info: SessionInfo, caller: Caller, agent: str) -> bodies.SessionLine | None:
+        own = self._service.public_id(caller, info.session_id)
+        if own is None or agent not in info.agents:
+            return None
+        return bodies.SessionLine(
+            session=own,
+            position=info.agents[agent],
+            created_at=info.created_at,
+            updated_at=info.updated_at,
+            owned=info.owner is not None,
+        )
+
+    async def messages(self, request: Request, caller: Caller) -> Response:
+        """All messages of the conversation, oldest first, page by page, or the last ones."""
+        limit, begin = number_in(request, "limit", PAGE, PAGE_MAX), _begin(request)
+        last = number_in(request, "last", 0, PAGE_MAX)
+        found = await self._said(request, caller)
+        if last:
+            limit, begin = last, max(0, len(found) - last)
+        page = bodies.MessagePage(messages=[], next=_next(begin + limit, found))
+        return await in_pieces(page, "messages", (_line(one) for one in found[begin : begin + limit]))
+
+    async def _said(self, request: Request, caller: Caller) -> Sequence[StoredMessage | Message]:
+        if self._service.runtime.sessions is None:
+            await self._check_there(request, caller)
+            history = await self._session(request, caller).history()
+            if not history:
+                raise NotFound("nothing was said in this session yet")
+            return history
+        return (await self._agent(request, caller)).messages
+
+    async def _agent(self, request: Request, caller: Caller) -> StoredAgent:
+        stored, agent = self._ids(request, caller)
+        found = (await (await self._stored()).show(stored, agent=agent)).agents.get(agent)
+        if found is None:
+            raise NotFound("nothing was said in this session yet")
+        return found
+
+    async def state(self, request: Request, caller: Caller) -> Response:
+        """The agent's state in this session."""
+        stored, agent = self._ids(request, caller)
+        found = await (await self._stored()).shown_at(stored, agent=agent)
+        return await in_pieces(bodies.StateShown(state={}, position=found.position), "state", _entries(found.state))
+
+    async def pending(self, request: Request, caller: Caller) -> Response:
+        """What the conversation has left unfinished, and why."""
+        await self._check_there(request, caller)
+        found = await self._session(request, caller).pending()
+        if found is None:
+            return _answer(bodies.PendingShown(why=None, interrupts=[]))
+        tools = [
+            bodies.ToolAwaited(tool=one.tool, tool_use_id=one.tool_use_id, since=one.since, expires_at=one.expires_at)
+            for one in found.tools
+        ]
+        shown = bodies.PendingShown(why=found.why, interrupts=[], tools=tools)
+        return await in_pieces(shown, "interrupts", _questions(found.interrupts))
+
+    async def interrupts(self, request: Request, caller: Caller) -> Response:
+        """The questions to a person that have no answer."""
+        await self._check_there(request, caller)
+        found = await self._session(request, caller).interrupts()
+        return await in_pieces(bodies.InterruptsShown(interrupts=[]), "interrupts", _questions(found))
+
+    async def timers(self, request: Request, caller: Caller) -> Response:
+        """The turns that this session will begin by itself."""
+        await self._check_there(request, caller)
+        found = await self._session(request, caller).timers()
+        lines = (
+            bodies.TimerShown(id=timer.id, at=timer.at, prompt=timer.prompt, every_s=timer.every_s) for timer in found
+        )
+        return await in_pieces(bodies.TimersShown(timers=[]), "timers", lines)
+
+    async def snapshots(self, request: Request, caller: Caller) -> Response:
+        """The positions that have labels, page by page."""
+        limit, begin = number_in(request, "limit", PAGE, PAGE_MAX), _begin(request)
+        stored, agent = self._ids(request, caller)
+        found = await (await self._stored()).marks(stored, agent=agent)
+        page = bodies.SnapshotsShown(snapshots=[], next=_next(begin + limit, found))
+        return await in_pieces(page, "snapshots", (_label(one) for one in found[begin : begin + limit]))
+
+    async def snapshot(self, request: Request, caller: Caller) -> Response:
+        """What the model was shown at a label, with the agent's state there."""
+        stored, agent = self._ids(request, caller)
+        label = request.path_params["label"]
+        found = await (await self._stored()).shown_at(stored, agent=agent, at=label)
+        shown = bodies.SnapshotShown(position=found.position, messages=[], state={})
+        state, lines = _entries(found.state), (_json(message) for _, message in found.messages)
+        return await in_pieces(shown, "state", state, ("messages", lines))
+
+    async def search(self, request: Request, caller: Caller) -> Response:
+        """What is remembered across sessions."""
+        wanted = read_body(await self._service.json(request), bodies.MemoryQuestion)
+        if self._memory is None:
+            raise Problem(404, "this service has no memory to search: make it with memory=")
+        options = MemorySearchOptions(max_search_results=wanted.max_results, stores=wanted.stores)
+        found = await self._memory(caller).search(wanted.query, options)
+        entries = [
+            bodies.MemoryFound(content=one.content, store=one.store_name or "", metadata=_json(one.metadata or {}))
+            for one in found
+        ]
+        return _answer(bodies.MemoriesFound(entries=entries))
+
+    # ------------------------------------------------------------------------------------------------- changing
+
+    async def set_timer(self, request: Request, caller: Caller) -> Response:
+        """Have the session begin a turn by itself."""
+        wanted = read_body(await self._service.json(request), bodies.SetTimer)
+        session = self._session(request, caller)
+        given = {"at": wanted.at, "in_s": wanted.in_s, "every": wanted.every_s, "id": wanted.id}
+        told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return _answer(bodies.TimerSet(id=await self._service.runtime.schedule(session, wanted.prompt, **told)), 201)
+
+    async def cancel_timer(self, request: Request, caller: Caller) -> Response:
+        """Cancel a timer."""
+        await self._check_there(request, caller)
+        if not await self._session(request, caller).cancel_timer(request.path_params["timer"]):
+            raise NotFound("there is no timer of that id: it may have begun its turn")
+        return Response(status_code=204)
+
+    async def complete_tool(self, request: Request, caller: Caller) -> Response:
+        """Give the result of a tool that has deferred."""
+        given = read_body(await self._service.json(request), bodies.GiveResult)
+        await self._check_there(request, caller)
+        session, result = self._session(request, caller), decoded({"value": given.result})["value"]
+        tool_id = request.path_params["tool"]
+        accepted = await session.complete_tool(tool_id, result, status=given.status, start_turn=given.start_turn)
+        return _answer(bodies.ToolCompleted(accepted=accepted))
+
+    async def take_snapshot(self, request: Request, caller: Caller) -> Response:
+        """Give a position a label."""
+        wanted = read_body(await self._service.json(request), bodies.TakeSnapshot)
+        stored, agent = self._ids(request, caller)
+        sessions = await self._stored()
+        if wanted.metadata and len(as_json(wanted.metadata)) > LABEL_BYTES_MAX:
+            raise TooLarge("the metadata of a label is too large", bytes_max=LABEL_BYTES_MAX)
+
+        async def mark() -> StoredMark:
+            if len(await sessions.marks(stored, agent=agent)) >= LABELS_MAX:
+                raise Invalid("the session has as many labels as callers may give", labels_max=LABELS_MAX)
+            return await sessions.mark(stored, wanted.label, wanted.metadata, at=wanted.at, agent=agent)
+
+        return _answer(_label(await self._owning(request, caller, mark)), 201)
+
+    async def fork(self, request: Request, caller: Caller) -> Response:
+        """Make a new session that goes on from a position of this one."""
+        wanted = read_body(await self._service.json(request), bodies.ForkSession)
+        stored, agent = self._ids(request, caller)
+        new = self._service.stored_id(caller, wanted.session)
+        sessions = await self._stored()
+        found = await sessions.shown_at(stored, agent=agent, at=wanted.at)
+        if found.messages and any(tool_uses(found.messages[-1][1])):  # They would run once more, in every fork.
+            raise Invalid("tools are under way at that position; fork from before they were asked for")
+        made = await sessions.fork(stored, new, at=found.position, agent=agent)
+        return _answer(
+            bodies.ForkMade(session=wanted.session, position=made.positions[agent], messages=made.messages), 201
+        )
+
+    async def rewind(self, request: Request, caller: Caller) -> Response:
+        """Go back to a position; nothing is destroyed."""
+        wanted = read_body(await self._service.json(request), bodies.RewindSession)
+        stored, agent = self._ids(request, caller)
+        sessions = await self._stored()
+        done = await self._owning(request, caller, lambda: sessions.rewind(stored, wanted.to, agent=agent))
+        return _answer(bodies.Rewound(position=done.position, was=done.was))
+
+    async def erase(self, request: Request, caller: Caller) -> Response:
+        """Erase a session for good, with what all agents have in it."""
+        stored, _ = self._ids(request, caller)
+        sessions = await self._stored()
+        proof = await self._owning(request, caller, lambda: sessions.delete(stored))
+        agents = {name: one.rows for name, one in proof.agents.items()}
+        own = request.path_params["session"]
+        return _answer(bodies.Erased(session=own, deleted_at=proof.deleted_at, agents=agents))
+
+    # -------------------------------------------------------------------------------------------------- shared
+
+    def _session(self, request: Request, caller: Caller) -> HostedSession:
+        return self._service.session(caller, request.path_params["agent"], request.path_params["session"])
+
+    def _ids(self, request: Request, caller: Caller) -> tuple[str, str]:
+        """The stored id, and the agent."""
+        agent = request.path_params["agent"]
+        self._service.agent(agent)
+        return self._service.stored_id(caller, request.path_params["session"]), agent
+
+    async def _check_there(self, request: Request, caller: Caller) -> None:
+        """Errors: `NotFound` for a session in which nothing was said: asking it would begin one."""
+        await self._service.check_begun(self._session(request, caller))
+
+    async def _owning(self, request: Request, caller: Caller, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of work that owns the session. Errors: `SessionBusy` while a turn runs, or elsewhere."""
+        session = self._session(request, caller)
+        for wait_s in _WAITS_S:
+            await anyio.sleep(wait_s)
+            await session.let_go()
+            try:
+                return await work()
+            except SessionBusy:
+                if wait_s == _WAITS_S[-1]:
+                    raise
+        raise AssertionError
+
+    async def _stored(self) -> Sessions:
+        place = self._service.runtime.sessions
+        if place is None:
+            raise Problem(501, "this service keeps its sessions in memory: nothing is stored")
+        async with self._lock:
+            if not self._service.runtime.healthy:
+                raise Unavailable("this service is ending")
+            if self._open is None:
+                opening = Sessions(place)
+                await opening.__aenter__()
+                self._open = opening
+            return self._open
+
+    async def _close(self) -> None:
+        async with self._lock:
+            sessions, self._open = self._open, None
+            if sessions is not None:
+                await sessions.__aexit__(None, None, None)
+
+
+def _begin(request: Request) -> int:
+    """The number of the first line of a page. Errors: `Problem` 422."""
+    after = request.query_params.get("after", "0")
+    if not (after.isascii() and after.isdecimal() and len(after) < 16):
+        raise Problem(422, "after is the cursor of an earlier page")
+    return int(after)
+
+
+def _next(end: int, found: Sequence[object]) -> str | None:
+    return str(end) if end < len(found) else None
+
+
+def _questions(asked: Sequence[Interrupt]) -> Iterable[dict[str, Any]]:
+    return (cast("dict[str, Any]", encoded(one.to_dict())) for one in asked)
+
+
+def _entries(values: Mapping[str, object]) -> Iterable[dict[str, Any]]:
+    return (_json({name: value}) for name, value in values.items())
+
+
+def _label(mark: StoredMark) -> bodies.SnapshotLine:
+    return bodies.SnapshotLine(label=mark.label, position=mark.position, at=mark.at, metadata=_json(mark.metadata))
+
+
+def _json(value: Mapping[str, object]) -> dict[str, Any]:
+    """With bytes as base64."""
+    return encoded(dict(value))
+
+
+def _line(said: StoredMessage | Message) -> bodies.MessageLine:
+    if isinstance(said, StoredMessage):
+        message, fields = _json(said.message), ("seq", "at", "turn", "shown", "left_behind")
+        return bodies.MessageLine(message=message, **{name: getattr(said, name) for name in fields})
+    return bodies.MessageLine(message=_json(said))
+
+
+async def in_pieces(shown: Struct, name: str, lines: Iterable[object], *more: tuple[str, Iterable[object]]) -> Response:
+    """An answer with these lines in the list of this name, or these entries in the object. Each may have megabytes, so
+    others run between two.
+    """
+    fields: dict[str, Any] = msgspec.structs.asdict(shown)
+    body: list[bytes] = []
+    for field, values in ((name, lines), *more):
+        is_object, pieces = isinstance(fields.pop(field), dict), list[bytes]()
+        for value in values:
+            piece = as_json(value)
+            pieces.append(piece[1:-1] if is_object else piece)
+            await checkpoint()
+        opening, closing = (b"{", b"}") if is_object else (b"[", b"]")
+        body += [as_json(field), b":", opening, b",".join(pieces), closing, b","]
+    if not fields:
+        del body[-1]
+    return Response(b"".join((b"{", *body, as_json(fields)[1:])), media_type="application/json")
+
+
+def _answer(value: object, status: int = 200) -> Response:
+    return Response(as_json(value), status, media_type="application/json")

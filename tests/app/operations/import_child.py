@@ -1,0 +1,78 @@
+"""A process that imports a session and kills itself on the way.
+
+Arguments: kind of place, folder, file, and the crash point at which it dies (none: it does not).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from repertory import FileStorage, JournalSessions, Sessions
+from repertory.app.sessions.sessions import SessionPlace
+from repertory.backends.objects.files import FileObjectStore
+from repertory.backends.ports import ObjectStore, SessionStore
+from repertory.backends.sessions.documents.journal import TreeSettings
+from repertory.backends.sessions.documents.store import MessageTreeStore
+from repertory.backends.sessions.liveness import LockedFile
+from repertory.testing.crash_points import CrashingObjectStore, CrashingSessionStore, CrashPoints
+from tests.app.operations.operated_places import place_of
+
+OWNER = "dying"
+
+
+@dataclass(frozen=True)
+class DyingStorage(FileStorage):
+    """Files whose writer dies before or after one of its writes."""
+
+    points: CrashPoints | None = None
+
+    def open_objects(self, writer: str) -> ObjectStore:
+        assert self.points is not None
+        return CrashingObjectStore(super().open_objects(writer), self.points)
+
+
+@dataclass(frozen=True)
+class DyingPlace:
+    """A place whose writer dies."""
+
+    kind: str
+    folder: Path
+    points: CrashPoints
+
+    @property
+    def key(self) -> str:
+        return "dying"
+
+    def open_store(self) -> SessionStore:
+        if self.kind == "journal in files":
+            return JournalSessions(DyingStorage(self.folder / "journals", self.points)).open_store()
+        if self.kind == "documents in files":
+            return self._documents(self.folder / "documents")
+        return CrashingSessionStore(place_of(self.kind, self.folder).open_store(), self.points)
+
+    def _documents(self, root: Path) -> SessionStore:
+        return MessageTreeStore(
+            CrashingObjectStore(FileObjectStore(root), self.points),
+            owner=OWNER,
+            life=LockedFile(root / "repertory-owners", OWNER),
+            wall=time.time,
+            entropy=os.urandom,
+            settings=TreeSettings(keep_folders=True),
+        )
+
+
+async def run(place: SessionPlace, file: str) -> None:
+    await Sessions(place).import_(file)
+
+
+if __name__ == "__main__":
+    _, which, root, path, *rest = sys.argv
+    points = CrashPoints(int(rest[0]) if rest else None)
+    anyio.run(run, DyingPlace(which, Path(root), points), path)
+    print(points.reached_count)

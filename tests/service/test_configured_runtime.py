@@ -1,0 +1,319 @@
+"""From `repertory.toml` to a `Runtime`: everything that it refers to is found, or told with its place, all at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from anyio import to_thread
+
+from repertory.core.tenants import stored_id
+from repertory.errors import Invalid
+from repertory.service.configuration.building import ConfiguredRuntime, runtime_from, tokens_from
+from repertory.service.configuration.decisions.reading import WrongConfiguration
+from repertory.service.configuration.sources import Sources, find_modules_in, load_configuration
+
+SHOP = '''
+from pydantic import BaseModel
+from repertory import OfflineModel, tool
+
+@tool
+def price(item: str) -> str:
+    """Tell a price."""
+    return "3"
+
+@tool
+def stock(item: str) -> str:
+    """Tell the stock."""
+    return "7"
+
+both = [price, stock]
+
+def plain(item):
+    return item
+
+class Ticket(BaseModel):
+    title: str
+
+def model():
+    return OfflineModel()
+
+def broken():
+    raise ValueError("a secret that the model was given: hunter22")
+
+class Watch:
+    def register_hooks(self, registry):
+        pass
+'''
+WHOLE = """
+[runtime]
+drain_timeout_s = 7
+[sessions]
+kind = "sqlite"
+path = "data/agents.db"
+[memory.notes]
+kind = "sqlite"
+path = "data/notes.db"
+scope = "shop"
+[mcp.files]
+command = "true"
+env = { KEY = { env = "FILES_KEY" } }
+[agents.clerk]
+model = { python = "shop_of_tests:model" }
+aux_model = "offline"
+system_prompt_file = "prompt.txt"
+tools = ["shop_of_tests:both", "repertory:calculator"]
+hooks = ["shop_of_tests:Watch"]
+output = "shop_of_tests:Ticket"
+memory = ["notes"]
+limits = { turns = 3 }
+[agents.other]
+model = { provider = "openai", api_key = { file = "key.txt" }, settings = { params = { temperature = 0.2 } } }
+mcp = ["files"]
+conversation = { kind = "summarizing" }
+[service.tokens]
+acme = { env = "ACME" }
+"""
+ENVIRON = {"FILES_KEY": "files-key-0123456789", "ACME": "acme-token-0123456789"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a module, a prompt and a key."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "shop_of_tests.py").write_text(SHOP)
+    (tmp_path / "prompt.txt").write_text("Be kind.")
+    (tmp_path / "key.txt").write_text("sk-of-the-file\n")
+    return tmp_path
+
+
+def build(
+    folder: Path, text: str, environ: dict[str, str] | None = None, *, several: bool = False
+) -> ConfiguredRuntime:
+    path = folder / "repertory.toml"
+    path.write_text(text)
+    sources = Sources(load_configuration(path), folder, ENVIRON if environ is None else environ)
+    tokens_from(sources)
+    return runtime_from(sources, several=several)
+
+
+def faults_of(folder: Path, text: str, environ: dict[str, str] | None = None) -> list[tuple[int, str, str]]:
+    with pytest.raises(WrongConfiguration) as caught:
+        build(folder, text, environ)
+    return [(fault.line, fault.key, fault.text) for fault in caught.value.faults]
+
+
+def test_everything_that_a_configuration_names_is_made(folder: Path) -> None:
+    configured = build(folder, WHOLE)
+    runtime, agents = configured.runtime, configured.agents
+    assert configured.memory is not None
+    assert list(agents) == ["clerk", "other"]
+    assert runtime.sessions is not None
+    assert runtime.sessions.key == str(folder / "data/agents.db")
+    agent = agents["clerk"].session("ada").agent
+    assert agent.system_prompt == "Be kind."
+    assert {"price", "stock", "calculator", "search_memory"} <= set(agent.tool_names)
+    assert not (folder / "data").exists()
+
+
+@pytest.mark.anyio
+@pytest.mark.real_time
+async def test_a_configured_agent_answers_and_goes_on_in_the_next_runtime(folder: Path) -> None:
+    text = '[sessions]\nkind = "sqlite"\npath = "a.db"\n[agents.helper]\nmodel = "offline"\n'
+    async with (configured := await to_thread.run_sync(build, folder, text)).runtime:
+        await configured.agents["helper"].session("ada").invoke("My cat is called Byron.")
+    async with (configured := await to_thread.run_sync(build, folder, text)).runtime:
+        answer = await configured.agents["helper"].session("ada").invoke("Do you remember my cat?")
+    assert str(answer) == "[offline] Your cat is Byron."
+
+
+REMEMBERS = """
+[sessions]
+kind = "sqlite"
+path = "a.db"
+remember = true
+[memory.said]
+kind = "sqlite"
+path = "a.db"
+[memory.notes]
+kind = "sqlite"
+path = "notes.db"
+scope = "shop"
+[agents.helper]
+model = "offline"
+memory = ["said", "notes"]
+[service.tokens]
+acme = { plain = "acme-token-00000" }
+Globex = { plain = "globex-token-000" }
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.real_time
+async def test_what_one_tenant_says_is_remembered_for_no_other(folder: Path) -> None:
+    configured = await to_thread.run_sync(build, folder, REMEMBERS)
+    memory = configured.memory
+    assert memory is not None
+    async with configured.runtime:
+        helper = configured.agents["helper"]
+        first = helper.session(stored_id("acme", "first"))
+        await first.invoke("My cat is called Byron.")
+        assert first.agent.memory_manager is not None
+        await first.agent.memory_manager.add("The cat eats fish.", {"stores": ["notes"]})
+        found = {
+            tenant: {entry.store_name for entry in await memory(stored_id(tenant, "x")).search("cat Byron fish")}
+            for tenant in ("acme", "Globex", "gone", "")
+        }
+        assert found == {"acme": {"said", "notes"}, "Globex": set(), "gone": set(), "": set()}
+        answers = {
+            tenant: str(await helper.session(stored_id(tenant, "second")).invoke("Do you remember my cat?"))
+            for tenant in ("acme", "Globex")
+        }
+        assert ["Byron" in answer for answer in answers.values()] == [True, False]
+        assert memory(stored_id("acme", "a")) is memory(stored_id("acme", "b"))
+
+
+def test_without_tokens_a_memory_has_its_scope_alone(folder: Path) -> None:
+    configured = build(folder, REMEMBERS.partition("[service.tokens]")[0])
+    assert configured.memory is not None
+    assert configured.memory("acme~ada") is configured.memory("")
+
+
+AGENT = '[agents.a]\nmodel = "offline"\n'
+FAULTS = {
+    "a variable that is not set": (
+        AGENT + '[service.tokens]\nacme = { env = "NOBODY" }',
+        [(4, "service.tokens.acme", "the variable NOBODY of the environment is not set")],
+    ),
+    "a token that is short": (
+        AGENT + '[service.tokens]\nacme = { env = "SHORT" }',
+        [(4, "service.tokens.acme", "a token has 16 characters at least")],
+    ),
+    "one token for two": (
+        AGENT + '[service.tokens]\nacme = { env = "ACME" }\nbees = { env = "ACME" }',
+        [(5, "service.tokens.bees", "another tenant has the same token")],
+    ),
+    "a secret's file that is missing": (
+        '[agents.a.model]\nprovider = "openai"\napi_key = { file = "no.txt" }',
+        [(3, "agents.a.model.api_key", "cannot be read: No such file")],
+    ),
+    "a prompt that is missing": (
+        AGENT + 'system_prompt_file = "no.txt"',
+        [(3, "agents.a.system_prompt_file", "cannot be read: No such file")],
+    ),
+    "no such module": (
+        AGENT + 'tools = ["no_such_shop:price"]',
+        [(3, "agents.a.tools[0]", "there is no module `no_such_shop` in the folder")],
+    ),
+    "no such name": (
+        AGENT + 'tools = [\n"shop_of_tests:prise"]',
+        [(4, "agents.a.tools[0]", "there is no `prise` in `shop_of_tests`; did you mean `price`?")],
+    ),
+    "a module that fails": (
+        AGENT + 'tools = ["failing_shop:price"]',
+        [(3, "agents.a.tools[0]", "`failing_shop` cannot be imported: ZeroDivisionError (at ")],
+    ),
+    "a module that needs another": (
+        AGENT + 'tools = ["needing_shop:price"]',
+        [(3, "agents.a.tools[0]", "`needing_shop` cannot be imported: it needs `no_such_thing`")],
+    ),
+    "no tool": (AGENT + 'tools = ["shop_of_tests:Ticket"]', [(3, "agents.a.tools[0]", "")]),
+    "no class": (AGENT + 'output = "shop_of_tests:price"', [(3, "agents.a.output", "the output is a class")]),
+    "no model": (
+        '[agents.a]\nmodel = { python = "shop_of_tests:SHOP" }',
+        [(2, "agents.a.model.python", "there is no `SHOP`")],
+    ),
+    "a factory of no model": (
+        '[agents.a]\nmodel = { python = "shop_of_tests:both" }',
+        [(2, "agents.a.model.python", "this is no model")],
+    ),
+    "a provider with a typo": (
+        '[agents.a]\nmodel = "antropic:claude"',
+        [(2, "agents.a.model", 'there is no such provider; did you mean "anthropic"?')],
+    ),
+    "a setting that a model does not have": (
+        '[agents.a.model]\nprovider = "openai"\nsettings = { temprature = 1 }',
+        [(3, "agents.a.model.settings", "temprature")],
+    ),
+    "a model of another provider": (
+        '[agents.a]\nmodel = "gpt-5.4"',
+        [(2, "agents.a.model", "no id of a Bedrock model")],
+    ),
+    "certificates that are missing": (
+        AGENT + '[peers.tls]\ncertificate = "c"\nkey = "k"\nca = "a"',
+        [(4, "peers.tls.certificate", "there is no file"), (5, "peers.tls.key", ""), (6, "peers.tls.ca", "")],
+    ),
+    "a peers' secret that is short": (
+        AGENT + '[peers]\nsecret = { env = "SHORT" }',
+        [(3, "peers", "secret has at least 16 characters")],
+    ),
+    "many at once": (
+        AGENT + 'tools = ["no_such_shop:x"]\n[agents.b]\nmodel = "antropic"\n[service.tokens]\nx = { env = "NOBODY" }',
+        [
+            (3, "agents.a.tools[0]", "no module"),
+            (5, "agents.b.model", "no such provider"),
+            (7, "service.tokens.x", "not set"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_cannot_be_made_is_told_with_its_place(folder: Path, name: str) -> None:
+    (folder / "failing_shop.py").write_text("print(1 / 0)")
+    (folder / "needing_shop.py").write_text("import no_such_thing")
+    text, wanted = FAULTS[name]
+    found = faults_of(folder, text, {**ENVIRON, "SHORT": "short"})
+    assert [each[:2] for each in found] == [each[:2] for each in wanted]
+    for (*_, told), (*_, says) in zip(found, wanted, strict=True):
+        assert says in told
+
+
+def test_no_secret_stands_in_a_fault_or_in_what_was_made(folder: Path) -> None:
+    secret = "sk-nobody-may-read-this-0123456789"
+    text = '[agents.a]\nmodel = { provider = "anthropic", api_key = { env = "KEY" }, settings = { nonsense = 1 } }\n'
+    text += '[peers]\nvalkey_url = { env = "KEY" }\n[sessions]\nkind = "postgres"\nurl = { env = "KEY" }\n'
+    told = str(faults_of(folder, text, {"KEY": secret}))
+    assert "nonsense" in told
+    assert "sk-nobody" not in told
+    whole = WHOLE.replace('{ file = "key.txt" }', '{ env = "KEY" }')
+    made = build(folder, whole, {**ENVIRON, "KEY": secret})
+    assert "sk-nobody" not in repr(made)
+
+
+def test_a_module_that_raises_is_told_by_the_kind_of_its_error(folder: Path) -> None:
+    text = '[agents.a]\nmodel = { python = "shop_of_tests:broken" }'
+    with pytest.raises(WrongConfiguration) as caught:
+        build(folder, text)
+    assert str(caught.value).startswith(
+        f"{folder}/repertory.toml:2:11: agents.a.model.python: it cannot be made: Value"
+    )
+    assert "hunter22" not in str(caught.value)
+
+
+def test_several_processes_share_sessions_without_a_table_of_peers(folder: Path) -> None:
+    build(folder, AGENT, several=True)
+
+
+def test_a_file_that_cannot_be_read_is_told(folder: Path) -> None:
+    with pytest.raises(Invalid, match="there is no configuration file"):
+        load_configuration(folder / "no.toml")
+    with pytest.raises(Invalid, match="cannot be read"):
+        load_configuration(folder)
+    (folder / "sparse.toml").touch()
+    os.truncate(folder / "sparse.toml", 1 << 40)  # takes no room on the disk
+    with pytest.raises(Invalid, match="bytes at most"):
+        load_configuration(folder / "sparse.toml")
+    (folder / "latin.toml").write_bytes(b"[agents.a]\nmodel = '\xe9'")
+    with pytest.raises(WrongConfiguration, match=r"latin.toml:2:1: no TOML: this is not UTF-8"):
+        load_configuration(folder / "latin.toml")
+
+
+def test_modules_beside_the_file_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside_of_tests.py").write_text("from repertory import calculator")
+    find_modules_in(tmp_path)
+    build(tmp_path, AGENT + 'tools = ["beside_of_tests:calculator"]')
