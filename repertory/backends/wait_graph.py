@@ -63,7 +63,7 @@ class _Look:
     def waits_of(self, node: Any) -> _Found:
         """The things that the node waits for."""
         if isinstance(node, threading.Thread):
-            return (self._frames.get(node.ident or 0),), False
+            return (self._of_thread(node),), False
         if isinstance(node, FrameType):
             return self._stack(node)
         if isinstance(node, concurrent.futures.Future):
@@ -78,6 +78,19 @@ class _Look:
         if _awaits(node):
             return self._coroutine(node)
         return self._others(node), False
+
+    def _of_thread(self, thread: threading.Thread) -> FrameType | None:
+        """The innermost frame of a thread that runs. A thread that has ended may have left its number to another one,
+        and who joined it is not awake yet: so the outermost frame says whose it is.
+        """
+        innermost = frame = self._frames.get(thread.ident or 0)
+        if thread is threading.main_thread():
+            return innermost
+        while frame is not None and frame.f_back is not None:
+            frame = frame.f_back
+        if frame is None or (_module(frame), frame.f_code.co_name) != ("threading", "_bootstrap"):
+            return None
+        return innermost if frame.f_locals.get("self") is thread else None
 
     def _stack(self, innermost: FrameType) -> _Found:
         """The thing that a thread is blocked in. A sync call of ours is more than the future that it waits for."""

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -106,15 +107,25 @@ def needs_postgres(page: Path) -> bool:
 
 @contextmanager
 def port_to_itself(page: Path) -> Iterator[None]:
-    """Waits until no other page of this run has the port, and says so if another program has it."""
+    """Waits until no other page of this run has the port, and says so if another program has it.
+
+    A process that the page before has left, and that closed what it was given, may be killed and not gone yet.
+    """
     if str(PORT) not in page.read_text(encoding="utf-8"):
         yield
         return
     with (Path(tempfile.gettempdir()) / f"repertory-docs-{PORT}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", PORT))
+        for tries_left in reversed(range(100)):
+            try:
+                with socket.socket() as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(("127.0.0.1", PORT))
+                break
+            except OSError:
+                if not tries_left:
+                    raise
+                time.sleep(0.1)
         yield
 
 

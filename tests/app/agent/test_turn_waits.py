@@ -496,6 +496,30 @@ def test_a_wait_with_a_time_limit_leads_nowhere() -> None:
             thread.join()
 
 
+def test_a_thread_that_ended_leads_nowhere_though_another_has_its_number_now() -> None:
+    free = threading.Event()
+    behind = threading.Thread(target=free.wait)
+    behind.start()
+    ended: dict[int | None, threading.Thread] = {}
+    waiting: list[threading.Thread] = []
+    try:
+        while not waiting or waiting[-1].ident not in ended:  # Soon: numbers are few, and the last one is given first.
+            thread = threading.Thread(target=int)
+            thread.start()
+            thread.join()
+            ended[thread.ident] = thread
+            waiting.append(threading.Thread(target=behind.join))
+            waiting[-1].start()
+        while not any(each.of is behind for each in wait_graph.look(waiting[-1], lambda node: ()).values()):
+            pass
+        graph = wait_graph.look(ended[waiting[-1].ident], lambda node: ())
+        assert not any(each.of is behind for each in graph.values())
+    finally:
+        free.set()
+        for each in (*waiting, behind):
+            each.join()
+
+
 @pytest.mark.real_time
 @pytest.mark.parametrize("circles", [False, True])
 def test_agents_that_ask_each_other_from_any_thread_all_end_and_without_circles_none_is_refused(
