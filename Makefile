@@ -44,7 +44,7 @@ fast: $(VENV) ## Run the quick tests, in three minutes (ARGS="tests/app/agent" f
 
 test: $(VENV) $(PEERS) ## Run every test, each on asyncio or trio by turns (ARGS="-n 0 ..." for one process)
 	@echo "test: pytest over tests/, as tests/lanes.py says"
-	@$(RUN) -m pytest -n $(WORKERS) --dist worksteal --alternate-loops $(ARGS)
+	@$(RUN) -m tests.second_try -n $(WORKERS) --dist worksteal --alternate-loops $(ARGS)
 
 # Types take one core for minutes, and the documents wait often: they run at the same time.
 check: lint contracts $(PEERS) ## Format, lint, types, import contracts and the documents with their examples
@@ -76,7 +76,7 @@ contracts: $(VENV) ## The import contracts of pyproject.toml
 
 documents: $(VENV) $(PEERS) ## Run the examples of the documents, and check their links, their English and the site
 	@echo "check: documents"
-	@$(RUN) -m pytest -q -n auto --dist worksteal tests/docs
+	@$(RUN) -m tests.second_try -q -n auto --dist worksteal tests/docs
 
 docs: $(VENV) ## Build the site of the documents into build/site, offline
 	@$(RUN) scripts/site.py

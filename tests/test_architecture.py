@@ -211,12 +211,14 @@ TEST_FILES_AT_THE_ROOT = {
     "read_streams.py",
     "valkey_server.py",
     "requirements.py",
+    "second_try.py",
     "source_tree.py",
     "structure.py",
     "test_architecture.py",
     "test_import.py",
     "test_path_of_a_turn.py",
     "test_requirements.py",
+    "test_second_try.py",
     "test_structure.py",
 }
 REPEATED_TEST_FILES = {"__init__.py", "conftest.py"}

@@ -14,7 +14,7 @@ import concurrent.futures
 import gc
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any, TypeAlias, cast
 
@@ -80,28 +80,21 @@ class _Look:
         return self._others(node), False
 
     def _of_thread(self, thread: threading.Thread) -> FrameType | None:
-        """The innermost frame of a thread that runs. A thread that has ended may have left its number to another one,
-        and who joined it is not awake yet: so the outermost frame says whose it is.
+        """The innermost frame of a thread that runs. The outermost one says whose it is: a new thread may have the
+        number of one that ended before who joined that is awake.
         """
-        innermost = frame = self._frames.get(thread.ident or 0)
-        if thread is threading.main_thread():
-            return innermost
-        while frame is not None and frame.f_back is not None:
-            frame = frame.f_back
-        if frame is None or (_module(frame), frame.f_code.co_name) != ("threading", "_bootstrap"):
-            return None
-        return innermost if frame.f_locals.get("self") is thread else None
+        frames = [*_outwards(self._frames.get(thread.ident or 0))]
+        own = frames and frames[-1].f_code.co_name == "_bootstrap" and frames[-1].f_locals["self"] is thread
+        return frames[0] if own or (frames and thread is threading.main_thread()) else None
 
     def _stack(self, innermost: FrameType) -> _Found:
         """The thing that a thread is blocked in. A sync call of ours is more than the future that it waits for."""
         found: _Found | None = None
-        frame: FrameType | None = innermost
-        while frame is not None:
+        for frame in _outwards(innermost):
             here = self._frame(frame)
             if here is not None and _module(frame) == "repertory.app.host.blocking":
                 return here
             found = here if found is None else found
-            frame = frame.f_back
         return found or _NOTHING
 
     def _coroutine(self, awaiting: Any) -> _Found:
@@ -191,13 +184,11 @@ class _Look:
     def _in_threads(self, job: object, module: str, function: str, variable: str, attribute: str = "") -> object:
         """The innermost frame of the thread in which a call of this function has the job; None if there is none."""
         for innermost in self._frames.values():
-            frame: FrameType | None = innermost
-            while frame is not None:
+            for frame in _outwards(innermost):
                 if frame.f_code.co_name == function and _module(frame) == module:
                     own = frame.f_locals.get(variable)
                     if (getattr(own, attribute, None) if attribute else own) is job:
                         return innermost
-                frame = frame.f_back
         return None
 
     def _in_tasks(self, job: object, module: str, functions: Sequence[str], variable: str) -> object:
@@ -211,6 +202,12 @@ class _Look:
                     return awaiting
                 awaiting = awaiting.cr_await
         return None
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def _module(frame: FrameType) -> str:

@@ -215,11 +215,6 @@ class Mailbox:
         self._intake = AcceptFrom.OWN
         self._let_senders_go()
 
-    def reopen(self) -> None:
-        """Accept messages again, for a new incarnation."""
-        self._intake = AcceptFrom.OPEN
-        self._reserve(0)
-
     def close(self) -> None:
         """Accept nothing more. Queued messages become dead letters."""
         self._intake = AcceptFrom.CLOSED

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
+import threading
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -125,7 +125,7 @@ def port_to_itself(page: Path) -> Iterator[None]:
             except OSError:
                 if not tries_left:
                     raise
-                time.sleep(0.1)
+                threading.Event().wait(0.1)
         yield
 
 
