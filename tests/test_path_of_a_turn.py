@@ -16,12 +16,12 @@ from tests.path_tracer import NOTED, files_of, functions_of
 from tests.source_tree import ROOT
 
 AT_MOST = {
-    "plain": (46, 406),
-    "tool": (51, 501),
-    "cold": (76, 840),
-    "bare": (55, 509),
-    "http": (72, 550),
-    "graph": (70, 705),
+    "plain": (46, 405),
+    "tool": (51, 500),
+    "cold": (76, 839),
+    "bare": (55, 508),
+    "http": (66, 519),
+    "graph": (70, 700),
 }
 """Files and functions: of a turn of an agent that is held, of one in which it uses a tool, of building an agent and its
 first call, of a further call of an agent that nothing holds, of one over HTTP, and of a graph with two nodes.

@@ -557,8 +557,9 @@ class TurnRecord:
             message = with_traceparent(message, self._trace.traceparent)
         token = None if closes else self._token
         if token is not None:  # It begins, or goes on: then all its tokens stand here, where the next opening reads.
-            others = fold.named_with(token) if self.called_by is None else (*fold.named_with(token), self.called_by)
-            joined = [other for other in dict.fromkeys((*others, *joined)) if other != token]
+            callers = () if self.called_by is None else (self.called_by,)
+            tokens = dict.fromkeys((*fold.turn_tokens.named_with(token), *callers, *joined))
+            joined = [other for other in tokens if other != token]
         record = MessageAdded(
             at=self.journal.wall(),
             message=message,

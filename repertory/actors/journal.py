@@ -220,8 +220,7 @@ class ActorJournal:
 
     def add_timers(self) -> None:
         """Record the timers that were set or cancelled since the last call."""
-        changed = None if self.timers is None else self.timers.take()
-        if changed is not None:
+        if self.timers is not None and self.timers.changes and (changed := self.timers.take()) is not None:
             self._keep_timers(changed)
 
     def fire(self, timer: Timer) -> None:
@@ -743,12 +742,9 @@ class NamedTurns:
             return "answered"
         if token is not None and token in fold.open_tokens:
             return "stopped" if fold.last_message is not None and is_stopped(fold.last_message) else "open"
-        return "unknown" if token is None or fold.unanswered_turn(token) is None else "left behind"
-
-    def unread(self, token: str) -> int | None:
-        """The message of this token's answer, if it must be read first (`note_read`)."""
-        result = self._results.get(token)
-        return result if isinstance(result, int) else None
+        if token is None or fold.turn_tokens.left_behind(token, fold.last_message) is None:
+            return "unknown"
+        return "left behind"
 
     def note_read(self, token: str, answer: Message) -> None:
         self._results[token] = _answered_with(answer)
@@ -771,9 +767,11 @@ class NamedTurns:
         `ActorJournal.answer_at`.
         """
         token = invocation.idempotency_token
-        unread = None if token is None else self.unread(token)
-        if token is not None and unread is not None:
-            self.note_read(token, await journal.answer_at(unread))
+        result = None if token is None else self._results.get(token)
+        if token is None or result is None:
+            return None
+        if isinstance(result, int):
+            self.note_read(token, await journal.answer_at(result))
         return self.answered_before(invocation)
 
     async def answer_of(self, invocation: Invocation, *, journal: ActorJournal) -> AgentResult:
@@ -787,10 +785,10 @@ class NamedTurns:
         """Note that the turn of these tokens has ended. With its answer in the journal it is answered, even if its
         caller got an error, for example because the answer could not be stored in time.
         """
+        result = AgentResult(stop_reason="end_turn", message=last)
         for token in tokens:
             self._results.pop(token, None)
-            if last is not None:
-                self.remember(token, _answered_with(last), last)
+            self.remember(token, result, last)
 
     def remember(self, token: str | None, result: AgentResult, last: Message | None) -> None:
         """Keep a token's result. As in the journal, only the latest `FINISHED_TURNS_MAX` are kept."""

@@ -107,7 +107,9 @@ class _Factories(Struct, frozen=True):
     def agent(self) -> AgentActor:
         settings, parts = self.settings, self.parts
         buffer = parts.keeper.buffer_of(settings.agent.session_id, settings.agent.agent_id)
-        owes = OwedTimes(partial(_claims_soon, parts.memory)) if settings.agent.wakes else None
+        link = None if parts.memory is None else parts.memory.link
+        claims_soon = None if link is None else lambda: link.claims_soon()  # The memory actor sets it when it starts.
+        owes = OwedTimes(claims_soon) if settings.agent.wakes else None
         return AgentActor(settings.agent, settings.calls, parts.agent, buffer, parts.wall, owes)
 
     def memory(self, remembered: MemoryParts) -> MemoryConsumer:
@@ -132,7 +134,3 @@ def _traced_work(
         if (here := trace_here()) is not None:
             stack.enter_context(here.work(name, attributes, behind=True))
         yield
-
-
-def _claims_soon(memory: MemoryParts | None) -> bool:
-    return memory is not None and memory.link.claims_soon()

@@ -120,7 +120,9 @@ class TimerAlarm:
         """Queue the next turn that is due, or wait until one is."""
         if self._queued:
             return
-        due = self._next_due()
+        fold = self._journal.fold
+        waits = self._begun is not None or bool(fold.timers or fold.came or fold.deferred)
+        due = self._next_due() if waits else None
         if due is not None:
             self._queued = True
             self._call(due)
@@ -128,7 +130,10 @@ class TimerAlarm:
         servants, self._servants = self._servants, ()
         for servant in servants:
             servant.reply(None)
-        self._set_alarm()
+        if waits:
+            self._set_alarm()
+        else:
+            self._context.cancel_timer(_ALARM)
 
     def serve(self) -> Next:
         """Answer when no timer is due any more, or may be fired now. No turn is to go on first."""

@@ -382,7 +382,8 @@ class TurnStarter:
         """The turn with this token, if it has no answer and another turn has begun after it."""
         if token is None or isinstance(prompt, InterruptResponses):
             return None
-        return self._journal.fold.unanswered_turn(token)
+        fold = self._journal.fold
+        return fold.turn_tokens.left_behind(token, fold.last_message)
 
     async def _with_results(self, prompt: UserMessages, invocation: Invocation, record: TurnRecord) -> UserMessages:
         """The prompt with the results that have come meanwhile, if the turn can begin with them."""

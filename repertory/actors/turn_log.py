@@ -227,7 +227,7 @@ class TurnFollowers:
 
     def _new_channel(self, token: str | None, within: ResponseChannel | None = None) -> LogChannel:
         name, fold = f"{int(self._context.rng.uniform(0, _RUNS)):x}", self._journal.fold
-        first = None if token is None else fold.first_of(token)
+        first = None if token is None else fold.turn_tokens.first_of(token)
         return LogChannel(name, lambda: self._journal.fold.last_message_seq, first, within)
 
     async def _serve(self, reader: _Reader) -> None:

@@ -97,7 +97,11 @@ class Admission:
 
     def enter(self, tenant: str, now: float) -> NotAdmitted | None:
         """Take a request, to be followed by `leave`; or refuse it, and count nothing."""
-        limits, known = self.limits, self._known(tenant, now)
+        limits, known = self.limits, self._tenants.get(tenant)
+        if known is None:
+            self._forget()
+            known = self._tenants[tenant] = _Tenant(Rate.full(limits, now))
+        self._tenants.move_to_end(tenant)
         if self.in_progress >= limits.concurrent_in_all:
             return NotAdmitted("service concurrency", 1.0)
         if known.in_progress >= limits.concurrent:
@@ -119,14 +123,6 @@ class Admission:
     def tenants(self) -> int:
         """How many are remembered."""
         return len(self._tenants)
-
-    def _known(self, tenant: str, now: float) -> _Tenant:
-        known = self._tenants.get(tenant)
-        if known is None:
-            self._forget()
-            known = self._tenants[tenant] = _Tenant(Rate.full(self.limits, now))
-        self._tenants.move_to_end(tenant)
-        return known
 
     def _forget(self) -> None:
         """Make room for one more. Those with requests in progress stay: there are at most `concurrent_in_all`."""

@@ -96,11 +96,12 @@ def shown(value: object, text_of: Callable[[object], str] = repr, length_max: in
 
 def json_or_none(value: object) -> Json:
     """A copy of the value as JSON, with the values that `plain_value` knows; None when it is not JSON."""
-    try:
-        copy = cast("Json", json.loads(json.dumps(value, allow_nan=False, default=plain_value)))
-    except (TypeError, ValueError, RecursionError):
-        return None
-    return None if is_too_deep(copy) else copy
+    copy = tried(_copied, value)  # A value's own method spells it, and may raise anything.
+    return None if copy is LEFT_OUT or is_too_deep(copy) else cast("Json", copy)
+
+
+def _copied(value: object) -> object:
+    return json.loads(json.dumps(value, allow_nan=False, default=plain_value))
 
 
 def json_object(value: object) -> dict[str, Json]:

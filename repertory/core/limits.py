@@ -301,18 +301,15 @@ class JsonScale:
     A text that is not JSON weighs its bytes at least.
     """
 
-    __slots__ = ("_in_text", "_rest", "bytes", "values")
+    __slots__ = ("_in_text", "_rest", "bytes", "values", "weight")
 
     def __init__(self) -> None:
         self.bytes = 0
         self.values = 0
+        self.weight = 0
         self._in_text = False
         self._rest = b""
         """A backslash whose next character has not arrived yet."""
-
-    @property
-    def weight(self) -> int:
-        return self.bytes + VALUE_BYTES * self.values
 
     def put(self, piece: bytes) -> None:
         """Weigh the next piece."""
@@ -329,6 +326,7 @@ class JsonScale:
         structure = b"".join(parts[1::2] if self._in_text else parts[::2])
         # One value per comma, list and object.
         self.values += structure.count(b",") + structure.count(b"[") + structure.count(b"{")
+        self.weight = self.bytes + VALUE_BYTES * self.values
         self._in_text ^= len(parts) % 2 == 0
 
 

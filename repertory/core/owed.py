@@ -207,8 +207,8 @@ class OwedTimes(Owing):
 
     __slots__ = ("_claims_soon", "_memory_at", "_summary_at")
 
-    def __init__(self, claims_soon: Callable[[], bool]) -> None:
-        """`claims_soon`: whether memories are extracted after the next answer."""
+    def __init__(self, claims_soon: Callable[[], bool] | None) -> None:
+        """`claims_soon`: true if memories are extracted after the next answer; None without a memory."""
         super().__init__()
         self._claims_soon = claims_soon
         self._memory_at: float | None = None
@@ -237,9 +237,10 @@ class OwedTimes(Owing):
         self._summary_at = None if now is None else self._summary_at or now
 
     def _due(self, agent_id: str, fold: Fold, now: float) -> DueTime:
-        answered = fold.last_message is not None and is_answer(fold.last_message)
-        if answered and self._call_at is not None and self._memory_at is None and self._claims_soon():
-            self._memory_at = now
+        if self._claims_soon is not None and self._call_at is not None and self._memory_at is None:
+            answered = fold.last_message is not None and is_answer(fold.last_message)
+            if answered and self._claims_soon():
+                self._memory_at = now
         goes_on = self._found is not None and _begins_turns(fold)
         return due_of(
             agent_id,

@@ -152,21 +152,22 @@ class TimerBook:
     Single operations are safe from any thread, as those of `AgentState` are.
     """
 
-    __slots__ = ("_changes", "_known", "_prompt_bytes", "_recorded", "_wall")
+    __slots__ = ("_known", "_prompt_bytes", "_recorded", "_wall", "changes")
 
     def __init__(self, wall: Callable[[], float], prompt_bytes: int) -> None:
         """`wall` gives epoch seconds; `prompt_bytes` bounds each prompt."""
         self._wall = wall
         self._prompt_bytes = prompt_bytes
         self._recorded: Mapping[str, Timer] = {}
-        self._changes: list[tuple[str, Timer | None]] = []
+        self.changes: list[tuple[str, Timer | None]] = []
+        """The timers that were set and cancelled (None) since `take`."""
         self._known: dict[str, Timer] = {}
         """The recorded ones with the changes."""
 
     def note_recorded(self, timers: Mapping[str, Timer]) -> None:
         """The journal has these, and those changes that were taken."""
         self._recorded = timers
-        self._known = _with_changes(timers, tuple(self._changes))
+        self._known = _with_changes(timers, tuple(self.changes))
 
     def set(self, timer_id: object, prompt: object, due: DueTimes) -> str:
         """Set a timer, in place of one with the same id; returns the id. Errors: those of `new_timer`; `Invalid` for
@@ -180,21 +181,21 @@ class TimerBook:
             text = "the prompts of all timers are too large together; say less, or put it where a tool can read it"
             raise TooLarge(text, timer=timer.id, bytes_max=TIMERS_BYTES_MAX)
         self._known[timer.id] = timer
-        self._changes.append((timer.id, timer))
+        self.changes.append((timer.id, timer))
         return timer.id
 
     def cancel(self, timer_id: str) -> bool:
         """True if there was one."""
         known = self._known.pop(timer_id, None) is not None
         if known:
-            self._changes.append((timer_id, None))
+            self.changes.append((timer_id, None))
         return known
 
     def take(self) -> Mapping[str, Timer] | None:
         """All timers, for the journal; None if they are those that it has. The changes count as taken."""
         changes: list[tuple[str, Timer | None]] = []
-        while self._changes:
-            changes.append(self._changes.pop(0))
+        while self.changes:
+            changes.append(self.changes.pop(0))
         changed = _with_changes(self._recorded, changes)
         return None if changed == self._recorded else changed
 

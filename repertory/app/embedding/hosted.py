@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, cast
@@ -189,7 +190,7 @@ class HostedSession:
     def __init__(self, host: Host, agent: Agent, cluster: Callable[[], CallRouter | None]) -> None:
         self._host = host
         self._agent = agent
-        self._peers = cluster
+        self._cluster = cluster
         self._caller: CallerRules | None = None
         self.spec = agent.blueprint()
         """How its actors are started, for the runtime."""
@@ -200,10 +201,6 @@ class HostedSession:
 
         return short_repr(self, {"session_id": self._agent.session_id, "agent": self._agent.agent_id})
 
-    @property
-    def _cluster(self) -> CallRouter | None:
-        return self._peers()
-
     def for_caller(self, rules: CallerRules) -> HostedSession:
         """The same conversation for somebody outside of the program: the prompts have only what the rules allow, and
         limits of a call lift none of the agent's, wherever the call is made.
@@ -211,7 +208,7 @@ class HostedSession:
         Args:
             rules: The rules for prompts.
         """
-        session = HostedSession(self._host, self._agent, self._peers)
+        session = copy(self)
         session._caller = rules
         return session
 
@@ -244,15 +241,18 @@ class HostedSession:
         Raises:
             NotFound: For a token of which no turn is known, without a prompt. Say its prompt with it.
         """
-        invocation = await self._named(self._read_call(prompt, options, structured_output_model))
-        posted = PostedTurn(self.posted, invocation)
+        invocation = self._read_call(prompt, options, structured_output_model)
+        if (cluster := self._cluster()) is not None:
+            invocation = await self._named(invocation)
+        posted: PostedTurn | None = None
         while True:
             try:
-                if self._cluster is not None:
-                    return await self._cluster.invoke(self, invocation)
+                if cluster is not None:
+                    return await cluster.invoke(self, invocation)
                 async with self._use(invocation) as session:
                     return await session.invoke(invocation)
             except NotFound as error:
+                posted = posted or PostedTurn(self.posted, invocation)
                 await posted.pause(error)
 
     async def stream(
@@ -289,7 +289,9 @@ class HostedSession:
             raise Invalid("a turn that is to outlive its reader needs a token, by which it is found again")
         if token is not None:
             invocation = followed_call(invocation, after=after, detach=detach)
-        async with aclosing(self._events(await self._named(invocation))) as events:
+        if self._cluster() is not None:
+            invocation = await self._named(invocation)
+        async with aclosing(self._events(invocation)) as events:
             async for event in events:
                 if "accepted" not in event:
                     yield cast("AgentStreamEvent", event)
@@ -359,7 +361,7 @@ class HostedSession:
 
     async def _named(self, invocation: Invocation) -> Invocation:
         """The call; in a runtime with peers, one that goes on with a turn has its token, so that it is found again."""
-        if self._cluster is None or invocation.idempotency_token is not None:
+        if invocation.idempotency_token is not None:
             return invocation
         if asks_with(read_prompt(invocation.prompt, self.spec.agent.limits.sizes.prompt_bytes)) == "prompt":
             return invocation
@@ -382,8 +384,8 @@ class HostedSession:
         if following is not None and not following.begins and not await self.begun():
             token = invocation.idempotency_token
             raise NotFound(NO_SUCH_TURN, agent=self._agent.agent_id, token=token)
-        if self._cluster is not None:
-            async with aclosing(self._cluster.stream(self, invocation)) as events:
+        if (cluster := self._cluster()) is not None:
+            async with aclosing(cluster.stream(self, invocation)) as events:
                 async for event in events:
                     yield event
             return
@@ -467,9 +469,9 @@ class HostedSession:
             await self._ask(asked)
             return
         invocation = unboxed_call(posted, self.schema)
-        if self._cluster is not None:
-            self._cluster.check_for(posted)
-            await self._cluster.invoke(self, invocation)
+        if (cluster := self._cluster()) is not None:
+            cluster.check_for(posted)
+            await cluster.invoke(self, invocation)
             return
         async with self._use(invocation) as session:
             await session.invoke(invocation)
@@ -501,7 +503,8 @@ class HostedSession:
             found = await (await self._host.store_of(place)).sessions(ids.session_id)
         if found and ids.agent_id in found[0].agents:
             return True
-        return self._cluster is not None and await self._cluster.has_owner(ids.session_id)
+        cluster = self._cluster()
+        return cluster is not None and await cluster.has_owner(ids.session_id)
 
     @property
     def active(self) -> bool:
@@ -614,13 +617,14 @@ class HostedSession:
             return None
         if self.spec.sessions is None or self._host.holds(self.spec):
             return cast("ToldTurn | None", await self.read_here(asked))
-        if cancel and self._cluster is not None:
+        if cancel and self._cluster() is not None:
             return cast("ToldTurn | None", await self._ask(asked))
         with _while_open(self._host):
             return await told_stored(self._host, self.spec, asked)
 
     async def _ask(self, what: SessionQuestion) -> object:
-        return await (self.read_here(what) if self._cluster is None else self._cluster.ask(self, what))
+        cluster = self._cluster()
+        return await (self.read_here(what) if cluster is None else cluster.ask(self, what))
 
     async def read_here(self, what: SessionQuestion) -> object:
         """What another process may ask of the session, for the runtime.
@@ -628,7 +632,7 @@ class HostedSession:
         Args:
             what: What to read of the session.
         """
-        spec = self.spec if self._cluster is None else self.spec.waiting(reject=True, deadline=math.inf)
+        spec = self.spec if self._cluster() is None else self.spec.waiting(reject=True, deadline=math.inf)
         async with self._host.session(spec) as session:
             match what:
                 case "messages":

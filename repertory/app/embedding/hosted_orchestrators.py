@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
+from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 from weakref import WeakSet, WeakValueDictionary
 
@@ -157,7 +158,7 @@ class OrchestratorSession(Generic[Result]):
         Args:
             rules: The rules for tasks.
         """
-        session = OrchestratorSession(self._host, self._orchestrator)
+        session = copy(self)
         session._caller = rules
         return session
 

@@ -288,14 +288,7 @@ def _spelled(record: object) -> _Fields:
     for name, default in _DEFAULTS[type(record)]:
         value = cast("object", getattr(record, name))
         if value != default:
-            said[name] = value
-    return said
-
-
-def _spell_view(record: object) -> _Fields:
-    said = _spelled(record)
-    if "view" in said:
-        said["view"] = _view_spelled(cast("View", said["view"]))
+            said[name] = _view_spelled(value) if type(value) is View else value
     return said
 
 
@@ -522,10 +515,6 @@ _USUAL_FIELDS = 4
 _LIGHT_VIEW = ("first_shown", "manager", "manager_state")
 _KINDS: Mapping[type, int] = {made: int(kind) for kind, made in _CLASSES.items()}
 _SPELL: Mapping[int, Callable[[object], _Fields]] = {
-    RecordKind.MESSAGE: _spell_view,
-    RecordKind.REDACTION: _spell_view,
-    RecordKind.VIEW: _spell_view,
-    RecordKind.BRANCH: _spell_view,
     RecordKind.INTERRUPT: _spell_interrupts,
     RecordKind.TIMERS: _spell_timers,
     RecordKind.DEFERRALS: _spell_deferrals,

@@ -70,7 +70,6 @@ class Fold:
     """
 
     __slots__ = (
-        "_named",
         "_partial",
         "_unchecked",
         "anchors",
@@ -95,6 +94,7 @@ class Fold:
         "shown",
         "state",
         "timers",
+        "turn_tokens",
         "turns",
     )
 
@@ -128,7 +128,7 @@ class Fold:
         _copy_fields(image, self)
         self._partial = partial
         self._unchecked = False
-        self._named = TurnTokens(image, self.anchors)
+        self.turn_tokens = TurnTokens(image, self.anchors)
         self.next_timer = next_timer(self.timers) if self.timers else None
         """The timer that is due first; it is asked for more often than timers change."""
         self.shown = VisibleMessages(image.view, image.recent)
@@ -144,11 +144,7 @@ class Fold:
     @property
     def finished_turns(self) -> Mapping[str, FinishedTurn]:
         """Answered turns by idempotency token: at most `FINISHED_TURNS_MAX`, the latest ones."""
-        return MappingProxyType(self._named.finished)
-
-    def unanswered_turn(self, token: str) -> UnansweredTurn | None:
-        """The turn with this token, if it has no whole answer and does not go on by itself at the end; else None."""
-        return self._named.left_behind(token, self.last_message)
+        return MappingProxyType(self.turn_tokens.finished)
 
     @property
     def open_token(self) -> str | None:
@@ -159,20 +155,12 @@ class Fold:
     def open_tokens(self) -> Collection[str]:
         """All tokens of that turn."""
         last = self.last_message
-        return () if last is None or (is_answer(last) and not is_stopped(last)) else self._named.current.keys()
+        return () if last is None or (is_answer(last) and not is_stopped(last)) else self.turn_tokens.current.keys()
 
     @property
     def last_tokens(self) -> Collection[str]:
         """The tokens of the current or last turn."""
-        return self._named.current.keys()
-
-    def named_with(self, token: str) -> Collection[str]:
-        """All tokens of the turn with this one, if it is the last one or has no answer."""
-        return self._named.named_with(token)
-
-    def first_of(self, token: str) -> int | None:
-        """The message that carried this token; None for a turn that is not known, or not any more."""
-        return self._named.first_of(token)
+        return self.turn_tokens.current.keys()
 
     @property
     def needed(self) -> int:
@@ -195,7 +183,7 @@ class Fold:
         ):
             if 0 < seq < first:
                 first = seq
-        return self._named.needed(self.last_seq, first, running=at.turn > 0)
+        return self.turn_tokens.needed(self.last_seq, first, running=at.turn > 0)
 
     @property
     def low(self) -> int:
@@ -204,7 +192,7 @@ class Fold:
 
     def image(self) -> Image:
         """The agent at rest. Costs what is shown."""
-        needed, named = self.needed, self._named
+        needed, named = self.needed, self.turn_tokens
         image = Image(
             view=self.shown.view,
             recent=tuple(self.shown.recent),
@@ -250,7 +238,7 @@ class Fold:
             case DeferredResult():
                 self._on_deferred_result(seq, record)
             case AnswersStated():
-                self._named.state(seq, record)
+                self.turn_tokens.state(seq, record)
             case SnapshotTaken() | OwnerChanged():
                 pass
             case Branched():
@@ -316,7 +304,7 @@ class Fold:
         self._forget_turn()
         self.deferred, self.came, self.settled = {}, {}, ()
         self.nodes, self.frontier = {}, ()
-        self._named = TurnTokens(_EMPTY, self.anchors)
+        self.turn_tokens = TurnTokens(_EMPTY, self.anchors)
 
     def _on_message(self, seq: int, record: MessageAdded) -> None:
         message, view, at = record.message, record.view, self.anchors
@@ -329,12 +317,12 @@ class Fold:
             if view is not None:
                 self.shown.check(view, patch=True)
         if begins:
-            self._named.begin(seq, record, self.last_message, self.open_tools)
+            self.turn_tokens.begin(seq, record, self.last_message, self.open_tools)
             self.turns, at.turn = record.turn, seq
         elif is_filler(message):
-            self._named.leave(seq, self.last_message, {})
+            self.turn_tokens.leave(seq, self.last_message, {})
         for token in record.joined:
-            self._named.join(token, seq)
+            self.turn_tokens.join(token, seq)
         self._partial = False
         self.message_count = record.index + 1
         self.last_message = message
@@ -346,7 +334,7 @@ class Fold:
             self._forget_turn()
         if is_answer(message):
             at.turn = 0
-            self._named.answer(seq, message)
+            self.turn_tokens.answer(seq, message)
         elif not at.turn:
             at.turn = seq
 
@@ -421,14 +409,14 @@ class Fold:
         self.shown.redact(record.target, record.message)
         if record.target == self.last_message_seq:
             self.last_message = record.message
-        self._named.redact(record.target, record.message)
+        self.turn_tokens.redact(record.target, record.message)
 
     def _on_waiting(self, seq: int, record: Interrupted | Resumed) -> None:
         self.anchors.waiting = self.anchors.waiting or seq
         if isinstance(record, Resumed):
             self.responses = {**self.responses, **record.responses}
             for token in record.joined:
-                self._named.join(token, seq)
+                self.turn_tokens.join(token, seq)
             return
         asked = {one.id: one for one in (*self.questions, *record.interrupts)}
         self.questions = tuple(asked.values())
@@ -529,20 +517,22 @@ class TurnTokens:
         self.unanswered = dict(image.unanswered)
 
     def left_behind(self, token: str, last: Message | None) -> UnansweredTurn | None:
-        """See `Fold.unanswered_turn`. `last`: the last message of the conversation."""
+        """The turn with this token, if it has no whole answer and does not go on by itself at the end; else None.
+        `last`: the last message of the conversation.
+        """
         if token in self.current and last is not None and is_answer(last):
             return None if is_whole(last) else UnansweredTurn(token=token, seq=self.current[token])
         return self.unanswered.get(token)
 
     def first_of(self, token: str) -> int | None:
-        """See `Fold.first_of`."""
+        """The message that carried this token; None for a turn that is not known, or not any more."""
         if token in self.current:
             return self.current[token]
         turn = self.finished.get(token) or self.unanswered.get(token)
         return None if turn is None else turn.seq
 
     def named_with(self, token: str) -> Collection[str]:
-        """See `Fold.named_with`."""
+        """All tokens of the turn with this one, if it is the last one or has no answer."""
         turn = self.unanswered.get(token)
         if token in self.current or turn is None:
             return self.current.keys() if token in self.current else ()

@@ -7,11 +7,13 @@ A field that a request does not have is an error, never ignored.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request
+from starlette.responses import Response
 
 from repertory.core.ids import ID_BYTES_MAX
 from repertory.service.http.problems import Problem
@@ -382,6 +384,11 @@ def flag_in(request: Request, name: str) -> bool:
     if given not in ("true", "false"):
         raise Problem(422, f"{name} is true or false")
     return given == "true"
+
+
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer whose body is a struct, or anything of JSON."""
+    return Response(as_json(value), status, headers, "application/json")
 
 
 def as_json(value: object) -> bytes:

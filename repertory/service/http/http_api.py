@@ -13,13 +13,11 @@ from starlette.routing import BaseRoute, Route
 from repertory.service.http import bodies
 from repertory.service.http.index_page import index_page
 from repertory.service.http.openapi import Events, Operation, QueryOrHeader, document
-from repertory.service.http.problems import Problem, problem_response
+from repertory.service.http.service import AnsweredRequest
 from repertory.service.http.stored import CallersMemory, StoredSessions
 from repertory.service.http.turns import WAIT_S_MAX, Runs, Turns
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
-
     from repertory.service.http.service import Caller, RequestHandler, Service
 
 PREFIX = "/v1"
@@ -100,26 +98,10 @@ def _routes(service: Service, operations: Sequence[Operation]) -> list[BaseRoute
         by_path.setdefault(one.path if one.top else f"{PREFIX}{one.path}", []).append(one)
     made: list[BaseRoute] = []
     for path, of_path in by_path.items():
-        endpoints = {one.method: service.endpoint(one.handler, admit=one.admit) for one in of_path}
-        made.append(Route(path, _Methods(endpoints), name=of_path[0].name))
+        handlers = {one.method: one.handler for one in of_path}
+        answered = AnsweredRequest(service, handlers, admit=any(one.admit for one in of_path))
+        made.append(Route(path, answered, name=of_path[0].name))
     return made
-
-
-class _Methods:
-    """An ASGI application for one path."""
-
-    def __init__(self, endpoints: Mapping[str, ASGIApp]) -> None:
-        self._endpoints = dict(endpoints)
-        if "GET" in endpoints:
-            self._endpoints["HEAD"] = endpoints["GET"]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        endpoint = self._endpoints.get(scope["method"])
-        if endpoint is not None:
-            await endpoint(scope, receive, send)
-            return
-        problem = Problem(405, headers={"allow": ", ".join(sorted(self._endpoints))})
-        await problem_response(problem, Request(scope).url.path)(scope, receive, send)
 
 
 def operations(service: Service, memory: CallersMemory | None) -> Sequence[Operation]:

@@ -154,14 +154,6 @@ def problem_of(error: BaseException, *, details: bool = False) -> Problem:
     return Problem(status, detail, title=_in_words(name), type=f"{TYPES}{name}", headers=headers, **fields)
 
 
-def with_newline(response: Response) -> Response:
-    """The answer, with a newline at the end of its JSON: on a terminal the prompt stands on a line of its own."""
-    if (response.media_type or "").endswith("json") and hasattr(response, "body"):
-        response.body = bytes(response.body) + b"\n"
-        response.headers["content-length"] = str(len(response.body))
-    return response
-
-
 def problem_response(problem: Problem, instance: str = "") -> Response:
     """The answer that a problem is.
 
@@ -169,8 +161,8 @@ def problem_response(problem: Problem, instance: str = "") -> Response:
         problem: The problem.
         instance: The path of the request.
     """
-    body = json.dumps(problem.as_json(instance)).encode()
-    return with_newline(Response(body, problem.status, {"cache-control": "no-store", **problem.headers}, MEDIA_TYPE))
+    body = json.dumps(problem.as_json(instance)).encode() + b"\n"
+    return Response(body, problem.status, {"cache-control": "no-store", **problem.headers}, MEDIA_TYPE)
 
 
 def _told(error: RepertoryError, status: int) -> str:

@@ -20,6 +20,7 @@ from msgspec import Struct
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 
+from repertory.app.embedding.hosted import HostedAgent
 from repertory.core.admission import Admission, ServiceLimits
 from repertory.core.callers import CallerRules
 from repertory.core.ids import check_id
@@ -29,12 +30,12 @@ from repertory.core.origins import LOOPBACK_NAMES, bearer_of, host_name, is_of_o
 from repertory.core.tenants import public_id, stored_id
 from repertory.errors import Invalid, NotFound
 from repertory.logs import ERROR, WARNING, note
-from repertory.service.http.problems import Problem, problem_of, problem_response, with_newline
+from repertory.service.http.problems import Problem, problem_of, problem_response
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
-    from repertory.app.embedding.hosted import HostedAgent, HostedSession
+    from repertory.app.embedding.hosted import HostedSession
     from repertory.app.embedding.hosted_orchestrators import HostedOrchestrator, OrchestratorSession
     from repertory.app.embedding.runtime import Runtime
 
@@ -73,6 +74,8 @@ class Caller(Struct, frozen=True):
             raise Invalid("the name of a caller is a text", got=type(name).__name__)
 
 
+_NOBODY = Caller()
+"""The caller where nobody is asked who they are."""
 Authenticate: TypeAlias = "Callable[[HTTPConnection], Awaitable[Caller | None] | Caller | None]"
 """Tells who calls, or None for nobody who is known. It may be async, and may raise a `Problem` of its own."""
 RequestHandler: TypeAlias = "Callable[[Request, Caller], Awaitable[Response]]"
@@ -193,7 +196,7 @@ class Service:
         """
         if self._authenticate is None:
             self._check_local(request)
-            return Caller()
+            return _NOBODY
         caller: object = None
         try:
             given = self._authenticate(request)
@@ -208,8 +211,7 @@ class Service:
         """A browser sends requests that its user did not ask for, also to this machine: other pages make it, and names
         that lead here. Where nobody is asked who they are, these must be told apart.
         """
-        name = host_name(request.headers.get("host", ""))
-        self.check_host(request, f"serve it with authenticate=, or with hosts=[{name!r}]")
+        self.check_host(request, "serve it with authenticate=, or with hosts=[{name!r}]")
         given = request.headers
         origin = given.get("origin", "")
         others = is_of_other_site(origin, given.get("sec-fetch-site", ""), given.get("host", ""))
@@ -221,14 +223,14 @@ class Service:
 
         Args:
             request: The request.
-            what: What the operator does about it otherwise.
+            what: What the operator does about it otherwise; `{name!r}` in it becomes the name.
 
         Raises:
             Problem: 421 for another name.
         """
         name = host_name(request.headers.get("host", ""))
         if "*" not in self._hosts and name not in LOOPBACK_NAMES and name not in self._hosts:
-            raise Problem(421, f"this service is not known by that name: {what}")
+            raise Problem(421, f"this service is not known by that name: {what.format(name=name)}")
 
     def agent(self, name: str) -> HostedAgent:
         """The hosted agent of this name.
@@ -239,8 +241,8 @@ class Service:
         Raises:
             Problem: 404 for one that is not served.
         """
-        found = self.agents.get(name)
-        if found is None:
+        found = self.runtime.served.get(name) if self._agents is None else self._agents.get(name)
+        if not isinstance(found, HostedAgent):  # Of a runtime, it may be a graph.
             raise Problem(404, "no such agent is served here", agent=name)
         return found
 
@@ -256,7 +258,7 @@ class Service:
             Problem: 404 for an unknown agent.
             Invalid: For what is no id. Correct the argument.
         """
-        return self.agent(agent).session(self.stored_id(caller, session_id)).for_caller(self.callers)
+        return self.agent(agent).session(stored_id(caller.tenant, session_id)).for_caller(self.callers)
 
     @property
     def orchestrators(self) -> Mapping[str, HostedOrchestrator[Any]]:
@@ -280,7 +282,7 @@ class Service:
         found = self.orchestrators.get(orchestrator)
         if found is None:
             raise Problem(404, "no such graph or swarm is served here", orchestrator=orchestrator)
-        return found.session(self.stored_id(caller, session_id)).for_caller(self.callers)
+        return found.session(stored_id(caller.tenant, session_id)).for_caller(self.callers)
 
     async def check_begun(self, session: HostedSession | OrchestratorSession[Any], token: str | None = None) -> None:
         """Return if something was said in the session: what begins no turn would open it otherwise.
@@ -423,7 +425,7 @@ class Service:
             render: Makes an answer of a problem and the request's path.
             admit: Whether it counts towards the limits, and needs a caller.
         """
-        return AnsweredRequest(self, handler, render, admit=admit)
+        return AnsweredRequest(self, {ANY: handler}, render, admit=admit)
 
     def problem_of(self, error: BaseException, request: Request | None = None) -> Problem:
         """The problem that an error is, told as much of as this service tells. The log gets a line for each failure
@@ -442,16 +444,25 @@ class Service:
 
 
 _JSON = "application/json"
+ANY = "any method"
 
 
 class AnsweredRequest:
-    """One operation as an ASGI application; see `Service.endpoint`."""
+    """The operations of one path as an ASGI application; see `Service.endpoint`."""
 
     def __init__(
-        self, service: Service, handler: RequestHandler, render: Callable[[Problem, str], Response], *, admit: bool
+        self,
+        service: Service,
+        handlers: Mapping[str, RequestHandler],
+        render: Callable[[Problem, str], Response] = problem_response,
+        *,
+        admit: bool,
     ) -> None:
+        """`handlers`: by method; another one is refused with those that there are. `ANY` alone takes all."""
         self._service = service
-        self._handler = handler
+        self._handlers = dict(handlers)
+        if "GET" in handlers:
+            self._handlers["HEAD"] = handlers["GET"]
         self._render = render
         self._admit = admit
 
@@ -481,9 +492,15 @@ class AnsweredRequest:
             await refuse(problem)
 
     async def _answer(self, request: Request, send: Send) -> None:
-        caller = await self._service.caller(request) if self._admit else Caller()
+        handler = self._handlers.get(request.method) or self._handlers.get(ANY)
+        if handler is None:
+            raise Problem(405, headers={"allow": ", ".join(sorted(self._handlers))})
+        caller = await self._service.caller(request) if self._admit else _NOBODY
         async with self._service.admitted(caller) if self._admit else nullcontext():
-            response = with_newline(await self._handler(request, caller))
+            response = await handler(request, caller)
+            if (response.media_type or "").endswith("json") and hasattr(response, "body"):
+                response.body = bytes(response.body) + b"\n"  # On a terminal the prompt stands on a line of its own.
+                response.headers["content-length"] = str(len(response.body))
             await response(request.scope, request.receive, send)
 
 

@@ -24,7 +24,7 @@ from repertory.core.messages import tool_uses
 from repertory.core.tenants import StoredRange
 from repertory.errors import Invalid, NotFound, SessionBusy, TooLarge, Unavailable
 from repertory.service.http import bodies
-from repertory.service.http.bodies import as_json, number_in, read_body
+from repertory.service.http.bodies import as_json, json_response, number_in, read_body
 from repertory.service.http.problems import Problem
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class StoredSessions:
         """The agents that are served."""
         found = sorted(self._service.agents.items())
         lines = [bodies.AgentLine(name=name, description=agent.spec.description) for name, agent in found]
-        return _answer(bodies.AgentsShown(agents=lines))
+        return json_response(bodies.AgentsShown(agents=lines))
 
     async def sessions(self, request: Request, caller: Caller) -> Response:
         """The caller's sessions with an agent, by their ids."""
@@ -83,7 +83,9 @@ class StoredSessions:
             if there_are_more := len(page) == wanted:
                 at = among.behind_others(page[-1].session_id)
         more = len(lines) > limit
-        return _answer(bodies.SessionPage(sessions=lines[:limit], next=lines[limit - 1].session if more else None))
+        return json_response(
+            bodies.SessionPage(sessions=lines[:limit], next=lines[limit - 1].session if more else None)
+        )
 
     def _line(self, info: SessionInfo, caller: Caller, agent: str) -> bodies.SessionLine | None:
         own = self._service.public_id(caller, info.session_id)
@@ -134,7 +136,7 @@ class StoredSessions:
         await self._check_there(request, caller)
         found = await self._session(request, caller).pending()
         if found is None:
-            return _answer(bodies.PendingShown(why=None, interrupts=[]))
+            return json_response(bodies.PendingShown(why=None, interrupts=[]))
         tools = [
             bodies.ToolAwaited(tool=one.tool, tool_use_id=one.tool_use_id, since=one.since, expires_at=one.expires_at)
             for one in found.tools
@@ -185,7 +187,7 @@ class StoredSessions:
             bodies.MemoryFound(content=one.content, store=one.store_name or "", metadata=_json(one.metadata or {}))
             for one in found
         ]
-        return _answer(bodies.MemoriesFound(entries=entries))
+        return json_response(bodies.MemoriesFound(entries=entries))
 
     # ------------------------------------------------------------------------------------------------- changing
 
@@ -195,7 +197,9 @@ class StoredSessions:
         session = self._session(request, caller)
         given = {"at": wanted.at, "in_s": wanted.in_s, "every": wanted.every_s, "id": wanted.id}
         told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        return _answer(bodies.TimerSet(id=await self._service.runtime.schedule(session, wanted.prompt, **told)), 201)
+        return json_response(
+            bodies.TimerSet(id=await self._service.runtime.schedule(session, wanted.prompt, **told)), 201
+        )
 
     async def cancel_timer(self, request: Request, caller: Caller) -> Response:
         """Cancel a timer."""
@@ -211,7 +215,7 @@ class StoredSessions:
         session, result = self._session(request, caller), decoded({"value": given.result})["value"]
         tool_id = request.path_params["tool"]
         accepted = await session.complete_tool(tool_id, result, status=given.status, start_turn=given.start_turn)
-        return _answer(bodies.ToolCompleted(accepted=accepted))
+        return json_response(bodies.ToolCompleted(accepted=accepted))
 
     async def take_snapshot(self, request: Request, caller: Caller) -> Response:
         """Give a position a label."""
@@ -226,7 +230,7 @@ class StoredSessions:
                 raise Invalid("the session has as many labels as callers may give", labels_max=LABELS_MAX)
             return await sessions.mark(stored, wanted.label, wanted.metadata, at=wanted.at, agent=agent)
 
-        return _answer(_label(await self._owning(request, caller, mark)), 201)
+        return json_response(_label(await self._owning(request, caller, mark)), 201)
 
     async def fork(self, request: Request, caller: Caller) -> Response:
         """Make a new session that goes on from a position of this one."""
@@ -238,7 +242,7 @@ class StoredSessions:
         if found.messages and any(tool_uses(found.messages[-1][1])):  # They would run once more, in every fork.
             raise Invalid("tools are under way at that position; fork from before they were asked for")
         made = await sessions.fork(stored, new, at=found.position, agent=agent)
-        return _answer(
+        return json_response(
             bodies.ForkMade(session=wanted.session, position=made.positions[agent], messages=made.messages), 201
         )
 
@@ -248,7 +252,7 @@ class StoredSessions:
         stored, agent = self._ids(request, caller)
         sessions = await self._stored()
         done = await self._owning(request, caller, lambda: sessions.rewind(stored, wanted.to, agent=agent))
-        return _answer(bodies.Rewound(position=done.position, was=done.was))
+        return json_response(bodies.Rewound(position=done.position, was=done.was))
 
     async def erase(self, request: Request, caller: Caller) -> Response:
         """Erase a session for good, with what all agents have in it."""
@@ -257,7 +261,7 @@ class StoredSessions:
         proof = await self._owning(request, caller, lambda: sessions.delete(stored))
         agents = {name: one.rows for name, one in proof.agents.items()}
         own = request.path_params["session"]
-        return _answer(bodies.Erased(session=own, deleted_at=proof.deleted_at, agents=agents))
+        return json_response(bodies.Erased(session=own, deleted_at=proof.deleted_at, agents=agents))
 
     # -------------------------------------------------------------------------------------------------- shared
 
@@ -360,7 +364,3 @@ async def in_pieces(shown: Struct, name: str, lines: Iterable[object], *more: tu
     if not fields:
         del body[-1]
     return Response(b"".join((b"{", *body, as_json(fields)[1:])), media_type="application/json")
-
-
-def _answer(value: object, status: int = 200) -> Response:
-    return Response(as_json(value), status, media_type="application/json")

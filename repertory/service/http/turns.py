@@ -21,7 +21,6 @@ from starlette.responses import Response
 from repertory.core.json_bytes import decoded, encoded
 from repertory.core.turn_log import read_offset
 from repertory.core.turn_start import call_token
-from repertory.core.wire import event_to_json
 from repertory.service.http.bodies import (
     AnswerInterrupts,
     AnswerRun,
@@ -31,8 +30,8 @@ from repertory.service.http.bodies import (
     StartRun,
     TurnAnswer,
     TurnBegun,
-    as_json,
     flag_in,
+    json_response,
     read_body,
 )
 from repertory.service.http.problems import Problem
@@ -93,7 +92,7 @@ class Turns:
                         return self._told(request, token, cast("AgentResult", event["result"]))
                     status = "accepted" if "accepted" in event else "running"
                     scope.deadline = max(began + wait_s, anyio.current_time() + MOMENT_S)
-        return _json(TurnBegun(token=token, status=status), 202, self._at(request, token))
+        return json_response(TurnBegun(token=token, status=status), 202, self._at(request, token))
 
     async def events(self, request: Request, caller: Caller) -> Response:
         """The events of a turn after the one that the client has."""
@@ -114,7 +113,10 @@ class Turns:
     async def _run(
         self, request: Request, session: AnySession, call: AnyCall, prompt: Prompt, options: Any
     ) -> Response:
-        token = _same_token(request, call.token)
+        key = idempotency_key(request.headers)
+        if key is not None and call.token is not None and key != call.token:
+            raise Problem(422, "the header Idempotency-Key and the token of the body are the same, or one is left out")
+        token = key if call.token is None else call.token
         if token is None and (prompt is None or isinstance(call, AnswerInterrupts | AnswerRun)):
             token = await session.open_token()
         token = token or call_token(token_hex(16))
@@ -126,7 +128,7 @@ class Turns:
         if "respond-async" in request.headers.get("prefer", "").replace(" ", "").lower().split(","):
             await _leave(session, prompt, token, options)
             headers = {**self._at(request, token), "preference-applied": "respond-async"}
-            return _json(TurnBegun(token=token, status="accepted"), 202, headers)
+            return json_response(TurnBegun(token=token, status="accepted"), 202, headers)
         if wants_events:
             raw, after = flag_in(request, "raw"), request.headers.get(LAST_EVENT_ID) or None
             events = _again(session, prompt, token, after, options)
@@ -139,9 +141,8 @@ class Turns:
         if getattr(result, "stop_reason", "") == "cancelled" and not self._service.runtime.healthy:
             detail = "the turn was cut short as this service ends: ask for it again, by its token"
             raise Problem(503, detail, headers={**self._at(request, token), "retry-after": "1"}, token=token)
-        fields = cast("dict[str, Any]", event_to_json({"result": result})["result"])
-        answer = TurnAnswer(token=token, status="over", text=str(result), result=fields)
-        return _json(answer, 200, {"content-location": self._at(request, token)["location"]})
+        answer = TurnAnswer(token=token, status="over", text=str(result), result=result.to_dict())
+        return json_response(answer, 200, {"content-location": self._at(request, token)["location"]})
 
     def _stream(self, request: Request, token: str, events: AsyncGenerator[TurnEvent], *, raw: bool) -> Response:
         def problems(error: BaseException) -> Problem:
@@ -169,7 +170,7 @@ class Runs(Turns):
 
     async def orchestrators(self, request: Request, caller: Caller) -> Response:
         """The graphs and swarms that are served."""
-        return Response(as_json(OrchestratorsShown(orchestrators=sorted(self._service.orchestrators))), media_type=JSON)
+        return json_response(OrchestratorsShown(orchestrators=sorted(self._service.orchestrators)))
 
     async def begin(self, request: Request, caller: Caller) -> Response:
         """Begin a run with a task."""
@@ -187,7 +188,7 @@ class Runs(Turns):
         session = self._session(request, caller)
         await self._service.check_begun(session)
         found = [encoded(one.to_dict()) for one in await session.interrupts()]
-        return Response(as_json(InterruptsShown(interrupts=found)), media_type=JSON)
+        return json_response(InterruptsShown(interrupts=found))
 
     def _session(self, request: Request, caller: Caller) -> AnySession:
         return self._service.run_session(caller, request.path_params["orchestrator"], request.path_params["session"])
@@ -249,14 +250,6 @@ def _options(call: BeginTurn | AnswerInterrupts) -> CallOptions:
     return options
 
 
-def _same_token(request: Request, given: str | None) -> str | None:
-    """The token of the body or of the header. Errors: `Problem` 422 when they differ."""
-    header = idempotency_key(request.headers)
-    if header is not None and given is not None and header != given:
-        raise Problem(422, "the header Idempotency-Key and the token of the body are the same, or one is left out")
-    return given if given is not None else header
-
-
 def _accepts(request: Request, kind: str) -> bool:
     """Whether the client takes this kind; one that names a wildcard takes JSON, not a stream."""
     given = request.headers.get("accept", "*/*").lower()
@@ -278,7 +271,3 @@ def _wait_s(request: Request) -> float:
 def _decoded(prompt: object) -> object:
     """The prompt, with the bytes that stand in it as base64."""
     return prompt if prompt is None or isinstance(prompt, str) else decoded({"value": prompt})["value"]
-
-
-def _json(value: object, status: int, headers: dict[str, str]) -> Response:
-    return Response(as_json(value), status, headers, JSON)

@@ -124,6 +124,15 @@ async def test_what_an_object_of_somebody_else_fills_in_is_kept_as_json() -> Non
     assert seen[-1] == ["2024-02-29", [1, 2]]
 
 
+def test_a_value_whose_own_method_fails_is_left_out_of_the_result() -> None:
+    class Broken:
+        def model_dump(self) -> object:
+            raise RuntimeError("not now")
+
+    state = {"broken": Broken(), "sound": 1}
+    assert AgentResult(stop_reason="end_turn", message=None, state=state).to_dict()["state"] == {"sound": 1}
+
+
 async def test_the_request_state_and_what_tools_did_are_there_after_a_restart() -> None:
     @tool
     def look() -> str:

@@ -142,7 +142,7 @@ class Driver:
             last = self.fold.last_message
             # Then a call with the token would get the answer.
             over = last is not None and is_answer(last) and is_whole(last)
-            others = () if token is None or over else self.fold.named_with(token)
+            others = () if token is None or over else self.fold.turn_tokens.named_with(token)
             joined = tuple(sorted({*others, *steered(number)} - {token}))
             prompt: Message = {"role": "user", "content": [{"text": f"prompt {number}"}]}
             self.say(prompt, new_turn=True, token=token, joined=joined)
