@@ -18,7 +18,7 @@ from tests.source_tree import ROOT
 AT_MOST = {
     "plain": (46, 405),
     "tool": (51, 500),
-    "cold": (76, 839),
+    "cold": (76, 838),
     "bare": (55, 508),
     "http": (66, 519),
     "graph": (70, 700),

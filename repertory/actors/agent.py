@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.actors.between_turns import KeepProgress, RecordSummary, StateOwed, SummarySettled
+from repertory.actors.between_turns import (
+    KeepProgress,
+    RecordSummary,
+    SaidByHand,
+    SkipTo,
+    StateOwed,
+    SummarySettled,
+    TurnEnded,
+)
 from repertory.actors.call import (
     BUDGETS,
     AgentMessage,
@@ -41,13 +49,11 @@ from repertory.actors.call import (
 from repertory.actors.context import AgentParts, AgentSettings, PublishTurnEvent, TurnContext, TurnRecord
 from repertory.actors.conversation import LoadView, Settle, Tidy
 from repertory.actors.journal import ActorJournal, NamedTurns, TurnProgress, answer_again, is_answered
-from repertory.actors.memory.consumer import SaidByHand, SkipTo, TurnEnded
 from repertory.actors.stream_channel import StreamChannel
 from repertory.actors.timers import TimerAlarm, Unheard, invocation_of
 from repertory.actors.turn import TurnDriver, TurnStarter
 from repertory.actors.waits import WatchedCallQueue
 from repertory.actors.writer import CommitBuffer
-from repertory.backends.ports import OutputSchema
 from repertory.core.budget import Budget
 from repertory.core.deferral import Telling
 from repertory.core.journal import deferrals
@@ -748,7 +754,9 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         prompt = await driver.begin(given)
         if isinstance(prompt, AgentResult):
             return prompt
-        self._check_output_schema(invocation.output_schema)
+        form = invocation.output_schema
+        if form is not None and self._parts.tools.has_given(form.name):
+            raise Invalid("structured output and a tool have the same name; rename one of them", name=form.name)
         outcome = await self._open(driver, invocation, prompt)
         while outcome is None:
             await self._stand_on_journal()
@@ -778,10 +786,6 @@ class AgentActor(WatchedCallQueue[AgentMessage, "SnapshotFields | MessagesEdit"]
         if isinstance(prompt, InterruptResponses) and await self._journal.begin(stored=True):
             return None
         return await driver.run(opening)
-
-    def _check_output_schema(self, form: OutputSchema | None) -> None:
-        if form is not None and self._parts.tools.has_given(form.name):
-            raise Invalid("structured output and a tool have the same name; rename one of them", name=form.name)
 
 
 def _still_to_say(prompt: UserMessages | InterruptResponses, stands: bool) -> UserMessages | InterruptResponses:

@@ -2,10 +2,37 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 
 from repertory.core.messages import Json
 from repertory.runtime.message import Ask
+
+if TYPE_CHECKING:
+    from repertory.core.budget import Budget
+
+
+class TurnEnded(Struct, frozen=True, kw_only=True):
+    """Turns are over, and their messages are recorded."""
+
+    turns: int
+    last: int
+    """Sequence number of the last message."""
+    messages: int
+    """The messages of the conversation by now."""
+    budgets: tuple[Budget, ...] = ()
+    """The call's budgets; extraction because of these turns counts towards them."""
+
+
+class SkipTo(Struct, frozen=True, kw_only=True):
+    """Messages up to this sequence number came with a snapshot from another conversation; do not extract from them."""
+
+    seq: int
+
+
+class SaidByHand(Struct, frozen=True, kw_only=True):
+    """Messages were added without a turn."""
 
 
 class KeepProgress(Struct, Ask[None], frozen=True, kw_only=True):

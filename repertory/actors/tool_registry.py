@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeGuard, cast
 
 import anyio.lowlevel
 
 from repertory.actors.tool_server import ServerLink
 from repertory.backends.ports import Tool
-from repertory.backends.tool_ports import ToolSource
+from repertory.backends.tool_ports import ToolSource, checked_tool, is_tool_source
 from repertory.core.limits import clip
 from repertory.core.messages import ToolSpec
 from repertory.core.provider_content import MCP_APPROVAL
 from repertory.errors import Invalid
 
-_HOW_TO = (
-    "decorate a function with @tool, pass an object with name, spec, effects, idempotent, timeout_s and run, or an"
-    " MCPClient"
-)
 _log = logging.getLogger("repertory.tools")
-_MEMBERS = ("name", "spec", "effects", "idempotent", "timeout_s", "run")
 
 
 class ToolRegistry:
@@ -42,7 +36,7 @@ class ToolRegistry:
         self._given: list[Tool | ToolSource] = []
         for candidate in tools:
             if not any(candidate is given for given in self._given):
-                self._given.append(candidate if _is_source(candidate) else _checked(candidate))
+                self._given.append(candidate if is_tool_source(candidate) else checked_tool(candidate))
         self._enabled: Mapping[str, str] | None = None
         self._links: Sequence[ServerLink] = ()
         self._offered: tuple[Sequence[Tool], ...] = ()
@@ -65,7 +59,7 @@ class ToolRegistry:
     @property
     def sources(self) -> tuple[ToolSource, ...]:
         """The sources among what was given, in order."""
-        return tuple(given for given in self._given if _is_source(given))
+        return tuple(given for given in self._given if is_tool_source(given))
 
     def opened(self, links: Sequence[ServerLink]) -> ToolRegistry:
         """A registry whose sources have the tools of their servers: one link per source, in the order of `sources`.
@@ -147,13 +141,13 @@ class ToolRegistry:
             return self
         enabled = self._enabled
         if enabled is not None:
-            enabled = {**enabled, **{_key(name): name for name in (_checked(tool).name for tool in tools)}}
+            enabled = {**enabled, **{_key(name): name for name in (checked_tool(tool).name for tool in tools)}}
         return self._copy(enabled, self._links, [*self._given, *tools])
 
     def without(self, name: str) -> ToolRegistry:
         """A registry without the tool of this name; the tools of sources stay."""
         key = _key(name)
-        given = [each for each in self._given if _is_source(each) or _key(_checked(each).name) != key]
+        given = [each for each in self._given if is_tool_source(each) or _key(checked_tool(each).name) != key]
         return self._copy(self._enabled, self._links, given)
 
     def _copy(
@@ -181,7 +175,7 @@ class ToolRegistry:
     def _put_together(self, *, strict: bool = False) -> dict[str, Tool]:
         """The tools by key. Errors: `Invalid` for a name twice among those given; if strict, among new servers too."""
         own: dict[str, Tool] = {}
-        for tool in (_checked(given) for given in self._given if not _is_source(given)):
+        for tool in (checked_tool(given) for given in self._given if not is_tool_source(given)):
             _check_same(own.setdefault(_key(tool.name), tool), tool)
         offered = {
             (_key(tool.name), id(source))
@@ -193,8 +187,8 @@ class ToolRegistry:
         left_out: list[str] = []
         offers = iter(self._offered)
         for given in self._given:  # In the order of the program, which is the order for the model.
-            if not _is_source(given):
-                tool = _checked(given)
+            if not is_tool_source(given):
+                tool = checked_tool(given)
                 tools[_key(tool.name)] = tool
                 continue
             for tool in next(offers, ()):
@@ -222,32 +216,3 @@ def _check_same(tool: Tool, other: Tool) -> None:
 
 def _key(name: str) -> str:
     return name.replace("-", "_")
-
-
-def _is_source(candidate: object) -> TypeGuard[ToolSource]:
-    if isinstance(candidate, type) or _has(candidate, "run"):
-        return False
-    return _has(candidate, "name") and _has(candidate, "connect")
-
-
-def is_tool(candidate: object) -> bool:
-    """True for what a registry takes."""
-    whole = not isinstance(candidate, type) and all(_has(candidate, member) for member in _MEMBERS)
-    return whole or _is_source(candidate)
-
-
-def _checked(candidate: object) -> Tool:
-    """The candidate, if it has a tool's members. They are looked up without being run: building a spec is slow."""
-    missing = [member for member in _MEMBERS if not _has(candidate, member)]
-    if isinstance(candidate, type) or missing:
-        raise Invalid(f"not a tool: {_HOW_TO}", got=candidate, missing=missing)
-    tool = cast("Tool", candidate)
-    if not isinstance(cast("object", tool.name), str) or not tool.name:
-        raise Invalid("a tool's name is a string that is not empty", got=tool.name, tool=candidate)
-    if _key(tool.name) == MCP_APPROVAL:
-        raise Invalid("this name is that of requests by model services; rename the tool", name=tool.name)
-    return tool
-
-
-def _has(candidate: object, member: str) -> bool:
-    return hasattr(type(candidate), member) or member in getattr(candidate, "__dict__", ())

@@ -25,7 +25,7 @@ from repertory.actors.hooks.events import AfterModelCallEvent, BeforeInvocationE
 from repertory.actors.hooks.injections import InjectionContext, injected
 from repertory.actors.journal import output_in
 from repertory.actors.tools import run_tools
-from repertory.backends.ports import AgentMetadata, estimates_tokens, known_names, settings_of
+from repertory.backends.ports import AgentMetadata, estimates_tokens, for_model, known_names, settings_of
 from repertory.core.answer import LIMITED, Answer, Assembler, used_ids
 from repertory.core.deferral import Telling
 from repertory.core.injection import added_blocks
@@ -767,9 +767,8 @@ async def call_model(
 
 async def _answered(model: Model, request: ModelRequest, publish: Publish | None, assembler: Assembler) -> Answer:
     try:
-        # As `for_model`, without a function more on the path of each turn.
-        sent: list[Message] = [{"role": each["role"], "content": each["content"]} for each in request.messages]
-        stream = model.stream(sent, request.tool_specs or None, request.system_prompt, **request.options)
+        sent, specs = for_model(request.messages), request.tool_specs or None
+        stream = model.stream(sent, specs, request.system_prompt, **request.options)
         await _drain(stream, assembler, publish)
         return assembler.finish()
     except RepertoryError:

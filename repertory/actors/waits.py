@@ -21,9 +21,10 @@ from repertory.actors.call import (
     OpenTurn,
     OutsideWait,
 )
-from repertory.backends.wait_graph import look
+from repertory.backends.wait_graph import know_wait, look
 from repertory.core.waits import path_to_any
 from repertory.errors import AgentBusy, Deadlock
+from repertory.runtime.channel import StreamCall
 from repertory.runtime.mailbox import Mailbox
 from repertory.runtime.message import Next, Request, carry_on
 from repertory.runtime.ref import ActorRef
@@ -32,6 +33,9 @@ FIRST_LOOK_S, LAST_LOOK_S = 1.0, 30.0
 """The seconds that calls wait for a running turn before the first look at what it waits for, and between later ones."""
 REFUSED_AT_ONCE_MAX = 16
 """The calls that are refused in one step of the event loop. The rest is looked at again."""
+
+know_wait(ActorRef[object].ask, lambda variables: (variables["call"],))
+know_wait(StreamCall.filled, lambda variables: (variables["self"],))
 
 M = TypeVar("M")
 L = TypeVar("L")

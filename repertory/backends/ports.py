@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 import anyio
 from msgspec import Struct
 
-from repertory.backends.encryption.ports import Sealing
+from repertory.backends.encryption_ports import Sealing
 from repertory.backends.model_members import SdkModelMembers
 from repertory.backends.peer_ports import Shared
 from repertory.backends.shields import Uncut

@@ -37,7 +37,6 @@ from repertory.backends.sandbox_ports import (
     validate_env_keys,
 )
 from repertory.backends.sqlite_files import refuse_open_database
-from repertory.backends.tools.line_search import python_command
 from repertory.backends.worker_threads import run_in_thread
 from repertory.errors import CommandTimeout, Invalid, PathNotFound
 
@@ -157,6 +156,12 @@ def _keeper() -> Sequence[str]:
     """The beginning of a command that ends with all that it has started; empty where that cannot be."""
     python = python_command()
     return [python, "-I", "-S", _KEEPER] if python is not None and sys.platform == "linux" else ()
+
+
+def python_command() -> str | None:
+    """The interpreter; None inside programs that are their own (frozen ones, and servers that embed Python)."""
+    name = Path(sys.executable or "").name.lower()
+    return sys.executable if name.startswith(("python", "pypy")) and not hasattr(sys, "frozen") else None
 
 
 async def stream_process(

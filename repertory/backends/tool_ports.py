@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeGuard, cast, runtime_checkable
 
 from msgspec import Struct
 
 from repertory.core.limits import RESULT_BYTES
+from repertory.core.provider_content import MCP_APPROVAL
+from repertory.errors import Invalid
 
 if TYPE_CHECKING:
+    from repertory.backends.ports import Tool
     from repertory.core.messages import ToolResult, ToolSpec, ToolUse
 
 
@@ -115,3 +118,40 @@ class ToolSource(Protocol):
         Errors, on entering: `Unavailable`, within the source's own time limit; it names the source and what to check.
         """
         ...
+
+
+_HOW_TO = (
+    "decorate a function with @tool, pass an object with name, spec, effects, idempotent, timeout_s and run, or an"
+    " MCPClient"
+)
+_MEMBERS = ("name", "spec", "effects", "idempotent", "timeout_s", "run")
+
+
+def is_tool_source(candidate: object) -> TypeGuard[ToolSource]:
+    """True for a source of tools."""
+    if isinstance(candidate, type) or _has(candidate, "run"):
+        return False
+    return _has(candidate, "name") and _has(candidate, "connect")
+
+
+def is_tool(candidate: object) -> bool:
+    """True for a tool, and for a source of tools."""
+    whole = not isinstance(candidate, type) and all(_has(candidate, member) for member in _MEMBERS)
+    return whole or is_tool_source(candidate)
+
+
+def checked_tool(candidate: object) -> Tool:
+    """The candidate, if it has a tool's members. They are looked up without being run: building a spec is slow."""
+    missing = [member for member in _MEMBERS if not _has(candidate, member)]
+    if isinstance(candidate, type) or missing:
+        raise Invalid(f"not a tool: {_HOW_TO}", got=candidate, missing=missing)
+    tool = cast("Tool", candidate)
+    if not isinstance(cast("object", tool.name), str) or not tool.name:
+        raise Invalid("a tool's name is a string that is not empty", got=tool.name, tool=candidate)
+    if tool.name.replace("-", "_") == MCP_APPROVAL:
+        raise Invalid("this name is that of requests by model services; rename the tool", name=tool.name)
+    return tool
+
+
+def _has(candidate: object, member: str) -> bool:
+    return hasattr(type(candidate), member) or member in getattr(candidate, "__dict__", ())

@@ -14,19 +14,38 @@ import concurrent.futures
 import gc
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import FrameType
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import CodeType, FrameType, FunctionType
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import anyio
 
+from repertory.backends.worker_threads import call_in_thread
 from repertory.core.waits import Waiting
 
 _Found: TypeAlias = tuple[Iterable[Any], bool]
 """The things that are waited for, and True if the first of them is enough."""
+WaitReader: TypeAlias = Callable[[Mapping[str, Any]], Sequence[object]]
+"""Gives the things that a known function waits for, from its local variables."""
 _NOTHING: _Found = ((), False)
 _WRAPPERS = ("FutureIter", "coroutine_wrapper", "async_generator_asend", "async_generator_athrow")
 """Types of `await` that have no attribute for what they await. The garbage collector knows it."""
+
+
+class _KnownWait(NamedTuple):
+    read: WaitReader
+    outermost: bool
+
+
+_KNOWN: dict[CodeType, _KnownWait] = {}
+
+
+def know_wait(function: Callable[..., object], read: WaitReader, *, outermost: bool = False) -> None:
+    """Have looks see the things that a function of ours waits for. Whoever has such a function calls this at import.
+
+    `outermost`: in a thread's stack it counts in place of what it waits in.
+    """
+    _KNOWN[cast("FunctionType", function).__code__] = _KnownWait(read, outermost)
 
 
 def look(start: object, others: Callable[[object], Sequence[object]]) -> dict[int, Waiting]:
@@ -92,7 +111,7 @@ class _Look:
         found: _Found | None = None
         for frame in _outwards(innermost):
             here = self._frame(frame)
-            if here is not None and _module(frame) == "repertory.app.host.blocking":
+            if here is not None and frame.f_code in _KNOWN and _KNOWN[frame.f_code].outermost:
                 return here
             found = here if found is None else found
         return found or _NOTHING
@@ -122,19 +141,11 @@ class _Look:
         def value(name: str) -> Any:
             return frame.f_locals[name]
 
+        if (known := _KNOWN.get(frame.f_code)) is not None:
+            return known.read(frame.f_locals), False
+        if frame.f_code is call_in_thread.__code__:
+            return (self._in_threads(value("work"), call_in_thread.__module__, "do", "work"),), False
         match _module(frame), frame.f_code.co_name:
-            # Our own.
-            case ("repertory.runtime.ref", "ask"):
-                return (value("call"),), False
-            case ("repertory.runtime.channel", "filled"):
-                return (value("self"),), False
-            case ("repertory.app.host.blocking", "run") if "begun" in frame.f_locals:
-                return tuple(value("begun")), False
-            case ("repertory.app.host.life", "_pass"):
-                active = value("gate").active
-                return (value("wait"), None if active is None else active.agent), False
-            case ("repertory.backends.worker_threads", "call_in_thread"):
-                return (self._in_threads(value("work"), "repertory.backends.worker_threads", "do", "work"),), False
             # Threads of the standard library: the arguments of the methods that block.
             case ("threading", "join") | ("concurrent.futures._base", "result" | "exception"):
                 return _NOTHING if value("timeout") is not None else ((value("self"),), False)

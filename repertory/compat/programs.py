@@ -11,12 +11,13 @@ from typing import Any, cast
 
 import typing_extensions
 
-from repertory.actors.tool_registry import ToolRegistry, is_tool
+from repertory.actors.tool_registry import ToolRegistry
 from repertory.app.agent.agent import Agent
 from repertory.app.agent.loop_metrics import EventLoopMetrics, Trace
 from repertory.app.agent.printer import PrintingCallbackHandler
 from repertory.app.agent.tools import as_tools
 from repertory.app.sessions.records import SessionMessage, SessionRepository
+from repertory.backends.tool_ports import is_tool
 from repertory.backends.tools.function_tool import FunctionTool
 from repertory.compat.document_managers import FileSessionManager, S3SessionManager
 from repertory.compat.repository import RepositorySessionManager

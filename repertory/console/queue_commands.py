@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from repertory.app.embedding.reports import DrainReport
     from repertory.app.embedding.runtime import Runtime
+    from repertory.worker.ports import JobSetAside, QueueCounts
     from repertory.worker.queues.folder import FolderQueue
-    from repertory.worker.queues.ports import JobSetAside, QueueCounts
     from repertory.worker.queues.postgres import PostgresQueue
     from repertory.worker.queues.sqlite import SQLiteQueue
     from repertory.worker.queues.sqs import SQSQueue

@@ -24,7 +24,7 @@ import pytest
 from repertory.core.messages import Prompt
 from repertory.errors import Invalid, TooLarge
 from repertory.worker.decisions import JOB_BYTES_MAX, Again, Aside, Done, Malformed, TurnJob
-from repertory.worker.queues.ports import Delivery, JobSetAside, QueueDesk, TurnQueue
+from repertory.worker.ports import Delivery, JobSetAside, QueueDesk, TurnQueue
 
 WITHIN_S = 40.0
 """Time limit of every test."""

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from repertory.app.embedding.runtime import Runtime
     from repertory.core.orchestration.results import MultiAgentResult
     from repertory.runtime.ref import ActorRef
-    from repertory.worker.queues.ports import Delivery, TurnQueue
+    from repertory.worker.ports import Delivery, TurnQueue
 
 _LOG = logging.getLogger("repertory.app")
 

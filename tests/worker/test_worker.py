@@ -27,7 +27,7 @@ from repertory import (
 from repertory.core.messages import text_of
 from repertory.errors import Invalid, ModelFailed, Unavailable
 from repertory.worker.decisions import JobVerdict
-from repertory.worker.queues.ports import Delivery
+from repertory.worker.ports import Delivery
 from tests.worker.obedient_model import ObedientModel
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_time]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
 from msgspec import Struct
 
@@ -31,7 +31,7 @@ from repertory.actors.hooks.events import (
     SeenInput,
     ignores_prompts,
 )
-from repertory.actors.tool_registry import ToolRegistry
+from repertory.backends.tool_ports import checked_tool, is_tool_source
 from repertory.core.interrupts import question_in
 from repertory.core.journal.codec import dump
 from repertory.core.messages import (
@@ -52,7 +52,6 @@ from repertory.runtime.faults import failure_of, repr_of
 
 if TYPE_CHECKING:
     from repertory.actors.hooks.events import HookRegistry, Registered
-    from repertory.actors.journal import ReadModel
     from repertory.backends.ports import Tool
     from repertory.core.answer import Answer
     from repertory.core.interrupts import Interrupt, Questions
@@ -143,6 +142,14 @@ def _settle(registered: Registered, event: HookEvent, error: Exception, *, obser
     raise HookFailed("a hook failed", event=kind, error=repr_of(error)) from error
 
 
+class _ReadModel(Protocol):
+    """The messages of the turn, as callbacks see and edit them."""
+
+    def hooked(self) -> AbstractContextManager[object]: ...
+    def begin_adding(self, message: Message) -> None: ...
+    def end_adding(self) -> Message: ...
+
+
 class ToolChosen(NamedTuple):
     """What callbacks made of one tool use that is about to run."""
 
@@ -170,7 +177,7 @@ class TurnHooks:
     """The events of one call."""
 
     def __init__(
-        self, registry: HookRegistry, agent: Any, invocation_state: dict[str, Any], read_model: ReadModel | None = None
+        self, registry: HookRegistry, agent: Any, invocation_state: dict[str, Any], read_model: _ReadModel | None = None
     ) -> None:
         """`read_model` belongs to the turn; callbacks may edit its messages."""
         self._registry = registry
@@ -426,7 +433,7 @@ def _said(messages: object) -> UserMessages:
 
 
 def _one_tool(tool: object) -> Tool | None:
-    return next(iter(ToolRegistry([] if tool is None else [tool])), None)
+    return None if tool is None or is_tool_source(tool) else checked_tool(tool)
 
 
 def _tool_use(use: object) -> ToolUse:

@@ -22,7 +22,7 @@ from anyio.lowlevel import current_token
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from repertory.actors.between_turns import KeepProgress
+from repertory.actors.between_turns import KeepProgress, SaidByHand, SkipTo, TurnEnded
 from repertory.actors.call import BUDGETS, refusals
 from repertory.actors.memory.store import AddBatch, AddMemory, MemoryStoreClient, PrepareStore, ask_store
 from repertory.actors.persister import ReadImage, ReadSaid, VerifyLease
@@ -67,18 +67,6 @@ it doubles.
 """
 
 
-class TurnEnded(Struct, frozen=True, kw_only=True):
-    """Turns are over, and their messages are recorded."""
-
-    turns: int
-    last: int
-    """Sequence number of the last message."""
-    messages: int
-    """The messages of the conversation by now."""
-    budgets: tuple[Budget, ...] = ()
-    """The call's budgets; extraction because of these turns counts towards them."""
-
-
 class Fire(Struct, frozen=True, kw_only=True):
     """A trigger of this store asks for an extraction."""
 
@@ -117,16 +105,6 @@ class PauseMemory(Struct, Ask[None], frozen=True, kw_only=True):
 
 class ResumeMemory(Struct, Ask[None], frozen=True, kw_only=True):
     """The session is in use again: go on as if it had just been opened."""
-
-
-class SkipTo(Struct, frozen=True, kw_only=True):
-    """Messages up to this sequence number came with a snapshot from another conversation; do not extract from them."""
-
-    seq: int
-
-
-class SaidByHand(Struct, frozen=True, kw_only=True):
-    """Messages were added without a turn."""
 
 
 class TryStoreAgain(Struct, frozen=True, kw_only=True):

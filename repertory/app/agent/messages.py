@@ -22,8 +22,8 @@ from repertory.errors import Invalid, NotFound, StoreNotFound
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from repertory.app.operations.paging import ShownAt
     from repertory.app.sessions.sessions import SessionPlace
+    from repertory.core.journal.fold import Fold
     from repertory.core.messages import Message
 
 T = TypeVar("T")
@@ -115,14 +115,15 @@ def edit_made(wanted: object, shown: Sequence[Message], read: EditableMessages |
     return MessagesEdit(shown=shown, plan=plan, added=added)
 
 
-def stored_now(sessions: SessionPlace, session_id: str, agent_id: str) -> ShownAt | None:
-    """An agent's journal , read by another thread while this one waits; None where it has none yet."""
-    from repertory.app.operations.sessions import Sessions  # loaded when used
+def stored_now(sessions: SessionPlace, session_id: str, agent_id: str) -> Fold | None:
+    """An agent's conversation, read by another thread while this one waits; None where it has none yet."""
+    from repertory.app.sessions.reading import info_of, moment_at, opened  # loaded when used
 
-    async def read() -> ShownAt | None:
+    async def read() -> Fold | None:
         with suppress(NotFound):
-            found = await Sessions(sessions).shown_at(session_id, agent=agent_id)
-            return found if found.end else None
+            async with opened(sessions) as store:
+                end = (await info_of(store, session_id)).agents.get(agent_id, 0)
+                return (await moment_at(store, session_id, agent_id, end)).fold if end else None
         return None
 
     with ThreadPoolExecutor(1) as pool:

@@ -140,7 +140,7 @@ class SdkAgentMembers(ToolLike):
             host.run(self._open_if_free)
         if not self._opened:
             self._read_early = True
-            self._read_model.show(messages=[each for _, each in found.messages] if found else self._initial)
+            self._read_model.show(messages=[each for _, each in found.shown] if found else self._initial)
             if found is not None:
                 self._state.restore(found.state)
         return True

@@ -11,7 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,12 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from repertory.actors.call import Busy, Invocation
+from repertory.actors.agent import AgentActor
+from repertory.actors.call import Busy, Invocation, trace_here
+from repertory.actors.conversation import ConversationActor
 from repertory.actors.leases import Durable
-from repertory.actors.persister import PersisterSettings
-from repertory.actors.session import SessionParts, SessionSettings, member_specs
+from repertory.actors.memory.consumer import MemoryConsumer
+from repertory.actors.persister import PersisterSettings, persister_spec
 from repertory.actors.turn import ModelRequest, call_until_answered
 from repertory.app.agent.conversation_managers import window_manager
 from repertory.app.agent.printer import PrintingCallbackHandler, TerminalCallbackHandler, null_callback_handler
@@ -39,15 +41,19 @@ from repertory.core.ids import check_id
 from repertory.core.journal.editing import MessagesEdit
 from repertory.core.limits import Limits, read_limits
 from repertory.core.messages import text_of
+from repertory.core.owed import OwedTimes
 from repertory.core.timers import TimerBook
 from repertory.core.window.decision import BLOCK_CHARS_MAX, REQUESTS_MAX, halves, is_summary, summarised
 from repertory.errors import ContextWindowOverflowException, Invalid, ModelFailed
 from repertory.logs import ERROR, note
 from repertory.runtime.faults import failure_of
+from repertory.runtime.message import traced
+from repertory.runtime.spec import ChildSpec
 
 if TYPE_CHECKING:
     from repertory.actors.agent import CallSettings
     from repertory.actors.context import AgentParts, AgentSettings, MarkTurn
+    from repertory.actors.conversation import Summarize
     from repertory.actors.in_memory_journal import InMemoryJournal
     from repertory.actors.memory.consumer import MemoryParts
     from repertory.actors.memory.store import MemoryStoreMessage
@@ -58,9 +64,8 @@ if TYPE_CHECKING:
     from repertory.core.messages import Message, Prompt
     from repertory.core.snapshots.fields import SnapshotFields
     from repertory.core.turn import StopReason
-    from repertory.core.window.decision import SummaryRequest
+    from repertory.core.window.decision import SummaryRequest, WindowManager
     from repertory.runtime.ref import ActorRef
-    from repertory.runtime.spec import ChildSpec
 
 
 @runtime_checkable
@@ -124,19 +129,63 @@ class AgentSessionSpec(SessionSpec, frozen=True, kw_only=True):
         if others_add or self.wakes:
             agent = replace(agent, others_add=others_add, wakes=wakes, hosted=self.wakes)
         self.parts.timers = TimerBook(host.wall, agent.limits.sizes.prompt_bytes) if wakes else None
-        settings = SessionSettings(persister=persister, agent=agent, calls=self.calls)
         summarize = Summarizer(self.parts, agent.agent_id).write
-        parts = SessionParts(
-            agent=self.parts,
-            manager=window_manager(self.manager, self.parts.owner, summarize),
-            summarize=summarize,
-            keeper=keeper,
-            wall=host.wall,
-            entropy=os.urandom,
-            memory=self.remembers,
-            memories=memories,
-        )
-        return member_specs(settings, parts)
+        manager = window_manager(self.manager, self.parts.owner, summarize)
+        members = _Members(agent, self.calls, self.parts, self.remembers, keeper, manager, summarize, host.wall)
+        specs = [
+            persister_spec(persister, keeper, os.urandom),
+            ChildSpec(name="conversation", factory=members.conversation),
+            ChildSpec(name="agent", factory=members.agent),
+        ]
+        if self.remembers is not None:
+            specs.append(ChildSpec(name="memory", factory=partial(members.memory, self.remembers, memories)))
+        return specs
+
+
+class _Members(Struct, frozen=True):
+    """Makes a session's actors, again with each restart."""
+
+    settings: AgentSettings
+    calls: CallSettings
+    parts: AgentParts
+    remembers: MemoryParts | None
+    keeper: Durable | InMemoryJournal
+    manager: WindowManager
+    summarize: Summarize
+    wall: Callable[[], float]
+
+    def conversation(self) -> ConversationActor:
+        return ConversationActor(self.manager, self.wall, self.summarize, self.parts.hooks.shorten)
+
+    def agent(self) -> AgentActor:
+        settings = self.settings
+        buffer = self.keeper.buffer_of(settings.session_id, settings.agent_id)
+        link = None if self.remembers is None else self.remembers.link
+        claims_soon = None if link is None else lambda: link.claims_soon()  # The memory actor sets it when it starts.
+        owes = OwedTimes(claims_soon) if settings.wakes else None
+        return AgentActor(settings, self.calls, self.parts, buffer, self.wall, owes)
+
+    def memory(self, parts: MemoryParts, stores: Mapping[str, ActorRef[MemoryStoreMessage]]) -> MemoryConsumer:
+        of = self.settings.session_id, self.settings.agent_id
+        return MemoryConsumer(of, parts, stores, self.wall, partial(_traced_work, self.settings, self.parts))
+
+
+@contextmanager
+def _traced_work(
+    settings: AgentSettings, parts: AgentParts, name: str, attributes: Mapping[str, object]
+) -> Generator[None]:
+    """A span for work behind the answer, of the call that caused it; alone, where that was in another process."""
+    telemetry = parts.find_telemetry() if trace_here() is None and parts.find_telemetry is not None else None
+    with ExitStack() as stack:
+        if telemetry is not None:
+            from repertory.backends.telemetry_ports import TracedCall  # loaded when used
+
+            session_id, agent_id = settings.session_id, settings.agent_id
+            call = TracedCall(owner=parts.owner, session_id=session_id, agent_id=agent_id, prompt=None, direct=True)
+            stack.enter_context(traced(stack.enter_context(telemetry.begin(call))))
+        if (here := trace_here()) is not None:
+            stack.enter_context(here.work(name, attributes, behind=True))
+        yield
 
 
 class AgentLife(SessionLife):

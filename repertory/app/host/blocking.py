@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from repertory.actors.call import OPEN_TURNS, OUTER_TURNS
 from repertory.app.host.host import PAUSED_S, Host, HostSettings
+from repertory.backends.wait_graph import know_wait
 from repertory.backends.worker_threads import context_of_work, run_in_thread, start_thread
 from repertory.errors import Invalid, RepertoryError, StoreUnavailable, Unavailable
 from repertory.forking import call_in_children, never_collect
@@ -81,7 +82,7 @@ class BlockingHost:
         """
         scopes: list[anyio.CancelScope] = []
         given_up: list[bool] = []
-        begun: list[Awaitable[T]] = []  # Read by `wait_graph.py`: this thread waits for it.
+        begun: list[Awaitable[T]] = []  # Known to looks at waits, see below.
 
         async def call() -> T:
             with anyio.CancelScope() as scope:
@@ -249,6 +250,10 @@ class BlockingHost:
         reserve_s = self._settings.drain_timeout_s * _RESERVE_SHARE
         await anyio.sleep(max(0.0, self._end_by - reserve_s - time.monotonic()))
         host.system.cut_short()
+
+
+# More than the future that it waits in.
+know_wait(BlockingHost.run, lambda variables: variables["begun"], outermost=True)
 
 
 def _calling_context() -> Context:

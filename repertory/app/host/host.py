@@ -21,9 +21,8 @@ from repertory.actors.call import deadline as caller_deadline
 from repertory.actors.in_memory_journal import InMemoryJournal
 from repertory.actors.journal import LATE_S
 from repertory.actors.leases import Durable, SessionCounts
-from repertory.actors.session import session_spec
 from repertory.actors.writer import CommitBuffer, CommitBuffers, NotStored
-from repertory.app.host.session import ActivationLock, ActiveSession, active_session, wall_clock
+from repertory.app.host.session import ActivationLock, ActiveSession, active_session, session_spec, wall_clock
 from repertory.app.host.shared import (
     ALONE,
     CLOSE,

@@ -12,10 +12,10 @@ import atexit
 import math
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import anyio
 from anyio.lowlevel import RunVar, current_token
@@ -25,6 +25,7 @@ from repertory.actors.call import READS_IT, LookAtWaits, OutsideWait
 from repertory.app import wings
 from repertory.app.host.host import PAUSED_S, Host, HostSettings, Key, ambient_host, check_stored
 from repertory.app.host.session import ActivationLock, ActiveSession, meter_provider
+from repertory.backends.wait_graph import know_wait
 from repertory.core.retry import DEFAULT_PATIENCE
 from repertory.errors import AgentBusy, Deadlock, Invalid, MailboxFull
 from repertory.forking import call_in_children, forget_in_children, never_collect
@@ -152,6 +153,14 @@ async def _pass(gate: _SessionGate, spec: SessionSpec, deadline: float) -> None:
             wait.over = True
     if waiting.cancelled_caught:
         raise wait.error or AgentBusy(spec.no_time, **spec.named)
+
+
+def _behind(variables: Mapping[str, Any]) -> Sequence[object]:
+    active: ActiveSession | None = variables["gate"].active
+    return (variables["wait"], None if active is None else active.agent)
+
+
+know_wait(_pass, _behind)
 
 
 def _host_for(spec: SessionSpec) -> Host:

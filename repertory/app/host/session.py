@@ -52,6 +52,8 @@ from repertory.core.state import AgentState
 from repertory.core.turn import STOPPED_BY_CALLER, StopReason
 from repertory.errors import ActorDead, ActorFailed, AgentBusy, Invalid, RepertoryError
 from repertory.forking import forget_in_children
+from repertory.runtime.spec import ChildSpec, Restart, Strategy, SupervisorSettings
+from repertory.runtime.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from repertory.actors.context import AgentParts, AgentSettings
@@ -71,7 +73,24 @@ if TYPE_CHECKING:
     from repertory.core.snapshots.portable import RunFields
     from repertory.runtime.channel import EventReader
     from repertory.runtime.ref import ActorRef
-    from repertory.runtime.spec import ChildSpec
+
+
+class SessionSupervisor(Supervisor):
+    """The supervisor of one session. Each member depends on those before it and rebuilds itself from what the persister
+    has read, so a failure restarts the members after it.
+    """
+
+    rests: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        super().__init__((), SupervisorSettings(strategy=Strategy.REST_FOR_ONE))
+
+
+def session_spec(name: str) -> ChildSpec:
+    """The spec of a `SessionSupervisor`. Temporary: a session that failed for good is started again by its next
+    caller.
+    """
+    return ChildSpec(name=name, factory=SessionSupervisor, restart=Restart.TEMPORARY)
 
 
 def wall_clock() -> float:

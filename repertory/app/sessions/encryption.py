@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from repertory.errors import Invalid
 
 if TYPE_CHECKING:
-    from repertory.backends.encryption.ports import KeyProvider
+    from repertory.backends.encryption_ports import KeyProvider
     from repertory.backends.ports import SessionStore
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from repertory.app.sessions.storages import Storage
     from repertory.backends.encryption.keys import StoredKeys
-    from repertory.backends.encryption.ports import KeyProvider
     from repertory.backends.encryption.wrapping import KeyWrap
+    from repertory.backends.encryption_ports import KeyProvider
 
 MASTER_KEY_BYTES = 32
 

@@ -23,9 +23,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import Struct
 from msgspec.structs import replace
 
-from repertory.backends.encryption.ports import KeyProvider, KeyRing
 from repertory.backends.encryption.row_cipher import key_missing
 from repertory.backends.encryption.wrapping import NOT_WRAPPED, KeyWrap, WrappedKey
+from repertory.backends.encryption_ports import KeyProvider, KeyRing
 from repertory.backends.ports import Create, ObjectStore, Overwrite, Update
 from repertory.core.journal.sealing import KEY_ID_BYTES, NONCE_BYTES
 from repertory.errors import AlreadyExists, Corrupt, Invalid, KeyErased, KeyMissing, NotFound, PreconditionFailed

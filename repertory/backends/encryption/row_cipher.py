@@ -15,7 +15,7 @@ from hashlib import blake2b
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from repertory.backends.encryption.ports import KeyRing
+from repertory.backends.encryption_ports import KeyRing
 from repertory.core.journal.rows import Row
 from repertory.core.journal.sealing import (
     NONCE_BYTES,

@@ -19,8 +19,8 @@ from threading import Thread
 from msgspec.structs import replace
 
 from repertory.backends.encryption.calls import SealedCallBox
-from repertory.backends.encryption.ports import KeyProvider, KeyRing
 from repertory.backends.encryption.row_cipher import RowCipher, key_missing
+from repertory.backends.encryption_ports import KeyProvider, KeyRing
 from repertory.backends.peer_ports import CallBox, Directory, PeerDirectory
 from repertory.backends.ports import (
     Batch,

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
+from repertory.backends.this_machine import python_command
 from repertory.backends.worker_threads import run_in_thread
 from repertory.errors import Failed, Invalid, LimitReached, Unavailable
 
@@ -67,9 +66,3 @@ def _search(python: str, pattern: str, lines: Sequence[str], timeout_s: float) -
     if "wrong" in answer:
         raise Invalid("this is no regular expression", pattern=pattern[:200], why=answer["wrong"])
     return answer["found"]
-
-
-def python_command() -> str | None:
-    """The interpreter; None inside programs that are their own (frozen ones, and servers that embed Python)."""
-    name = Path(sys.executable or "").name.lower()
-    return sys.executable if name.startswith(("python", "pypy")) and not hasattr(sys, "frozen") else None

@@ -46,7 +46,7 @@ from repertory.worker.decisions import (
     job_text,
     read_job,
 )
-from repertory.worker.queues.ports import Delivery, JobSetAside, QueueCounts, job_set_aside
+from repertory.worker.ports import Delivery, JobSetAside, QueueCounts, job_set_aside
 
 NEW, TAKEN, SET_ASIDE = "new", "taken", "set-aside"
 LOOKED_MAX = 2_000

@@ -21,7 +21,7 @@ from repertory.backends.shields import waited_for
 from repertory.core.boxed_calls import plain_text
 from repertory.errors import Invalid, Unavailable
 from repertory.worker.decisions import JOB_BYTES_MAX, WAIT_MAX_S, Again, Done, JobVerdict, TurnJob, job_text, read_job
-from repertory.worker.queues.ports import Delivery, JobSetAside, QueueCounts, job_set_aside
+from repertory.worker.ports import Delivery, JobSetAside, QueueCounts, job_set_aside
 
 if TYPE_CHECKING:
     from repertory.backends.postgres.connection import ResultLine

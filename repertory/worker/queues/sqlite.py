@@ -33,7 +33,7 @@ from repertory.worker.decisions import (
     job_text,
     read_job,
 )
-from repertory.worker.queues.ports import Delivery, JobSetAside, QueueCounts, job_set_aside
+from repertory.worker.ports import Delivery, JobSetAside, QueueCounts, job_set_aside
 
 QUEUE_ID = 0x52707471
 """The application id that marks a queue, at byte 68 of the file."""

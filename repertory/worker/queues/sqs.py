@@ -40,7 +40,7 @@ from repertory.worker.decisions import (
     read_job,
     with_token,
 )
-from repertory.worker.queues.ports import SHOWN, Delivery, JobSetAside, QueueCounts, job_set_aside
+from repertory.worker.ports import SHOWN, Delivery, JobSetAside, QueueCounts, job_set_aside
 
 BATCH_MAX = 10
 """What SQS gives or takes at most in one request."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from repertory.backends.encryption.ports import KeyProvider, KeyRing
 from repertory.backends.encryption.row_cipher import RowCipher
+from repertory.backends.encryption_ports import KeyProvider, KeyRing
 
 RING = KeyRing(session_id="any", current=b"k" * 8, keys={b"k" * 8: bytes(range(32))})
 CIPHER = RowCipher(RING)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repertory.backends.encryption.ports import KeyRing
 from repertory.backends.encryption.row_cipher import RowCipher
+from repertory.backends.encryption_ports import KeyRing
 from repertory.core.journal.codec import at_of, decode
 from repertory.core.journal.export_lines import row_line
 from repertory.core.journal.fold import Fold

@@ -18,8 +18,8 @@ from repertory import InMemoryStorage, KmsKeys, LocalKeys, S3Storage
 from repertory.app.sessions.storages import Storage
 from repertory.backends.aws_clients import AwsService, AwsSettings, aws_clients
 from repertory.backends.encryption.keys import StoredKeys
-from repertory.backends.encryption.ports import KeyProvider
 from repertory.backends.encryption.wrapping import MasterKeys, NoWrap
+from repertory.backends.encryption_ports import KeyProvider
 from repertory.backends.objects.in_memory import MemoryObjectStore, ObjectShelf
 from repertory.backends.ports import Overwrite
 from repertory.errors import Corrupt, Invalid, KeyErased, KeyMissing, StoreFailed

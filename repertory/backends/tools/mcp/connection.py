@@ -45,8 +45,8 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from repertory.backends.this_machine import python_command
 from repertory.backends.tool_ports import CallDetails
-from repertory.backends.tools.line_search import python_command
 from repertory.backends.tools.mcp.wire import WireBound, stands_for_too_much
 from repertory.backends.tools.output_schema import problem_in, validator_of
 from repertory.backends.worker_threads import run_in_thread
